@@ -1,0 +1,151 @@
+"""Every error Epochal raises, in one tree.
+
+    EpochalError
+    ├── OptionError                    the query or the command is wrong: fix it and call again
+    ├── StorageError                   a file system or object store refused or failed
+    ├── CheckpointError                the directory cannot be trusted, or is in use
+    │   ├── MalformedFileError         a file's bytes break its format
+    │   ├── UnsupportedVersionError    written by a newer Spark than the formats known here
+    │   ├── MissingBatchError          a log has a hole where an entry is needed
+    │   ├── ConcurrentUpdateError      another writer was first
+    │   ├── CheckpointInUseError       a live run owns the checkpoint
+    │   └── EditError                  a tool cannot, or must not, change the checkpoint
+    ├── StateError                     a state store version cannot be loaded or written
+    ├── RpcError                       a peer cannot be reached or is not one of ours
+    └── EpochError                     a task or the coordinator broke the epoch protocol
+
+Where Spark has a name for the same condition, `condition` carries it. Constructor arguments are
+the fields, so that an error survives pickling from a Spark worker; `__str__` words it: what
+happened, with both values; why it matters; what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EpochalError(Exception):
+    """The root: catch this to catch everything Epochal raises on purpose."""
+
+    condition: ClassVar[str] = ""
+
+
+class OptionError(EpochalError):
+    """An option, argument or parameter is unknown, missing or out of range."""
+
+
+class StorageError(EpochalError):
+    """The storage below a path failed in a way that is not about one file's presence."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return f"{self.url}: {self.reason}"
+
+
+class CheckpointError(EpochalError):
+    """The checkpoint directory cannot be trusted or used as it is."""
+
+
+class MalformedFileError(CheckpointError):
+    """A file's bytes are not what its format demands."""
+
+    condition = "MALFORMED_LOG_FILE"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] Failed to read {self.path}: {self.reason}. A restart would stop "
+            f"here; `epochal checkpoint verify` lists what can be repaired."
+        )
+
+
+class UnsupportedVersionError(CheckpointError):
+    """A log file carries a version above the newest one known."""
+
+    condition = "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION"
+
+    def __init__(self, path: str, found: int, newest: int) -> None:
+        super().__init__(path, found, newest)
+        self.path, self.found, self.newest = path, found, newest
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] {self.path} has version v{self.found}; the newest known here is "
+            f"v{self.newest}. It was written by a newer release of Spark: read it with that one, "
+            f"or upgrade Epochal."
+        )
+
+
+class MissingBatchError(CheckpointError):
+    """A batch that must be in a log is not there."""
+
+    def __init__(self, path: str, missing: tuple[int, ...], detail: str) -> None:
+        super().__init__(path, missing, detail)
+        self.path, self.missing, self.detail = path, missing, detail
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.detail}"
+
+
+class ConcurrentUpdateError(CheckpointError):
+    """A log entry was written by somebody else first."""
+
+    condition = "CONCURRENT_STREAM_LOG_UPDATE"
+
+    def __init__(self, path: str, batch_id: int) -> None:
+        super().__init__(path, batch_id)
+        self.path, self.batch_id = path, batch_id
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] Batch {self.batch_id} is already in {self.path}: another run "
+            f"wrote it first. Two runs share one checkpoint: stop one of them, or give it a "
+            f"checkpointLocation of its own."
+        )
+
+
+class CheckpointInUseError(CheckpointError):
+    """A live run, or something that still writes, owns the checkpoint."""
+
+    condition = "CONCURRENT_QUERY"
+
+    def __init__(self, path: str, this_run: str, other_run: str, evidence: str) -> None:
+        super().__init__(path, this_run, other_run, evidence)
+        self.path, self.this_run = path, this_run
+        self.other_run, self.evidence = other_run, evidence
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] {self.path} is in use by run {self.other_run} ({self.evidence}); "
+            f"this is run {self.this_run}. Stop the other one first: two writers on one "
+            f"checkpoint lose data."
+        )
+
+
+class EditError(CheckpointError):
+    """A tool refuses to change the checkpoint, and changed nothing."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class StateError(EpochalError):
+    """A version of a state store cannot be loaded, or cannot be written."""
+
+
+class RpcError(EpochalError):
+    """A peer cannot be reached, or does not speak as one of ours."""
+
+
+class EpochError(EpochalError):
+    """The epoch protocol was broken; the query stops rather than commit something wrong."""

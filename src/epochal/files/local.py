@@ -1,0 +1,184 @@
+"""Local disks: create by hard link, which the kernel refuses if the name is taken.
+
+Hadoop's own no-overwrite rename is a check followed by a rename, so two processes can both win
+there; `link` cannot. With `durable` (the default) file and directory are synced before a name
+counts as written, so a power cut after `close` loses nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from stat import S_ISDIR
+from types import TracebackType
+from typing import Self
+
+from epochal.errors import OptionError
+from epochal.files import FileInfo, join_url
+
+
+class LocalFiles:
+    """Files below a directory of this machine."""
+
+    def __init__(self, root: str | os.PathLike[str], *, durable: bool = True) -> None:
+        self._root = os.path.abspath(os.fspath(root))
+        self._durable = durable
+
+    def __repr__(self) -> str:
+        return f"LocalFiles({self._root!r})"
+
+    @property
+    def url(self) -> str:
+        return self._root
+
+    def at(self, path: str) -> LocalFiles:
+        return LocalFiles(self._path(path), durable=self._durable)
+
+    def create_atomic(self, path: str, *, overwrite: bool = False) -> LocalAtomicFile:
+        return LocalAtomicFile(self._path(path), overwrite=overwrite, durable=self._durable)
+
+    def create(self, path: str, data: bytes) -> None:
+        with self.create_atomic(path) as out:
+            out.write(data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        with self.create_atomic(path, overwrite=True) as out:
+            out.write(data)
+
+    def read(self, path: str) -> bytes:
+        with open(self._path(path), "rb", buffering=0) as source:
+            return source.readall()
+
+    def info(self, path: str) -> FileInfo | None:
+        full = self._path(path)
+        try:
+            found = os.stat(full)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _info(os.path.basename(full), found)
+
+    def list(self, path: str = "") -> list[FileInfo]:
+        names: list[FileInfo] = []
+        try:
+            with os.scandir(self._path(path)) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # gone since the directory was read
+                        names.append(_info(entry.name, entry.stat()))
+        except FileNotFoundError:
+            return []
+        return sorted(names, key=lambda info: info.name)
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
+        for info in self.list(path):
+            below = f"{path}/{info.name}" if path else info.name
+            if info.is_dir:
+                yield from self.walk(below)
+            else:
+                yield below, info
+
+    def make_dirs(self, path: str = "") -> None:
+        os.makedirs(self._path(path), exist_ok=True)
+
+    def delete(self, path: str) -> None:
+        full = self._path(path)
+        # The crc goes first: alone it would stop Spark's next start, missing it is harmless.
+        for name in (_crc_of(full), full):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(name)
+
+    def delete_tree(self, path: str = "") -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._path(path))
+
+    def _path(self, path: str) -> str:
+        if path.startswith("/") or ".." in path.split("/"):
+            raise OptionError(f"{join_url(self._root, path)}: not a path below {self._root}.")
+        return os.path.join(self._root, path) if path else self._root
+
+
+class LocalAtomicFile:
+    """Writes `.NAME.UUID.tmp` beside the target, as Spark names it, and links or renames it."""
+
+    def __init__(self, target: str, *, overwrite: bool, durable: bool) -> None:
+        self._target, self._overwrite, self._durable = target, overwrite, durable
+        folder, name = os.path.split(target)
+        self._temp = os.path.join(folder, f".{name}.{uuid.uuid4()}.tmp")
+        try:
+            raw = io.FileIO(self._temp, "x")
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+            raw = io.FileIO(self._temp, "x")
+        self._out = io.BufferedWriter(raw)
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        return self._out.write(data)
+
+    def close(self) -> None:
+        if self._out.closed:
+            return
+        try:
+            self._out.flush()
+            if self._durable:
+                os.fsync(self._out.fileno())
+            self._out.close()
+            self._publish()
+        except BaseException:
+            self.cancel()
+            raise
+        if self._durable:
+            _sync_directory(os.path.dirname(self._target))
+
+    def cancel(self) -> None:
+        with suppress(OSError):
+            self._out.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self._temp)
+
+    def _publish(self) -> None:
+        if self._overwrite:
+            with suppress(FileNotFoundError):
+                os.unlink(_crc_of(self._target))
+            os.rename(self._temp, self._target)
+            return
+        if os.path.lexists(self._target):
+            raise FileExistsError(17, "File exists", self._target)
+        with suppress(FileNotFoundError):  # an orphan: its file is not there
+            os.unlink(_crc_of(self._target))
+        os.link(self._temp, self._target)
+        os.unlink(self._temp)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.cancel()
+
+
+def _crc_of(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.crc")
+
+
+def _info(name: str, found: os.stat_result) -> FileInfo:
+    is_dir = S_ISDIR(found.st_mode)
+    return FileInfo(name, is_dir, 0 if is_dir else found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

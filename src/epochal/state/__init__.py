@@ -1,0 +1,1 @@
+"""State stores: versioned keyed state in Spark's own files."""

@@ -1,0 +1,25 @@
+"""A clock that moves only when told."""
+
+from __future__ import annotations
+
+
+class ManualClock:
+    """Starts at `now_ms`; `sleep` and `advance` move it, nothing else does."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic = 0.0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass at once."""
+        self._now_ms += round(seconds * 1000)
+        self._monotonic += seconds

@@ -1,0 +1,230 @@
+"""Files in memory, and files that fail or crash at a chosen operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from epochal.clock import Clock, SystemClock
+from epochal.files import AtomicFile, FileInfo, Files, join_url
+
+
+class MemoryFiles:
+    """A tree held in a dictionary from path to (bytes, modified_ms); directories are implied."""
+
+    def __init__(
+        self,
+        tree: dict[str, tuple[bytes, int]] | None = None,
+        *,
+        prefix: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        self.tree = {} if tree is None else tree
+        self._prefix = prefix
+        self._clock = clock or SystemClock()
+
+    @property
+    def url(self) -> str:
+        return join_url("memory:", self._prefix)
+
+    def at(self, path: str) -> MemoryFiles:
+        return MemoryFiles(self.tree, prefix=self._key(path), clock=self._clock)
+
+    def create_atomic(self, path: str, *, overwrite: bool = False) -> MemoryAtomicFile:
+        def publish(data: bytes) -> None:
+            key = self._key(path)
+            if key in self.tree and not overwrite:
+                raise FileExistsError(17, "File exists", join_url(self.url, path))
+            self.tree.pop(_crc_of(key), None)
+            self.tree[key] = (data, self._clock.now_ms())
+
+        return MemoryAtomicFile(publish)
+
+    def create(self, path: str, data: bytes) -> None:
+        with self.create_atomic(path) as out:
+            out.write(data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        with self.create_atomic(path, overwrite=True) as out:
+            out.write(data)
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self.tree[self._key(path)][0]
+        except KeyError:
+            raise FileNotFoundError(2, "No such file", join_url(self.url, path)) from None
+
+    def info(self, path: str) -> FileInfo | None:
+        key = self._key(path)
+        name = key.rpartition("/")[2]
+        if key in self.tree:
+            data, modified_ms = self.tree[key]
+            return FileInfo(name, False, len(data), modified_ms)
+        if any(other.startswith(key + "/") for other in self.tree):
+            return FileInfo(name, True, 0, 0)
+        return None
+
+    def list(self, path: str = "") -> list[FileInfo]:
+        found: dict[str, FileInfo] = {}
+        start = self._start(path)
+        for key, (data, modified_ms) in self.tree.items():
+            if key.startswith(start):
+                name, slash, _ = key[len(start) :].partition("/")
+                found[name] = (
+                    FileInfo(name, True, 0, 0)
+                    if slash
+                    else FileInfo(name, False, len(data), modified_ms)
+                )
+        return [found[name] for name in sorted(found)]
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
+        root, start = self._start(""), self._start(path)
+        for key in sorted(self.tree):
+            if key.startswith(start):
+                data, modified_ms = self.tree[key]
+                yield (
+                    key[len(root) :],
+                    FileInfo(key.rpartition("/")[2], False, len(data), modified_ms),
+                )
+
+    def make_dirs(self, path: str = "") -> None:
+        del path
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+        self.tree.pop(_crc_of(key), None)
+        self.tree.pop(key, None)
+
+    def delete_tree(self, path: str = "") -> None:
+        start = self._start(path)
+        for key in [key for key in self.tree if key.startswith(start)]:
+            del self.tree[key]
+
+    def _key(self, path: str) -> str:
+        return "/".join(part for part in (self._prefix, path) if part)
+
+    def _start(self, path: str) -> str:
+        key = self._key(path)
+        return f"{key}/" if key else ""
+
+
+class MemoryAtomicFile:
+    """Collects what is written and hands it over on close."""
+
+    def __init__(self, publish: Callable[[bytes], None]) -> None:
+        self._publish: Callable[[bytes], None] | None = publish
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._parts.append(bytes(data))
+
+    def close(self) -> None:
+        publish, self._publish = self._publish, None
+        if publish is not None:
+            publish(b"".join(self._parts))
+
+    def cancel(self) -> None:
+        self._publish = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.cancel()
+
+
+class Crash(BaseException):
+    """The process is gone: nothing after this line runs, not even `except Exception`."""
+
+
+class FaultyFiles:
+    """Passes everything to `inner`, but asks `before(operation, path)` first, which may raise.
+
+    Operations that change something are `create`, `replace`, `delete`, `delete_tree` and
+    `make_dirs`; the others are `read`, `info` and `list`. A file published through
+    `create_atomic` is asked for when it closes.
+    """
+
+    def __init__(self, inner: Files, before: Callable[[str, str], None], *, base: str = "") -> None:
+        self._inner, self._before, self._base = inner, before, base
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def at(self, path: str) -> FaultyFiles:
+        return FaultyFiles(self._inner.at(path), self._before, base=self._full(path))
+
+    def create_atomic(self, path: str, *, overwrite: bool = False) -> AtomicFile:
+        def publish(data: bytes) -> None:
+            (self.replace if overwrite else self.create)(path, data)
+
+        return MemoryAtomicFile(publish)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._before("create", self._full(path))
+        self._inner.create(path, data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._before("replace", self._full(path))
+        self._inner.replace(path, data)
+
+    def read(self, path: str) -> bytes:
+        self._before("read", self._full(path))
+        return self._inner.read(path)
+
+    def info(self, path: str) -> FileInfo | None:
+        self._before("info", self._full(path))
+        return self._inner.info(path)
+
+    def list(self, path: str = "") -> list[FileInfo]:
+        self._before("list", self._full(path))
+        return self._inner.list(path)
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
+        self._before("list", self._full(path))
+        return self._inner.walk(path)
+
+    def make_dirs(self, path: str = "") -> None:
+        self._before("make_dirs", self._full(path))
+        self._inner.make_dirs(path)
+
+    def delete(self, path: str) -> None:
+        self._before("delete", self._full(path))
+        self._inner.delete(path)
+
+    def delete_tree(self, path: str = "") -> None:
+        self._before("delete_tree", self._full(path))
+        self._inner.delete_tree(path)
+
+    def _full(self, path: str) -> str:
+        return "/".join(part for part in (self._base, path) if part)
+
+
+def crash_after(operations: int) -> Callable[[str, str], None]:
+    """A `before` for FaultyFiles: lets that many changing operations happen, then crashes."""
+    left = operations
+
+    def before(operation: str, path: str) -> None:
+        nonlocal left
+        del path
+        if operation in ("create", "replace", "delete", "delete_tree"):
+            if left == 0:
+                raise Crash
+            left -= 1
+
+    return before
+
+
+def _crc_of(key: str) -> str:
+    folder, slash, name = key.rpartition("/")
+    return f"{folder}{slash}.{name}.crc"
