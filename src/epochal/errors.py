@@ -11,6 +11,9 @@
     │   ├── CheckpointInUseError       a live run owns the checkpoint
     │   └── EditError                  a tool cannot, or must not, change the checkpoint
     ├── StateError                     a state store version cannot be loaded or written
+    │   ├── StateFormatError           bytes of a state file or row break their format
+    │   ├── StateSchemaError           a schema is not one Spark could have written
+    │   └── StateValueError            a value does not fit the column it is meant for
     ├── RpcError                       a peer cannot be reached or is not one of ours
     └── EpochError                     a task or the coordinator broke the epoch protocol
 
@@ -21,13 +24,11 @@ happened, with both values; why it matters; what to do.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class EpochalError(Exception):
     """The root: catch this to catch everything Epochal raises on purpose."""
 
-    condition: ClassVar[str] = ""
+    condition: str = ""
 
 
 class OptionError(EpochalError):
@@ -141,6 +142,55 @@ class EditError(CheckpointError):
 
 class StateError(EpochalError):
     """A version of a state store cannot be loaded, or cannot be written."""
+
+
+class StateFormatError(StateError):
+    """Bytes of a state file, a record or a row break their format.
+
+    `offset` is the byte in `source` at which reading had to stop.
+    """
+
+    condition = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
+
+    def __init__(self, source: str, offset: int, reason: str, condition: str = condition) -> None:
+        super().__init__(source, offset, reason, condition)
+        self.source, self.offset, self.reason = source, offset, reason
+        self.condition = condition
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] {self.source}, byte {self.offset}: {self.reason}. What follows "
+            f"cannot be trusted, so nothing of it was loaded; `epochal state verify` shows which "
+            f"versions can still be read."
+        )
+
+
+class StateSchemaError(StateError):
+    """A state schema, or a schema file, is not one that Spark could have written."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(source, reason)
+        self.source, self.reason = source, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source}: {self.reason}. Without its schema the state cannot be decoded: "
+            f"compare it with the schema of the query, or restore the file."
+        )
+
+
+class StateValueError(StateError):
+    """A value cannot be stored in the column it is meant for."""
+
+    def __init__(self, field: str, type_name: str, reason: str) -> None:
+        super().__init__(field, type_name, reason)
+        self.field, self.type_name, self.reason = field, type_name, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.field} ({self.type_name}): {self.reason}. Spark would not have stored it "
+            f"either; nothing was written."
+        )
 
 
 class RpcError(EpochalError):
