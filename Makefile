@@ -1,0 +1,50 @@
+# make setup | demo | test | test-long | check | bench | bench-NAME | lock | docs
+# A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
+SHELL := /bin/bash
+VENV := .venv
+PY := $(VENV)/bin/python
+WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
+PYTEST = $(PY) -m pytest --durations=15 --cov --cov-report=term:skip-covered
+
+.PHONY: setup demo test test-long check bench lock docs format clean
+.DEFAULT_GOAL := setup
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml scripts/setup
+	scripts/setup $(VENV)
+	@touch $@
+
+demo: setup
+	$(WITH_JAVA) $(PY) examples/rescue.py
+
+test: setup
+	$(WITH_JAVA) $(PYTEST) -m "not long"
+
+test-long: setup
+	$(WITH_JAVA) $(PY) -m pytest --durations=15 -m long
+
+check: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: setup
+	$(WITH_JAVA) for suite in benchmarks/[a-z]*.py; do $(PY) $$suite || exit 1; done
+
+bench-%: setup
+	$(WITH_JAVA) $(PY) benchmarks/$*.py
+
+docs: setup
+	$(PY) scripts/make_docs.py
+
+lock: setup
+	$(VENV)/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements.lock
+
+format: setup
+	$(VENV)/bin/ruff check --fix --quiet .
+	$(VENV)/bin/ruff format --quiet .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage
