@@ -4,6 +4,7 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
+BENCHES := log state
 PYTEST = $(PY) -m pytest --durations=15 --cov --cov-report=term:skip-covered
 
 .PHONY: setup demo test test-long check bench lock docs format clean
@@ -29,11 +30,10 @@ check: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-bench: setup
-	$(WITH_JAVA) for suite in benchmarks/[a-z]*.py; do $(PY) $$suite || exit 1; done
+bench: $(addprefix bench-,$(BENCHES))
 
 bench-%: setup
-	$(WITH_JAVA) $(PY) benchmarks/$*.py
+	$(WITH_JAVA) $(PY) -m benchmarks.$*
 
 docs: setup
 	$(PY) scripts/make_docs.py
