@@ -13,8 +13,15 @@
     ├── StateError                     a state store version cannot be loaded or written
     │   ├── StateFormatError           bytes of a state file or row break their format
     │   ├── StateSchemaError           a schema is not one Spark could have written
-    │   └── StateValueError            a value does not fit the column it is meant for
+    │   ├── StateValueError            a value does not fit the column it is meant for
+    │   ├── StateLoadError             the files of a version are missing or beyond repair
+    │   ├── StateCommitError           a version could not be made durable
+    │   ├── StateUsageError            a store was used after its end, or not as it allows
+    │   └── StateCommitMissingError    a batch ended before all of its stores had committed
     ├── RpcError                       a peer cannot be reached or is not one of ours
+    │   ├── RpcTimeoutError            no answer within the time allowed
+    │   ├── RpcFrameError              a frame breaks the protocol, its version or its size
+    │   └── RpcRemoteError             the endpoint answered with a failure
     └── EpochError                     a task or the coordinator broke the epoch protocol
 
 Where Spark has a name for the same condition, `condition` carries it. Constructor arguments are
@@ -193,8 +200,106 @@ class StateValueError(StateError):
         )
 
 
+class StateLoadError(StateError):
+    """The files that make a version of a state store are missing, or cannot be repaired."""
+
+    def __init__(self, store: str, reason: str, condition: str) -> None:
+        super().__init__(store, reason, condition)
+        self.store, self.reason = store, reason
+        self.condition = condition
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] {self.store}: {self.reason}. Without it the state would be "
+            f"incomplete, so nothing was loaded; `epochal state verify` shows which versions can "
+            f"still be read."
+        )
+
+
+class StateCommitError(StateError):
+    """A version of a state store could not be made durable."""
+
+    condition = "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT"
+
+    def __init__(self, store: str, version: int, reason: str) -> None:
+        super().__init__(store, version, reason)
+        self.store, self.version, self.reason = store, version, reason
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] {self.store}: version {self.version} was not committed: "
+            f"{self.reason}. The version before it is untouched: run the batch again."
+        )
+
+
+class StateUsageError(StateError):
+    """A store was asked for something it does not do, or no longer does."""
+
+    def __init__(self, store: str, reason: str, condition: str) -> None:
+        super().__init__(store, reason, condition)
+        self.store, self.reason = store, reason
+        self.condition = condition
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.store}: {self.reason}"
+
+
+class StateCommitMissingError(StateError):
+    """A batch ended although some of its state stores had not committed."""
+
+    condition = "STATE_STORE_COMMIT_VALIDATION_FAILED"
+
+    def __init__(self, batch_id: int, expected: int, found: int, missing: tuple[str, ...]) -> None:
+        super().__init__(batch_id, expected, found, missing)
+        self.batch_id, self.expected = batch_id, expected
+        self.found, self.missing = found, missing
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] Batch {self.batch_id}: {self.expected} state stores had to "
+            f"commit, {self.found} did. Missing: {', '.join(self.missing)}. Their partitions were "
+            f"not processed to the end: use every row of the batch, and swallow no exception."
+        )
+
+
 class RpcError(EpochalError):
     """A peer cannot be reached, or does not speak as one of ours."""
+
+
+class RpcTimeoutError(RpcError):
+    """An endpoint did not answer in time."""
+
+    def __init__(self, endpoint: str, address: str, seconds: float) -> None:
+        super().__init__(endpoint, address, seconds)
+        self.endpoint, self.address, self.seconds = endpoint, address, seconds
+
+    def __str__(self) -> str:
+        return (
+            f"{self.endpoint} at {self.address} did not answer within {self.seconds} s. The driver "
+            f"is gone, cannot be reached from here, or does not know this process's key."
+        )
+
+
+class RpcFrameError(RpcError):
+    """A frame is not one that this protocol allows."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"Refused a frame: {self.reason}. Driver and executors must run one release."
+
+
+class RpcRemoteError(RpcError):
+    """An endpoint answered that it could not do what was asked."""
+
+    def __init__(self, endpoint: str, kind: str, reason: str) -> None:
+        super().__init__(endpoint, kind, reason)
+        self.endpoint, self.kind, self.reason = endpoint, kind, reason
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} failed: {self.kind}: {self.reason}"
 
 
 class EpochError(EpochalError):
