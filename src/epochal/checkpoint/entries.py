@@ -1,0 +1,425 @@
+"""What `offsets/N`, `commits/N` and `metadata` say, and their bytes. The formats are pure.
+
+An entry read from a file and written again gives the same bytes, whichever release of Spark wrote
+it: the order of its keys, and which of them it had, are remembered. Keys that Spark does not know
+are kept in `extra`; Spark ignores them. Offsets are the sources' own JSON and stay opaque text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from epochal.checkpoint.jackson import (
+    JsonValue,
+    long_of,
+    object_of,
+    parse_object,
+    string_of,
+    text_lines,
+    to_json,
+)
+from epochal.checkpoint.layout import METADATA
+from epochal.checkpoint.log import MetadataLog, parse_version
+from epochal.errors import ConcurrentUpdateError, MalformedFileError, OptionError
+from epochal.files import Files, join_url
+
+OFFSET_LOG_VERSION = 2
+COMMIT_LOG_VERSION = 3
+
+VOID_OFFSET = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMetadata:
+    """What an offset entry of version 2 may say of a source."""
+
+    source_id: str
+    provider_name: str
+    api_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlBatch:
+    """Marks a batch that changed the checkpoint instead of reading data."""
+
+    operation_type: str
+    operation_info: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetEntry:
+    """Where batch N ends, in every source; written before N runs.
+
+    Version 1 has a tuple of offsets in the order of the plan, version 2 a dictionary by the
+    source's id or name. An offset is the source's JSON text; None if it has none yet.
+    """
+
+    version: int
+    offsets: tuple[str | None, ...] | dict[str, str | None]
+    watermark_ms: int = 0
+    timestamp_ms: int = 0
+    conf: Mapping[str, str] = field(default_factory=dict)
+    source_metadata_info: Mapping[str, SourceMetadata] = field(default_factory=dict)
+    control_batch_info: ControlBatch | None = None
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
+    keys: tuple[str, ...] | None = field(default=None, compare=False)
+    """The metadata's keys in the order they were read; None writes all, as Spark orders them."""
+    has_metadata: bool = field(default=True, compare=False)
+    """False if the metadata line was empty, as very old checkpoints have it."""
+
+    def __post_init__(self) -> None:
+        wanted = {1: tuple, 2: dict}.get(self.version)
+        if wanted is None:
+            raise OptionError(f"Offset log versions are 1 and 2, not {self.version}.")
+        if not isinstance(self.offsets, wanted):
+            raise OptionError(
+                f"An offset entry of version {self.version} needs a {wanted.__name__} of offsets, "
+                f"not a {type(self.offsets).__name__}."
+            )
+        if self.version == 1 and (self.source_metadata_info or self.control_batch_info):
+            raise OptionError("Only offset entries of version 2 have source or control metadata.")
+        named = self.offsets.items() if isinstance(self.offsets, dict) else enumerate(self.offsets)
+        for source, offset in named:
+            if (isinstance(source, str) and _breaks_line(source, ":")) or _breaks_line(offset):
+                raise OptionError(
+                    f"Source {source!r}: neither its name nor its offset may hold a line break, "
+                    f"nor its name a colon; the offset log has one line `NAME:OFFSET` for each."
+                )
+
+    @property
+    def by_source(self) -> dict[str, str | None]:
+        """The offsets by source: the position as text in version 1, the id or name in 2."""
+        if isinstance(self.offsets, dict):
+            return dict(self.offsets)
+        return {str(position): offset for position, offset in enumerate(self.offsets)}
+
+
+def _breaks_line(text: str | None, *more: str) -> bool:
+    return text is not None and any(mark in text for mark in ("\n", "\r", *more))
+
+
+class OffsetFormat:
+    """Version line, metadata line, one line per source."""
+
+    def serialize(self, entry: OffsetEntry) -> bytes:
+        lines = [f"v{entry.version}", self._metadata(entry)]
+        for source, offset in entry.by_source.items():
+            text = VOID_OFFSET if offset is None else offset
+            lines.append(text if entry.version == 1 else f"{source}:{text}")
+        return "\n".join(lines).encode()
+
+    def deserialize(self, data: bytes, path: str) -> OffsetEntry:
+        lines = text_lines(data, path)
+        version = parse_version(lines[0] if lines else "", OFFSET_LOG_VERSION, path)
+        if len(lines) < 2:
+            raise MalformedFileError(path, "it ends after its version line: metadata is missing")
+        text = lines[1].strip()
+        offsets: tuple[str | None, ...] | dict[str, str | None]
+        if version == 1:
+            offsets = tuple(_offset(line) for line in lines[2:])
+        else:
+            offsets = _keyed_offsets(lines[2:], path)
+            if not text:
+                raise MalformedFileError(path, "version 2 must have metadata in its second line")
+        found = parse_object(text, path) if text else {}
+        known = {"batchWatermarkMs", "batchTimestampMs", "conf"}
+        if version == 2:
+            known |= {"sourceMetadataInfo", "controlBatchInfo"}
+        return OffsetEntry(
+            version,
+            offsets,
+            watermark_ms=long_of(found, "batchWatermarkMs", path, 0),
+            timestamp_ms=long_of(found, "batchTimestampMs", path, 0),
+            conf=_conf(object_of(found, "conf", path), path),
+            source_metadata_info=_source_metadata(found, path) if version == 2 else {},
+            control_batch_info=_control_batch(found, path) if version == 2 else None,
+            extra={key: value for key, value in found.items() if key not in known},
+            keys=tuple(found),
+            has_metadata=bool(text),
+        )
+
+    def _metadata(self, entry: OffsetEntry) -> str:
+        values: dict[str, object] = {
+            "batchWatermarkMs": entry.watermark_ms,
+            "batchTimestampMs": entry.timestamp_ms,
+            "conf": dict(entry.conf),
+        }
+        if entry.version == 2:
+            values["sourceMetadataInfo"] = {
+                source: {
+                    "sourceId": info.source_id,
+                    "providerName": info.provider_name,
+                    "apiVersion": info.api_version,
+                }
+                for source, info in entry.source_metadata_info.items()
+            }
+        if entry.control_batch_info is not None:
+            control = {"operationType": entry.control_batch_info.operation_type}
+            if entry.control_batch_info.operation_info is not None:
+                control["operationInfo"] = entry.control_batch_info.operation_info
+            values["controlBatchInfo"] = control
+        kept = _as_read(values | dict(entry.extra), entry.keys)
+        return "" if not entry.has_metadata and not kept else to_json(kept)
+
+
+def _as_read(values: dict[str, object], keys: Sequence[str] | None) -> dict[str, object]:
+    """`values` in the order of `keys`; of those not among them, only what says something."""
+    if keys is None:
+        return values
+    kept = {key: values[key] for key in keys if key in values}
+    kept.update({key: value for key, value in values.items() if key not in kept and value})
+    return kept
+
+
+def _offset(text: str) -> str | None:
+    return None if text == VOID_OFFSET else text
+
+
+def _keyed_offsets(lines: Sequence[str], path: str) -> dict[str, str | None]:
+    offsets: dict[str, str | None] = {}
+    for line in lines:
+        source, colon, text = line.partition(":")
+        if not colon:
+            raise MalformedFileError(path, f"an offset must be `SOURCE:OFFSET`, not {line[:60]!r}")
+        offsets[source] = _offset(text)
+    return offsets
+
+
+def _conf(found: Mapping[str, JsonValue], path: str) -> dict[str, str]:
+    conf: dict[str, str] = {}
+    for key, value in found.items():
+        if isinstance(value, bool):
+            conf[key] = "true" if value else "false"
+        elif isinstance(value, str | int | float):
+            conf[key] = str(value)
+        else:
+            raise MalformedFileError(path, f"conf {key} must be a string, not {str(value)[:60]}")
+    return conf
+
+
+def _source_metadata(found: dict[str, JsonValue], path: str) -> dict[str, SourceMetadata]:
+    infos = object_of(found, "sourceMetadataInfo", path)
+    return {
+        source: SourceMetadata(
+            string_of(object_of(infos, source, path), "sourceId", path),
+            string_of(object_of(infos, source, path), "providerName", path),
+            string_of(object_of(infos, source, path), "apiVersion", path),
+        )
+        for source in infos
+    }
+
+
+def _control_batch(found: dict[str, JsonValue], path: str) -> ControlBatch | None:
+    if found.get("controlBatchInfo") is None:
+        return None
+    info = object_of(found, "controlBatchInfo", path)
+    has_info = info.get("operationInfo") is not None
+    return ControlBatch(
+        string_of(info, "operationType", path),
+        string_of(info, "operationInfo", path) if has_info else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SinkMetadata:
+    """What a commit entry of version 3 says of a sink, present or past."""
+
+    sink_name: str
+    commit_offset: str
+    provider_name: str
+    api_version: str
+    is_active: bool = True
+
+
+StateUniqueIds = Mapping[int, tuple[tuple[str, ...], ...]]
+"""Operator id to, per partition, the ids of the state files of each of its stores."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEntry:
+    """Batch N is done; written after N ran."""
+
+    version: int = 1
+    next_watermark_ms: int = 0
+    """The watermark the next batch starts with."""
+    state_unique_ids: StateUniqueIds | None = None
+    sink_metadata: Mapping[str, SinkMetadata] = field(default_factory=dict)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
+    keys: tuple[str, ...] | None = field(default=None, compare=False)
+    """The keys in the order they were read; None writes all, as Spark orders them."""
+    has_metadata: bool = field(default=True, compare=False)
+    """False if the file was a version line and nothing else."""
+
+    def __post_init__(self) -> None:
+        if self.version not in (1, 2, 3):
+            raise OptionError(f"Commit log versions are 1 to 3, not {self.version}.")
+        if self.version == 1 and self.state_unique_ids:
+            raise OptionError("A commit entry of version 1 cannot hold state ids; use version 2.")
+        if self.version < 3 and self.sink_metadata:
+            raise OptionError(
+                f"A commit entry of version {self.version} cannot hold sinks; use version 3."
+            )
+        active = sum(sink.is_active for sink in self.sink_metadata.values())
+        if self.version == 3 and active != 1:
+            raise OptionError(
+                f"A commit entry of version 3 needs exactly one active sink; {active} of "
+                f"{len(self.sink_metadata)} are."
+            )
+
+    @property
+    def active_sink(self) -> SinkMetadata | None:
+        """The sink the batch was written to, as far as version 3 tells."""
+        return next((sink for sink in self.sink_metadata.values() if sink.is_active), None)
+
+    @property
+    def state_format_version(self) -> int:
+        """The state checkpoint format this commit implies: 2 if it names state files."""
+        return 2 if self.version == 2 or self.state_unique_ids is not None else 1
+
+
+class CommitFormat:
+    """Version line, then a line of JSON."""
+
+    def serialize(self, entry: CommitEntry) -> bytes:
+        values: dict[str, object] = {"nextBatchWatermarkMs": entry.next_watermark_ms}
+        if entry.version > 1 and entry.state_unique_ids is not None:
+            values["stateUniqueIds"] = {
+                str(operator): [list(stores) for stores in partitions]
+                for operator, partitions in entry.state_unique_ids.items()
+            }
+        if entry.version == 3:
+            values["sinkMetadataMap"] = {
+                name: {
+                    "sinkName": sink.sink_name,
+                    "commitOffset": sink.commit_offset,
+                    "providerName": sink.provider_name,
+                    "apiVersion": sink.api_version,
+                    "isActive": sink.is_active,
+                }
+                for name, sink in entry.sink_metadata.items()
+            }
+        kept = _as_read(values | dict(entry.extra), entry.keys)
+        if not entry.has_metadata and not kept:
+            return f"v{entry.version}".encode()
+        return f"v{entry.version}\n{to_json(kept)}".encode()
+
+    def deserialize(self, data: bytes, path: str) -> CommitEntry:
+        lines = text_lines(data, path)
+        version = parse_version(lines[0].strip() if lines else "", COMMIT_LOG_VERSION, path)
+        found = parse_object(lines[1], path) if len(lines) > 1 else {}
+        known = {"nextBatchWatermarkMs", "stateUniqueIds", "sinkMetadataMap"}
+        if version < 3:
+            known.discard("sinkMetadataMap")
+        if version < 2:
+            known.discard("stateUniqueIds")
+        try:
+            return CommitEntry(
+                version,
+                long_of(found, "nextBatchWatermarkMs", path, 0),
+                _unique_ids(found, path) if version > 1 else None,
+                _sinks(found, path) if version == 3 else {},
+                extra={key: value for key, value in found.items() if key not in known},
+                keys=tuple(found),
+                has_metadata=len(lines) > 1,
+            )
+        except OptionError as error:
+            raise MalformedFileError(path, str(error).rstrip(".")) from None
+
+
+def _unique_ids(found: dict[str, JsonValue], path: str) -> StateUniqueIds | None:
+    if found.get("stateUniqueIds") is None:
+        return None
+    ids: dict[int, tuple[tuple[str, ...], ...]] = {}
+    for operator, partitions in object_of(found, "stateUniqueIds", path).items():
+        if not (operator.isascii() and operator.isdigit() and len(operator) < 20):
+            raise MalformedFileError(path, f"stateUniqueIds: {operator[:40]!r} is no operator id")
+        if not isinstance(partitions, list):
+            raise MalformedFileError(path, f"stateUniqueIds of {operator} must be a list of lists")
+        ids[int(operator)] = tuple(_strings(stores, path) for stores in partitions)
+    return ids
+
+
+def _strings(values: JsonValue, path: str) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise MalformedFileError(path, "stateUniqueIds must hold lists of lists of strings")
+    return tuple(str(value) for value in values)
+
+
+def _sinks(found: dict[str, JsonValue], path: str) -> dict[str, SinkMetadata]:
+    sinks: dict[str, SinkMetadata] = {}
+    for name in (named := object_of(found, "sinkMetadataMap", path)):
+        sink = object_of(named, name, path)
+        is_active = sink.get("isActive", True)
+        if not isinstance(is_active, bool):
+            raise MalformedFileError(path, f"isActive of sink {name!r} must be true or false")
+        sinks[name] = SinkMetadata(
+            string_of(sink, "sinkName", path),
+            string_of(sink, "commitOffset", path),
+            string_of(sink, "providerName", path),
+            string_of(sink, "apiVersion", path),
+            is_active,
+        )
+    return sinks
+
+
+OFFSET_FORMAT = OffsetFormat()
+COMMIT_FORMAT = CommitFormat()
+
+
+class OffsetLog(MetadataLog[OffsetEntry]):
+    """The write-ahead log in `offsets` (OffsetSeqLog)."""
+
+    def __init__(self, location: str | Files, *, read_only: bool = False) -> None:
+        super().__init__(location, OFFSET_FORMAT, read_only=read_only)
+
+
+class CommitLog(MetadataLog[CommitEntry]):
+    """The log of finished batches in `commits`."""
+
+    def __init__(self, location: str | Files, *, read_only: bool = False) -> None:
+        super().__init__(location, COMMIT_FORMAT, read_only=read_only)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMetadata:
+    """The query's id, in the file `metadata`: the same over all restarts."""
+
+    id: str
+
+    def __post_init__(self) -> None:
+        try:
+            UUID(self.id)
+        except ValueError:
+            raise OptionError(f"A query id must be a UUID, not {self.id[:60]!r}.") from None
+
+    def serialize(self) -> bytes:
+        """The bytes of the file."""
+        return to_json({"id": self.id}).encode()
+
+    @classmethod
+    def deserialize(cls, data: bytes, path: str = METADATA) -> QueryMetadata:
+        """The metadata in a file's bytes; errors name `path`."""
+        lines = text_lines(data, path)
+        found = parse_object("\n".join(lines), path)
+        try:
+            return cls(string_of(found, "id", path))
+        except OptionError as error:
+            raise MalformedFileError(path, str(error).rstrip(".")) from None
+
+    @classmethod
+    def read(cls, files: Files) -> QueryMetadata | None:
+        """The metadata of the checkpoint at `files`; None if it has none."""
+        try:
+            data = files.read(METADATA)
+        except FileNotFoundError:
+            return None
+        return cls.deserialize(data, join_url(files.url, METADATA))
+
+    def write(self, files: Files) -> None:
+        """Create the file; ConcurrentUpdateError if the checkpoint has one already."""
+        try:
+            files.create(METADATA, self.serialize())
+        except FileExistsError:
+            raise ConcurrentUpdateError(join_url(files.url, METADATA), 0) from None

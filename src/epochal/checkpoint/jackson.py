@@ -1,0 +1,111 @@
+"""JSON as Spark's logs hold it: read leniently, written byte for byte as Jackson would. Pure.
+
+Two things differ from Python's defaults: control characters are escaped with upper-case hex
+digits, and whatever follows the first complete value is ignored, as Jackson ignores it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import NoReturn, TypeAlias
+
+from epochal.errors import MalformedFileError
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+
+_ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
+
+
+def to_json(value: object) -> str:
+    """`value` on one line without spaces, in the order its keys have."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    if "\\u" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: found[0][:2] + found[0][2:].upper(), text)
+
+
+def parse_json(text: str, path: str) -> JsonValue:
+    """The first JSON value in `text`; MalformedFileError naming `path` if there is none."""
+    try:
+        value: JsonValue
+        value, _ = _DECODER.raw_decode(text.strip())
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise MalformedFileError(path, "its JSON is nested too deeply to be read") from None
+    except UnicodeEncodeError:
+        raise MalformedFileError(path, "its JSON has half of a surrogate pair") from None
+    except ValueError as error:
+        raise MalformedFileError(path, f"not JSON where JSON must be: {error}") from None
+    return value
+
+
+def parse_object(text: str, path: str) -> dict[str, JsonValue]:
+    """As `parse_json`, for a text that must be a JSON object."""
+    value = parse_json(text, path)
+    if not isinstance(value, dict):
+        raise MalformedFileError(path, f"a JSON object must be here, not {_clip(text)}")
+    return value
+
+
+def long_of(found: dict[str, JsonValue], key: str, path: str, default: int | None = None) -> int:
+    """The 64-bit integer under `key`; `default` where there is none."""
+    value = found.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not LONG_MIN <= value <= LONG_MAX:
+        raise MalformedFileError(path, f"{key} must be a 64-bit integer, not {_clip(value)}")
+    return value
+
+
+def string_of(found: dict[str, JsonValue], key: str, path: str) -> str:
+    """The string under `key`."""
+    value = found.get(key)
+    if not isinstance(value, str):
+        raise MalformedFileError(path, f"{key} must be a string, not {_clip(value)}")
+    return value
+
+
+def object_of(found: dict[str, JsonValue], key: str, path: str) -> dict[str, JsonValue]:
+    """The object under `key`; an empty one where there is none."""
+    value = found.get(key, {})
+    if not isinstance(value, dict):
+        raise MalformedFileError(path, f"{key} must be an object, not {_clip(value)}")
+    return value
+
+
+def list_of(found: dict[str, JsonValue], key: str, path: str) -> list[JsonValue]:
+    """The list under `key`; an empty one where there is none."""
+    value = found.get(key, [])
+    if not isinstance(value, list):
+        raise MalformedFileError(path, f"{key} must be a list, not {_clip(value)}")
+    return value
+
+
+def text_lines(data: bytes, path: str) -> list[str]:
+    """The lines of a log file: ended by a newline, a carriage return or both, as Java reads it."""
+    try:
+        return [line.decode() for line in data.splitlines()]
+    except UnicodeDecodeError as error:
+        raise MalformedFileError(path, f"not UTF-8 text ({error.reason})") from None
+
+
+def _clip(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"number out of range: {text[:40]}")
+    return value
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON value")
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
