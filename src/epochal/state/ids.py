@@ -1,0 +1,52 @@
+"""What names a state store: its place in the checkpoint, and the run that uses it.
+
+The root is the checkpoint's `state` directory, not the checkpoint. A provider id carries the run
+id besides, so that a restarted query never meets a provider, and its cached maps, of an earlier
+run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_STORE_NAME = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreId:
+    """One store of one partition of one stateful operator."""
+
+    checkpoint_root: str
+    operator_id: int
+    partition_id: int
+    store_name: str = DEFAULT_STORE_NAME
+
+    @property
+    def path(self) -> str:
+        """Where the store's files are, below the root; the default store adds no level."""
+        partition = f"{self.operator_id}/{self.partition_id}"
+        return (
+            partition if self.store_name == DEFAULT_STORE_NAME else f"{partition}/{self.store_name}"
+        )
+
+    @property
+    def location(self) -> str:
+        """The directory of the store's files: Spark's storeCheckpointLocation."""
+        return f"{self.checkpoint_root.rstrip('/')}/{self.path}"
+
+    def __str__(self) -> str:
+        return (
+            f"StateStoreId[ operatorId={self.operator_id}, partitionId={self.partition_id}, "
+            f"storeName={self.store_name} ]"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreProviderId:
+    """A store as one run of the query uses it."""
+
+    store_id: StateStoreId
+    query_run_id: str
+
+    def __str__(self) -> str:
+        return f"StateStoreProviderId[ storeId={self.store_id}, queryRunId={self.query_run_id} ]"
