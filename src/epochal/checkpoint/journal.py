@@ -1,0 +1,546 @@
+"""Carries out plans so that a crash at any moment loses nothing, and takes them back.
+
+Everything lies in `.epochal/journal/NNNN-COMMAND/` of the checkpoint:
+
+    before-*.pack    the bytes of everything the plan touches, hidden crcs too
+    after-*.pack     the bytes it will write; removed when done
+    plan.json        the decision: once it exists the edit will be finished, or undone
+    done             every change has been made
+    undoing, undone  the same for the way back
+
+Files are created in this order and never rewritten, and each change is made only to a file that is
+still as the plan saw it, or found already made. So a crash leaves the checkpoint as it was (no
+`plan.json`), or a journal that `finish` or `undo` completes, as often as it takes. No rename or
+lock of the storage is needed. The caller holds the checkpoint's guard meanwhile.
+
+What a reader would get wrong: Files deletes a file's hidden crc with it and never writes one, so
+undo writes crcs back as files of their own, after the file they belong to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from epochal.checkpoint.edits import (
+    TOOLS_DIRECTORY,
+    Change,
+    Elsewhere,
+    Plan,
+    Stamp,
+    Watch,
+    crc_of,
+    is_crc,
+)
+from epochal.checkpoint.packs import Blob, PackReader, PackWriter, digest
+from epochal.clock import Clock, SystemClock
+from epochal.errors import EditError, MalformedFileError, UnsupportedVersionError
+from epochal.files import Files, join_url, open_files
+
+JOURNAL_DIRECTORY: Final = f"{TOOLS_DIRECTORY}/journal"
+STAGE_DIRECTORY: Final = f"{TOOLS_DIRECTORY}/stage"
+FORMAT_VERSION: Final = 1
+
+Progress = Callable[[int, int], None]
+
+
+class JournalState(StrEnum):
+    """How far an edit, or the way back, has come."""
+
+    UNFINISHED = "unfinished"
+    DONE = "done"
+    HALF_UNDONE = "half undone"
+    UNDONE = "undone"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One edit in the journal, as `undo --list` shows it."""
+
+    id: str
+    command: str
+    arguments: Mapping[str, str]
+    summary: str
+    started_ms: int
+    changes: int
+    state: JournalState
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedChange:
+    """A change with the bytes on both sides of it, as digests and places in the packs."""
+
+    root: str
+    path: str
+    before: Blob | None
+    modified_ms: int
+    crc: Blob | None
+    after: Blob | None
+    source: Elsewhere | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The content of `plan.json`."""
+
+    version: int
+    command: str
+    arguments: dict[str, str]
+    summary: str
+    started_ms: int
+    roots: dict[str, str]
+    watches: list[Watch]
+    made_directories: list[tuple[str, str]]
+    changes: list[RecordedChange]
+
+
+class Stage:
+    """A place for content too large to hold in a plan; emptied when the edit is done."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._count = 0
+
+    def put(self, content: bytes) -> Elsewhere:
+        """Keep `content` on the checkpoint's storage until the plan that names it is done."""
+        path = f"{STAGE_DIRECTORY}/{self._count:06d}"
+        self._count += 1
+        self._files.create(path, content)
+        return Elsewhere("", path, len(content))
+
+
+class Journal:
+    """The edits made to one checkpoint, oldest first."""
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        clock: Clock | None = None,
+        open_root: Callable[[str], Files] = open_files,
+    ) -> None:
+        self._files = files
+        self._clock = clock or SystemClock()
+        self._open_root = open_root
+        self._roots: dict[str, Files] = {}
+
+    def entries(self) -> list[JournalEntry]:
+        """What was decided here, oldest first; preparations that never became a plan are not."""
+        records = ((entry_id, self._record(entry_id)) for entry_id in self._ids())
+        return [self._described(entry_id, record) for entry_id, record in records if record]
+
+    def unfinished(self) -> JournalEntry | None:
+        """The edit, or the undo, that a crash interrupted."""
+        open_states = (JournalState.UNFINISHED, JournalState.HALF_UNDONE)
+        for entry in reversed(self.entries()):
+            if entry.state in open_states:
+                return entry
+        return None
+
+    def stage(self) -> Stage:
+        """Start collecting large content for one plan, dropping what a crash left of another."""
+        self._refuse_unfinished()
+        self._files.delete_tree(STAGE_DIRECTORY)
+        return Stage(self._files)
+
+    def execute(self, plan: Plan, progress: Progress | None = None) -> JournalEntry:
+        """Make every change of `plan`, or none; an interrupted one is completed by `finish`."""
+        self._refuse_unfinished()
+        _check_plan(self._files, plan)
+        self._sweep()
+        entry_id = self._next_id(plan.command)
+        steps = _Steps(2 * len(plan.changes), progress)
+        record = self._prepare(entry_id, plan, steps)
+        self._roll_forward(entry_id, record, steps)
+        return self._entry(entry_id)
+
+    def finish(self, entry_id: str, progress: Progress | None = None) -> JournalEntry:
+        """Complete an edit that a crash interrupted; a done one is left as it is."""
+        record = self._needed(entry_id)
+        state = self._state(entry_id)
+        if state is JournalState.DONE:
+            self._drop_leftovers(entry_id)
+            return self._entry(entry_id)
+        if state is not JournalState.UNFINISHED:
+            raise EditError(
+                self._url(entry_id),
+                f"this {record.command} is {state}, so it cannot be finished. "
+                f"Run `epochal checkpoint undo` to complete the way back.",
+            )
+        self._check_watches(record)
+        for change in record.changes:
+            self._stands_after(record, change)
+        self._roll_forward(entry_id, record, _Steps(len(record.changes), progress))
+        return self._entry(entry_id)
+
+    def undo(self, entry_id: str | None = None, progress: Progress | None = None) -> JournalEntry:
+        """Restore the bytes and names from before an edit: the newest one unless named."""
+        entry = self._undoable(entry_id)
+        record = self._needed(entry.id)
+        if entry.state is JournalState.UNDONE:
+            return entry
+        self._check_watches(record)
+        made = [self._stands_after(record, change, trust_stamp=False) for change in record.changes]
+        self._mark(entry.id, "undoing")
+        steps = _Steps(len(record.changes), progress)
+        backups = PackReader(self._files.at(self._path(entry.id)), "before")
+        for change, is_made in reversed(list(zip(record.changes, made, strict=True))):
+            self._restore(record, change, backups, is_made)
+            steps.one_more()
+        for root, directory in reversed(record.made_directories):
+            files = self._root(record, root)
+            if files.info(directory) is not None and not files.list(directory):
+                files.delete_tree(directory)
+        self._mark(entry.id, "undone")
+        self._drop_leftovers(entry.id)
+        return self._entry(entry.id)
+
+    def prune(self) -> list[str]:
+        """Forget every edit that is done or undone; what is pruned cannot be undone."""
+        gone = []
+        for entry in self.entries():
+            if entry.state in (JournalState.DONE, JournalState.UNDONE):
+                # Without its plan a journal is only rubbish, whatever else is still there.
+                self._files.delete(f"{self._path(entry.id)}/plan.json")
+                gone.append(entry.id)
+        self._sweep()
+        return gone
+
+    def _prepare(self, entry_id: str, plan: Plan, steps: _Steps) -> Record:
+        at = self._files.at(self._path(entry_id))
+        changes: list[RecordedChange] = []
+        with PackWriter(at, "before") as backups, PackWriter(at, "after") as contents:
+            for change in plan.changes:
+                changes.append(self._prepare_change(plan, change, backups, contents))
+                steps.one_more()
+        record = Record(
+            FORMAT_VERSION,
+            plan.command,
+            dict(plan.arguments),
+            plan.summary,
+            self._clock.now_ms(),
+            dict(plan.roots),
+            list(plan.watches),
+            self._directories_to_make(plan),
+            changes,
+        )
+        self._check_watches(record)
+        at.create("plan.json", msgspec.json.encode(record))
+        return record
+
+    def _prepare_change(
+        self, plan: Plan, change: Change, backups: PackWriter, contents: PackWriter
+    ) -> RecordedChange:
+        files = self._root(plan, change.root)
+        before = crc = after = None
+        source: Elsewhere | None = None
+        stamp = _stamp_of(files, change.path)
+        if stamp != change.before:
+            raise _changed(files, change.path, _worded(change.before), _worded(stamp))
+        if stamp is not None:
+            before = backups.add(files.read(change.path))
+            if before.size != stamp.size:
+                raise _changed(files, change.path, _worded(stamp), f"{before.size} bytes")
+        if (crc_bytes := _crc_bytes(files, change.path)) is not None:
+            crc = backups.add(crc_bytes)
+        match change.after:
+            case Elsewhere():
+                source = change.after
+                after = digest(self._root(plan, source.root).read(source.path))
+            case bytes():
+                after = contents.add(change.after)
+        return RecordedChange(
+            change.root,
+            change.path,
+            before,
+            stamp.modified_ms if stamp else 0,
+            crc,
+            after,
+            source,
+        )
+
+    def _roll_forward(self, entry_id: str, record: Record, steps: _Steps) -> None:
+        contents = PackReader(self._files.at(self._path(entry_id)), "after")
+        for change in record.changes:
+            if not self._stands_after(record, change):
+                self._apply(record, change, contents)
+            elif change.after is None:
+                self._root(record, change.root).delete(change.path)  # its crc may be left
+            steps.one_more()
+        self._mark(entry_id, "done")
+        self._drop_leftovers(entry_id)
+
+    def _apply(self, record: Record, change: RecordedChange, contents: PackReader) -> None:
+        files = self._root(record, change.root)
+        if change.after is None:
+            files.delete(change.path)
+            return
+        if change.source is None:
+            content = contents.get(change.after)
+        else:
+            source = self._root(record, change.source.root)
+            content = source.read(change.source.path)
+            if not change.after.matches(content):
+                raise _changed(
+                    source,
+                    change.source.path,
+                    f"{change.after.size} bytes of other content",
+                    f"{len(content)} bytes",
+                )
+        if change.before is None:
+            files.create(change.path, content)
+        else:
+            files.replace(change.path, content)
+
+    def _restore(
+        self, record: Record, change: RecordedChange, backups: PackReader, is_made: bool
+    ) -> None:
+        files = self._root(record, change.root)
+        if is_made and change.before is None:
+            files.delete(change.path)
+        elif is_made and change.before is not None:
+            files.replace(change.path, backups.get(change.before))
+        if change.crc is not None and _crc_bytes(files, change.path) is None:
+            files.create(crc_of(change.path), backups.get(change.crc))
+
+    def _stands_after(
+        self, record: Plan | Record, change: RecordedChange, *, trust_stamp: bool = True
+    ) -> bool:
+        """Whether a change has been made already; EditError if the file is neither."""
+        files = self._root(record, change.root)
+        stamp = _stamp_of(files, change.path)
+        if stamp is None:
+            if change.after is None:
+                return True
+            if change.before is None:
+                return False
+            raise _changed(files, change.path, f"{change.before.size} bytes", "absent")
+        before, after = change.before, change.after
+        if trust_stamp and before and stamp == Stamp(before.size, change.modified_ms):
+            return False
+        content = files.read(change.path)
+        if after is not None and after.matches(content):
+            return True
+        if before is not None and before.matches(content):
+            return False
+        expected = " or ".join(f"{blob.size} bytes" for blob in (before, after) if blob) or "absent"
+        raise _changed(files, change.path, expected, f"{stamp.size} bytes of other content")
+
+    def _check_watches(self, record: Record) -> None:
+        for watch in record.watches:
+            prefix = f"{watch.directory}/" if watch.directory else ""
+            touched = {
+                change.path[len(prefix) :].partition("/")[0]
+                for change in record.changes
+                if change.root == watch.root and change.path.startswith(prefix)
+            }
+            files = self._root(record, watch.root)
+            there = {info.name for info in files.list(watch.directory) if not info.hidden}
+            for name in sorted((there ^ set(watch.names)) - touched):
+                event = "appeared" if name in there else "vanished"
+                raise EditError(
+                    join_url(files.url, f"{prefix}{name}"),
+                    f"{event} since this {record.command} was planned: a query, or something "
+                    f"else, has gone on with the checkpoint. To change it now would mix two "
+                    f"histories. Make sure that nothing runs on it, and plan again.",
+                )
+
+    def _directories_to_make(self, plan: Plan) -> list[tuple[str, str]]:
+        made: dict[tuple[str, str], None] = {}
+        known: set[tuple[str, str]] = set()
+        for change in plan.changes:
+            if change.before is not None or change.after is None:
+                continue
+            files = self._root(plan, change.root)
+            for directory in _ancestors(change.path):
+                place = (change.root, directory)
+                if place not in known:
+                    known.add(place)
+                    if files.info(directory) is None:
+                        made[place] = None
+        return list(made)
+
+    def _undoable(self, entry_id: str | None) -> JournalEntry:
+        entries = self.entries()
+        if entry_id is None:
+            for entry in reversed(entries):
+                if entry.state is not JournalState.UNDONE:
+                    return entry
+            raise EditError(self._files.url, "the journal holds no edit that could be undone.")
+        known = [entry.id for entry in entries]
+        if entry_id not in known:
+            raise EditError(
+                self._files.url,
+                f"no edit {entry_id!r} in the journal; known: {', '.join(known) or 'none'}.",
+            )
+        for entry in entries[known.index(entry_id) + 1 :]:
+            if entry.state is not JournalState.UNDONE:
+                raise EditError(
+                    self._url(entry.id),
+                    f"the {entry.command} came after {entry_id} and builds on it. "
+                    f"Undo {entry.id} first.",
+                )
+        return entries[known.index(entry_id)]
+
+    def _refuse_unfinished(self) -> None:
+        if (entry := self.unfinished()) is not None:
+            raise EditError(
+                self._url(entry.id),
+                f"a {entry.command} that was interrupted is {entry.state} here. Run the same "
+                f"command again to finish it, or `epochal checkpoint undo` to take it back.",
+            )
+
+    def _sweep(self) -> None:
+        """Remove preparations that never became a plan: nothing was touched on their behalf."""
+        for entry_id in self._ids():
+            if self._files.info(f"{self._path(entry_id)}/plan.json") is None:
+                self._files.delete_tree(self._path(entry_id))
+
+    def _drop_leftovers(self, entry_id: str) -> None:
+        kept = "before-" if self._state(entry_id) is JournalState.DONE else "-"
+        for info in self._files.list(self._path(entry_id)):
+            if info.name.endswith(".pack") and not info.name.startswith(kept):
+                self._files.delete(f"{self._path(entry_id)}/{info.name}")
+        self._files.delete_tree(STAGE_DIRECTORY)
+
+    def _ids(self) -> list[str]:
+        return [
+            info.name
+            for info in self._files.list(JOURNAL_DIRECTORY)
+            if info.is_dir and re.fullmatch(r"\d+-[a-z-]+", info.name)
+        ]
+
+    def _next_id(self, command: str) -> str:
+        numbers = [int(entry_id.partition("-")[0]) for entry_id in self._ids()]
+        return f"{max(numbers, default=0) + 1:04d}-{command}"
+
+    def _record(self, entry_id: str) -> Record | None:
+        path = f"{self._path(entry_id)}/plan.json"
+        try:
+            raw = self._files.read(path)
+        except FileNotFoundError:
+            return None
+        url = join_url(self._files.url, path)
+        try:
+            version = msgspec.json.decode(raw, type=_Versioned).version
+            if version > FORMAT_VERSION:
+                raise UnsupportedVersionError(url, version, FORMAT_VERSION)
+            return msgspec.json.decode(raw, type=Record)
+        except msgspec.DecodeError as error:
+            raise MalformedFileError(url, str(error)) from None
+
+    def _needed(self, entry_id: str) -> Record:
+        record = self._record(entry_id)
+        if record is None:
+            raise EditError(self._url(entry_id), "the journal holds no such edit.")
+        return record
+
+    def _entry(self, entry_id: str) -> JournalEntry:
+        return self._described(entry_id, self._needed(entry_id))
+
+    def _described(self, entry_id: str, record: Record) -> JournalEntry:
+        return JournalEntry(
+            entry_id,
+            record.command,
+            record.arguments,
+            record.summary,
+            record.started_ms,
+            len(record.changes),
+            self._state(entry_id),
+        )
+
+    def _state(self, entry_id: str) -> JournalState:
+        marks = {info.name for info in self._files.list(self._path(entry_id))}
+        if "undone" in marks:
+            return JournalState.UNDONE
+        if "undoing" in marks:
+            return JournalState.HALF_UNDONE
+        return JournalState.DONE if "done" in marks else JournalState.UNFINISHED
+
+    def _mark(self, entry_id: str, mark: str) -> None:
+        self._files.replace(f"{self._path(entry_id)}/{mark}", b"%d\n" % self._clock.now_ms())
+
+    def _root(self, named: Plan | Record, root: str) -> Files:
+        if not root:
+            return self._files
+        url = named.roots[root]
+        if url not in self._roots:
+            self._roots[url] = self._open_root(url)
+        return self._roots[url]
+
+    def _path(self, entry_id: str) -> str:
+        return f"{JOURNAL_DIRECTORY}/{entry_id}"
+
+    def _url(self, entry_id: str) -> str:
+        return join_url(self._files.url, self._path(entry_id))
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+class _Steps:
+    """Counts what is done and tells whoever shows it."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+
+    def one_more(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _check_plan(files: Files, plan: Plan) -> None:
+    """Hold a tool to the rules that make its plan executable: our own bugs stop here."""
+    seen: set[tuple[str, str]] = set()
+    for change in plan.changes:
+        place = (change.root, change.path)
+        assert place not in seen, f"{plan.command} changes {change.path} twice"
+        assert not change.path.startswith(f"{TOOLS_DIRECTORY}/"), change.path
+        assert not change.root or change.root in plan.roots, change.root
+        seen.add(place)
+    for root, path in seen:
+        assert (root, crc_of(path)) not in seen, f"{path} takes its crc along in {files.url}"
+
+
+def _stamp_of(files: Files, path: str) -> Stamp | None:
+    info = files.info(path)
+    if info is None:
+        return None
+    if info.is_dir:
+        raise EditError(join_url(files.url, path), "is a directory where a file is expected.")
+    return Stamp(info.size, info.modified_ms)
+
+
+def _crc_bytes(files: Files, path: str) -> bytes | None:
+    if is_crc(path):
+        return None
+    try:
+        return files.read(crc_of(path))
+    except FileNotFoundError:
+        return None
+
+
+def _worded(stamp: Stamp | None) -> str:
+    return f"{stamp.size} bytes of {stamp.modified_ms} ms" if stamp else "absent"
+
+
+def _changed(files: Files, path: str, expected: str, found: str) -> EditError:
+    return EditError(
+        join_url(files.url, path),
+        f"expected {expected}, found {found}: something else changed it since this edit was "
+        f"planned. To go on would lose what it wrote. Make sure that no query runs on the "
+        f"checkpoint, look at the file, and plan again.",
+    )
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    parts = path.split("/")
+    for length in range(1, len(parts)):
+        yield "/".join(parts[:length])
