@@ -349,3 +349,33 @@ def test_packs_split_at_their_size_and_give_every_blob_back() -> None:
     assert [info.size for info in files.list()] == [7, 9, 5, 6]
     reader = PackReader(files, "before")
     assert [reader.get(blob) for blob in reversed(blobs)] == contents[::-1]
+
+
+def test_undo_goes_back_step_by_step_from_the_last_change() -> None:
+    files = executed()
+    done: list[str] = []
+
+    def note(operation: str, path: str) -> None:
+        if operation in ("create", "replace", "delete") and not path.startswith(".epochal"):
+            done.append(path)
+
+    undo(FaultyFiles(files, note))
+    assert [path for path in done if "crc" not in path] == [
+        "state/0/1/1.delta",
+        "commits/7",
+        "offsets/2",
+        "offsets/1",
+        "offsets/0",
+    ]
+
+
+def test_a_file_that_somebody_creates_at_the_last_moment_is_not_overwritten() -> None:
+    files = started()
+
+    def racing(operation: str, path: str) -> None:
+        if operation == "create" and path == "offsets/2":
+            files.create(path, b"theirs")
+
+    with pytest.raises(FileExistsError):
+        execute(FaultyFiles(files, racing))
+    assert files.read("offsets/2") == b"theirs"
