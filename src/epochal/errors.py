@@ -22,7 +22,8 @@
     │   ├── RpcTimeoutError            no answer within the time allowed
     │   ├── RpcFrameError              a frame breaks the protocol, its version or its size
     │   └── RpcRemoteError             the endpoint answered with a failure
-    └── EpochError                     a task or the coordinator broke the epoch protocol
+    ├── EpochError                     a task or the coordinator broke the epoch protocol
+    └── ComponentError                 a real component for a test or demo cannot be had or started
 
 Where Spark has a name for the same condition, `condition` carries it. Constructor arguments are
 the fields, so that an error survives pickling from a Spark worker; `__str__` words it: what
@@ -281,11 +282,14 @@ class RpcTimeoutError(RpcError):
 
 
 class RpcFrameError(RpcError):
-    """A frame is not one that this protocol allows."""
+    """A frame is not one that this protocol allows.
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    `fault` says how: `malformed`, `oversized` or `unknown_version`.
+    """
+
+    def __init__(self, reason: str, fault: str = "malformed") -> None:
+        super().__init__(reason, fault)
+        self.reason, self.fault = reason, fault
 
     def __str__(self) -> str:
         return f"Refused a frame: {self.reason}. Driver and executors must run one release."
@@ -304,3 +308,7 @@ class RpcRemoteError(RpcError):
 
 class EpochError(EpochalError):
     """The epoch protocol was broken; the query stops rather than commit something wrong."""
+
+
+class ComponentError(EpochalError):
+    """A real component that a test or a demo needs cannot be found, fetched or started."""

@@ -1,0 +1,120 @@
+"""A task's side: `send` and `ask` from any thread, over one lazily opened socket per process.
+
+PySpark forks its workers, and a ZeroMQ socket must not cross a fork: a client notices that its
+process id has changed, abandons what it inherited and opens its own. A client pickles as its
+address, so it may travel in a task closure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from typing import Any
+
+import zmq
+
+from epochal.errors import RpcRemoteError, RpcTimeoutError
+from epochal.rpc.framing import decode_body, decode_reply, encode_request
+from epochal.rpc.messages import ONE_WAY, EndpointType, RpcAddress
+
+QUEUED_FRAMES = 1_000
+"""One-way frames not yet taken by the network; beyond it `send` waits, then fails."""
+
+CLOSE_LINGER_MS = 1_000
+
+
+class RpcClient:
+    """Speaks to the endpoints of one server."""
+
+    def __init__(self, address: RpcAddress, *, timeout_seconds: float = 10.0) -> None:
+        self.address = address
+        self._timeout_seconds = timeout_seconds
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._reset()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (self.address, self._timeout_seconds))
+
+    def send(self, endpoint: EndpointType, message: object) -> None:
+        """Hand over a one-way message; it is lost if the driver goes before it arrives."""
+        frame = encode_request(endpoint.name, ONE_WAY, message)
+        with self._locked():
+            self._put(endpoint, frame, self._timeout_seconds)
+
+    def ask(
+        self, endpoint: EndpointType, message: object, *, timeout_seconds: float | None = None
+    ) -> Any:
+        """Send a request and wait for its reply."""
+        allowed = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        with self._locked():
+            call = next(self._calls)
+            deadline = time.monotonic() + allowed
+            socket = self._put(endpoint, encode_request(endpoint.name, call, message), allowed)
+            while True:
+                left_ms = max(0, int((deadline - time.monotonic()) * 1000))
+                if not socket.poll(left_ms):
+                    raise RpcTimeoutError(endpoint.name, self.address.url, allowed)
+                reply = decode_reply(socket.recv())
+                if reply.call == call:
+                    break  # others are answers that came after their ask had given up
+        if reply.failure is not None:
+            raise RpcRemoteError(endpoint.name, reply.failure.kind, reply.failure.reason)
+        return decode_body(endpoint.replies, reply.body)
+
+    def close(self) -> None:
+        """Release the socket; what was sent but not yet delivered gets a second to leave."""
+        with self._locked():
+            context, socket = self._context, self._socket
+            self._context = self._socket = None
+        if socket is not None and context is not None:
+            socket.close(linger=CLOSE_LINGER_MS)
+            context.term()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._calls = itertools.count(1)
+        self._context = self._socket = None
+
+    def _locked(self) -> threading.Lock:
+        if os.getpid() != self._pid:
+            _abandoned.append((self._context, self._socket))
+            self._reset()
+        return self._lock
+
+    def _put(
+        self, endpoint: EndpointType, frame: bytes, timeout_seconds: float
+    ) -> zmq.Socket[bytes]:
+        socket = self._connected()
+        if not socket.poll(int(timeout_seconds * 1000), zmq.POLLOUT):
+            raise RpcTimeoutError(endpoint.name, self.address.url, timeout_seconds)
+        socket.send(frame, zmq.NOBLOCK)
+        return socket
+
+    def _connected(self) -> zmq.Socket[bytes]:
+        if self._socket is None:
+            self._context = zmq.Context()
+            socket = self._context.socket(zmq.DEALER)
+            socket.curve_serverkey = self.address.server_public_key
+            socket.curve_publickey = self.address.client_public_key
+            socket.curve_secretkey = self.address.client_secret_key
+            socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES)
+            socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES)
+            socket.setsockopt(zmq.LINGER, CLOSE_LINGER_MS)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2_000)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
+            socket.connect(self.address.url)
+            self._socket = socket
+        return self._socket
+
+
+_abandoned: list[object] = []
+"""Sockets inherited through a fork. They belong to the parent: closing them here would wait for
+threads that this process does not have."""
+
+
+def _rebuild(address: RpcAddress, timeout_seconds: float) -> RpcClient:
+    return RpcClient(address, timeout_seconds=timeout_seconds)

@@ -1,0 +1,92 @@
+"""Envelopes to bytes and back. Pure.
+
+A frame is a magic byte, a protocol version byte, and the envelope in MessagePack. The version is
+looked at before anything else is decoded, so a newer peer is told apart from a broken one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from epochal.errors import RpcFrameError
+from epochal.rpc.messages import PROTOCOL_VERSION, Failure, Reply, Request
+
+MAGIC = 0xE9
+MAX_FRAME_BYTES = 8 << 20
+"""Far above any message of ours; batches of rows do not travel here."""
+
+_HEADER = bytes((MAGIC, PROTOCOL_VERSION))
+_EMPTY = msgspec.Raw(msgspec.msgpack.encode(None))
+_encoder = msgspec.msgpack.Encoder()
+_request_decoder = msgspec.msgpack.Decoder(Request)
+_reply_decoder = msgspec.msgpack.Decoder(Reply)
+
+
+def encode_request(endpoint: str, call: int, message: object) -> bytes:
+    """Frame one request."""
+    body = msgspec.Raw(_encoder.encode(message))
+    return _framed(_encoder.encode(Request(endpoint, call, body)))
+
+
+def encode_reply(call: int, message: object) -> bytes:
+    """Frame the answer to request number `call`."""
+    return _framed(_encoder.encode(Reply(call, msgspec.Raw(_encoder.encode(message)))))
+
+
+def encode_failure(call: int, kind: str, reason: str) -> bytes:
+    """Frame the news that request number `call` failed."""
+    return _framed(_encoder.encode(Reply(call, _EMPTY, Failure(kind, reason))))
+
+
+def decode_request(frame: bytes) -> Request:
+    """Read a request's envelope; its body stays encoded."""
+    try:
+        return _request_decoder.decode(_envelope(frame))
+    except (msgspec.DecodeError, ValueError) as error:
+        raise RpcFrameError(f"it is not a request ({error})") from None
+
+
+def decode_reply(frame: bytes) -> Reply:
+    """Read a reply's envelope; its body stays encoded."""
+    try:
+        return _reply_decoder.decode(_envelope(frame))
+    except (msgspec.DecodeError, ValueError) as error:
+        raise RpcFrameError(f"it is not a reply ({error})") from None
+
+
+def decode_body(union: Any, body: msgspec.Raw) -> Any:
+    """Read a body as one of a closed union of messages."""
+    try:
+        return _body_decoder(union).decode(body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise RpcFrameError(f"its body is none of the messages known here ({error})") from None
+
+
+@lru_cache(maxsize=64)
+def _body_decoder(union: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(union)
+
+
+def _framed(envelope: bytes) -> bytes:
+    _check_size(len(envelope) + len(_HEADER))
+    return _HEADER + envelope
+
+
+def _envelope(frame: bytes) -> memoryview:
+    _check_size(len(frame))
+    if len(frame) < len(_HEADER) or frame[0] != MAGIC:
+        raise RpcFrameError("it does not start as our frames do")
+    if frame[1] != PROTOCOL_VERSION:
+        raise RpcFrameError(
+            f"it is of protocol version {frame[1]}, this is version {PROTOCOL_VERSION}",
+            "unknown_version",
+        )
+    return memoryview(frame)[len(_HEADER) :]
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_FRAME_BYTES:
+        raise RpcFrameError(f"it has {size} bytes, {MAX_FRAME_BYTES} are allowed", "oversized")
