@@ -1,0 +1,173 @@
+"""RocksDB changelog files: the operations that made one version from the one before. Pure.
+
+Four layouts exist and only three say which they are. A file that does not begin with the string
+`v2`, `v3` or `v4` is the oldest one, whose first bytes are already the first record; Spark decides
+by trying to read a string there, and so does this module, step for step.
+
+What a reader would get wrong: the lineage in a v3 or v4 file lists the versions *before* this one,
+from the last snapshot on, and its ids are the only way to know which of several files of the same
+version belongs to this history.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from epochal.errors import StateFormatError
+
+INVALID_VERSION = "CANNOT_LOAD_STATE_STORE.INVALID_CHANGE_LOG_READER_VERSION"
+INVALID_LINEAGE = "CANNOT_LOAD_STATE_STORE.INVALID_CHECKPOINT_LINEAGE"
+
+
+class Change(IntEnum):
+    """What a record does, numbered as v2 and v4 files write it."""
+
+    PUT = 0x01
+    DELETE = 0x10
+    MERGE = 0x11
+    DELETE_RANGE = 0x20
+
+
+@dataclass(frozen=True, slots=True)
+class LineageItem:
+    """A version of a store and the unique id of the files that hold it."""
+
+    version: int
+    unique_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecord:
+    """One operation; `value` is None for a delete, and the end key for a range delete."""
+
+    change: Change
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """The content of one changelog file."""
+
+    layout: int
+    lineage: tuple[LineageItem, ...]
+    records: tuple[ChangeRecord, ...]
+
+
+def parse_changelog(data: bytes, source: str) -> Changelog:
+    """Read a decompressed changelog; StateFormatError names `source` and the byte."""
+    layout, start = _layout_of(data)
+    if layout not in (1, 2, 3, 4):
+        raise StateFormatError(
+            source,
+            0,
+            f"it says it is a changelog of version {layout}, and 4 is the newest known here",
+            INVALID_VERSION,
+        )
+    reader = _Reader(data, start, source)
+    lineage = reader.lineage() if layout >= 3 else ()
+    records = reader.tagged_records() if layout in (2, 4) else reader.plain_records()
+    return Changelog(layout, lineage, tuple(records))
+
+
+def read_lineage(data: bytes, source: str) -> tuple[LineageItem, ...]:
+    """Read only the lineage of a changelog; empty if its layout has none."""
+    layout, start = _layout_of(data)
+    return _Reader(data, start, source).lineage() if layout in (3, 4) else ()
+
+
+def _layout_of(data: bytes) -> tuple[int, int]:
+    """The layout, and where the content after the version string begins."""
+    if len(data) < 2:
+        return 1, 0
+    length = int.from_bytes(data[:2], "big")
+    text = data[2 : 2 + length]
+    if len(text) < length or not text.startswith(b"v"):
+        return 1, 0
+    digits = text[1:].removeprefix(b"-").removeprefix(b"+")
+    if not digits.isdigit() or not -(1 << 15) <= int(text[1:]) < 1 << 15:
+        return 1, 0
+    return int(text[1:]), 2 + length
+
+
+class _Reader:
+    def __init__(self, data: bytes, at: int, source: str) -> None:
+        self._data, self._at, self._source = data, at, source
+
+    def lineage(self) -> tuple[LineageItem, ...]:
+        start = self._at
+        text = self._take(self._unsigned_short())
+        try:
+            items = json.loads(text)
+            return tuple(
+                LineageItem(int(item["version"]), str(item["checkpointUniqueId"])) for item in items
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateFormatError(
+                self._source, start, f"its lineage cannot be read ({error})", INVALID_LINEAGE
+            ) from None
+
+    def plain_records(self) -> list[ChangeRecord]:
+        records: list[ChangeRecord] = []
+        while True:
+            start = self._at
+            key_length = self._int()
+            if key_length == -1:
+                return records
+            if key_length < 0:
+                raise self._broken(start, f"key size cannot be {key_length}")
+            key = self._take(key_length)
+            value_length = self._int()
+            if value_length < 0:
+                records.append(ChangeRecord(Change.DELETE, key, None))
+            else:
+                records.append(ChangeRecord(Change.PUT, key, self._take(value_length)))
+
+    def tagged_records(self) -> list[ChangeRecord]:
+        records: list[ChangeRecord] = []
+        while True:
+            start = self._at
+            tag = self._take(1)[0]
+            if tag == 0:
+                return records
+            try:
+                change = Change(tag)
+            except ValueError:
+                raise self._broken(start, f"record type cannot be 0x{tag:02x}") from None
+            key = self._block()
+            if change is not Change.DELETE:
+                records.append(ChangeRecord(change, key, self._block()))
+                continue
+            size = self._int()
+            if size != -1:
+                raise self._broken(self._at - 4, f"a delete ends with -1, not {size}")
+            records.append(ChangeRecord(change, key, None))
+
+    def _block(self) -> bytes:
+        start = self._at
+        length = self._int()
+        if length < 0:
+            raise self._broken(start, f"a length cannot be {length}")
+        return self._take(length)
+
+    def _int(self) -> int:
+        return int(struct.unpack(">i", self._take(4))[0])
+
+    def _unsigned_short(self) -> int:
+        return int.from_bytes(self._take(2), "big")
+
+    def _take(self, length: int) -> bytes:
+        end = self._at + length
+        if end > len(self._data):
+            raise self._broken(
+                self._at, f"{length} bytes were expected, {len(self._data) - self._at} are left"
+            )
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+    def _broken(self, at: int, reason: str) -> StateFormatError:
+        return StateFormatError(self._source, at, reason)

@@ -1,0 +1,103 @@
+"""How a RocksDB-backed store wraps the rows it keeps: checksums, lists of values, range deletes.
+
+A value is one row, or, where an operator keeps several rows per key, a run of them joined by the
+merge operator. The operator's version decides the joint: version 1 puts a comma between two values
+and version 2 nothing. With row checksums every row, also inside a run, carries its own.
+
+Nothing in the bytes says any of this; all of it comes from the conf in the offset log.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import google_crc32c
+
+from epochal.errors import StateFormatError
+
+CHECKSUM_FAILED = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+_INT = struct.Struct("<i")
+_CHECKED = struct.Struct("<Ii")
+_CHECKED_KEY = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class ValueForm:
+    """What surrounds the rows of one store."""
+
+    delimiter: bytes = b""
+    checksummed: bool = False
+
+    def merge(self, value: bytes | None, operand: bytes) -> bytes:
+        """What RocksDB makes of a value and what is appended to it."""
+        return operand if value is None else value + self.delimiter + operand
+
+    def single(self, key: bytes, value: bytes, source: str) -> bytes:
+        """The bytes of a value that is not a list, its checksum verified and removed."""
+        if not self.checksummed:
+            return value
+        found, end = self._checked(key, value, 0, source)
+        if end != len(value):
+            raise StateFormatError(source, end, f"{len(value) - end} bytes follow a value's end")
+        return found
+
+    def several(self, key: bytes, value: bytes, source: str) -> list[bytes]:
+        """The values of a list, in order, checksums verified and removed."""
+        values: list[bytes] = []
+        at, end = 0, len(value)
+        while at < end:
+            if self.checksummed:
+                checked, at = self._checked(key, value, at, source)
+                values.append(self._sized(checked, 0, source)[0])
+            else:
+                found, at = self._sized(value, at, source)
+                values.append(found)
+            if at < end:
+                if value[at : at + len(self.delimiter)] != self.delimiter:
+                    raise StateFormatError(source, at, "two values of a list do not join")
+                at += len(self.delimiter)
+        return values
+
+    def deleted_key(self, key: bytes, source: str) -> bytes:
+        """The key a delete record is about; with checksums it is wrapped as a value is."""
+        if not self.checksummed:
+            return key
+        if len(key) < _CHECKED_KEY.size:
+            raise StateFormatError(source, 0, "a deleted key has no room for its checksum")
+        row = key[_CHECKED_KEY.size :]
+        self._verify(_CHECKED_KEY.unpack_from(key)[0], google_crc32c.value(row), source, 0)
+        return row
+
+    def _sized(self, value: bytes, at: int, source: str) -> tuple[bytes, int]:
+        if at + _INT.size > len(value):
+            raise StateFormatError(source, at, "a list ends inside a length")
+        (size,) = _INT.unpack_from(value, at)
+        start = at + _INT.size
+        if size < 0 or start + size > len(value):
+            raise StateFormatError(
+                source, at, f"a value in a list is {size} bytes long, {len(value) - start} are left"
+            )
+        return value[start : start + size], start + size
+
+    def _checked(self, key: bytes, value: bytes, at: int, source: str) -> tuple[bytes, int]:
+        if at + _CHECKED.size > len(value):
+            raise StateFormatError(source, at, "a value has no room for its checksum")
+        expected, size = _CHECKED.unpack_from(value, at)
+        start = at + _CHECKED.size
+        if size < 0 or start + size > len(value):
+            raise StateFormatError(
+                source, at, f"a value is {size} bytes long, {len(value) - start} are left"
+            )
+        row = value[start : start + size]
+        self._verify(expected, google_crc32c.extend(google_crc32c.value(key), row), source, at)
+        return row, start + size
+
+    def _verify(self, expected: int, found: int, source: str, at: int) -> None:
+        if expected != found:
+            raise StateFormatError(
+                source,
+                at,
+                f"the row's checksum is {found:#010x} and {expected:#010x} was stored",
+                CHECKSUM_FAILED,
+            )
