@@ -1,1 +1,23 @@
 """A query's checkpoint: its logs, how they are read, verified and changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from epochal.checkpoint.entries import CommitLog, OffsetLog
+from epochal.checkpoint.log import MetadataLog
+from epochal.checkpoint.view import Checkpoint
+
+if TYPE_CHECKING:
+    from epochal.checkpoint.filelog import FileSinkLog, FileSourceLog
+
+__all__ = ["Checkpoint", "CommitLog", "FileSinkLog", "FileSourceLog", "MetadataLog", "OffsetLog"]
+
+
+def __getattr__(name: str) -> Any:
+    # The file logs bring msgspec, which takes longer to import than most commands take to run.
+    if name in ("FileSinkLog", "FileSourceLog"):
+        from epochal.checkpoint import filelog
+
+        return getattr(filelog, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

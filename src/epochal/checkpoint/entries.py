@@ -7,9 +7,9 @@ are kept in `extra`; Spark ignores them. Offsets are the sources' own JSON and s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from epochal.checkpoint.jackson import (
     JsonValue,
@@ -21,7 +21,7 @@ from epochal.checkpoint.jackson import (
     to_json,
 )
 from epochal.checkpoint.layout import METADATA
-from epochal.checkpoint.log import MetadataLog, parse_version
+from epochal.checkpoint.log import MetadataLog, parse_version, storage_errors
 from epochal.errors import ConcurrentUpdateError, MalformedFileError, OptionError
 from epochal.files import Files, join_url
 
@@ -29,6 +29,8 @@ OFFSET_LOG_VERSION = 2
 COMMIT_LOG_VERSION = 3
 
 VOID_OFFSET = "-"
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,10 +391,8 @@ class QueryMetadata:
     id: str
 
     def __post_init__(self) -> None:
-        try:
-            UUID(self.id)
-        except ValueError:
-            raise OptionError(f"A query id must be a UUID, not {self.id[:60]!r}.") from None
+        if not _UUID.fullmatch(self.id):
+            raise OptionError(f"A query id must be a UUID, not {self.id[:60]!r}.")
 
     def serialize(self) -> bytes:
         """The bytes of the file."""
@@ -411,15 +411,19 @@ class QueryMetadata:
     @classmethod
     def read(cls, files: Files) -> QueryMetadata | None:
         """The metadata of the checkpoint at `files`; None if it has none."""
+        url = join_url(files.url, METADATA)
         try:
-            data = files.read(METADATA)
+            with storage_errors(url):
+                data = files.read(METADATA)
         except FileNotFoundError:
             return None
-        return cls.deserialize(data, join_url(files.url, METADATA))
+        return cls.deserialize(data, url)
 
     def write(self, files: Files) -> None:
         """Create the file; ConcurrentUpdateError if the checkpoint has one already."""
+        url = join_url(files.url, METADATA)
         try:
-            files.create(METADATA, self.serialize())
+            with storage_errors(url):
+                files.create(METADATA, self.serialize())
         except FileExistsError:
-            raise ConcurrentUpdateError(join_url(files.url, METADATA), 0) from None
+            raise ConcurrentUpdateError(url, 0) from None

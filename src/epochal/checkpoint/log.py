@@ -98,6 +98,22 @@ def _java_integer(text: str, low: int, high: int) -> int | None:
     return number if low <= number <= high else None
 
 
+@contextmanager
+def storage_errors(url: str) -> Iterator[None]:
+    """Turn what storage raises into a StorageError that names `url`.
+
+    Presence and absence pass through: FileNotFoundError and FileExistsError are answers.
+    """
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except IsADirectoryError as error:  # not a file, so no such file: some storages cannot tell
+        raise FileNotFoundError(error.errno, error.strerror, url) from None
+    except OSError as error:
+        raise StorageError(url, error.strerror or str(error) or type(error).__name__) from error
+
+
 class LogFormat(Protocol[T]):
     """How one kind of entry becomes the bytes of a file, and back."""
 
@@ -123,8 +139,13 @@ class MetadataLog(Generic[T]):
         self.read_only = read_only
         self._format = format
         if not read_only:
-            with self._storage(""):
-                self.files.make_dirs()
+            try:
+                with storage_errors(self.url):
+                    self.files.make_dirs()
+            except FileExistsError:
+                raise StorageError(
+                    self.url, "a file is where the log's directory must be"
+                ) from None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -187,7 +208,7 @@ class MetadataLog(Generic[T]):
 
     def batch_files(self) -> list[tuple[int, FileInfo]]:
         """Every batch file with its id, ascending (getOrderedBatchFiles has them descending)."""
-        with self._storage(""):
+        with storage_errors(self.url):
             listed = self.files.list()
         found: list[tuple[int, FileInfo]] = []
         for info in listed:
@@ -230,7 +251,7 @@ class MetadataLog(Generic[T]):
     def _create(self, batch_id: int, data: bytes) -> bool:
         self._refuse_if_read_only("write to")
         name = self.path_of(batch_id)
-        with self._storage(name):
+        with storage_errors(self._url_of(name)):
             there = self.files.info(name)
             if there is None:
                 try:
@@ -243,14 +264,14 @@ class MetadataLog(Generic[T]):
         return False
 
     def _read(self, name: str) -> bytes | None:
-        with self._storage(name):
-            try:
+        try:
+            with storage_errors(self._url_of(name)):
                 return self.files.read(name)
-            except (FileNotFoundError, IsADirectoryError):
-                return None
+        except FileNotFoundError:
+            return None
 
     def _delete(self, name: str) -> None:
-        with self._storage(name):
+        with storage_errors(self._url_of(name)):
             self.files.delete(name)
 
     def _refuse_if_read_only(self, verb: str) -> None:
@@ -259,11 +280,3 @@ class MetadataLog(Generic[T]):
 
     def _url_of(self, name: str) -> str:
         return join_url(self.url, name)
-
-    @contextmanager
-    def _storage(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = error.strerror or str(error) or type(error).__name__
-            raise StorageError(self._url_of(name), reason) from error

@@ -1,0 +1,171 @@
+"""Decides what Spark would do next on a checkpoint: the rule of a restart. Pure.
+
+Let O be the newest id in `offsets` and C the newest in `commits`. O = C: the next batch is new. C
+behind O: batch O runs again, from where batch O-1 ended to exactly where O was said to end. What a
+reader would get wrong: the batches between C and O are *not* run again, however far C is behind.
+The synchronous engine insists on `offsets/(O-1)`; with asynchronous progress a log may have gaps,
+and the entry before O counts, whichever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+class RestartAction(StrEnum):
+    """What happens first."""
+
+    BEGIN = "begin"
+    """The log is empty: batch 0 of a new query."""
+    RERUN = "re-run"
+    """The newest batch was not committed: it runs again, with the same offsets."""
+    CONTINUE = "continue"
+    """Everything is committed: a new batch from where the last one ended."""
+    FAIL = "fail"
+    """The query would not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPlan:
+    """What a restart would do next, or why it would fail."""
+
+    action: RestartAction
+    batch_id: int | None = None
+    """The batch that runs first. The state it needs has the same number as its version."""
+    start: OffsetEntry | None = None
+    """Where that batch begins; None for the beginning of every source."""
+    end: OffsetEntry | None = None
+    """Where it must end; None if it is new."""
+    watermark_ms: int = 0
+    condition: str = ""
+    """Spark's name for the failure, where it has one."""
+    reason: str = ""
+    """Why it would fail."""
+    notes: tuple[str, ...] = ()
+    """What is odd, but no obstacle."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartReads:
+    """The entries a restart reads before it decides."""
+
+    offsets: tuple[int, ...]
+    commits: tuple[int, ...]
+
+
+def restart_reads(
+    offset_ids: Sequence[int], commit_ids: Sequence[int], *, async_progress: bool = False
+) -> RestartReads:
+    """Which entries `plan_restart` needs, given the ids on disk."""
+    if not offset_ids:
+        return RestartReads((), ())
+    latest = max(offset_ids)
+    previous = _previous(offset_ids, latest, async_progress)
+    return RestartReads(
+        tuple(i for i in (previous, latest) if i is not None and i in offset_ids),
+        (max(commit_ids),) if commit_ids else (),
+    )
+
+
+def plan_restart(
+    offset_ids: Sequence[int],
+    commit_ids: Sequence[int],
+    offsets: Mapping[int, OffsetEntry],
+    commits: Mapping[int, CommitEntry],
+    *,
+    async_progress: bool = False,
+    has_query_metadata: bool = True,
+    occupied: Sequence[str] = (),
+) -> RestartPlan:
+    """What a restart would do, from the ids on disk and the entries `restart_reads` names.
+
+    An entry that is on disk but not given could not be read. `occupied` names those of the
+    directories `offsets`, `commits` and `state` that are not empty.
+    """
+    if not has_query_metadata and (offset_ids or commit_ids):
+        return _fail(
+            "the file `metadata` is missing although the logs have entries: a new query id would "
+            "make sinks that remember the old one write everything twice",
+            "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
+        )
+    if not offset_ids:
+        if occupied or commit_ids:
+            where = ", ".join(occupied or ["commits"])
+            return _fail(
+                f"there are no offsets, so the query would be new, but not empty: {where}",
+                "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY",
+            )
+        return RestartPlan(RestartAction.BEGIN, batch_id=0)
+    latest = max(offset_ids)
+    previous = _previous(offset_ids, latest, async_progress)
+    committed = max(commit_ids, default=None)
+    for batch_id in (latest, previous):
+        if batch_id is not None and batch_id not in offset_ids:
+            return _fail(f"batch {batch_id} doesn't exist in offsets; batch {latest} needs it")
+        if batch_id is not None and batch_id not in offsets:
+            return _fail(f"offsets/{batch_id} cannot be read")
+    if committed is not None and committed not in commits:
+        return _fail(f"commits/{committed} cannot be read")
+    before = None if previous is None else offsets[previous]
+    if committed == latest:
+        entry = offsets[latest]
+        watermark_ms = max(entry.watermark_ms, commits[latest].next_watermark_ms)
+        return RestartPlan(RestartAction.CONTINUE, latest + 1, entry, None, watermark_ms)
+    return _rerun(latest, committed, before, offsets[latest], async_progress)
+
+
+def _rerun(
+    latest: int,
+    committed: int | None,
+    before: OffsetEntry | None,
+    entry: OffsetEntry,
+    async_progress: bool,
+) -> RestartPlan:
+    if committed is not None and committed > latest:
+        return _fail(
+            f"commits reach batch {committed}, offsets only {latest}: the batches in between "
+            f"would run again and could not be committed",
+            "CONCURRENT_STREAM_LOG_UPDATE",
+        )
+    if committed is not None and not async_progress and _repartitions(before, entry):
+        return _fail(
+            f"batch {latest} changes the number of state partitions and was not finished; the "
+            f"last committed batch is {committed}",
+            "STREAMING_UNFINISHED_REPARTITION_DETECTED",
+        )
+    notes: list[str] = []
+    if committed is None and latest > 0:
+        notes.append(f"no commits: batch {latest} runs again, earlier ones count as done")
+    elif committed is not None and committed < latest - 1 and not async_progress:
+        notes.append(
+            f"the last commit is batch {committed}, which is not the one before {latest}: the "
+            f"batches in between count as done"
+        )
+    return RestartPlan(
+        RestartAction.RERUN, latest, before, entry, entry.watermark_ms, notes=tuple(notes)
+    )
+
+
+def _previous(offset_ids: Sequence[int], latest: int, async_progress: bool) -> int | None:
+    if latest == 0:
+        return None
+    if async_progress:
+        return max((i for i in offset_ids if i < latest), default=None)
+    return latest - 1
+
+
+def _repartitions(before: OffsetEntry | None, entry: OffsetEntry) -> bool:
+    if before is None:
+        return False
+    old, new = before.conf.get(SHUFFLE_PARTITIONS), entry.conf.get(SHUFFLE_PARTITIONS)
+    return old is not None and new is not None and old != new
+
+
+def _fail(reason: str, condition: str = "") -> RestartPlan:
+    return RestartPlan(RestartAction.FAIL, reason=reason, condition=condition)
