@@ -1,0 +1,306 @@
+"""Rules about a query's own logs: `metadata`, `offsets` and `commits`. Pure.
+
+The hard one is the gap. Spark writes every batch id, unless the query is stateless and tracks its
+progress asynchronously; then ids are missing from both logs alike, and only such a query can
+restart from them. Nothing on disk says which kind of query it was. So a gap is called legal where
+asynchronous progress explains all of it: no state, and no id missing from one log only. One
+pattern is explained better by a lost file: a log that is dense but for one hole right below its
+newest, uncommitted batch. That is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from epochal.checkpoint.entries import OffsetEntry
+from epochal.checkpoint.findings import Finding, Severity, finding
+from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, STATE
+from epochal.checkpoint.picture import LogPicture, Picture
+from epochal.errors import EpochalError, StorageError, UnsupportedVersionError
+
+PARTITIONS_KEY = "spark.sql.shuffle.partitions"
+PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+CODEC_KEY = "spark.sql.streaming.stateStore.compression.codec"
+NEEDED_KEYS = (PARTITIONS_KEY, PROVIDER_KEY)
+STATE_SHAPE_KEYS: dict[str, str | None] = {
+    PROVIDER_KEY: None,
+    CODEC_KEY: "lz4",
+    "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
+    "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
+    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": "1",
+    "spark.sql.streaming.aggregation.stateFormatVersion": "1",
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "1",
+    "spark.sql.streaming.join.stateFormatVersion": "1",
+}
+"""Pinned for the life of a checkpoint: with another value its state is read wrongly or not at all.
+Each with the value a restart takes when the key is not there."""
+
+
+def log_rules(picture: Picture) -> Iterator[Finding]:
+    """Everything the logs alone can show."""
+    yield from _metadata(picture)
+    yield from log_file_rules(picture.offsets)
+    yield from log_file_rules(picture.commits)
+    yield from _fresh_start(picture)
+    yield from _gaps(picture)
+    yield from _commits(picture)
+    yield from _neighbours(picture)
+    yield from _repartition(picture)
+    yield from _first_conf(picture)
+
+
+def log_file_rules(log: LogPicture[Any]) -> Iterator[Finding]:
+    """What is wrong with single names and files of any log."""
+    for name in log.taken:
+        yield finding("LOG_NAME_TAKEN", f"{log.path}/{name}", "it is a directory, not a file")
+    for name, batch_id in log.odd_names.items():
+        yield finding(
+            "LOG_NAME_NOT_CANONICAL",
+            f"{log.path}/{name}",
+            f"the name counts as batch {batch_id}, whose file would be named {batch_id}",
+        )
+    for batch_id, error in sorted(log.broken.items()):
+        yield broken_entry(f"{log.path}/{batch_id}", error)
+
+
+def broken_entry(path: str, error: EpochalError) -> Finding:
+    """An entry that cannot be had, by the kind of its error."""
+    reason = getattr(error, "reason", None) or str(error)
+    match error:
+        case UnsupportedVersionError():
+            code = "LOG_VERSION_UNKNOWN"
+            reason = f"it has version v{error.found}; the newest known here is v{error.newest}"
+        case StorageError():
+            code = "FILE_UNREADABLE"
+        case _:
+            code = "LOG_ENTRY_UNREADABLE"
+    return finding(code, path, reason)
+
+
+def _metadata(picture: Picture) -> Iterator[Finding]:
+    if picture.metadata is None:
+        if picture.offsets.ids or picture.commits.ids:
+            yield finding(
+                "METADATA_MISSING",
+                METADATA,
+                f"{len(picture.offsets.ids)} offsets and {len(picture.commits.ids)} commits are "
+                f"there, the query's id is not",
+            )
+    elif isinstance(picture.metadata, StorageError):
+        yield finding("FILE_UNREADABLE", METADATA, picture.metadata.reason)
+    elif isinstance(picture.metadata, EpochalError):
+        reason = getattr(picture.metadata, "reason", str(picture.metadata))
+        yield finding("METADATA_UNREADABLE", METADATA, reason)
+
+
+def _fresh_start(picture: Picture) -> Iterator[Finding]:
+    if picture.offsets.ids or OFFSETS in picture.listing.unreadable:
+        return
+    for part in (COMMITS, STATE):
+        if any(not name.startswith(".") for name in _content(picture, part)):
+            yield finding("OFFSETS_MISSING", OFFSETS, f"{part} has content, offsets has none")
+            return
+
+
+def _content(picture: Picture, part: str) -> tuple[str, ...]:
+    directory = picture.listing[part]
+    return directory.folders + directory.files
+
+
+def holes(ids: list[int]) -> list[int]:
+    """The ids missing between the first and the last."""
+    return [missing for low, high in pairwise(ids) for missing in range(low + 1, high)]
+
+
+def listed(ids: list[int]) -> str:
+    """Ids for people: `3`, `3, 5` or `3..9`, the middle left out when there are many."""
+    runs: list[list[int]] = []
+    for each in ids:
+        if runs and runs[-1][-1] + 1 == each:
+            runs[-1][-1:] = [runs[-1][-1], each] if len(runs[-1]) == 1 else [each]
+        else:
+            runs.append([each])
+    words = [f"{run[0]}..{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return ", ".join(words if len(words) <= 8 else [*words[:4], "…", *words[-3:]])
+
+
+def _gaps(picture: Picture) -> Iterator[Finding]:
+    offsets, commits = picture.offsets.ids, picture.commits.ids
+    missing = holes(offsets)
+    if not offsets:
+        return
+    newest = offsets[-1]
+    previous_lost = newest != 0 and newest - 1 not in offsets
+    if len(offsets) == 1 and newest != 0:
+        missing = [newest - 1]
+    if not missing:
+        return
+    text = f"batch {listed(missing)} is not there, between {offsets[0]} and {newest}"
+    where = f"{OFFSETS}/{missing[-1]}"
+    if not _asynchronous(picture, missing):
+        severity = Severity.ERROR if previous_lost else Severity.WARNING
+        why = f"; a restart stops: batch {newest - 1} doesn't exist" if previous_lost else ""
+        yield finding("OFFSETS_GAP", where, text + why, severity=severity)
+    elif previous_lost and newest not in commits and _looks_dense(offsets):
+        yield finding(
+            "OFFSETS_GAP",
+            where,
+            f"{text}; a restart without asynchronous progress tracking stops: batch "
+            f"{newest - 1} doesn't exist",
+            severity=Severity.WARNING,
+        )
+    else:
+        yield finding("OFFSETS_GAP_ASYNC", OFFSETS, text)
+
+
+def _asynchronous(picture: Picture, missing: list[int]) -> bool:
+    """Whether asynchronous progress tracking explains every missing id."""
+    offsets, commits = set(picture.offsets.ids), set(picture.commits.ids)
+    if picture.is_stateful or commits.intersection(missing):
+        return False
+    newest = max(offsets)
+    first = min(commits, default=newest)
+    return all(each in commits for each in offsets if first <= each < newest)
+
+
+def _looks_dense(offsets: list[int]) -> bool:
+    """Whether all but the newest id follow each other, and there are enough to say so."""
+    older = offsets[:-1]
+    return len(older) > 1 and older[-1] - older[0] == len(older) - 1
+
+
+def _commits(picture: Picture) -> Iterator[Finding]:
+    offsets, commits = picture.offsets.ids, picture.commits.ids
+    if not offsets:
+        return
+    known = set(offsets)
+    for batch_id in commits:
+        # Older commits outlive their offsets for a moment: Spark purges offsets first.
+        if batch_id > offsets[0] and batch_id not in known:
+            ahead = batch_id > offsets[-1]
+            yield finding(
+                "COMMIT_WITHOUT_OFFSETS",
+                f"{COMMITS}/{batch_id}",
+                f"batch {batch_id} is committed, but "
+                + (f"the newest offsets are {offsets[-1]}" if ahead else "has no offsets"),
+            )
+    if not commits:
+        if offsets[-1] > offsets[0]:
+            yield _behind(offsets, offsets[0] - 1)
+        return
+    lost = [each for each in offsets if commits[0] < each < commits[-1] and each not in commits]
+    if lost:
+        yield finding(
+            "COMMITS_GAP",
+            f"{COMMITS}/{lost[-1]}",
+            f"batch {listed(lost)} has offsets but no commit, although {commits[-1]} is committed",
+        )
+    if sum(each > commits[-1] for each in offsets) > 1:
+        yield _behind(offsets, commits[-1])
+
+
+def _behind(offsets: list[int], committed: int) -> Finding:
+    skipped = [each for each in offsets if committed < each < offsets[-1]]
+    return finding(
+        "COMMITS_BEHIND",
+        COMMITS,
+        f"the newest offsets are {offsets[-1]}, the newest commit is "
+        f"{committed if committed >= 0 else 'none'}: a restart runs only {offsets[-1]} again, "
+        f"not {listed(skipped)}",
+    )
+
+
+def _neighbours(picture: Picture) -> Iterator[Finding]:
+    """Rules about two batches in a row."""
+    entries = sorted(picture.offsets.entries.items())
+    for (before_id, before), (batch_id, entry) in pairwise(entries):
+        path = f"{OFFSETS}/{batch_id}"
+        if before.version == entry.version == 1 and len(before.offsets) != len(entry.offsets):
+            yield finding(
+                "SOURCE_COUNT_CHANGED",
+                path,
+                f"it has {len(entry.offsets)} sources, batch {before_id} has {len(before.offsets)}",
+            )
+        if picture.is_stateful:
+            yield from _conf_rules(path, before_id, before, entry)
+        if entry.watermark_ms < before.watermark_ms:
+            yield finding(
+                "WATERMARK_BACKWARDS",
+                path,
+                f"its watermark is {entry.watermark_ms}, batch {before_id} had "
+                f"{before.watermark_ms}",
+            )
+        if entry.timestamp_ms < before.timestamp_ms:
+            yield finding(
+                "TIMESTAMP_BACKWARDS",
+                path,
+                f"its timestamp is {entry.timestamp_ms}, batch {before_id} had "
+                f"{before.timestamp_ms}",
+            )
+    for batch_id, commit in sorted(picture.commits.entries.items()):
+        offsets = picture.offsets.entries.get(batch_id)
+        if offsets is not None and 0 < commit.next_watermark_ms < offsets.watermark_ms:
+            yield finding(
+                "WATERMARK_BACKWARDS",
+                f"{COMMITS}/{batch_id}",
+                f"the watermark after the batch is {commit.next_watermark_ms}, during it it was "
+                f"{offsets.watermark_ms}",
+            )
+
+
+def _conf_rules(
+    path: str, before_id: int, before: OffsetEntry, entry: OffsetEntry
+) -> Iterator[Finding]:
+    for key, legacy in ({PARTITIONS_KEY: None} | STATE_SHAPE_KEYS).items():
+        old = before.conf.get(key)
+        # An older release leaves out the keys it does not know; that alone changes nothing.
+        if old is not None and key not in entry.conf and old != legacy:
+            yield finding(
+                "CONF_KEY_LOST", path, f"it lacks {key}, which batch {before_id} has as {old!r}"
+            )
+    for key in STATE_SHAPE_KEYS:
+        old, new = before.conf.get(key), entry.conf.get(key)
+        if old is not None and new is not None and old != new:
+            yield finding("CONF_CHANGED", path, f"{key} is {new!r}, batch {before_id} has {old!r}")
+    if _repartitions(before, entry) and entry.by_source != before.by_source:
+        yield finding(
+            "PARTITIONS_CHANGED",
+            path,
+            f"{PARTITIONS_KEY} is {entry.conf[PARTITIONS_KEY]}, batch {before_id} has "
+            f"{before.conf[PARTITIONS_KEY]}, and the batch reads data besides: no repartition "
+            f"does that",
+        )
+
+
+def _repartitions(before: OffsetEntry, entry: OffsetEntry) -> bool:
+    old, new = before.conf.get(PARTITIONS_KEY), entry.conf.get(PARTITIONS_KEY)
+    return old is not None and new is not None and old != new
+
+
+def _repartition(picture: Picture) -> Iterator[Finding]:
+    newest, committed = picture.offsets.latest, picture.commits.latest
+    if newest is None or committed is None or newest <= committed or not picture.is_stateful:
+        return
+    entry, before = (picture.offsets.entries.get(each) for each in (newest, newest - 1))
+    if entry is not None and before is not None and _repartitions(before, entry):
+        yield finding(
+            "REPARTITION_UNFINISHED",
+            f"{OFFSETS}/{newest}",
+            f"the batch goes from {before.conf[PARTITIONS_KEY]} to {entry.conf[PARTITIONS_KEY]} "
+            f"partitions and is not committed",
+        )
+
+
+def _first_conf(picture: Picture) -> Iterator[Finding]:
+    newest = picture.offsets.latest
+    entry = None if newest is None else picture.offsets.entries.get(newest)
+    if entry is None or not picture.is_stateful:
+        return
+    pinned = {key for each in picture.offsets.entries.values() for key in each.conf}
+    lacking = [key for key in NEEDED_KEYS if key not in pinned]
+    if lacking:
+        yield finding(
+            "CONF_INCOMPLETE", f"{OFFSETS}/{newest}", f"no batch pins {' or '.join(lacking)}"
+        )

@@ -1,0 +1,1 @@
+"""The `epochal` command: tables for people, `--json` for programs, exit codes for scripts."""

@@ -1,0 +1,129 @@
+"""How answers are printed: rich tables on a terminal, plain aligned text in a pipe, or JSON.
+
+Rich is imported only when a person watches; a program that reads our output does not pay for it.
+Plain tables are never cut to a width: what is cut cannot be grepped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+PROGRESS_AFTER_SECONDS = 1.0
+
+
+class Advance(Protocol):
+    """Told how much of a piece of work is done; cheap enough to call for every file."""
+
+    def __call__(self, done: int, total: int) -> None: ...
+
+
+def print_line(text: str = "") -> None:
+    """One line on stdout."""
+    typer.echo(text)
+
+
+def print_json(value: object) -> None:
+    """One compact JSON text on one line; non-ASCII characters stay themselves."""
+    typer.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
+    """A table; with rich if stdout is a terminal."""
+    if sys.stdout.isatty():
+        _rich_table(columns, rows, title)
+        return
+    if title:
+        print_line(title)
+    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print_line("  ".join(cells).rstrip())
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """Aligned `name  value` lines."""
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        print_line(f"{name.ljust(width)}  {value}".rstrip())
+
+
+def time_text(ms: int) -> str:
+    """Milliseconds since the epoch as ISO-8601 UTC; 0, which Spark writes for none, as `-`."""
+    if ms == 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Advance]:
+    """A progress bar on stderr, if a person watches and the work takes longer than a second."""
+    bar: Progress | None = None
+    task: TaskID | None = None
+    started = time.monotonic()
+    watched = sys.stderr.isatty()
+
+    def advance(done: int, total: int) -> None:
+        nonlocal bar, task
+        if not watched:
+            return
+        if bar is None:
+            if time.monotonic() - started < PROGRESS_AFTER_SECONDS:
+                return
+            bar = _rich_progress()
+            bar.start()
+            task = bar.add_task(what, total=total)
+        assert task is not None
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(_plain(cell) for cell in row))
+    Console().print(table)
+
+
+def _plain(cell: str) -> Any:
+    from rich.text import Text
+
+    return Text(cell)  # not markup: offsets and paths may hold square brackets
+
+
+def _rich_progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
