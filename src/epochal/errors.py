@@ -15,6 +15,7 @@
     │   ├── StateSchemaError           a schema is not one Spark could have written
     │   ├── StateValueError            a value does not fit the column it is meant for
     │   ├── StateLoadError             the files of a version are missing or beyond repair
+    │   ├── StateReadError             a read asks for state that the checkpoint does not hold
     │   ├── StateCommitError           a version could not be made durable
     │   ├── StateUsageError            a store was used after its end, or not as it allows
     │   └── StateCommitMissingError    a batch ended before all of its stores had committed
@@ -215,6 +216,18 @@ class StateLoadError(StateError):
             f"incomplete, so nothing was loaded; `epochal state verify` shows which versions can "
             f"still be read."
         )
+
+
+class StateReadError(StateError):
+    """A read asks for a batch, an operator, a store or a variable that is not there."""
+
+    def __init__(self, checkpoint: str, reason: str, condition: str) -> None:
+        super().__init__(checkpoint, reason, condition)
+        self.checkpoint, self.reason = checkpoint, reason
+        self.condition = condition
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.checkpoint}: {self.reason}"
 
 
 class StateCommitError(StateError):
