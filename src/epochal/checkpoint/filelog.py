@@ -25,7 +25,13 @@ from epochal.checkpoint.log import (
     verify_batch_ids,
 )
 from epochal.clock import Clock, SystemClock
-from epochal.errors import EditError, MalformedFileError, MissingBatchError, OptionError
+from epochal.errors import (
+    EditError,
+    MalformedFileError,
+    MissingBatchError,
+    OptionError,
+    StorageError,
+)
 from epochal.files import Files
 
 FILE_LOG_VERSION = 1
@@ -239,7 +245,7 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
                     for entry in self._existing(batch_id)
                     if self.retains(entry, now_ms)
                 ]
-            except MissingBatchError:
+            except (MissingBatchError, StorageError):
                 wanted = next_compaction_batch(latest, self.compact_interval)
                 latest = self.latest_batch_id()
                 if latest is None or latest < wanted:
