@@ -13,6 +13,10 @@ still as the plan saw it, or found already made. So a crash leaves the checkpoin
 `plan.json`), or a journal that `finish` or `undo` completes, as often as it takes. No rename or
 lock of the storage is needed. The caller holds the checkpoint's guard meanwhile.
 
+A plan of several changes closes the gate first: the file `metadata` is replaced by a notice that
+no release of Spark starts with, and gets its own content back as the last step. So nobody can run
+the query on a checkpoint that is caught half-way.
+
 What a reader would get wrong: Files deletes a file's hidden crc with it and never writes one, so
 undo writes crcs back as files of their own, after the file they belong to.
 """
@@ -20,9 +24,7 @@ undo writes crcs back as files of their own, after the file they belong to.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -32,71 +34,33 @@ from epochal.checkpoint.edits import (
     Change,
     Elsewhere,
     Plan,
-    Stamp,
-    Watch,
     crc_of,
-    is_crc,
 )
-from epochal.checkpoint.packs import Blob, PackReader, PackWriter, digest
+from epochal.checkpoint.layout import METADATA
+from epochal.checkpoint.packs import PackReader, PackWriter, digest
+from epochal.checkpoint.records import (
+    FORMAT_VERSION,
+    JournalEntry,
+    JournalState,
+    Record,
+    RecordedChange,
+    changed,
+    crc_bytes,
+    decode_record,
+    stamp_of,
+    stands_after,
+    worded,
+)
 from epochal.clock import Clock, SystemClock
-from epochal.errors import EditError, MalformedFileError, UnsupportedVersionError
+from epochal.errors import EditError
 from epochal.files import Files, join_url, open_files
 
 JOURNAL_DIRECTORY: Final = f"{TOOLS_DIRECTORY}/journal"
 STAGE_DIRECTORY: Final = f"{TOOLS_DIRECTORY}/stage"
-FORMAT_VERSION: Final = 1
+NOTICE: Final = "unfinished edit"
+"""The key in `metadata` where the id should be, while an edit is under way."""
 
 Progress = Callable[[int, int], None]
-
-
-class JournalState(StrEnum):
-    """How far an edit, or the way back, has come."""
-
-    UNFINISHED = "unfinished"
-    DONE = "done"
-    HALF_UNDONE = "half undone"
-    UNDONE = "undone"
-
-
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """One edit in the journal, as `undo --list` shows it."""
-
-    id: str
-    command: str
-    arguments: Mapping[str, str]
-    summary: str
-    started_ms: int
-    changes: int
-    state: JournalState
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedChange:
-    """A change with the bytes on both sides of it, as digests and places in the packs."""
-
-    root: str
-    path: str
-    before: Blob | None
-    modified_ms: int
-    crc: Blob | None
-    after: Blob | None
-    source: Elsewhere | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The content of `plan.json`."""
-
-    version: int
-    command: str
-    arguments: dict[str, str]
-    summary: str
-    started_ms: int
-    roots: dict[str, str]
-    watches: list[Watch]
-    made_directories: list[tuple[str, str]]
-    changes: list[RecordedChange]
 
 
 class Stage:
@@ -173,8 +137,9 @@ class Journal:
                 f"Run `epochal checkpoint undo` to complete the way back.",
             )
         self._check_watches(record)
+        self._check_gate(record)
         for change in record.changes:
-            self._stands_after(record, change)
+            stands_after(self._root(record, change.root), change)
         self._roll_forward(entry_id, record, _Steps(len(record.changes), progress))
         return self._entry(entry_id)
 
@@ -185,10 +150,15 @@ class Journal:
         if entry.state is JournalState.UNDONE:
             return entry
         self._check_watches(record)
-        made = [self._stands_after(record, change, trust_stamp=False) for change in record.changes]
+        self._check_gate(record)
+        made = [
+            stands_after(self._root(record, change.root), change, trust_stamp=False)
+            for change in record.changes
+        ]
         self._mark(entry.id, "undoing")
         steps = _Steps(len(record.changes), progress)
         backups = PackReader(self._files.at(self._path(entry.id)), "before")
+        self._close_gate(entry.id, record)
         for change, is_made in reversed(list(zip(record.changes, made, strict=True))):
             self._restore(record, change, backups, is_made)
             steps.one_more()
@@ -196,6 +166,8 @@ class Journal:
             files = self._root(record, root)
             if files.info(directory) is not None and not files.list(directory):
                 files.delete_tree(directory)
+        if record.gate is not None:
+            self._restore(record, record.gate, backups, is_made=True)
         self._mark(entry.id, "undone")
         self._drop_leftovers(entry.id)
         return self._entry(entry.id)
@@ -214,10 +186,12 @@ class Journal:
     def _prepare(self, entry_id: str, plan: Plan, steps: _Steps) -> Record:
         at = self._files.at(self._path(entry_id))
         changes: list[RecordedChange] = []
+        gate, others = self._gate_of(plan)
         with PackWriter(at, "before") as backups, PackWriter(at, "after") as contents:
-            for change in plan.changes:
+            for change in others:
                 changes.append(self._prepare_change(plan, change, backups, contents))
                 steps.one_more()
+            closed = None if gate is None else self._prepare_change(plan, gate, backups, contents)
         record = Record(
             FORMAT_VERSION,
             plan.command,
@@ -228,10 +202,23 @@ class Journal:
             list(plan.watches),
             self._directories_to_make(plan),
             changes,
+            closed,
         )
         self._check_watches(record)
         at.create("plan.json", msgspec.json.encode(record))
         return record
+
+    def _gate_of(self, plan: Plan) -> tuple[Change | None, list[Change]]:
+        """The step that `metadata` takes last, and the other changes."""
+        if len(plan.changes) < 2:
+            return None, list(plan.changes)
+        others = [change for change in plan.changes if (change.root, change.path) != ("", METADATA)]
+        for change in plan.changes:
+            if change not in others:
+                return change, others
+        stamp = stamp_of(self._files, METADATA)
+        content = None if stamp is None else self._files.read(METADATA)
+        return Change(METADATA, stamp, content), others
 
     def _prepare_change(
         self, plan: Plan, change: Change, backups: PackWriter, contents: PackWriter
@@ -239,15 +226,15 @@ class Journal:
         files = self._root(plan, change.root)
         before = crc = after = None
         source: Elsewhere | None = None
-        stamp = _stamp_of(files, change.path)
+        stamp = stamp_of(files, change.path)
         if stamp != change.before:
-            raise _changed(files, change.path, _worded(change.before), _worded(stamp))
+            raise changed(files, change.path, worded(change.before), worded(stamp))
         if stamp is not None:
             before = backups.add(files.read(change.path))
             if before.size != stamp.size:
-                raise _changed(files, change.path, _worded(stamp), f"{before.size} bytes")
-        if (crc_bytes := _crc_bytes(files, change.path)) is not None:
-            crc = backups.add(crc_bytes)
+                raise changed(files, change.path, worded(stamp), f"{before.size} bytes")
+        if (hidden := crc_bytes(files, change.path)) is not None:
+            crc = backups.add(hidden)
         match change.after:
             case Elsewhere():
                 source = change.after
@@ -265,15 +252,39 @@ class Journal:
         )
 
     def _roll_forward(self, entry_id: str, record: Record, steps: _Steps) -> None:
-        contents = PackReader(self._files.at(self._path(entry_id)), "after")
+        at = self._files.at(self._path(entry_id))
+        contents = PackReader(at, "after")
+        self._close_gate(entry_id, record)
         for change in record.changes:
-            if not self._stands_after(record, change):
+            if not stands_after(self._root(record, change.root), change):
                 self._apply(record, change, contents)
             elif change.after is None:
                 self._root(record, change.root).delete(change.path)  # its crc may be left
             steps.one_more()
+        if (gate := record.gate) is not None:
+            if gate.after is None:
+                self._files.delete(METADATA)
+            elif gate.after.matches_blob(gate.before):
+                self._restore(record, gate, PackReader(at, "before"), is_made=True)
+            else:
+                self._files.replace(METADATA, contents.get(gate.after))
         self._mark(entry_id, "done")
         self._drop_leftovers(entry_id)
+
+    def _check_gate(self, record: Record) -> None:
+        if record.gate is not None and not self._gate_is_closed():
+            stands_after(self._files, record.gate)
+
+    def _close_gate(self, entry_id: str, record: Record) -> None:
+        if record.gate is not None and not self._gate_is_closed():
+            notice = {NOTICE: f"{entry_id}: run the same command again, or undo it"}
+            self._files.replace(METADATA, msgspec.json.encode(notice))
+
+    def _gate_is_closed(self) -> bool:
+        try:
+            return self._files.read(METADATA).startswith(f'{{"{NOTICE}":'.encode())
+        except FileNotFoundError:
+            return False
 
     def _apply(self, record: Record, change: RecordedChange, contents: PackReader) -> None:
         files = self._root(record, change.root)
@@ -286,7 +297,7 @@ class Journal:
             source = self._root(record, change.source.root)
             content = source.read(change.source.path)
             if not change.after.matches(content):
-                raise _changed(
+                raise changed(
                     source,
                     change.source.path,
                     f"{change.after.size} bytes of other content",
@@ -305,31 +316,8 @@ class Journal:
             files.delete(change.path)
         elif is_made and change.before is not None:
             files.replace(change.path, backups.get(change.before))
-        if change.crc is not None and _crc_bytes(files, change.path) is None:
+        if change.crc is not None and crc_bytes(files, change.path) is None:
             files.create(crc_of(change.path), backups.get(change.crc))
-
-    def _stands_after(
-        self, record: Plan | Record, change: RecordedChange, *, trust_stamp: bool = True
-    ) -> bool:
-        """Whether a change has been made already; EditError if the file is neither."""
-        files = self._root(record, change.root)
-        stamp = _stamp_of(files, change.path)
-        if stamp is None:
-            if change.after is None:
-                return True
-            if change.before is None:
-                return False
-            raise _changed(files, change.path, f"{change.before.size} bytes", "absent")
-        before, after = change.before, change.after
-        if trust_stamp and before and stamp == Stamp(before.size, change.modified_ms):
-            return False
-        content = files.read(change.path)
-        if after is not None and after.matches(content):
-            return True
-        if before is not None and before.matches(content):
-            return False
-        expected = " or ".join(f"{blob.size} bytes" for blob in (before, after) if blob) or "absent"
-        raise _changed(files, change.path, expected, f"{stamp.size} bytes of other content")
 
     def _check_watches(self, record: Record) -> None:
         for watch in record.watches:
@@ -425,14 +413,7 @@ class Journal:
             raw = self._files.read(path)
         except FileNotFoundError:
             return None
-        url = join_url(self._files.url, path)
-        try:
-            version = msgspec.json.decode(raw, type=_Versioned).version
-            if version > FORMAT_VERSION:
-                raise UnsupportedVersionError(url, version, FORMAT_VERSION)
-            return msgspec.json.decode(raw, type=Record)
-        except msgspec.DecodeError as error:
-            raise MalformedFileError(url, str(error)) from None
+        return decode_record(raw, join_url(self._files.url, path))
 
     def _needed(self, entry_id: str) -> Record:
         record = self._record(entry_id)
@@ -480,10 +461,6 @@ class Journal:
         return join_url(self._files.url, self._path(entry_id))
 
 
-class _Versioned(msgspec.Struct):
-    version: int
-
-
 class _Steps:
     """Counts what is done and tells whoever shows it."""
 
@@ -507,37 +484,6 @@ def _check_plan(files: Files, plan: Plan) -> None:
         seen.add(place)
     for root, path in seen:
         assert (root, crc_of(path)) not in seen, f"{path} takes its crc along in {files.url}"
-
-
-def _stamp_of(files: Files, path: str) -> Stamp | None:
-    info = files.info(path)
-    if info is None:
-        return None
-    if info.is_dir:
-        raise EditError(join_url(files.url, path), "is a directory where a file is expected.")
-    return Stamp(info.size, info.modified_ms)
-
-
-def _crc_bytes(files: Files, path: str) -> bytes | None:
-    if is_crc(path):
-        return None
-    try:
-        return files.read(crc_of(path))
-    except FileNotFoundError:
-        return None
-
-
-def _worded(stamp: Stamp | None) -> str:
-    return f"{stamp.size} bytes of {stamp.modified_ms} ms" if stamp else "absent"
-
-
-def _changed(files: Files, path: str, expected: str, found: str) -> EditError:
-    return EditError(
-        join_url(files.url, path),
-        f"expected {expected}, found {found}: something else changed it since this edit was "
-        f"planned. To go on would lose what it wrote. Make sure that no query runs on the "
-        f"checkpoint, look at the file, and plan again.",
-    )
 
 
 def _ancestors(path: str) -> Iterator[str]:

@@ -31,6 +31,10 @@ class Blob:
     def matches(self, content: bytes) -> bool:
         return len(content) == self.size and _sha256(content) == self.sha256
 
+    def matches_blob(self, other: Blob | None) -> bool:
+        """Whether both are the same bytes, wherever they lie."""
+        return other is not None and (self.size, self.sha256) == (other.size, other.sha256)
+
 
 def digest(content: bytes) -> Blob:
     """A blob that is kept nowhere, only recognised."""

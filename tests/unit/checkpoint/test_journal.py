@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from epochal.checkpoint.edits import Elsewhere, Plan, Tree, read_tree
-from epochal.checkpoint.journal import Journal, JournalState
+from epochal.checkpoint.journal import Journal
 from epochal.checkpoint.packs import PackReader, PackWriter
+from epochal.checkpoint.records import JournalState
 from epochal.errors import EditError, MalformedFileError, UnsupportedVersionError
 from epochal.files import Files
 from epochal.files.local import LocalFiles
@@ -18,6 +19,7 @@ from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 
 BEFORE = {
     "metadata": b'{"id":"q"}',
+    ".metadata.crc": b"crc of metadata",
     "offsets/0": b"zero",
     "offsets/.0.crc": b"crc of zero",
     "offsets/1": b"one",
@@ -27,6 +29,7 @@ BEFORE = {
 }
 AFTER = {
     "metadata": b'{"id":"q"}',
+    ".metadata.crc": b"crc of metadata",
     "offsets/0": b"ZERO",
     "offsets/2": b"two",
     "commits/7": b"seven",
@@ -40,7 +43,7 @@ def content(files: Files) -> dict[str, bytes]:
 
 
 def fill(files: Files, tree: dict[str, bytes] = BEFORE) -> Files:
-    for path in sorted(tree, key=lambda name: "/." in name):
+    for path in sorted(tree, key=lambda name: name.endswith(".crc")):
         files.create(path, tree[path])
     return files
 
@@ -360,7 +363,7 @@ def test_undo_goes_back_step_by_step_from_the_last_change() -> None:
             done.append(path)
 
     undo(FaultyFiles(files, note))
-    assert [path for path in done if "crc" not in path] == [
+    assert [path for path in done if "crc" not in path and path != "metadata"] == [
         "state/0/1/1.delta",
         "commits/7",
         "offsets/2",
@@ -379,3 +382,54 @@ def test_a_file_that_somebody_creates_at_the_last_moment_is_not_overwritten() ->
     with pytest.raises(FileExistsError):
         execute(FaultyFiles(files, racing))
     assert files.read("offsets/2") == b"theirs"
+
+
+def test_the_checkpoint_cannot_be_started_while_an_edit_is_under_way() -> None:
+    files = started()
+    seen: list[tuple[str, bool]] = []
+
+    def look(operation: str, path: str) -> None:
+        if operation in ("create", "replace", "delete") and path in (*BEFORE, *AFTER):
+            seen.append((path, b"unfinished edit" in files.read("metadata")))
+
+    faulty = FaultyFiles(files, look)
+    execute(faulty)
+    undo(faulty)
+    assert [closed for path, closed in seen if path not in ("metadata", ".metadata.crc")]
+    assert all(closed for path, closed in seen if path not in ("metadata", ".metadata.crc"))
+    assert content(files) == BEFORE
+
+
+def test_an_edit_of_metadata_itself_comes_last_and_is_undone(files: Files) -> None:
+    tree = read_tree(files)
+    repaired = Plan(
+        "repair",
+        "",
+        (tree.write("metadata", b'{"id":"new"}', ""), tree.delete("offsets/1", "")),
+    )
+    journal = Journal(files)
+    journal.execute(repaired)
+    assert files.read("metadata") == b'{"id":"new"}'
+    assert files.info(".metadata.crc") is None
+    journal.undo()
+    assert content(files) == BEFORE
+
+
+def test_metadata_changed_by_somebody_else_stops_the_undo(files: Files) -> None:
+    Journal(files).execute(plan(files))
+    files.replace("metadata", b'{"id":"another query"}')
+    with pytest.raises(EditError, match=r"metadata: expected"):
+        Journal(files).undo()
+
+
+def test_a_checkpoint_without_metadata_has_none_afterwards() -> None:
+    files = MemoryFiles()
+    for path in BEFORE:
+        if "metadata" not in path:
+            files.create(path, BEFORE[path])
+    before = content(files)
+    journal = Journal(files)
+    journal.execute(plan(files))
+    assert "metadata" not in content(files)
+    journal.undo()
+    assert content(files) == before

@@ -1,0 +1,144 @@
+"""An edit as the journal keeps it, and how a file stands to it: as before, as after, or neither.
+
+What a reader would get wrong: size and time of a file prove that nobody touched it, not that we
+did. Only its bytes tell a change already made from one made by somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from epochal.checkpoint.edits import Elsewhere, Stamp, Watch, crc_of, is_crc
+from epochal.checkpoint.packs import Blob
+from epochal.errors import EditError, MalformedFileError, UnsupportedVersionError
+from epochal.files import Files, join_url
+
+FORMAT_VERSION: Final = 1
+
+
+class JournalState(StrEnum):
+    """How far an edit, or the way back, has come."""
+
+    UNFINISHED = "unfinished"
+    DONE = "done"
+    HALF_UNDONE = "half undone"
+    UNDONE = "undone"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One edit in the journal, as `undo --list` shows it."""
+
+    id: str
+    command: str
+    arguments: Mapping[str, str]
+    summary: str
+    started_ms: int
+    changes: int
+    state: JournalState
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedChange:
+    """A change with the bytes on both sides of it, as digests and places in the packs."""
+
+    root: str
+    path: str
+    before: Blob | None
+    modified_ms: int
+    crc: Blob | None
+    after: Blob | None
+    source: Elsewhere | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The content of `plan.json`."""
+
+    version: int
+    command: str
+    arguments: dict[str, str]
+    summary: str
+    started_ms: int
+    roots: dict[str, str]
+    watches: list[Watch]
+    made_directories: list[tuple[str, str]]
+    changes: list[RecordedChange]
+    gate: RecordedChange | None
+    """The step of `metadata`, taken last; None if there is only one change."""
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def decode_record(raw: bytes, url: str) -> Record:
+    """The content of `plan.json`; errors name `url`."""
+    try:
+        version = msgspec.json.decode(raw, type=_Versioned).version
+        if version > FORMAT_VERSION:
+            raise UnsupportedVersionError(url, version, FORMAT_VERSION)
+        return msgspec.json.decode(raw, type=Record)
+    except msgspec.DecodeError as error:
+        raise MalformedFileError(url, str(error)) from None
+
+
+def stands_after(files: Files, change: RecordedChange, *, trust_stamp: bool = True) -> bool:
+    """Whether a change has been made already; EditError if the file is neither."""
+    stamp = stamp_of(files, change.path)
+    if stamp is None:
+        if change.after is None:
+            return True
+        if change.before is None:
+            return False
+        raise changed(files, change.path, f"{change.before.size} bytes", "absent")
+    before, after = change.before, change.after
+    if trust_stamp and before and stamp == Stamp(before.size, change.modified_ms):
+        return False
+    content = files.read(change.path)
+    if after is not None and after.matches(content):
+        return True
+    if before is not None and before.matches(content):
+        return False
+    expected = " or ".join(f"{blob.size} bytes" for blob in (before, after) if blob) or "absent"
+    raise changed(files, change.path, expected, f"{stamp.size} bytes of other content")
+
+
+def stamp_of(files: Files, path: str) -> Stamp | None:
+    """What a listing says of a file now."""
+    info = files.info(path)
+    if info is None:
+        return None
+    if info.is_dir:
+        raise EditError(join_url(files.url, path), "is a directory where a file is expected.")
+    return Stamp(info.size, info.modified_ms)
+
+
+def crc_bytes(files: Files, path: str) -> bytes | None:
+    """The content of a file's hidden crc; None if there is none."""
+    if is_crc(path):
+        return None
+    try:
+        return files.read(crc_of(path))
+    except FileNotFoundError:
+        return None
+
+
+def worded(stamp: Stamp | None) -> str:
+    """A stamp as messages name it."""
+    return f"{stamp.size} bytes of {stamp.modified_ms} ms" if stamp else "absent"
+
+
+def changed(files: Files, path: str, expected: str, found: str) -> EditError:
+    """The error of a file that somebody else has changed."""
+    return EditError(
+        join_url(files.url, path),
+        f"expected {expected}, found {found}: something else changed it since this edit was "
+        f"planned. To go on would lose what it wrote. Make sure that no query runs on the "
+        f"checkpoint, look at the file, and plan again.",
+    )
