@@ -192,6 +192,12 @@ RULES: dict[str, Rule] = {
         "Spark does not find it.",
         f"Use {_REPAIR}: it renames or rewrites the file.",
     ),
+    "FILE_LOG_BATCH_MISMATCH": Rule(
+        _E,
+        "An entry of a file source's log names another batch than the one it is in: the file is "
+        "read in the wrong batch, or never.",
+        "Restore the file from a backup.",
+    ),
     "SINK_FILE_MISSING": Rule(
         _E,
         "A file that the sink's log lists is not in the output directory: readers fail.",

@@ -10,7 +10,7 @@ newest, uncommitted batch. That is a warning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -109,37 +109,45 @@ def _content(picture: Picture, part: str) -> tuple[str, ...]:
     return directory.folders + directory.files
 
 
-def holes(ids: list[int]) -> list[int]:
-    """The ids missing between the first and the last."""
-    return [missing for low, high in pairwise(ids) for missing in range(low + 1, high)]
+def missing_runs(present: Iterable[int], low: int, high: int) -> list[range]:
+    """What is missing from `low` to `high`, both included, as runs: ids may be astronomical."""
+    inside = sorted(each for each in set(present) if low <= each <= high)
+    edges = pairwise([low - 1, *inside, high + 1])
+    return [range(before + 1, after) for before, after in edges if after - before > 1]
 
 
-def listed(ids: list[int]) -> str:
-    """Ids for people: `3`, `3, 5` or `3..9`, the middle left out when there are many."""
-    runs: list[list[int]] = []
-    for each in ids:
-        if runs and runs[-1][-1] + 1 == each:
-            runs[-1][-1:] = [runs[-1][-1], each] if len(runs[-1]) == 1 else [each]
+def runs_of(ids: Iterable[int]) -> list[range]:
+    """Ids as runs of neighbours."""
+    runs: list[range] = []
+    for each in sorted(ids):
+        if runs and runs[-1].stop == each:
+            runs[-1] = range(runs[-1].start, each + 1)
         else:
-            runs.append([each])
-    words = [f"{run[0]}..{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+            runs.append(range(each, each + 1))
+    return runs
+
+
+def listed(runs: list[range]) -> str:
+    """Runs for people: `3`, `3, 5` or `3..9`, the middle left out when there are many."""
+    words = [
+        str(run.start) if run.stop - run.start == 1 else f"{run.start}..{run.stop - 1}"
+        for run in runs
+    ]
     return ", ".join(words if len(words) <= 8 else [*words[:4], "…", *words[-3:]])
 
 
 def _gaps(picture: Picture) -> Iterator[Finding]:
     offsets, commits = picture.offsets.ids, picture.commits.ids
-    missing = holes(offsets)
     if not offsets:
         return
     newest = offsets[-1]
     previous_lost = newest != 0 and newest - 1 not in offsets
-    if len(offsets) == 1 and newest != 0:
-        missing = [newest - 1]
+    missing = missing_runs(offsets, min(offsets[0], max(newest - 1, 0)), newest)
     if not missing:
         return
-    text = f"batch {listed(missing)} is not there, between {offsets[0]} and {newest}"
-    where = f"{OFFSETS}/{missing[-1]}"
-    if not _asynchronous(picture, missing):
+    text = f"batch {listed(missing)} is not there; the newest is {newest}"
+    where = f"{OFFSETS}/{missing[-1].stop - 1}"
+    if not _asynchronous(picture):
         severity = Severity.ERROR if previous_lost else Severity.WARNING
         why = f"; a restart stops: batch {newest - 1} doesn't exist" if previous_lost else ""
         yield finding("OFFSETS_GAP", where, text + why, severity=severity)
@@ -155,14 +163,13 @@ def _gaps(picture: Picture) -> Iterator[Finding]:
         yield finding("OFFSETS_GAP_ASYNC", OFFSETS, text)
 
 
-def _asynchronous(picture: Picture, missing: list[int]) -> bool:
+def _asynchronous(picture: Picture) -> bool:
     """Whether asynchronous progress tracking explains every missing id."""
-    offsets, commits = set(picture.offsets.ids), set(picture.commits.ids)
-    if picture.is_stateful or commits.intersection(missing):
+    offsets, commits = picture.offsets.ids, set(picture.commits.ids)
+    if picture.is_stateful or any(each > offsets[0] for each in commits.difference(offsets)):
         return False
-    newest = max(offsets)
-    first = min(commits, default=newest)
-    return all(each in commits for each in offsets if first <= each < newest)
+    first = min(commits, default=offsets[-1])
+    return all(each in commits for each in offsets[:-1] if each >= first)
 
 
 def _looks_dense(offsets: list[int]) -> bool:
@@ -190,12 +197,14 @@ def _commits(picture: Picture) -> Iterator[Finding]:
         if offsets[-1] > offsets[0]:
             yield _behind(offsets, offsets[0] - 1)
         return
-    lost = [each for each in offsets if commits[0] < each < commits[-1] and each not in commits]
+    done = set(commits)
+    lost = [each for each in offsets if commits[0] < each < commits[-1] and each not in done]
     if lost:
         yield finding(
             "COMMITS_GAP",
             f"{COMMITS}/{lost[-1]}",
-            f"batch {listed(lost)} has offsets but no commit, although {commits[-1]} is committed",
+            f"batch {listed(runs_of(lost))} has offsets but no commit, although {commits[-1]} is "
+            f"committed",
         )
     if sum(each > commits[-1] for each in offsets) > 1:
         yield _behind(offsets, commits[-1])
@@ -208,7 +217,7 @@ def _behind(offsets: list[int], committed: int) -> Finding:
         COMMITS,
         f"the newest offsets are {offsets[-1]}, the newest commit is "
         f"{committed if committed >= 0 else 'none'}: a restart runs only {offsets[-1]} again, "
-        f"not {listed(skipped)}",
+        f"not {listed(runs_of(skipped))}",
     )
 
 

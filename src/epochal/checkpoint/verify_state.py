@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from epochal.checkpoint.findings import Finding, finding
 from epochal.checkpoint.state_picture import ROCKSDB, OperatorPicture, StorePicture
-from epochal.checkpoint.verify_logs import listed
+from epochal.checkpoint.verify_logs import listed, missing_runs, runs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,13 @@ def _partition_rules(
 ) -> Iterator[Finding]:
     there = set(operator.partitions)
     single = there <= {0}
-    wanted = range(count) if is_keyed or (is_keyed is None and not single) else range(1)
-    for partition in wanted:
-        if partition not in there:
-            yield finding(
-                "STATE_PARTITION_MISSING",
-                f"{operator.path}/{partition}",
-                f"of {count} partitions only {listed(sorted(there))} have a directory",
-            )
+    last = 0 if is_keyed is False or (is_keyed is None and single) else count - 1
+    for run in missing_runs(there, 0, last):
+        yield finding(
+            "STATE_PARTITION_MISSING",
+            f"{operator.path}/{run.start}",
+            f"partition {listed([run])} of {count} has no directory",
+        )
     names = operator.store_names
     by_partition: dict[int, set[str]] = {}
     for store in operator.stores:
@@ -94,11 +93,11 @@ def _chain_rules(store: StorePicture, facts: StateFacts) -> Iterator[Finding]:
         )
         return
     base = max((each for each in bases if each <= wanted), default=0)
-    missing = [each for each in range(base + 1, wanted + 1) if each not in steps]
+    missing = missing_runs(steps, base + 1, wanted)
     if missing:
         yield finding(
             "STATE_CHAIN_BROKEN",
-            f"{store.path}/{missing[0]}.{suffix}",
+            f"{store.path}/{missing[0].start}.{suffix}",
             f"version {wanted} needs {listed(missing)}.{suffix} on top of "
             + (f"snapshot {base}" if base else "the empty store"),
         )
@@ -110,11 +109,11 @@ def _hole_rules(
 ) -> Iterator[Finding]:
     """Versions below the restart's base that are gone although older ones can be loaded."""
     lowest = min(versions)
-    holes = [each for each in range(lowest, base) if each not in versions]
-    if holes and _is_loadable(store, lowest, holes[0] - 1, versions):
+    holes = missing_runs(versions, lowest, base - 1)
+    if holes and _is_loadable(store, lowest, holes[0].start - 1):
         yield finding(
             "STATE_HOLE",
-            f"{store.path}/{holes[0]}.{suffix}",
+            f"{store.path}/{holes[0].start}.{suffix}",
             f"version {listed(holes)} cannot be loaded, versions before it can",
         )
     elif lowest > 1 and lowest not in store.bases and lowest < base and facts.from_the_start:
@@ -125,9 +124,9 @@ def _hole_rules(
         )
 
 
-def _is_loadable(store: StorePicture, lowest: int, version: int, versions: set[int]) -> bool:
-    base = max((each for each in store.bases if each <= version), default=0)
-    return base > 0 or (lowest == 1 and all(each in versions for each in range(1, version + 1)))
+def _is_loadable(store: StorePicture, lowest: int, version: int) -> bool:
+    """Whether `version`, the last before the first hole, has something to start from."""
+    return lowest == 1 or any(each <= version for each in store.bases)
 
 
 def _ahead_rules(store: StorePicture, newest: int) -> Iterator[Finding]:
@@ -137,7 +136,7 @@ def _ahead_rules(store: StorePicture, newest: int) -> Iterator[Finding]:
         yield finding(
             "STATE_AHEAD",
             f"{store.path}/{name}",
-            f"version {listed(steps)} is there, the logs allow {newest} at most",
+            f"version {listed(runs_of(steps))} is there, the logs allow {newest} at most",
         )
     for version in store.bases:
         if version > newest:

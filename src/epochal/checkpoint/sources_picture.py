@@ -1,0 +1,100 @@
+"""The private logs below `sources`, gathered: which source wrote each, and its entries.
+
+A directory does not say what kind of source it belongs to. A file source's log has one JSON object
+per line; Kafka's is one file that does not begin with `v`; a rate source's holds a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from epochal.checkpoint.filelog import (
+    FileEntry,
+    FileLogFormat,
+    SinkFileStatus,
+    batch_id_of_file_name,
+)
+from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG, SOURCES
+from epochal.checkpoint.log import parse_batch_id
+from epochal.checkpoint.picture import Directory, Listing, LogPicture, read_bytes
+from epochal.checkpoint.sourcelogs import KAFKA_INITIAL_OFFSET_FORMAT, RATE_FORMAT
+from epochal.errors import EpochalError
+from epochal.files import Files, join_url
+
+FILE, KAFKA, RATE, EMPTY = "file", "kafka", "rate", "empty"
+
+SOURCE_FORMAT = FileLogFormat(FileEntry)
+SINK_FORMAT = FileLogFormat(SinkFileStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePicture:
+    """One source's directory."""
+
+    name: str
+    kind: str
+    log: LogPicture[Any]
+
+
+def read_sources(files: Files, listing: Listing) -> dict[str, SourcePicture]:
+    """Every source that has a directory, by its position or name."""
+    return {
+        name: _read_source(files, name, f"{SOURCES}/{name}", listing[f"{SOURCES}/{name}"])
+        for name in listing[SOURCES].folders
+        if not name.startswith(".")
+    }
+
+
+def read_sink_log(files: Files, listing: Listing, path: str = SINK_LOG) -> LogPicture[Any]:
+    """The log of a file sink, in `path` below its output directory."""
+    return read_file_log(files, path, listing[path], SINK_FORMAT.deserialize)
+
+
+def _read_source(files: Files, name: str, path: str, directory: Directory) -> SourcePicture:
+    batches = [each for each in directory.files if batch_id_of_file_name(each) is not None]
+    if not batches:
+        return SourcePicture(name, EMPTY, LogPicture(path, directory))
+    only = read_bytes(files, f"{path}/0") if batches == ["0"] else b""
+    kind, deserialize = _kind_of(only)
+    return SourcePicture(name, kind, read_file_log(files, path, directory, deserialize))
+
+
+def _kind_of(data: bytes | EpochalError) -> tuple[str, Callable[[bytes, str], Any]]:
+    if isinstance(data, bytes):
+        if data.startswith(b"\0") or data[1:2] == b"{":
+            return KAFKA, KAFKA_INITIAL_OFFSET_FORMAT.deserialize
+        lines = data[:100].splitlines()
+        if len(lines) == 2 and parse_batch_id(lines[1].decode(errors="replace")) is not None:
+            return RATE, RATE_FORMAT.deserialize
+    return FILE, SOURCE_FORMAT.deserialize
+
+
+def read_file_log(
+    files: Files, path: str, directory: Directory, deserialize: Callable[[bytes, str], Any]
+) -> LogPicture[Any]:
+    """Read every file of a log whose names may end in `.compact`."""
+    log: LogPicture[Any] = LogPicture(
+        path,
+        directory,
+        taken=tuple(name for name in directory.folders if batch_id_of_file_name(name) is not None),
+    )
+    for name in directory.files:
+        batch_id = batch_id_of_file_name(name)
+        if batch_id is None:
+            continue
+        if name.removesuffix(COMPACT_SUFFIX) != str(batch_id) or batch_id < 0:
+            log.odd_names[name] = batch_id
+            continue
+        full = f"{path}/{name}" if path else name
+        data = read_bytes(files, full)
+        if isinstance(data, EpochalError):
+            log.broken[batch_id] = data
+            continue
+        log.raw[name] = data
+        try:
+            log.entries[batch_id] = deserialize(data, join_url(files.url, full))
+        except EpochalError as error:
+            log.broken[batch_id] = error
+    return log
