@@ -1,0 +1,217 @@
+"""Versions of a map from bytes to bytes that share what they have in common. Pure.
+
+A version is frozen: a large `base` that many versions share, and a small `overlay` of what has
+changed since, None marking a removed key. A `Draft` collects changes on top of a version and
+freezes into the next one. When an overlay has grown to a part of its base, both are flattened into
+a new base, so a version costs time and memory in proportion to its changes and not to the state;
+rows themselves are never copied.
+
+What a reader would get wrong: nothing here is ever changed in place once frozen. That is why an
+iterator shows the store as it was when the iterator was made, why a snapshot may be written while
+the next version is being built, and why dropping a version from a cache never harms its readers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypeAlias
+
+Change: TypeAlias = tuple[bytes, bytes | None]
+PrefixesOf: TypeAlias = Callable[[Sequence[bytes]], Sequence[bytes]]
+"""The prefix of each key, as bytes."""
+
+FLATTEN_ABOVE_ROWS = 1024
+FLATTEN_ABOVE_PART = 8
+"""An overlay is folded in once it holds 1,024 rows more than an eighth of its base. A larger
+part makes each version dearer to freeze, a smaller one flattens more often."""
+
+_OBJECT_BYTES = 48
+"""What Python adds to a byte string, allocator's rounding included."""
+
+_ABSENT = object()
+
+
+@dataclass(slots=True)
+class _Layer:
+    """Rows that never change again, and their keys by prefix once somebody has asked."""
+
+    rows: Mapping[bytes, bytes | None]
+    by_prefix: dict[bytes, list[bytes]] | None = None
+
+    def keys_with(self, prefix: bytes, prefixes_of: PrefixesOf) -> list[bytes]:
+        if self.by_prefix is None:
+            index: dict[bytes, list[bytes]] = {}
+            _add_keys(index, list(self.rows), prefixes_of)
+            self.by_prefix = index
+        return self.by_prefix.get(prefix, [])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrozenVersion:
+    """The rows of one version."""
+
+    base: _Layer
+    overlay: _Layer
+    size: int
+    row_bytes: int
+
+    @classmethod
+    def of(cls, rows: dict[bytes, bytes]) -> FrozenVersion:
+        """The version that holds exactly `rows`, which the caller gives up."""
+        row_bytes = sum(map(len, rows)) + sum(map(len, rows.values()))
+        return cls(_Layer(rows), _Layer({}), len(rows), row_bytes + 2 * _OBJECT_BYTES * len(rows))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of `key`, or None."""
+        value = self.overlay.rows.get(key, _ABSENT)
+        return self.base.rows.get(key) if value is _ABSENT else value  # type: ignore[return-value]
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every row, in no promised order."""
+        return _merged(self.base.rows, self.overlay.rows)
+
+    def draft(self) -> Draft:
+        """Start the next version."""
+        return Draft(self)
+
+
+EMPTY = FrozenVersion.of({})
+
+
+class Draft:
+    """Changes on top of a version, of which each key keeps the last."""
+
+    __slots__ = ("_by_prefix", "_prefixes_of", "changes", "parent")
+
+    def __init__(self, parent: FrozenVersion) -> None:
+        self.parent = parent
+        self.changes: dict[bytes, bytes | None] = {}
+        self._by_prefix: dict[bytes, list[bytes]] = {}
+        self._prefixes_of: PrefixesOf | None = None
+
+    def __len__(self) -> int:
+        size = len(self.parent)
+        for key, value in self.changes.items():
+            size += (value is not None) - (self.parent.get(key) is not None)
+        return size
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of `key` as of now, or None."""
+        value = self.changes.get(key, _ABSENT)
+        return self.parent.get(key) if value is _ABSENT else value  # type: ignore[return-value]
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """The values of many keys, in their order."""
+        if not self.changes and not self.parent.overlay.rows:
+            return list(map(self.parent.base.rows.get, keys))
+        return list(map(self.get, keys))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value of a key."""
+        if self._prefixes_of is not None and key not in self.changes:
+            _add_keys(self._by_prefix, [key], self._prefixes_of)
+        self.changes[key] = value
+
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Set many values; where a key repeats, its last value stays."""
+        if self._prefixes_of is not None:
+            new = [key for key in keys if key not in self.changes]
+            _add_keys(self._by_prefix, new, self._prefixes_of)
+        self.changes.update(zip(keys, values, strict=True))
+
+    def remove(self, key: bytes) -> bool:
+        """Remove a key; False if it was not there, and then nothing is noted."""
+        if self.get(key) is None:
+            return False
+        if self.parent.get(key) is None:
+            del self.changes[key]
+        else:
+            self.changes[key] = None
+        return True
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every row as of this call, whatever is put or removed while iterating."""
+        if not self.changes:
+            return self.parent.items()
+        changes = dict(self.changes)
+        below = (row for row in self.parent.items() if row[0] not in changes)
+        added = ((key, value) for key, value in changes.items() if value is not None)
+        return chain(below, added)
+
+    def with_prefix(self, prefix: bytes, prefixes_of: PrefixesOf) -> list[tuple[bytes, bytes]]:
+        """Every row whose key has exactly this prefix, as of this call."""
+        if self._prefixes_of is None:
+            self._prefixes_of = prefixes_of
+            _add_keys(self._by_prefix, list(self.changes), prefixes_of)
+        candidates = dict.fromkeys(
+            (
+                *self.parent.base.keys_with(prefix, prefixes_of),
+                *self.parent.overlay.keys_with(prefix, prefixes_of),
+                *self._by_prefix.get(prefix, ()),
+            )
+        )
+        values = ((key, self.get(key)) for key in candidates)
+        return [(key, value) for key, value in values if value is not None]
+
+    def freeze(self) -> FrozenVersion:
+        """The version that these changes make; the draft must not be changed afterwards."""
+        parent = self.parent
+        if not self.changes:
+            return parent
+        base = parent.base.rows
+        overlay = {**parent.overlay.rows, **self.changes}
+        size, row_bytes = parent.size, parent.row_bytes
+        for key, value in self.changes.items():
+            before = parent.get(key)
+            size += (value is not None) - (before is not None)
+            row_bytes += _row_bytes(key, value) - _row_bytes(key, before)
+            if value is None and key not in base:
+                del overlay[key]
+        if len(overlay) <= FLATTEN_ABOVE_ROWS + len(base) // FLATTEN_ABOVE_PART:
+            return FrozenVersion(parent.base, _Layer(overlay), size, row_bytes)
+        flat = dict(base)
+        for key, value in overlay.items():
+            if value is None:
+                del flat[key]
+            else:
+                flat[key] = value
+        return FrozenVersion(_Layer(flat), _Layer({}), size, row_bytes)
+
+
+def memory_bytes(versions: Iterable[FrozenVersion]) -> int:
+    """What versions that share their layers take in memory together, estimated."""
+    layers: dict[int, int] = {}
+    largest = 0
+    for version in versions:
+        largest = max(largest, version.row_bytes)
+        for layer in (version.base, version.overlay):
+            layers[id(layer.rows)] = sys.getsizeof(layer.rows)
+    return largest + sum(layers.values())
+
+
+def _merged(
+    base: Mapping[bytes, bytes | None], overlay: Mapping[bytes, bytes | None]
+) -> Iterator[tuple[bytes, bytes]]:
+    for key, value in base.items():
+        if key not in overlay and value is not None:
+            yield key, value
+    for key, value in overlay.items():
+        if value is not None:
+            yield key, value
+
+
+def _row_bytes(key: bytes, value: bytes | None) -> int:
+    return 0 if value is None else len(key) + len(value) + 2 * _OBJECT_BYTES
+
+
+def _add_keys(
+    index: dict[bytes, list[bytes]], keys: Sequence[bytes], prefixes_of: PrefixesOf
+) -> None:
+    for prefix, key in zip(prefixes_of(keys), keys, strict=True):
+        index.setdefault(prefix, []).append(key)
