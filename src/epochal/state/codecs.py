@@ -1,0 +1,296 @@
+"""The four compressions Spark may put around a state file. Pure.
+
+The codec is not in the file: it comes from the offset log. So a wrong codec and a damaged file look
+alike, and both are a StateFormatError at the byte where reading stopped.
+
+What a reader would get wrong: Spark's `lz4` is lz4-java's block framing, not the LZ4 frame format,
+and its checksum keeps only 28 of xxHash's 32 bits. Lengths that a header claims are checked against
+what the format and its greatest possible ratio allow before anything of that size is allocated.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+import cramjam
+import lz4.block
+import xxhash
+import zstandard
+
+from epochal.errors import OptionError, StateFormatError
+
+LZ4_BLOCK_BYTES = 32 * 1024
+"""`spark.io.compression.lz4.blockSize`; the reader takes any size the format allows."""
+
+SNAPPY_BLOCK_BYTES = 32 * 1024
+
+_CLASS_NAMES = {
+    "org.apache.spark.io.LZ4CompressionCodec": "lz4",
+    "org.apache.spark.io.ZStdCompressionCodec": "zstd",
+    "org.apache.spark.io.SnappyCompressionCodec": "snappy",
+    "org.apache.spark.io.LZFCompressionCodec": "lzf",
+}
+
+
+class _Codec(NamedTuple):
+    compress: Callable[[bytes], bytes]
+    decompress: Callable[[bytes, str], bytes]
+
+
+def codec_name(name: str) -> str:
+    """Spark's short name for a codec given by its short or its class name."""
+    short = _CLASS_NAMES.get(name, name.lower())
+    if short not in _CODECS:
+        raise OptionError(
+            f"compression codec {name!r} is not known; Spark's state stores use "
+            f"{', '.join(sorted(_CODECS))}. Take the one the query's offset log names."
+        )
+    return short
+
+
+def compress(data: bytes, codec: str) -> bytes:
+    """Compress a whole file's content in a form that Spark's reader of that codec accepts."""
+    return _CODECS[codec_name(codec)].compress(data)
+
+
+def decompress(data: bytes, codec: str, *, source: str = "state file") -> bytes:
+    """Decompress a whole file, checking every checksum the codec has."""
+    return _CODECS[codec_name(codec)].decompress(data, source)
+
+
+_LZ4_MAGIC = b"LZ4Block"
+_LZ4_HEADER = struct.Struct("<8sBiiI")
+_LZ4_STORED, _LZ4_COMPRESSED = 0x10, 0x20
+_LZ4_SEED = 0x9747B28C
+_LZ4_RATIO = 255
+
+
+def _lz4_checksum(block: bytes | memoryview) -> int:
+    return xxhash.xxh32_intdigest(block, _LZ4_SEED) & 0x0FFFFFFF
+
+
+def _compress_lz4(data: bytes) -> bytes:
+    level = max(0, math.ceil(math.log2(LZ4_BLOCK_BYTES)) - 10)
+    pieces: list[bytes] = []
+    view = memoryview(data)
+    for start in range(0, len(data), LZ4_BLOCK_BYTES):
+        block = view[start : start + LZ4_BLOCK_BYTES]
+        payload = lz4.block.compress(block, store_size=False)
+        method = _LZ4_COMPRESSED
+        if len(payload) >= len(block):
+            method, payload = _LZ4_STORED, bytes(block)
+        token, checksum = method | level, _lz4_checksum(block)
+        pieces += (
+            _LZ4_HEADER.pack(_LZ4_MAGIC, token, len(payload), len(block), checksum),
+            payload,
+        )
+    pieces.append(_LZ4_HEADER.pack(_LZ4_MAGIC, _LZ4_STORED | level, 0, 0, 0))
+    return b"".join(pieces)
+
+
+def _decompress_lz4(data: bytes, source: str) -> bytes:
+    pieces: list[bytes] = []
+    view = memoryview(data)
+    at = 0
+    while at < len(data):
+        start = at + _LZ4_HEADER.size
+        if start > len(data):
+            raise StateFormatError(source, at, "the file ends inside an LZ4 block header")
+        magic, token, packed, size, checksum = _LZ4_HEADER.unpack_from(data, at)
+        method, largest = token & 0xF0, 1 << (10 + (token & 0x0F))
+        if magic != _LZ4_MAGIC or method not in (_LZ4_STORED, _LZ4_COMPRESSED):
+            raise StateFormatError(source, at, "no LZ4 block starts here: is the codec lz4?")
+        if (
+            packed < 0
+            or not 0 <= size <= min(largest, (packed + 1) * _LZ4_RATIO)
+            or (size == 0) != (packed == 0)
+            or (method == _LZ4_STORED and packed != size)
+            or (size == 0 and checksum != 0)
+        ):
+            raise StateFormatError(
+                source, at, f"an LZ4 block claims {packed} bytes for {size}, which cannot be"
+            )
+        at = start + packed
+        if at > len(data):
+            raise StateFormatError(
+                source, start, f"the file ends {at - len(data)} bytes before its LZ4 block does"
+            )
+        if size:
+            pieces.append(_lz4_block(view[start:at], method, size, checksum, source, start))
+    if not pieces and at == 0:
+        raise StateFormatError(source, 0, "the file is empty")
+    return b"".join(pieces)
+
+
+def _lz4_block(
+    payload: memoryview, method: int, size: int, checksum: int, source: str, at: int
+) -> bytes:
+    if method == _LZ4_STORED:
+        block = bytes(payload)
+    else:
+        try:
+            block = lz4.block.decompress(payload, uncompressed_size=size)
+        except lz4.block.LZ4BlockError as error:
+            raise StateFormatError(source, at, f"an LZ4 block is damaged ({error})") from None
+    found = _lz4_checksum(block)
+    if len(block) != size or found != checksum:
+        raise StateFormatError(
+            source,
+            at,
+            f"an LZ4 block has {len(block)} bytes of checksum {found:#09x}; its header says "
+            f"{size} bytes of {checksum:#09x}",
+        )
+    return block
+
+
+_ZSTD_MAX_WINDOW_BYTES = 1 << 27
+
+
+def _compress_zstd(data: bytes) -> bytes:
+    compressor = zstandard.ZstdCompressor(
+        level=1, write_checksum=False, write_content_size=False
+    ).compressobj()
+    return compressor.compress(data) + compressor.flush()
+
+
+def _decompress_zstd(data: bytes, source: str) -> bytes:
+    if not data:
+        raise StateFormatError(source, 0, "the file is empty")
+    pieces: list[bytes] = []
+    rest = data
+    while rest:
+        at = len(data) - len(rest)
+        frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES).decompressobj()
+        try:
+            pieces.append(frame.decompress(rest))
+        except (zstandard.ZstdError, MemoryError) as error:
+            raise StateFormatError(source, at, f"a zstd frame is damaged ({error})") from None
+        if not frame.eof:
+            raise StateFormatError(source, len(data), "the file ends inside a zstd frame")
+        rest = frame.unused_data
+    return b"".join(pieces)
+
+
+_SNAPPY_HEADER = bytes.fromhex("82534e41505059000000000100000001")
+_SNAPPY_MAGIC = _SNAPPY_HEADER[:8]
+_SNAPPY_RATIO = 64
+
+
+def _compress_snappy(data: bytes) -> bytes:
+    pieces = [_SNAPPY_HEADER]
+    for start in range(0, len(data), SNAPPY_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + SNAPPY_BLOCK_BYTES]))
+        pieces += (struct.pack(">i", len(block)), block)
+    return b"".join(pieces)
+
+
+def _decompress_snappy(data: bytes, source: str) -> bytes:
+    if data[:8] != _SNAPPY_MAGIC or len(data) < len(_SNAPPY_HEADER):
+        raise StateFormatError(source, 0, "no snappy-java stream starts here: is it snappy?")
+    pieces: list[bytes] = []
+    at = len(_SNAPPY_HEADER)
+    while at < len(data):
+        if data[at : at + 8] == _SNAPPY_MAGIC:  # a second stream, concatenated
+            at += len(_SNAPPY_HEADER)
+            continue
+        length = int.from_bytes(data[at : at + 4], "big", signed=True)
+        start, at = at + 4, at + 4 + length
+        if start > len(data) or length < 1 or at > len(data):
+            raise StateFormatError(source, start - 4, f"a snappy block claims {length} bytes")
+        block = data[start:at]
+        size = _snappy_length(block)
+        if size is None or size > len(block) * _SNAPPY_RATIO:
+            raise StateFormatError(source, start, f"a snappy block claims to unpack to {size}")
+        try:
+            pieces.append(bytes(cramjam.snappy.decompress_raw(block)))
+        except cramjam.DecompressionError as error:
+            raise StateFormatError(source, start, f"a snappy block is damaged ({error})") from None
+    return b"".join(pieces)
+
+
+def _snappy_length(block: bytes) -> int | None:
+    size = 0
+    for position, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << 7 * position
+        if byte < 0x80:
+            return size
+    return None
+
+
+_LZF_LARGEST = 0xFFFF
+
+
+def _compress_lzf(data: bytes) -> bytes:
+    """Write stored chunks only: legal for every reader, and quicker than packing in Python."""
+    pieces: list[bytes] = []
+    for start in range(0, len(data), _LZF_LARGEST):
+        chunk = data[start : start + _LZF_LARGEST]
+        pieces += (b"ZV\x00" + struct.pack(">H", len(chunk)), chunk)
+    return b"".join(pieces)
+
+
+def _decompress_lzf(data: bytes, source: str) -> bytes:
+    if not data:
+        raise StateFormatError(source, 0, "the file is empty")
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(data):
+        header = data[at : at + 7]
+        kind = header[2] if len(header) >= 5 and header[:2] == b"ZV" else -1
+        if kind not in (0, 1) or (kind == 1 and len(header) < 7):
+            raise StateFormatError(source, at, "no LZF chunk starts here: is the codec lzf?")
+        length = int.from_bytes(header[3:5], "big")
+        start = at + (5 if kind == 0 else 7)
+        at = start + length
+        if at > len(data):
+            raise StateFormatError(
+                source, start, f"the file ends {at - len(data)} bytes before its LZF chunk does"
+            )
+        chunk = data[start:at]
+        if kind == 1:
+            chunk = _lzf_chunk(chunk, int.from_bytes(header[5:7], "big"), source, start)
+        pieces.append(chunk)
+    return b"".join(pieces)
+
+
+def _lzf_chunk(chunk: bytes, size: int, source: str, at: int) -> bytes:
+    out = bytearray()
+    position, end = 0, len(chunk)
+    while position < end and len(out) <= size:
+        control = chunk[position]
+        position += 1
+        if control < 32:
+            out += chunk[position : position + control + 1]
+            position += control + 1
+            continue
+        length = control >> 5
+        if length == 7:
+            length += chunk[position] if position < end else 0
+            position += 1
+        length += 2
+        low = chunk[position] if position < end else 0
+        position += 1
+        start = len(out) - ((control & 0x1F) << 8 | low) - 1
+        if start < 0:
+            break
+        if start + length <= len(out):
+            out += out[start : start + length]
+        else:  # the copy overlaps itself: a run
+            pattern = out[start:]
+            out += (pattern * (length // len(pattern) + 1))[:length]
+    if position != end or len(out) != size:
+        raise StateFormatError(
+            source, at, f"an LZF chunk is damaged: it unpacks to {len(out)} bytes, not {size}"
+        )
+    return bytes(out)
+
+
+_CODECS = {
+    "lz4": _Codec(_compress_lz4, _decompress_lz4),
+    "zstd": _Codec(_compress_zstd, _decompress_zstd),
+    "snappy": _Codec(_compress_snappy, _decompress_snappy),
+    "lzf": _Codec(_compress_lzf, _decompress_lzf),
+}

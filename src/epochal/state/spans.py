@@ -1,0 +1,131 @@
+"""Many byte strings over one buffer, without a Python object for each. Pure.
+
+A span is a start and a length. Rows, keys and values of a whole file are spans over the file's
+bytes, so selecting, merging and rewriting them moves no data until `packed` or `join` is called;
+those copy with Arrow's `take`, which is one memcpy per span in C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """`buffer[starts[i] : starts[i] + lengths[i]]` for each i, in any order, possibly repeated."""
+
+    buffer: Bytes
+    starts: Ints
+    lengths: Ints
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> bytes:
+        start = int(self.starts[index])
+        return self.buffer[start : start + int(self.lengths[index])].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = memoryview(cast(Any, self.buffer))
+        for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
+            yield bytes(data[start : start + length])
+
+    @property
+    def ends(self) -> Ints:
+        return self.starts + self.lengths
+
+    def take(self, which: Ints | Flags) -> Spans:
+        """The chosen spans (indices or a mask), over the same buffer."""
+        return Spans(self.buffer, self.starts[which], self.lengths[which])
+
+    def packed(self) -> Spans:
+        """The same byte strings, copied next to each other into a buffer of their own."""
+        return as_spans(self.to_arrow())
+
+    def to_arrow(self) -> pa.LargeBinaryArray:
+        """Copy into an Arrow array of byte strings."""
+        return _pick(self.buffer, [self], [0])
+
+
+def arrow_buffer(array: npt.NDArray[Any]) -> pa.Buffer:
+    """The array's memory as an Arrow buffer, without copying it."""
+    return pa.py_buffer(cast(Any, array))
+
+
+def numpy_view(buffer: pa.Buffer, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """An Arrow buffer's memory as a read-only array, without copying it."""
+    count = buffer.size // dtype.itemsize
+    return np.frombuffer(cast(Any, buffer), dtype, count)
+
+
+def as_spans(array: pa.Array[Any]) -> Spans:
+    """The byte strings of an Arrow binary or string array, without copying them."""
+    wide = array.type in (pa.large_binary(), pa.large_string())
+    _, offsets, data = array.buffers()
+    window = slice(array.offset, array.offset + len(array) + 1)
+    if offsets is None or len(array) == 0:
+        empty = np.empty(0, np.int64)
+        return Spans(np.empty(0, np.uint8), empty, empty)
+    positions = numpy_view(offsets, np.dtype(np.int64 if wide else np.int32))[window]
+    positions = positions.astype(np.int64, copy=False)
+    buffer = np.empty(0, np.uint8) if data is None else numpy_view(data, np.dtype(np.uint8))
+    return Spans(buffer, positions[:-1], np.diff(positions))
+
+
+def spans_of(items: Sequence[bytes]) -> Spans:
+    """Spans over a copy of the given byte strings."""
+    lengths = np.fromiter(map(len, items), np.int64, len(items))
+    ends = np.cumsum(lengths)
+    return Spans(np.frombuffer(b"".join(items), np.uint8), ends - lengths, lengths)
+
+
+def join(columns: Sequence[Spans]) -> Bytes:
+    """Concatenate row by row: every column's first span, then every column's second, and so on."""
+    buffers: list[Bytes] = []
+    bases: dict[int, int] = {}
+    size = 0
+    for column in columns:
+        if id(column.buffer) not in bases:
+            bases[id(column.buffer)] = size
+            buffers.append(column.buffer)
+            size += len(column.buffer)
+    buffer = buffers[0] if len(buffers) == 1 else np.concatenate(buffers)
+    picked = _pick(buffer, columns, [bases[id(column.buffer)] for column in columns])
+    total = sum(int(column.lengths.sum()) for column in columns)
+    data = picked.buffers()[2]
+    return np.empty(0, np.uint8) if data is None else numpy_view(data, np.dtype(np.uint8))[:total]
+
+
+def _pick(buffer: Bytes, columns: Sequence[Spans], bases: Sequence[int]) -> pa.LargeBinaryArray:
+    """Copy the spans of all columns, row by row, each column's starts being `base` further on.
+
+    Arrow sees an array of the spans and of the gaps between them, of which only the spans are
+    taken. Where spans are out of order a gap has a negative length; nobody looks at it. The last
+    offset only tells `take` how much room to reserve.
+    """
+    width = len(columns)
+    count = len(columns[0]) * width
+    offsets = np.empty(2 * count + 2, np.int64)
+    offsets[0] = 0
+    total = 0
+    for position, (column, base) in enumerate(zip(columns, bases, strict=True)):
+        first = 1 + 2 * position
+        starts = offsets[first : -1 : 2 * width]
+        np.add(column.starts, base, out=starts)
+        np.add(starts, column.lengths, out=offsets[first + 1 :: 2 * width])
+        total += int(column.lengths.sum())
+    offsets[-1] = min(2 * total, len(buffer))
+    everything = pa.Array.from_buffers(
+        pa.large_binary(), 2 * count + 1, [None, arrow_buffer(offsets), arrow_buffer(buffer)]
+    )
+    return cast(pa.LargeBinaryArray, everything.take(np.arange(1, 2 * count, 2)))
