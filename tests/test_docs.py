@@ -1,0 +1,104 @@
+"""The docs cannot drift: generated pages are current, names resolve, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+import typer.main
+
+from epochal.cli.main import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def make_docs() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_docs", ROOT / "scripts" / "make_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def resolve(target: str) -> object:
+    """The object a dotted name stands for: the longest module, then attributes."""
+    parts = target.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(f"{target} is no module")
+
+
+@pytest.mark.parametrize("name", ["cli.md", "findings.md"])
+def test_generated_pages_are_current(name: str) -> None:
+    assert (ROOT / "docs" / name).read_text() == make_docs().pages()[name]
+
+
+def spark_names() -> list[tuple[str, str]]:
+    text = (ROOT / "docs" / "spark-names.md").read_text()
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|", text, re.M)
+    return [
+        (name, target)
+        for name, targets in rows
+        for target in re.findall(r"`(epochal\.[^`]+)`", targets)
+    ]
+
+
+@pytest.mark.parametrize(("name", "target"), spark_names())
+def test_every_spark_name_leads_to_something_that_exists(name: str, target: str) -> None:
+    assert resolve(target) is not None, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text())
+    assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_blocks_compile(page: Path) -> None:
+    for block in blocks(page, "python"):
+        compile(block, name_of(page), "exec")
+
+
+def commands_in(page: Path) -> list[list[str]]:
+    lines = "\n".join(blocks(page, "(?:sh|bash|console|text)")).replace("\\\n", " ").splitlines()
+    words = [line.removeprefix("$ ").split("#")[0].split() for line in lines]
+    return [line for line in words if line[:1] == ["epochal"] and len(line) > 1 and "…" not in line]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_in_the_docs_exist_with_the_options_they_show(page: Path) -> None:
+    if page.name == "cli.md":
+        return
+    for words in commands_in(page):
+        command: click.Command = typer.main.get_command(app)
+        context = click.Context(command)
+        rest = words[1:]
+        while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+            child = command.get_command(context, rest[0])
+            assert child is not None, f"{name_of(page)}: {' '.join(words)}"
+            command, rest = child, rest[1:]
+        known = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
+        shown = {word.split("=")[0] for word in rest if word.startswith("--")}
+        assert shown - known - {"--help"} == set(), f"{name_of(page)}: {' '.join(words)}"
