@@ -147,6 +147,11 @@ RULES: dict[str, Rule] = {
         "provider, as early releases left it; Spark's `statestore` reader refuses them.",
         "Nothing: a restart uses the session's values. Start it with the values it always had.",
     ),
+    "CONF_INVALID": Rule(
+        _E,
+        "A setting that a batch pins has a value that Spark cannot use.",
+        f"Use {_REPAIR}: it restores the value of the batch before.",
+    ),
     "CONF_CHANGED": Rule(
         _E,
         "A setting that decides how state is read differs between neighbouring batches: older "

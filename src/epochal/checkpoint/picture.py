@@ -116,10 +116,11 @@ class Picture:
         return newest + 1 if newest == committed else newest
 
 
-def gather(files: Files) -> Picture:
+def gather(files: Files, listing: Listing | None = None) -> Picture:
     """Read names and logs; OSError or CheckpointError if there is no checkpoint at all."""
-    require_directory(files)
-    listing = list_all(files)
+    if listing is None:
+        require_directory(files)
+        listing = list_all(files)
     root = listing[""]
     if not any(part in root.folders or part in root.files for part in PARTS):
         if "" in listing.unreadable:

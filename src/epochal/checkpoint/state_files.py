@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import google_crc32c
 
+from epochal.checkpoint.key_places import place_of_key
 from epochal.errors import StateFormatError
 from epochal.state.codecs import decompress
 from epochal.state.rows import validate_row
@@ -115,34 +115,37 @@ def sure_check(schema: StructType) -> SureCheck:
     return check
 
 
-@dataclass(frozen=True, slots=True)
 class RowChecker:
-    """Checks keys and values of one store's schema; remembers the keys it has seen."""
+    """Checks keys and values of one store's schema; remembers the keys it has found right."""
 
-    key_schema: StructType
-    value_schema: StructType
-    partition_of: Callable[[bytes, int], int | None] | None = None
-    """Key and number of partitions to the partition it belongs in; None if nothing tells."""
-    _seen: dict[int, set[bytes]] = field(default_factory=dict)
+    def __init__(self, key: StructType, value: StructType, placing_columns: int) -> None:
+        self._key, self._value = key, value
+        self._placing_columns = placing_columns
+        self._sure_key, self._sure_value = sure_check(key), sure_check(value)
+        self._right: dict[tuple[int, int | None], set[bytes]] = {}
 
     def check(self, records: list[Record], source: str, partition: int, count: int | None) -> int:
         """Raise StateFormatError for the first bad row; return how many keys are misplaced."""
-        sure_key, sure_value = sure_check(self.key_schema), sure_check(self.value_schema)
-        seen = self._seen.setdefault(partition, set())
+        right = self._right.setdefault((partition, count), set())
+        sure_value = self._sure_value
         misplaced = 0
         for position, (key, value) in enumerate(records):
-            if key not in seen:
-                if not sure_key(key):
-                    validate_row(key, self.key_schema, source=f"{source}, key {position}")
-                if self.partition_of is not None and count is not None:
-                    home = self.partition_of(key, count)
-                    if home is not None and home != partition:
-                        misplaced += 1
-                        continue
-                seen.add(key)
+            if key not in right:
+                if not self._sure_key(key):
+                    validate_row(key, self._key, source=f"{source}, key {position}")
+                if self._is_misplaced(key, partition, count):
+                    misplaced += 1
+                else:
+                    right.add(key)
             if value is not None and not sure_value(value):
-                validate_row(value, self.value_schema, source=f"{source}, value {position}")
+                validate_row(value, self._value, source=f"{source}, value {position}")
         return misplaced
+
+    def _is_misplaced(self, key: bytes, partition: int, count: int | None) -> bool:
+        if count is None or not self._placing_columns:
+            return False
+        home = place_of_key(key, self._key, self._placing_columns, count)
+        return home is not None and home != partition
 
 
 EMPTY_LZ4 = bytes.fromhex(

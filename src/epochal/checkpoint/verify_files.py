@@ -22,8 +22,8 @@ from epochal.checkpoint.findings import Finding, Severity, finding
 from epochal.checkpoint.jackson import parse_json
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SOURCES, crc_target, is_temp_file
 from epochal.checkpoint.picture import Directory, LogPicture, Picture
+from epochal.checkpoint.runs import listed, missing_runs
 from epochal.checkpoint.sources_picture import FILE, SourcePicture
-from epochal.checkpoint.verify_logs import listed, missing_runs
 from epochal.errors import MalformedFileError
 
 CRC_MAGIC = b"crc\0"

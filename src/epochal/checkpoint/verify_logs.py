@@ -10,7 +10,7 @@ newest, uncommitted batch. That is a warning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ from epochal.checkpoint.entries import OffsetEntry
 from epochal.checkpoint.findings import Finding, Severity, finding
 from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, STATE
 from epochal.checkpoint.picture import LogPicture, Picture
+from epochal.checkpoint.runs import listed, missing_runs, runs_of
 from epochal.errors import EpochalError, StorageError, UnsupportedVersionError
 
 PARTITIONS_KEY = "spark.sql.shuffle.partitions"
@@ -107,33 +108,6 @@ def _fresh_start(picture: Picture) -> Iterator[Finding]:
 def _content(picture: Picture, part: str) -> tuple[str, ...]:
     directory = picture.listing[part]
     return directory.folders + directory.files
-
-
-def missing_runs(present: Iterable[int], low: int, high: int) -> list[range]:
-    """What is missing from `low` to `high`, both included, as runs: ids may be astronomical."""
-    inside = sorted(each for each in set(present) if low <= each <= high)
-    edges = pairwise([low - 1, *inside, high + 1])
-    return [range(before + 1, after) for before, after in edges if after - before > 1]
-
-
-def runs_of(ids: Iterable[int]) -> list[range]:
-    """Ids as runs of neighbours."""
-    runs: list[range] = []
-    for each in sorted(ids):
-        if runs and runs[-1].stop == each:
-            runs[-1] = range(runs[-1].start, each + 1)
-        else:
-            runs.append(range(each, each + 1))
-    return runs
-
-
-def listed(runs: list[range]) -> str:
-    """Runs for people: `3`, `3, 5` or `3..9`, the middle left out when there are many."""
-    words = [
-        str(run.start) if run.stop - run.start == 1 else f"{run.start}..{run.stop - 1}"
-        for run in runs
-    ]
-    return ", ".join(words if len(words) <= 8 else [*words[:4], "…", *words[-3:]])
 
 
 def _gaps(picture: Picture) -> Iterator[Finding]:

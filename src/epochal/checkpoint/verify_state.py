@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from epochal.checkpoint.findings import Finding, finding
+from epochal.checkpoint.runs import listed, missing_runs, runs_of
 from epochal.checkpoint.state_picture import ROCKSDB, OperatorPicture, StorePicture
-from epochal.checkpoint.verify_logs import listed, missing_runs, runs_of
 
 
 @dataclass(frozen=True, slots=True)
