@@ -192,12 +192,9 @@ def _keyed_offsets(lines: Sequence[str], path: str) -> dict[str, str | None]:
 def _conf(found: Mapping[str, JsonValue], path: str) -> dict[str, str]:
     conf: dict[str, str] = {}
     for key, value in found.items():
-        if isinstance(value, bool):
-            conf[key] = "true" if value else "false"
-        elif isinstance(value, str | int | float):
-            conf[key] = str(value)
-        else:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise MalformedFileError(path, f"conf {key} must be a string, not {str(value)[:60]}")
+        conf[key] = str(value)
     return conf
 
 

@@ -53,8 +53,8 @@ def parse_object(text: str, path: str) -> dict[str, JsonValue]:
 
 
 def long_of(found: dict[str, JsonValue], key: str, path: str, default: int | None = None) -> int:
-    """The 64-bit integer under `key`; `default` where there is none."""
-    value = found.get(key, default)
+    """The 64-bit integer under `key`; `default` where there is none, or null."""
+    value = default if found.get(key) is None else found[key]
     if isinstance(value, bool) or not isinstance(value, int) or not LONG_MIN <= value <= LONG_MAX:
         raise MalformedFileError(path, f"{key} must be a 64-bit integer, not {_clip(value)}")
     return value
@@ -69,16 +69,16 @@ def string_of(found: dict[str, JsonValue], key: str, path: str) -> str:
 
 
 def object_of(found: dict[str, JsonValue], key: str, path: str) -> dict[str, JsonValue]:
-    """The object under `key`; an empty one where there is none."""
-    value = found.get(key, {})
+    """The object under `key`; an empty one where there is none, or null."""
+    value = {} if found.get(key) is None else found[key]
     if not isinstance(value, dict):
         raise MalformedFileError(path, f"{key} must be an object, not {_clip(value)}")
     return value
 
 
 def list_of(found: dict[str, JsonValue], key: str, path: str) -> list[JsonValue]:
-    """The list under `key`; an empty one where there is none."""
-    value = found.get(key, [])
+    """The list under `key`; an empty one where there is none, or null."""
+    value = [] if found.get(key) is None else found[key]
     if not isinstance(value, list):
         raise MalformedFileError(path, f"{key} must be a list, not {_clip(value)}")
     return value
@@ -108,4 +108,13 @@ def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON value")
 
 
-_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key appears twice in one object")
+    return found
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_constant
+)

@@ -140,7 +140,7 @@ def _rerun(
             "STREAMING_UNFINISHED_REPARTITION_DETECTED",
         )
     notes: list[str] = []
-    if committed is None and latest > 0:
+    if committed is None and before is not None:
         notes.append(f"no commits: batch {latest} runs again, earlier ones count as done")
     elif committed is not None and committed < latest - 1 and not async_progress:
         notes.append(

@@ -167,7 +167,8 @@ def test_a_changed_entry_keeps_the_order_of_keys_and_gains_what_it_needs() -> No
         ('{"batchWatermarkMs":1,"batchTimestampMs":2,"conf": {"p":3}}', (1, 2, {"p": "3"})),
         ('{"batchWatermarkMs":1,"batchTimestampMs":2,"conf": {"p":3}},"u":1', (1, 2, {"p": "3"})),
         ("  \t", (0, 0, {})),
-        ('{"conf":{"b":true,"f":1.5}}', (0, 0, {"b": "true", "f": "1.5"})),
+        ('{"conf":{"f":1.5,"g":1e3}}', (0, 0, {"f": "1.5", "g": "1000.0"})),
+        ('{"batchWatermarkMs":null,"conf":null}', (0, 0, {})),
     ],
 )
 def test_metadata_has_defaults_and_conf_becomes_strings(
@@ -324,6 +325,7 @@ MALFORMED = {
     "nested deeply": b'v1\n{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "half a surrogate": b'v1\n{"x":"\\ud800"}',
     "text for a number": b'v1\n{"batchWatermarkMs":"1","nextBatchWatermarkMs":"1"}',
+    "a key twice": b'v1\n{"x":1,"x":2}',
     "truth for a number": b'v1\n{"batchWatermarkMs":true,"nextBatchWatermarkMs":true}',
 }
 
@@ -344,6 +346,7 @@ def test_bad_bytes_are_a_malformed_file_that_is_named(what: str) -> None:
         b"v1",
         b'v1\n{"conf":[]}',
         b'v1\n{"conf":{"k":null}}',
+        b'v1\n{"conf":{"k":true}}',
         b'v1\n{"conf":{"k":{}}}',
         b"v2\n\n0:1",
         b"v2\n{}\nno colon",

@@ -1,0 +1,228 @@
+"""What a restart would do next: Spark's rule, for both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from epochal.checkpoint import Checkpoint
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
+from epochal.checkpoint.restart import (
+    RestartAction,
+    RestartPlan,
+    RestartReads,
+    plan_restart,
+    restart_reads,
+)
+from epochal.testing.files import MemoryFiles
+
+QUERY = QueryMetadata("53b62e34-0476-452d-8313-c1786e091891")
+
+
+def offset(batch_id: int, partitions: str = "2") -> OffsetEntry:
+    return OffsetEntry(
+        1,
+        (str(batch_id),),
+        batch_id * 100,
+        conf={"spark.sql.shuffle.partitions": partitions},
+    )
+
+
+def planned(
+    offset_ids: Sequence[int], commit_ids: Sequence[int], *, async_progress: bool = False
+) -> RestartPlan:
+    return plan_restart(
+        offset_ids,
+        commit_ids,
+        {i: offset(i) for i in offset_ids},
+        {i: CommitEntry(1, i * 100 + 150) for i in commit_ids},
+        async_progress=async_progress,
+    )
+
+
+def test_an_empty_checkpoint_begins_with_batch_0() -> None:
+    assert planned([], []) == RestartPlan(RestartAction.BEGIN, 0)
+
+
+def test_a_committed_batch_is_followed_by_a_new_one_from_where_it_ended() -> None:
+    assert planned([0, 1, 2], [0, 1, 2]) == RestartPlan(
+        RestartAction.CONTINUE, 3, start=offset(2), watermark_ms=350
+    )
+
+
+def test_the_watermark_never_goes_back() -> None:
+    plan = plan_restart([0], [0], {0: offset(0)}, {0: CommitEntry(1, -1)})
+    assert plan.watermark_ms == 0
+
+
+def test_an_uncommitted_batch_runs_again_between_the_same_offsets() -> None:
+    """SPARK-24156: the incomplete batch is re-run first."""
+    assert planned([0, 1, 2], [0, 1]) == RestartPlan(
+        RestartAction.RERUN, 2, start=offset(1), end=offset(2), watermark_ms=200
+    )
+    assert planned([0], []) == RestartPlan(RestartAction.RERUN, 0, end=offset(0))
+
+
+def test_without_any_commit_only_the_newest_batch_runs_again() -> None:
+    plan = planned([0, 1, 2], [])
+    assert (plan.action, plan.batch_id, plan.start) == (RestartAction.RERUN, 2, offset(1))
+    assert plan.notes == ("no commits: batch 2 runs again, earlier ones count as done",)
+
+
+def test_a_commit_log_further_behind_is_no_obstacle_but_noted() -> None:
+    plan = planned([0, 1, 2, 3], [0])
+    assert (plan.action, plan.batch_id, plan.start) == (RestartAction.RERUN, 3, offset(2))
+    assert len(plan.notes) == 1
+
+
+def test_the_entry_before_the_newest_must_be_there() -> None:
+    """SPARK-38033: offsets 0, 1, 2, 4 and commits 0, 1, 2."""
+    plan = planned([0, 1, 2, 4], [0, 1, 2])
+    assert plan.action is RestartAction.FAIL
+    assert "batch 3 doesn't exist" in plan.reason
+
+
+def test_a_purged_log_needs_its_two_newest_entries_only() -> None:
+    assert planned([7, 8], [7, 8]).batch_id == 9
+    assert planned([8], [8]).action is RestartAction.FAIL
+
+
+@pytest.mark.parametrize(
+    ("offset_ids", "commit_ids", "action", "batch_id", "start"),
+    [
+        ([0, 1, 2, 4], [0, 1, 2], RestartAction.RERUN, 4, 2),
+        ([0, 2, 5], [0, 2], RestartAction.RERUN, 5, 2),
+        ([0, 2], [0], RestartAction.RERUN, 2, 0),
+        ([0, 3], [0], RestartAction.RERUN, 3, 0),
+        ([3], [], RestartAction.RERUN, 3, None),
+        ([0, 3], [0, 3], RestartAction.CONTINUE, 4, 3),
+        ([3, 7], [3, 7], RestartAction.CONTINUE, 8, 7),
+        ([0], [], RestartAction.RERUN, 0, None),
+    ],
+)
+def test_asynchronous_progress_starts_after_the_entry_before_whichever_it_is(
+    offset_ids: list[int],
+    commit_ids: list[int],
+    action: RestartAction,
+    batch_id: int,
+    start: int | None,
+) -> None:
+    plan = planned(offset_ids, commit_ids, async_progress=True)
+    assert (plan.action, plan.batch_id) == (action, batch_id)
+    assert plan.start == (None if start is None else offset(start))
+    assert plan.notes in (
+        (),
+        (f"no commits: batch {batch_id} runs again, earlier ones count as done",),
+    )
+
+
+def test_commits_beyond_the_offsets_cannot_go_on() -> None:
+    plan = planned([0, 1], [0, 1, 2])
+    assert plan.action is RestartAction.FAIL
+    assert plan.condition == "CONCURRENT_STREAM_LOG_UPDATE"
+    assert "commits reach batch 2, offsets only 1" in plan.reason
+
+
+def test_an_unfinished_repartition_stops_the_query() -> None:
+    offsets = {1: offset(1, "2"), 2: offset(2, "5")}
+    plan = plan_restart([1, 2], [1], offsets, {1: CommitEntry()})
+    assert plan.action is RestartAction.FAIL
+    assert plan.condition == "STREAMING_UNFINISHED_REPARTITION_DETECTED"
+    finished = plan_restart([1, 2], [1, 2], offsets, {2: CommitEntry()})
+    assert finished.action is RestartAction.CONTINUE
+    never_committed = plan_restart([1, 2], [], offsets, {})
+    assert never_committed.action is RestartAction.RERUN
+    without_pinned_conf = {1: OffsetEntry(1, ("1",)), 2: offset(2)}
+    assert plan_restart([1, 2], [1], without_pinned_conf, {1: CommitEntry()}).batch_id == 2
+
+
+def test_logs_without_a_query_id_stop_the_query() -> None:
+    for offset_ids, commit_ids in (([0], []), ([], [0]), ([0], [0])):
+        plan = plan_restart(
+            offset_ids,
+            commit_ids,
+            {i: offset(i) for i in offset_ids},
+            {i: CommitEntry() for i in commit_ids},
+            has_query_metadata=False,
+        )
+        assert plan.condition == "STREAMING_CHECKPOINT_MISSING_METADATA_FILE"
+    assert plan_restart([], [], {}, {}, has_query_metadata=False).action is RestartAction.BEGIN
+
+
+def test_a_new_query_needs_an_empty_place() -> None:
+    plan = plan_restart([], [], {}, {}, occupied=["state"])
+    assert plan.condition == "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
+    assert "state" in plan.reason
+    assert planned([], [3]).condition == "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
+
+
+def test_an_entry_that_cannot_be_read_stops_the_query() -> None:
+    assert plan_restart([0, 1], [0], {0: offset(0)}, {0: CommitEntry()}).reason == (
+        "offsets/1 cannot be read"
+    )
+    both = {0: offset(0), 1: offset(1)}
+    assert plan_restart([0, 1], [1], both, {}).reason == "commits/1 cannot be read"
+
+
+def test_a_restart_reads_two_offsets_and_one_commit() -> None:
+    assert restart_reads([], [3]) == RestartReads((), ())
+    assert restart_reads([0], []) == RestartReads((0,), ())
+    assert restart_reads(range(50), range(49)) == RestartReads((48, 49), (48,))
+    assert restart_reads([0, 4], [0]) == RestartReads((4,), (0,))
+    assert restart_reads([0, 4], [0], async_progress=True) == RestartReads((0, 4), (0,))
+
+
+def checkpoint(**extra: bytes) -> Checkpoint:
+    files = MemoryFiles()
+    QUERY.write(files)
+    for path, data in extra.items():
+        files.create(path.replace("__", "/"), data)
+    return Checkpoint(files)
+
+
+def test_a_checkpoint_tells_its_own_plan() -> None:
+    found = checkpoint(offsets__0=b"v1\n{}\n0", offsets__1=b"v1\n{}\n1", commits__0=b"v1\n{}")
+    assert found.metadata() == QUERY
+    plan = found.plan_restart()
+    assert (plan.action, plan.batch_id) == (RestartAction.RERUN, 1)
+    assert plan.start == OffsetEntry(1, ("0",))
+
+
+def test_a_checkpoint_with_bad_files_has_a_plan_that_fails() -> None:
+    assert checkpoint(offsets__0=b"xyz").plan_restart().reason == "offsets/0 cannot be read"
+    broken = Checkpoint(MemoryFiles({"metadata": (b"xyz", 0)})).plan_restart()
+    assert broken.action is RestartAction.FAIL
+    assert "metadata" in broken.reason
+
+
+def test_leftover_checksums_do_not_make_a_place_occupied_but_state_does() -> None:
+    assert checkpoint(offsets__0=b"v1\n{}").plan_restart().action is RestartAction.RERUN
+    files = MemoryFiles({"offsets/.0.crc": (b"", 0)})
+    assert Checkpoint(files).plan_restart().action is RestartAction.BEGIN
+    files.create("state/0/0/1.delta", b"")
+    assert Checkpoint(files).plan_restart().action is RestartAction.FAIL
+
+
+def test_a_checkpoint_lists_its_sources_and_operators() -> None:
+    found = checkpoint(
+        sources__10__0=b"v1\n17", sources__2__0=b"v1", sources__srcA__0=b"v1", state__0__0__x=b""
+    )
+    assert found.sources() == ["2", "10", "srcA"]
+    assert found.operators() == {0: None}
+    log = found.source_log(10)
+    assert log is not None
+    assert log.get(0) == 17
+    assert found.source_log(77) is None
+
+
+def test_looking_at_a_checkpoint_changes_nothing() -> None:
+    found = checkpoint(offsets__0=b"v1\n{}\n0", sources__0__0=b"v1", state__0__0__x=b"")
+    assert isinstance(found.files, MemoryFiles)
+    before = dict(found.files.tree)
+    found.plan_restart()
+    found.sources()
+    found.source_log(0)
+    found.operators()
+    found.offsets.get_range()
+    assert found.files.tree == before
