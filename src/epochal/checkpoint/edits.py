@@ -178,3 +178,16 @@ def is_temporary(path: str) -> bool:
     """Whether `path` is named like a file still being written, or its checksum."""
     name = path.rpartition("/")[2]
     return name.startswith(".") and name.removesuffix(".crc").endswith(".tmp")
+
+
+def check_plan(plan: Plan) -> None:
+    """Hold a tool to the rules that make its plan executable: our own mistakes stop here."""
+    seen: set[tuple[str, str]] = set()
+    for change in plan.changes:
+        place = (change.root, change.path)
+        assert place not in seen, f"{plan.command} changes {change.path} twice"
+        assert not change.path.startswith(f"{TOOLS_DIRECTORY}/"), change.path
+        assert not change.root or change.root in plan.roots, change.root
+        seen.add(place)
+    for root, path in seen:
+        assert (root, crc_of(path)) not in seen, f"{path} takes its crc along"

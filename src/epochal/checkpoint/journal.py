@@ -34,6 +34,7 @@ from epochal.checkpoint.edits import (
     Change,
     Elsewhere,
     Plan,
+    check_plan,
     crc_of,
 )
 from epochal.checkpoint.layout import METADATA
@@ -115,7 +116,7 @@ class Journal:
     def execute(self, plan: Plan, progress: Progress | None = None) -> JournalEntry:
         """Make every change of `plan`, or none; an interrupted one is completed by `finish`."""
         self._refuse_unfinished()
-        _check_plan(self._files, plan)
+        check_plan(plan)
         self._sweep()
         entry_id = self._next_id(plan.command)
         steps = _Steps(2 * len(plan.changes), progress)
@@ -145,7 +146,7 @@ class Journal:
 
     def undo(self, entry_id: str | None = None, progress: Progress | None = None) -> JournalEntry:
         """Restore the bytes and names from before an edit: the newest one unless named."""
-        entry = self._undoable(entry_id)
+        entry = self.undoable(entry_id)
         record = self._needed(entry.id)
         if entry.state is JournalState.UNDONE:
             return entry
@@ -174,14 +175,27 @@ class Journal:
 
     def prune(self) -> list[str]:
         """Forget every edit that is done or undone; what is pruned cannot be undone."""
-        gone = []
-        for entry in self.entries():
-            if entry.state in (JournalState.DONE, JournalState.UNDONE):
-                # Without its plan a journal is only rubbish, whatever else is still there.
-                self._files.delete(f"{self._path(entry.id)}/plan.json")
-                gone.append(entry.id)
+        gone = self.prunable()
+        for entry_id in gone:
+            # Without its plan a journal is only rubbish, whatever else is still there.
+            self._files.delete(f"{self._path(entry_id)}/plan.json")
         self._sweep()
         return gone
+
+    def prunable(self) -> list[str]:
+        """The edits that `prune` would forget."""
+        finished = (JournalState.DONE, JournalState.UNDONE)
+        return [entry.id for entry in self.entries() if entry.state in finished]
+
+    def verify(self, entry_id: str, progress: Progress | None = None) -> None:
+        """Read back every file that an edit wrote; EditError if one is not as it should be."""
+        record = self._needed(entry_id)
+        steps = _Steps(len(record.changes), progress)
+        for change in record.changes:
+            files = self._root(record, change.root)
+            if not stands_after(files, change, trust_stamp=False):
+                raise changed(files, change.path, "what was written", "what was there before")
+            steps.one_more()
 
     def _prepare(self, entry_id: str, plan: Plan, steps: _Steps) -> Record:
         at = self._files.at(self._path(entry_id))
@@ -353,7 +367,8 @@ class Journal:
                         made[place] = None
         return list(made)
 
-    def _undoable(self, entry_id: str | None) -> JournalEntry:
+    def undoable(self, entry_id: str | None = None) -> JournalEntry:
+        """The edit that `undo` would take back; EditError if a later one stands in the way."""
         entries = self.entries()
         if entry_id is None:
             for entry in reversed(entries):
@@ -471,19 +486,6 @@ class _Steps:
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, self._total)
-
-
-def _check_plan(files: Files, plan: Plan) -> None:
-    """Hold a tool to the rules that make its plan executable: our own bugs stop here."""
-    seen: set[tuple[str, str]] = set()
-    for change in plan.changes:
-        place = (change.root, change.path)
-        assert place not in seen, f"{plan.command} changes {change.path} twice"
-        assert not change.path.startswith(f"{TOOLS_DIRECTORY}/"), change.path
-        assert not change.root or change.root in plan.roots, change.root
-        seen.add(place)
-    for root, path in seen:
-        assert (root, crc_of(path)) not in seen, f"{path} takes its crc along in {files.url}"
 
 
 def _ancestors(path: str) -> Iterator[str]:

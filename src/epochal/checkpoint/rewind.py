@@ -59,7 +59,8 @@ def plan_rewind(
             changes += [sink.tree.delete(path, f"written after batch {to_batch}") for path in files]
             if elsewhere:
                 warnings.append(
-                    f"{elsewhere} files of the removed batches are not in {sink.files.url}: they stay."
+                    f"{elsewhere} files of the removed batches stay: they are not below "
+                    f"{sink.files.url}."
                 )
         else:
             warnings.append(

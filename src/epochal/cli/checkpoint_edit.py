@@ -1,0 +1,326 @@
+"""`epochal checkpoint rewind | set-offsets | repair | copy | migrate-offsets | undo`.
+
+Every command plans, shows the plan, and changes nothing until `--execute`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from epochal.checkpoint.apply import Conditions, require_quiet, undo
+from epochal.checkpoint.edits import Plan
+from epochal.checkpoint.journal import Journal
+from epochal.cli.editing import (
+    SETTLE_SECONDS,
+    Directory,
+    EvenIfBusy,
+    Execute,
+    Json,
+    SettleSeconds,
+    Sink,
+    conditions,
+    open_sink,
+    pairs,
+    parse_moment,
+    run_edit,
+)
+from epochal.cli.output import print_json, print_line, print_table, progress, time_text
+from epochal.errors import EditError, OptionError
+from epochal.files import Files, open_files
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def rewind(
+    directory: Directory,
+    to_batch: Annotated[
+        int | None, typer.Option(metavar="N", help="The last batch to keep.", min=0)
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Keep what was cut up to then; ISO-8601, UTC if no zone."
+        ),
+    ] = None,
+    sink: Sink = None,
+    keep_sink_files: Annotated[
+        bool, typer.Option("--keep-sink-files", help="Leave the data files that --sink unlists.")
+    ] = False,
+    execute: Execute = False,
+    as_json: Json = False,
+    settle_seconds: SettleSeconds = SETTLE_SECONDS,
+    even_if_busy: EvenIfBusy = False,
+) -> None:
+    """Go back: the query restarts right after a batch, as if later ones had never run.
+
+    Logs and state go back together. A file sink needs --sink, or it skips what is replayed. A file
+    source reads again what came after, all in one batch.
+    """
+    from epochal.checkpoint.rewind import batch_at, plan_rewind
+    from epochal.checkpoint.survey import survey
+
+    if (to_batch is None) == (to_datetime is None):
+        raise OptionError("Give one of --to-batch and --to-datetime.")
+    files = open_files(directory)
+
+    def plan() -> Plan:
+        surveyed = survey(files)
+        batch = batch_at(surveyed, parse_moment(to_datetime)) if to_datetime else to_batch
+        assert batch is not None
+        return plan_rewind(surveyed, batch, sink=open_sink(sink)(), keep_sink_files=keep_sink_files)
+
+    run_edit(
+        files,
+        "rewind",
+        plan,
+        execute=execute,
+        as_json=as_json,
+        settle_seconds=settle_seconds,
+        even_if_busy=even_if_busy,
+    )
+
+
+@app.command("set-offsets")
+def set_offsets(
+    directory: Directory,
+    source: Annotated[
+        str, typer.Option(metavar="I|NAME", help="The source: its place in the query, or its name.")
+    ] = "0",
+    to_offset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OFFSET", help="JSON, or TOPIC:PARTITION:OFFSET; may be repeated."),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(metavar="N", help="Forward, or back if negative.")
+    ] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
+    to_datetime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="ISO-8601, UTC if no zone.")
+    ] = None,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The Kafka broker to ask.")
+    ] = None,
+    client_config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A setting of the Kafka client (librdkafka)."),
+    ] = None,
+    sink: Sink = None,
+    execute: Execute = False,
+    as_json: Json = False,
+    settle_seconds: SettleSeconds = SETTLE_SECONDS,
+    even_if_busy: EvenIfBusy = False,
+) -> None:
+    """Move a source: add a finished batch after which the query goes on from other offsets.
+
+    Settings, watermark and state are those of the last batch.
+    """
+    from epochal.checkpoint.broker import broker
+    from epochal.checkpoint.offset_targets import (
+        ShiftBy,
+        Target,
+        ToEarliest,
+        ToLatest,
+        ToOffset,
+        ToTime,
+        no_broker,
+    )
+    from epochal.checkpoint.set_offsets import plan_set_offsets
+    from epochal.checkpoint.survey import survey
+
+    targets: list[Target] = []
+    if to_offset:
+        targets.append(ToOffset(tuple(to_offset)))
+    if shift_by is not None:
+        targets.append(ShiftBy(shift_by))
+    if to_earliest:
+        targets.append(ToEarliest())
+    if to_latest:
+        targets.append(ToLatest())
+    if to_datetime is not None:
+        targets.append(ToTime(parse_moment(to_datetime)))
+    if len(targets) != 1:
+        raise OptionError(
+            "Give one of --to-offset, --shift-by, --to-earliest, --to-latest and --to-datetime."
+        )
+    settings = pairs(client_config or [], "--client-config")
+    ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
+    files = open_files(directory)
+    run_edit(
+        files,
+        "set-offsets",
+        lambda: plan_set_offsets(
+            survey(files), source, targets[0], sink=open_sink(sink)(), ask_broker=ask
+        ),
+        execute=execute,
+        as_json=as_json,
+        settle_seconds=settle_seconds,
+        even_if_busy=even_if_busy,
+    )
+
+
+@app.command("migrate-offsets")
+def migrate_offsets(
+    directory: Directory,
+    to: Annotated[str, typer.Option(metavar="v2", help="The version to convert to.")] = "v2",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="I=NAME", help="Name a source, to enable source evolution."),
+    ] = None,
+    execute: Execute = False,
+    as_json: Json = False,
+    settle_seconds: SettleSeconds = SETTLE_SECONDS,
+    even_if_busy: EvenIfBusy = False,
+) -> None:
+    """Convert the offset log to version 2, which Spark 4.2 and later can name sources with."""
+    from epochal.checkpoint.migrate import plan_migrate
+    from epochal.checkpoint.survey import survey
+
+    if to != "v2":
+        raise OptionError(f"--to {to}: only v2 can be converted to.")
+    named = pairs(name or [], "--name")
+    if not all(place.isdigit() for place in named):
+        raise OptionError("--name takes the source's place in the query: 0=NAME, 1=NAME.")
+    names = {int(place): value for place, value in named.items()}
+    files = open_files(directory)
+    run_edit(
+        files,
+        "migrate-offsets",
+        lambda: plan_migrate(survey(files), names),
+        execute=execute,
+        as_json=as_json,
+        settle_seconds=settle_seconds,
+        even_if_busy=even_if_busy,
+    )
+
+
+@app.command()
+def copy(
+    directory: Directory,
+    destination: Annotated[
+        str, typer.Argument(metavar="DEST", help="An empty place: a path or a URL.")
+    ],
+    map_: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="OLD=NEW", help="Input or output that has moved as well."),
+    ] = None,
+    sink: Annotated[
+        str | None,
+        typer.Option(metavar="OUTPUT", help="A moved output whose sink log is to follow --map."),
+    ] = None,
+    execute: Execute = False,
+    as_json: Json = False,
+    settle_seconds: SettleSeconds = SETTLE_SECONDS,
+    even_if_busy: EvenIfBusy = False,
+) -> None:
+    """Copy a checkpoint to another place or storage, with the paths inside made right.
+
+    An interrupted copy is finished by running it again; `undo DEST` removes it.
+    """
+    from epochal.checkpoint.copy import plan_copy
+    from epochal.checkpoint.survey import survey
+
+    moved = pairs(map_ or [], "--map")
+    files, target = open_files(directory), open_files(destination)
+    if execute:
+        _require_still(files, conditions(settle_seconds, even_if_busy))
+    applied = run_edit(
+        target,
+        "copy",
+        lambda: plan_copy(survey(files), target, moved, sink=open_sink(sink)()),
+        execute=execute,
+        as_json=as_json,
+        settle_seconds=0,
+        even_if_busy=even_if_busy,
+    )
+    if applied is not None and applied.entry is not None:
+        with progress("verify") as advance:
+            Journal(target).verify(applied.entry.id, advance)
+        if not as_json:
+            print_line("Every file was read back and is as it should be.")
+
+
+@app.command("undo")
+def undo_command(
+    directory: Directory,
+    entry: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Which edit; the newest if not given.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the edits made here.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Forget finished edits; they cannot be undone then.")
+    ] = False,
+    execute: Execute = False,
+    as_json: Json = False,
+    settle_seconds: SettleSeconds = SETTLE_SECONDS,
+    even_if_busy: EvenIfBusy = False,
+) -> None:
+    """Take an edit back, byte for byte; edits are undone from the newest.
+
+    Refused once the query has gone on, or when anything else has changed the same files.
+    """
+    files = open_files(directory)
+    journal = Journal(files)
+    if list_:
+        _list_edits(journal, as_json=as_json)
+    elif prune:
+        _prune(journal, execute=execute, as_json=as_json)
+    elif not execute:
+        found = journal.undoable(entry)
+        if as_json:
+            print_json({"command": "undo", "executed": False, "journal": found.id})
+        else:
+            print_line(f"Would undo {found.id}: {found.summary} ({found.changes} changes).")
+            print_line("Nothing was changed. Run again with --execute to do it.")
+    else:
+        with progress("undo") as advance:
+            done = undo(files, entry, conditions(settle_seconds, even_if_busy), advance)
+        if as_json:
+            print_json({"command": "undo", "executed": True, "journal": done.id})
+        else:
+            print_line(f"Undone: {done.id}, {done.summary}.")
+
+
+def _list_edits(journal: Journal, *, as_json: bool) -> None:
+    entries = journal.entries()
+    if as_json:
+        print_json(
+            [
+                {
+                    "id": each.id,
+                    "state": each.state.value,
+                    "started_ms": each.started_ms,
+                    "command": each.command,
+                    "arguments": dict(each.arguments),
+                    "summary": each.summary,
+                    "changes": each.changes,
+                }
+                for each in entries
+            ]
+        )
+        return
+    rows = [
+        (each.id, each.state.value, time_text(each.started_ms), str(each.changes), each.summary)
+        for each in entries
+    ]
+    print_table(("id", "state", "started", "changes", "summary"), rows)
+
+
+def _prune(journal: Journal, *, execute: bool, as_json: bool) -> None:
+    found = journal.prune() if execute else journal.prunable()
+    if as_json:
+        print_json({"command": "prune", "executed": execute, "pruned": found})
+        return
+    print_line(f"{'Forgot' if execute else 'Would forget'}: {', '.join(found) or 'nothing'}")
+
+
+def _require_still(files: Files, given: Conditions) -> None:
+    """A checkpoint that is copied must not change meanwhile, nor be between two states."""
+    if (unfinished := Journal(files).unfinished()) is not None:
+        raise EditError(
+            files.url, f"{unfinished.id} is {unfinished.state}: finish or undo it before copying."
+        )
+    require_quiet(files, given)

@@ -1,0 +1,179 @@
+"""What all writing commands share: dry run first, `--execute`, tables or JSON, progress."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from epochal.checkpoint.apply import DEFAULT_SETTLE_SECONDS, Applied, Conditions, apply
+from epochal.checkpoint.edits import Change, Plan
+from epochal.checkpoint.filelog_edit import SinkSurvey, survey_sink
+from epochal.checkpoint.journal import Journal
+from epochal.cli.output import print_json, print_line, print_table, progress
+from epochal.errors import OptionError
+from epochal.files import Files, open_files
+
+ROWS_SHOWN = 100
+
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint: a path or a URL.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this nothing is changed.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")]
+SettleSeconds = Annotated[
+    float,
+    typer.Option(help="How long to watch for a running query before changing anything.", min=0),
+]
+EvenIfBusy = Annotated[
+    bool,
+    typer.Option("--even-if-busy", help="Go on although something seems to write there."),
+]
+Sink = Annotated[
+    str | None,
+    typer.Option(metavar="OUTPUT", help="The directory of the query's file sink."),
+]
+
+SETTLE_SECONDS = DEFAULT_SETTLE_SECONDS
+
+
+def conditions(settle_seconds: float, even_if_busy: bool) -> Conditions:
+    """How this run carries edits out."""
+    return Conditions(
+        run_id=f"tool-{uuid.uuid4()}", settle_seconds=settle_seconds, even_if_busy=even_if_busy
+    )
+
+
+def run_edit(
+    files: Files,
+    command: str,
+    make_plan: Callable[[], Plan],
+    *,
+    execute: bool,
+    as_json: bool,
+    settle_seconds: float,
+    even_if_busy: bool,
+) -> Applied | None:
+    """Show what a command would do, or do it; None after a dry run."""
+    unfinished = Journal(files).unfinished()
+    if not execute and unfinished is not None:
+        text = f"{unfinished.id} was interrupted and is {unfinished.state}"
+        if as_json:
+            print_json({"command": command, "executed": False, "unfinished": unfinished.id})
+        else:
+            print_line(f"{text}. Run the same command with --execute to finish it, or undo it.")
+        return None
+    if not execute:
+        show_plan(make_plan(), as_json=as_json)
+        return None
+    planned: list[Plan] = []
+
+    def plan() -> Plan:
+        planned.append(make_plan())
+        return planned[-1]
+
+    with progress(command) as advance:
+        applied = apply(files, command, plan, conditions(settle_seconds, even_if_busy), advance)
+    _show_outcome(command, applied, planned, as_json=as_json)
+    return applied
+
+
+def show_plan(plan: Plan, *, as_json: bool) -> None:
+    """A dry run's answer: every change, and what to know before making it."""
+    if as_json:
+        print_json(_as_json(plan, None))
+        return
+    print_line(f"{plan.summary}: {plan.counts}")
+    _show_changes(plan.changes)
+    for warning in plan.warnings:
+        print_line(f"note: {warning}")
+    if plan.changes:
+        print_line("Nothing was changed. Run again with --execute to do it.")
+
+
+def _show_outcome(command: str, applied: Applied, planned: list[Plan], *, as_json: bool) -> None:
+    entry = applied.entry
+    if as_json:
+        plan = planned[-1] if planned else Plan(command, "", ())
+        print_json(_as_json(plan, entry.id if entry else None, applied.finished_earlier))
+        return
+    if entry is None:
+        print_line(f"{planned[-1].summary}: nothing to change")
+    elif applied.finished_earlier:
+        print_line(
+            f"Finished the {command} that was interrupted: {entry.summary} ({entry.id}). Nothing "
+            f"else was done; run the command again if more is wanted."
+        )
+    else:
+        print_line(f"{planned[-1].summary}: {planned[-1].counts}")
+        for warning in planned[-1].warnings:
+            print_line(f"note: {warning}")
+        print_line(f"Done. `epochal checkpoint undo` takes {entry.id} back.")
+
+
+def _show_changes(changes: tuple[Change, ...]) -> None:
+    shown = changes[:ROWS_SHOWN] if sys.stdout.isatty() else changes
+    if shown:
+        print_table(
+            ("action", "path", "bytes", "why"),
+            [(each.action, _place(each), str(each.size), each.why) for each in shown],
+        )
+    if len(shown) < len(changes):
+        print_line(f"... and {len(changes) - len(shown)} more; --json lists them all.")
+
+
+def _place(change: Change) -> str:
+    return f"{change.root}:{change.path}" if change.root else change.path
+
+
+def _as_json(plan: Plan, entry_id: str | None, finished_earlier: bool = False) -> dict[str, object]:
+    return {
+        "command": plan.command,
+        "summary": plan.summary,
+        "executed": entry_id is not None,
+        "finished_earlier": finished_earlier,
+        "journal": entry_id,
+        "warnings": list(plan.warnings),
+        "roots": dict(plan.roots),
+        "changes": [
+            {
+                "action": change.action,
+                "root": change.root,
+                "path": change.path,
+                "bytes": change.size,
+                "why": change.why,
+            }
+            for change in plan.changes
+        ],
+    }
+
+
+def open_sink(location: str | None) -> Callable[[], SinkSurvey | None]:
+    """A reading of the sink, if one was named."""
+    return lambda: None if location is None else survey_sink(open_files(location))
+
+
+def parse_moment(text: str) -> int:
+    """ISO-8601 to milliseconds since the epoch; without a zone it is UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(
+            f"{text!r} is no moment: give ISO-8601 such as 2026-01-31T18:30:00Z (UTC if no zone)."
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def pairs(values: list[str], option: str) -> dict[str, str]:
+    """`A=B` options as a dictionary."""
+    found: dict[str, str] = {}
+    for value in values:
+        left, equals, right = value.partition("=")
+        if not (left and equals and right):
+            raise OptionError(f"{option} {value!r}: give it as LEFT=RIGHT.")
+        found[left] = right
+    return found
