@@ -1,0 +1,170 @@
+"""Aggregations, limits, deduplication and session windows, over one file source."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.golden.inputs import events, json_rows, read_events
+from tests.golden.shape import Case, Place, Read
+
+
+def windowed_counts(spark: SparkSession, place: Place) -> DataFrame:
+    rows = read_events(spark, place, "events")
+    counts = rows.groupBy(F.window("ts", "1 minute"), "k").agg(
+        F.count("*").alias("n"), F.sum("v").alias("total")
+    )
+    return counts.selectExpr("window.start AS start", "k", "n", "total")
+
+
+def totals(spark: SparkSession, place: Place) -> DataFrame:
+    rows = read_events(spark, place, "events")
+    return rows.agg(F.count("*").alias("n"), F.sum("v").alias("total"), F.max("ts").alias("last"))
+
+
+def first_ninety(spark: SparkSession, place: Place) -> DataFrame:
+    # Constant rows: which of the input rows a limit lets through is Spark's to choose.
+    return read_events(spark, place, "events").selectExpr("'row' AS row").limit(90)
+
+
+def distinct_pairs(spark: SparkSession, place: Place) -> DataFrame:
+    return read_events(spark, place, "events").selectExpr("k", "v % 9 AS r").dropDuplicates()
+
+
+def distinct_in_time(spark: SparkSession, place: Place) -> DataFrame:
+    rows = json_rows(spark, place, "events")
+    seconds = rows.selectExpr("date_trunc('SECOND', timestamp_micros(us)) AS ts", "k")
+    return seconds.withWatermark("ts", "30 seconds").dropDuplicates(["k", "ts"])
+
+
+def distinct_within_watermark(spark: SparkSession, place: Place) -> DataFrame:
+    # Twins lie in the same file, so no batch boundary can come between them.
+    rows = read_events(spark, place, "events").selectExpr("ts", "k", "id DIV 2 AS twin")
+    return rows.dropDuplicatesWithinWatermark(["twin"]).select("twin")
+
+
+def sessions(spark: SparkSession, place: Place) -> DataFrame:
+    rows = read_events(spark, place, "events")
+    found = rows.groupBy(F.session_window("ts", "10 seconds"), "k").agg(
+        F.count("*").alias("n"), F.sum("v").alias("total")
+    )
+    return found.selectExpr(
+        "session_window.start AS start", "session_window.end AS end", "k", "n", "total"
+    )
+
+
+def per_key(spark: SparkSession, place: Place) -> DataFrame:
+    rows = read_events(spark, place, "events")
+    return rows.groupBy("k").agg(F.count("*").alias("n"), F.avg("v").alias("mean"))
+
+
+def distinct_then_counted(spark: SparkSession, place: Place) -> DataFrame:
+    rows = read_events(spark, place, "events").selectExpr("ts", "k", "v % 20 AS r")
+    distinct = rows.dropDuplicates(["ts", "k", "r"])
+    counts = distinct.groupBy(F.window("ts", "2 minutes"), "k").agg(F.count("*").alias("n"))
+    return counts.selectExpr("window.start AS start", "k", "n")
+
+
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
+
+CASES = (
+    Case(
+        name="windowed",
+        about="windowed aggregation with watermark, HDFS-backed state with snapshots",
+        query=windowed_counts,
+        files=events("events"),
+        reads=(Read(changes=True),),
+    ),
+    Case(
+        name="retention",
+        about="as `windowed`, keeping 2 batches: logs purged, state files cleaned up",
+        query=windowed_counts,
+        files=events("events"),
+        conf={"spark.sql.streaming.minBatchesToRetain": "2"},
+        reads=(Read(changes=True),),
+    ),
+    *(
+        Case(
+            name=f"codec_{codec}",
+            about=f"as `windowed`, with state files compressed by {codec}",
+            query=windowed_counts,
+            files=events("events"),
+            conf={CODEC: codec},
+            reads=(Read(changes=True),),
+        )
+        for codec in ("zstd", "snappy", "lzf")
+    ),
+    Case(
+        name="row_checksum",
+        about="as `windowed`, with a checksum in every state row",
+        query=windowed_counts,
+        files=events("events"),
+        conf={"spark.sql.streaming.stateStore.rowChecksum.enabled": "true"},
+        reads=(Read(changes=True),),
+        since="4.1",
+    ),
+    Case(
+        name="aggregation_v1",
+        about="as `windowed`, in state format 1: the value row repeats the key",
+        query=windowed_counts,
+        files=events("events"),
+        conf={"spark.sql.streaming.aggregation.stateFormatVersion": "1"},
+        reads=(Read(changes=True),),
+    ),
+    Case(
+        name="per_key",
+        about="aggregation without watermark in update mode",
+        query=per_key,
+        files=events("events"),
+        mode="update",
+        key=("k",),
+        reads=(Read(changes=True),),
+    ),
+    Case(
+        name="global",
+        about="aggregation without keys: an empty key row, partition 0 alone",
+        query=totals,
+        files=events("events"),
+        mode="complete",
+        reads=(Read(changes=True),),
+    ),
+    Case(
+        name="limit",
+        about="global limit",
+        query=first_ninety,
+        files=events("events"),
+        reads=(Read(changes=True),),
+    ),
+    Case(
+        name="dedup",
+        about="dropDuplicates without watermark",
+        query=distinct_pairs,
+        files=events("events"),
+        reads=(Read(changes=True),),
+    ),
+    Case(
+        name="dedup_watermark",
+        about="dropDuplicates with the event time among the keys, so that state is evicted",
+        query=distinct_in_time,
+        files=events("events", rows=25),
+        reads=(Read(changes=True),),
+    ),
+    Case(
+        name="dedup_within_watermark",
+        about="dropDuplicatesWithinWatermark",
+        query=distinct_within_watermark,
+        files=events("events"),
+        reads=(Read(changes=True),),
+    ),
+    Case(
+        name="session",
+        about="session window aggregation: one prefix key column, several rows per key",
+        query=sessions,
+        files=events("events"),
+        reads=(Read(changes=True),),
+    ),
+    Case(
+        name="chained",
+        about="two stateful operators: dropDuplicates, then a windowed aggregation",
+        query=distinct_then_counted,
+        files=events("events"),
+        reads=tuple(Read({"operatorId": operator}, changes=True) for operator in ("0", "1")),
+    ),
+)

@@ -1,0 +1,96 @@
+"""Stream-stream joins: four stores per partition in formats 1 and 2, one from format 3 on."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.golden.inputs import clicks, events, read_events
+from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Case, Place, Read
+
+VIEWS = events("views", rows=8)
+CLICKS = clicks("clicks", VIEWS)
+STORES = (
+    "left-keyToNumValues",
+    "left-keyWithIndexToValue",
+    "right-keyToNumValues",
+    "right-keyWithIndexToValue",
+)
+FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+BY_STORE = tuple(Read({"storeName": store}, changes=True) for store in STORES)
+BY_SIDE = tuple(Read({"joinSide": side}) for side in ("left", "right"))
+
+
+def _joined(spark: SparkSession, place: Place, how: str) -> DataFrame:
+    views = read_events(spark, place, "views").selectExpr("ts AS seen", "id AS view", "k")
+    clicked = read_events(spark, place, "clicks", schema="us LONG, id LONG").selectExpr(
+        "ts AS clicked", "id AS click"
+    )
+    matches = "view = click AND clicked >= seen AND clicked <= seen + INTERVAL 30 SECONDS"
+    return views.join(clicked, on=F.expr(matches), how=how).select("view", "k", "seen", "clicked")
+
+
+def inner(spark: SparkSession, place: Place) -> DataFrame:
+    return _joined(spark, place, "inner")
+
+
+def left_outer(spark: SparkSession, place: Place) -> DataFrame:
+    return _joined(spark, place, "left_outer")
+
+
+CASES = (
+    Case(
+        name="join_inner",
+        about="inner stream-stream join with watermarks and a time range, state format 2",
+        query=inner,
+        files=VIEWS + CLICKS,
+        reads=BY_STORE + BY_SIDE,
+    ),
+    Case(
+        name="join_outer",
+        about="left outer stream-stream join, state format 2 (`matched` flags)",
+        query=left_outer,
+        files=VIEWS + CLICKS,
+        reads=BY_STORE + BY_SIDE,
+    ),
+    Case(
+        name="join_v1",
+        about="left outer stream-stream join, state format 1 (no `matched` flags)",
+        query=left_outer,
+        files=VIEWS + CLICKS,
+        conf={FORMAT: "1"},
+        reads=BY_STORE + BY_SIDE,
+    ),
+    Case(
+        name="join_rocksdb",
+        about="left outer join, state format 2, four RocksDB stores per partition",
+        query=left_outer,
+        files=VIEWS + CLICKS,
+        conf=CHANGELOG,
+        reads=BY_STORE + BY_SIDE,
+    ),
+    Case(
+        name="join_rocksdb_ids",
+        about="inner join, state format 2, RocksDB checkpoint format 2: four ids per partition",
+        query=inner,
+        files=VIEWS + CLICKS,
+        conf={**CHANGELOG, **UNIQUE_IDS},
+        reads=BY_STORE + BY_SIDE,
+        since="4.0",
+    ),
+    Case(
+        name="join_v3",
+        about="left outer join, state format 3: one RocksDB store with column families",
+        query=left_outer,
+        files=VIEWS + CLICKS,
+        conf={**CHANGELOG, FORMAT: "3"},
+        reads=BY_STORE + BY_SIDE,
+        since="4.1",
+    ),
+    Case(
+        name="join_v4",
+        about="left outer join, state format 4: one RocksDB store keyed by time",
+        query=left_outer,
+        files=VIEWS + CLICKS,
+        conf={**ROCKSDB, FORMAT: "4"},
+        reads=BY_STORE + BY_SIDE,
+        since="4.2",
+    ),
+)

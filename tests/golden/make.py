@@ -1,0 +1,83 @@
+"""Makes the golden checkpoints: python tests/golden/make.py [--release R]... [--case C]...
+
+Each release runs in a child process of its own, with that release's PySpark first on its path. The
+queries run below one fixed directory (`--base`), because checkpoints hold absolute paths and those
+must name no particular machine. RocksDB also writes the host's name into its files; run under
+`unshare --uts sh -c 'hostname localhost; …'` where that matters.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.golden.catalogue import CASES  # noqa: E402
+from tests.golden.library import HERE, pack  # noqa: E402
+from tests.spark.releases import RELEASES, run_child  # noqa: E402
+
+READER_FOR_3_5 = "4.0.5"
+"""3.5 has no `statestore` source; the oldest release that has one speaks for it."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--release", action="append", choices=RELEASES)
+    parser.add_argument("--case", action="append", choices=sorted(CASES))
+    parser.add_argument("--base", type=Path, default=Path("/data/golden"))
+    arguments = parser.parse_args()
+    failures = 0
+    for release in arguments.release or RELEASES:
+        names = [name for name in arguments.case or CASES if CASES[name].runs_on(release)]
+        failures += make(release, names, arguments.base)
+    return 1 if failures else 0
+
+
+def make(release: str, names: list[str], base: Path) -> int:
+    """Make the archives of one release; return how many cases failed."""
+    kept = base / "kept" / release
+    jobs = [
+        {
+            "case": name,
+            "base": str(base / release / name),
+            "kept": str(kept / name),
+            "answer": str(kept / f"{name}.json"),
+        }
+        for name in names
+    ]
+    kept.mkdir(parents=True, exist_ok=True)
+    run_child(release, "make", jobs, base / "scratch")
+    facts = {job["case"]: json.loads(Path(job["answer"]).read_text()) for job in jobs}
+    if release.startswith("3.5"):
+        accounts = described_by(READER_FOR_3_5, jobs, base)
+        for name, found in accounts.items():
+            facts[name].update(found)
+    failed = [name for name in names if "failure" in facts[name]]
+    for name in failed:
+        print(f"--- {release} {name}\n{facts[name]['failure']}", file=sys.stderr)
+    for name in names:
+        if name not in failed:
+            pack(kept / name, facts[name], HERE / release / f"{name}.tar.xz")
+    return len(failed)
+
+
+def described_by(reader: str, jobs: list[dict[str, str]], base: Path) -> dict[str, Any]:
+    """What another release's `statestore` source says about copies of these checkpoints."""
+    copies = []
+    for job in jobs:
+        if not Path(job["kept"]).is_dir():
+            continue
+        copy = base / "copies" / job["case"]
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(job["kept"], copy)
+        copies.append({"case": job["case"], "base": str(copy), "answer": f"{copy}.json"})
+    run_child(reader, "describe", copies, base / "scratch")
+    return {job["case"]: json.loads(Path(job["answer"]).read_text()) for job in copies}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Every archive is whole, and holds what its facts promise."""
+
+from pathlib import Path
+
+import pytest
+from tests.golden.catalogue import CASES
+from tests.golden.library import Golden, cases, unpack
+from tests.golden.shape import InputFile
+from tests.spark.releases import RELEASES
+
+ARCHIVES = cases()
+
+
+def test_there_is_an_archive_for_every_case_a_release_can_run() -> None:
+    expected = {
+        Golden(release, name)
+        for release in RELEASES
+        for name, case in CASES.items()
+        if case.runs_on(release)
+    }
+    assert set(ARCHIVES) == expected
+
+
+@pytest.mark.parametrize("golden", ARCHIVES, ids=str)
+def test_an_archive_holds_the_logs_and_the_input_its_facts_speak_of(
+    golden: Golden, tmp_path: Path
+) -> None:
+    unpacked = unpack(golden, tmp_path)
+    facts, case = unpacked.facts, CASES[golden.case]
+    assert (facts["release"], facts["case"]) == (golden.release, golden.case)
+    assert facts["query_id"] in (unpacked.checkpoint / "metadata").read_text()
+    assert _batches(unpacked.checkpoint / "offsets") == facts["offsets"]
+    assert _batches(unpacked.checkpoint / "commits") == facts["commits"]
+    seen = [file for file in case.files if file.step < case.last_step]
+    rest = [file for file in case.files if file.step == case.last_step]
+    assert _modified(unpacked.input) == _expected(seen)
+    assert _modified(unpacked.rest) == _expected(rest)
+
+
+@pytest.mark.parametrize("golden", ARCHIVES, ids=str)
+def test_spark_could_read_every_state_it_promises(golden: Golden, tmp_path: Path) -> None:
+    facts, case = unpack(golden, tmp_path).facts, CASES[golden.case]
+    asked = [(dict(read.options), batch) for read in case.reads for batch in facts["commits"]]
+    assert [(each["options"], each["batch_id"]) for each in facts["state"]] == asked
+    for read in case.reads:
+        readable = [
+            each["batch_id"]
+            for each in facts["state"]
+            if each["options"] == read.options and "rows" in each
+        ]
+        assert readable == facts["commits"][-len(readable) :], "a batch in the middle is unreadable"
+        assert readable, f"nothing readable with {read.options}"
+
+
+def _batches(log: Path) -> list[int]:
+    return sorted(int(path.name) for path in log.iterdir() if path.name.isdigit())
+
+
+def _modified(directory: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(directory)): int(path.stat().st_mtime)
+        for path in directory.rglob("*.json")
+    }
+
+
+def _expected(files: list[InputFile]) -> dict[str, int]:
+    return {each.name: each.modified for each in files}
