@@ -1,0 +1,382 @@
+"""`epochal checkpoint`: look at a checkpoint and check it. None of these commands writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from epochal.cli.groups import LazyGroup
+from epochal.cli.main import EXIT_FINDINGS
+from epochal.cli.output import (
+    print_facts,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+    time_text,
+)
+from epochal.errors import OptionError
+from epochal.files import open_files
+
+if TYPE_CHECKING:
+    from epochal.checkpoint.diff import Difference
+    from epochal.checkpoint.views import BatchView, CheckpointView
+
+READING = "epochal.cli.checkpoint:reading"
+
+DEFAULT_LIMIT = 20
+
+
+class CheckpointCommands(LazyGroup):
+    table: ClassVar[dict[str, str]] = {
+        "show": READING,
+        "log": READING,
+        "diff": READING,
+        "verify": READING,
+    }
+
+
+app = typer.Typer(
+    name="checkpoint",
+    cls=CheckpointCommands,
+    help="Look at, check and repair the checkpoint of a streaming query.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+reading = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback()
+def checkpoint() -> None:
+    """Look at, check and repair the checkpoint of a streaming query, without Spark or a JVM."""
+
+
+Location = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR", help="The query's checkpointLocation: a path, or a URL such as s3://… "
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+@reading.command()
+def show(
+    location: Location,
+    as_json: Json = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=0,
+            help="Show only so many of the newest batches. [default: 20; all with --json]",
+        ),
+    ] = None,
+) -> None:
+    """Show the query's id, its batches, its state, and what a restart would do next.
+
+    Nothing is written. Of a broken checkpoint everything is shown that can be read, and what
+    cannot is named; then the exit status is 1. `epochal checkpoint verify` tells more.
+    """
+    from epochal.checkpoint.inspect import inspect
+
+    view = inspect(open_files(location))
+    if as_json:
+        document = view.as_json()
+        if limit is not None:
+            document["batches"] = [batch.as_json() for batch in newest(view.batches, limit)]
+        print_json(document)
+    else:
+        _print_view(view, DEFAULT_LIMIT if limit is None else limit)
+    if view.problems:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@reading.command()
+def log(
+    location: Annotated[
+        str,
+        typer.Argument(
+            metavar="LOGDIR",
+            help="One log: offsets, commits or sources/N of a checkpoint, or the _spark_metadata "
+            "of an output directory.",
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Print every live entry of one log directory, whichever log it is.
+
+    With --json one line per entry: {"batch_id": …, "entry": …}. A log of files that compacts
+    itself gives its live files, one per line.
+    """
+    import json
+
+    from epochal.checkpoint.loglines import read_lines
+
+    kind, lines, broken = read_lines(open_files(location))
+    if as_json:
+        for batch_id, entry in lines:
+            print_json({"batch_id": batch_id, "entry": entry})
+    else:
+        print_line(f"{kind} log, {len(lines)} entries")
+        rows = [(str(batch), json.dumps(entry, ensure_ascii=False)) for batch, entry in lines]
+        print_table(("batch", "entry"), rows)
+    if broken:
+        raise broken[0]
+
+
+@reading.command()
+def diff(
+    first: Location,
+    second: Annotated[
+        str | None, typer.Argument(metavar="[OTHER]", help="Another checkpoint to compare with.")
+    ] = None,
+    batches: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--batch",
+            help="Compare this batch; give it twice to compare two batches of one checkpoint, or "
+            "once to compare the same batch of two.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what differs between two batches, or between two checkpoints.
+
+    Offsets are compared inside, so a Kafka offset shows each partition that moved. Like diff, it
+    exits with 1 if anything differs.
+    """
+    differences = _differences(first, second, batches or [])
+    if as_json:
+        print_json({"differences": [each.as_json() for each in differences]})
+    elif not differences:
+        print_line("no difference")
+    else:
+        rows = [(each.path, _text(each.before), _text(each.after)) for each in differences]
+        print_table(("what", "before", "after"), rows)
+    if differences:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@reading.command()
+def verify(
+    location: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="A checkpoint, or the output directory of a file sink: a path or a URL.",
+        ),
+    ],
+    as_json: Json = False,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep",
+            help="Also replay the deltas below every snapshot and compare, and read the checksums "
+            "of files that have their own.",
+        ),
+    ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Only logs and names: do not read the files of state."),
+    ] = False,
+    sink: Annotated[
+        str | None,
+        typer.Option("--sink", metavar="DIR", help="Also check the output of its file sink."),
+    ] = None,
+) -> None:
+    """Check every file of a checkpoint, and every rule that Spark relies on.
+
+    Each finding has a code, a severity, a path, what is wrong and what to do. Legal oddities
+    (gaps of asynchronous progress, missing partitions of global aggregates, temporary files) are
+    none. Nothing is written. Exits with 0 if healthy, with 1 if anything is worse than info.
+    """
+    from epochal.checkpoint.verify import Depth
+    from epochal.checkpoint.verify import verify as verify_checkpoint
+
+    if deep and quick:
+        raise OptionError("--deep and --quick exclude each other: choose one.")
+    depth = Depth.DEEP if deep else Depth.QUICK if quick else Depth.NORMAL
+    with progress("reading state") as advance:
+        report = verify_checkpoint(
+            open_files(location),
+            depth=depth,
+            sink=None if sink is None else open_files(sink),
+            progress=advance,
+        )
+    if as_json:
+        print_json(report.as_json())
+    else:
+        for each in report.findings:
+            print_line(f"{each.severity}: {each.code}  {each.path}")
+            print_line(f"  {each.message}")
+            print_line(f"  remedy: {each.remedy}")
+        verdict = "healthy" if report.healthy else "not healthy"
+        print_line(
+            f"{verdict}: {len(report.findings)} findings in {report.files} files, "
+            f"{report.batches} batches"
+        )
+    if not report.healthy:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def newest(batches: tuple[BatchView, ...], limit: int) -> tuple[BatchView, ...]:
+    """The last so many."""
+    return batches[len(batches) - min(limit, len(batches)) :]
+
+
+def _differences(first: str, second: str | None, batches: list[int]) -> list[Difference]:
+    from epochal.checkpoint.diff import diff_batches, diff_checkpoints
+    from epochal.checkpoint.inspect import inspect
+
+    before = inspect(open_files(first))
+    after = before if second is None else inspect(open_files(second))
+    match batches:
+        case []:
+            if second is None:
+                raise OptionError(
+                    "diff: nothing to compare. Give two checkpoints, or --batch N --batch M."
+                )
+            return diff_checkpoints(before, after)
+        case [only] if second is not None:
+            return diff_batches(_batch(before, only), _batch(after, only))
+        case [one, other]:
+            return diff_batches(_batch(before, one), _batch(after, other))
+    raise OptionError("diff: give --batch twice for one checkpoint, once or twice for two.")
+
+
+def _batch(view: CheckpointView, batch_id: int) -> BatchView:
+    for batch in view.batches:
+        if batch.batch_id == batch_id:
+            return batch
+    known = [batch.batch_id for batch in view.batches]
+    span = f"{known[0]} to {known[-1]}" if known else "none"
+    raise OptionError(f"{view.url}: there is no batch {batch_id}; it has {span}.")
+
+
+def _text(value: object) -> str:
+    import json
+
+    return "-" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _print_view(view: CheckpointView, limit: int) -> None:
+    print_facts(_facts(view))
+    shown = newest(view.batches, limit)
+    if shown:
+        left_out = len(view.batches) - len(shown)
+        title = f"batches ({left_out} older not shown)" if left_out else "batches"
+        print_line()
+        print_table(
+            ("batch", "committed", "time", "watermark", "offsets"),
+            [_batch_row(batch) for batch in shown],
+            title=title,
+        )
+    _print_parts(view)
+    for change in view.conf_changes:
+        before, after = change.before or "(none)", change.after or "(none)"
+        print_line(f"setting changed in batch {change.batch_id}: {change.key}: {before} → {after}")
+    for problem in view.problems:
+        print_line(f"problem: {problem.path}: {problem.message}")
+
+
+def _facts(view: CheckpointView) -> list[tuple[str, str]]:
+    restart = view.restart
+    facts = [
+        ("checkpoint", view.url),
+        ("query id", view.query_id or "-"),
+        (
+            "log versions",
+            f"offsets {_v(view.offset_log_version)}, commits {_v(view.commit_log_version)}",
+        ),
+        ("a restart would", _restart_text(view)),
+    ]
+    facts += [("note", note) for note in restart.notes]
+    facts += [("gap", f"{gap.log}: {gap.first} to {gap.last} are not there") for gap in view.gaps]
+    if view.owner is not None:
+        alive = "holds the lease" if view.owner.has_lease else "has ended"
+        facts.append(
+            (
+                "last run",
+                f"{view.owner.run_id} ({view.owner.purpose}) on {view.owner.host}, {alive}",
+            )
+        )
+    if view.edit is not None:
+        facts.append(
+            (
+                "interrupted",
+                f"{view.edit.command} ({view.edit.id}) is {view.edit.state}: run it "
+                f"again to finish it, or `epochal checkpoint undo`",
+            )
+        )
+    return facts
+
+
+def _v(version: int | None) -> str:
+    return "-" if version is None else f"v{version}"
+
+
+def _restart_text(view: CheckpointView) -> str:
+    restart = view.restart
+    match restart.action.value:
+        case "begin":
+            return "begin a new query at batch 0"
+        case "re-run":
+            return f"run batch {restart.batch_id} again, from the same offsets to the same offsets"
+        case "continue":
+            return f"continue with batch {restart.batch_id}"
+    condition = f"[{restart.condition}] " if restart.condition else ""
+    return f"fail: {condition}{restart.reason}"
+
+
+def _batch_row(batch: BatchView) -> tuple[str, ...]:
+    return (
+        str(batch.batch_id),
+        "yes" if batch.committed else "no",
+        "?" if batch.timestamp_ms is None else time_text(batch.timestamp_ms),
+        "?" if batch.watermark_ms is None else time_text(batch.watermark_ms),
+        "?" if batch.offsets is None else _text(batch.offsets),
+    )
+
+
+def _print_parts(view: CheckpointView) -> None:
+    if view.sources:
+        print_line()
+        print_table(
+            ("source", "kind", "entries", "latest", ""),
+            [
+                (
+                    s.name,
+                    s.kind,
+                    str(s.entries),
+                    "-" if s.latest is None else str(s.latest),
+                    s.detail,
+                )
+                for s in view.sources
+            ],
+            title="source logs",
+        )
+    rows = [
+        (
+            str(operator.operator_id),
+            operator.name or "-",
+            operator.provider or "-",
+            str(operator.partitions),
+            name,
+            _span([s.min_version for s in stores], [s.max_version for s in stores]),
+            _span([s.latest_snapshot for s in stores], [s.latest_snapshot for s in stores]),
+        )
+        for operator in view.operators
+        for name, stores in operator.stores.items()
+    ]
+    if rows:
+        print_line()
+        columns = ("operator", "name", "provider", "partitions", "store", "versions", "snapshots")
+        print_table(columns, rows, title="state")
+
+
+def _span(lows: list[int | None], highs: list[int | None]) -> str:
+    low = [each for each in lows if each is not None]
+    high = [each for each in highs if each is not None]
+    return f"{min(low)}..{max(high)}" if low and high else "-"
