@@ -3,6 +3,7 @@
     EpochalError
     ├── OptionError                    the query or the command is wrong: fix it and call again
     ├── StorageError                   a file system or object store refused or failed
+    │   └── LostAnswerError            it was asked, no answer came: done or not, nobody knows
     ├── CheckpointError                the directory cannot be trusted, or is in use
     │   ├── MalformedFileError         a file's bytes break its format
     │   ├── UnsupportedVersionError    written by a newer Spark than the formats known here
@@ -53,6 +54,16 @@ class StorageError(EpochalError):
 
     def __str__(self) -> str:
         return f"{self.url}: {self.reason}"
+
+
+class LostAnswerError(StorageError):
+    """A change was asked for and no answer came back: it may or may not have happened."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.url}: {self.reason}. Whether the change was made is not known: look before "
+            f"asking again."
+        )
 
 
 class CheckpointError(EpochalError):

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from epochal.errors import OptionError
 
-__all__ = ["AtomicFile", "FileInfo", "Files", "join_url", "open_files"]
+__all__ = ["AtomicFile", "FileInfo", "Files", "checked_path", "join_url", "open_files"]
 
 OBJECT_STORE_SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "azure", "abfs", "abfss"})
 HDFS_SCHEMES = frozenset({"hdfs", "webhdfs", "swebhdfs"})
@@ -71,7 +71,10 @@ class Files(Protocol):
     """A directory tree: what Spark calls a CheckpointFileManager.
 
     A path that is not there raises FileNotFoundError on `read`, is None for `info`, empty for
-    `list` and `walk`, and silence for the deletes.
+    `list` and `walk`, and silence for the deletes. A file where a directory is meant raises
+    NotADirectoryError on `list` and `walk`; a directory where a file is meant raises
+    IsADirectoryError or FileNotFoundError on `read`, whichever the storage can tell. What is not
+    about one path, such as storage that does not answer, is a StorageError.
     """
 
     @property
@@ -108,7 +111,7 @@ class Files(Protocol):
         ...
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
-        """Every file below `path` with its path relative to this root, sorted."""
+        """Every file below `path` with its path relative to this root, sorted by that path."""
         ...
 
     def make_dirs(self, path: str = "") -> None:
@@ -120,7 +123,7 @@ class Files(Protocol):
         ...
 
     def delete_tree(self, path: str = "") -> None:
-        """Remove a directory and everything in it."""
+        """Remove a directory and everything in it, or a file of that name."""
         ...
 
 
@@ -154,6 +157,16 @@ def local_path(location: str) -> str:
     if scheme_of(location) == "file":
         return unquote(urlsplit(location).path) or "/"
     return location
+
+
+def checked_path(root: str, path: str) -> str:
+    """`path` itself if it stays below `root` and every storage can name it."""
+    if path and any(part in ("", ".", "..") for part in path.split("/")):
+        raise OptionError(
+            f"{path!r} is not a path below {root}: it must be relative, without empty, `.` or `..` "
+            f"parts."
+        )
+    return path
 
 
 def join_url(url: str, path: str) -> str:

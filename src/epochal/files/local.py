@@ -7,6 +7,7 @@ counts as written, so a power cut after `close` loses nothing.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -17,8 +18,8 @@ from stat import S_ISDIR
 from types import TracebackType
 from typing import Self
 
-from epochal.errors import OptionError
-from epochal.files import FileInfo, join_url
+from epochal.errors import StorageError
+from epochal.files import FileInfo, checked_path
 
 
 class LocalFiles:
@@ -50,8 +51,12 @@ class LocalFiles:
             out.write(data)
 
     def read(self, path: str) -> bytes:
-        with open(self._path(path), "rb", buffering=0) as source:
-            return source.readall()
+        full = self._path(path)
+        try:
+            with open(full, "rb", buffering=0) as source:
+                return source.readall()
+        except NotADirectoryError:  # a file stands where one of its directories should
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full) from None
 
     def info(self, path: str) -> FileInfo | None:
         full = self._path(path)
@@ -73,7 +78,8 @@ class LocalFiles:
         return sorted(names, key=lambda info: info.name)
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
-        for info in self.list(path):
+        # With its slash a directory sorts among the files as the paths below it do.
+        for info in sorted(self.list(path), key=lambda info: info.name + "/" * info.is_dir):
             below = f"{path}/{info.name}" if path else info.name
             if info.is_dir:
                 yield from self.walk(below)
@@ -81,7 +87,7 @@ class LocalFiles:
                 yield below, info
 
     def make_dirs(self, path: str = "") -> None:
-        os.makedirs(self._path(path), exist_ok=True)
+        _make_dirs(self._path(path), durable=self._durable)
 
     def delete(self, path: str) -> None:
         full = self._path(path)
@@ -91,13 +97,21 @@ class LocalFiles:
                 os.unlink(name)
 
     def delete_tree(self, path: str = "") -> None:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self._path(path))
+        full = self._path(path)
+        if not os.path.isdir(full) or os.path.islink(full):
+            self.delete(path)
+            return
+        for below, info in self.walk(path):
+            if info.name.startswith(".") and info.name.endswith(".crc"):
+                with suppress(FileNotFoundError):
+                    os.unlink(self._path(below))
+        while os.path.lexists(full):  # again if somebody else removed what was about to be
+            with suppress(FileNotFoundError):
+                shutil.rmtree(full)
 
     def _path(self, path: str) -> str:
-        if path.startswith("/") or ".." in path.split("/"):
-            raise OptionError(f"{join_url(self._root, path)}: not a path below {self._root}.")
-        return os.path.join(self._root, path) if path else self._root
+        below = checked_path(self._root, path)
+        return os.path.join(self._root, below) if below else self._root
 
 
 class LocalAtomicFile:
@@ -110,7 +124,7 @@ class LocalAtomicFile:
         try:
             raw = io.FileIO(self._temp, "x")
         except FileNotFoundError:
-            os.makedirs(folder, exist_ok=True)
+            _make_dirs(folder, durable=durable)
             raw = io.FileIO(self._temp, "x")
         self._out = io.BufferedWriter(raw)
 
@@ -126,6 +140,11 @@ class LocalAtomicFile:
                 os.fsync(self._out.fileno())
             self._out.close()
             self._publish()
+        except OSError as error:
+            self.cancel()
+            if error.filename is None:  # a full disk, say: name the file it hit
+                error.filename = self._target
+            raise
         except BaseException:
             self.cancel()
             raise
@@ -145,11 +164,23 @@ class LocalAtomicFile:
             os.rename(self._temp, self._target)
             return
         if os.path.lexists(self._target):
-            raise FileExistsError(17, "File exists", self._target)
+            raise _exists(self._target)
         with suppress(FileNotFoundError):  # an orphan: its file is not there
             os.unlink(_crc_of(self._target))
-        os.link(self._temp, self._target)
-        os.unlink(self._temp)
+        try:
+            os.link(self._temp, self._target)
+        except FileExistsError:
+            raise _exists(self._target) from None
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise StorageError(
+                    self._target,
+                    f"cannot be created by a hard link ({error.strerror}), the one way to create "
+                    f"a file here that two writers cannot both win. Use a file system with links.",
+                ) from error
+            raise
+        with suppress(OSError):  # the file is published: a stale temp name does not undo that
+            os.unlink(self._temp)
 
     def __enter__(self) -> Self:
         return self
@@ -174,6 +205,22 @@ def _crc_of(path: str) -> str:
 def _info(name: str, found: os.stat_result) -> FileInfo:
     is_dir = S_ISDIR(found.st_mode)
     return FileInfo(name, is_dir, 0 if is_dir else found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def _exists(path: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+
+def _make_dirs(path: str, *, durable: bool) -> None:
+    missing = []
+    above = path
+    while not os.path.isdir(above) and above != os.path.dirname(above):
+        missing.append(above)
+        above = os.path.dirname(above)
+    os.makedirs(path, exist_ok=True)
+    if durable:
+        for folder in reversed(missing):
+            _sync_directory(os.path.dirname(folder))
 
 
 def _sync_directory(path: str) -> None:

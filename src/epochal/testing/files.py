@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Self
 
 from epochal.clock import Clock, SystemClock
-from epochal.files import AtomicFile, FileInfo, Files, join_url
+from epochal.files import AtomicFile, FileInfo, Files, checked_path, join_url
+from epochal.files.buffered import BufferedAtomicFile
 
 
 class MemoryFiles:
@@ -31,15 +30,18 @@ class MemoryFiles:
     def at(self, path: str) -> MemoryFiles:
         return MemoryFiles(self.tree, prefix=self._key(path), clock=self._clock)
 
-    def create_atomic(self, path: str, *, overwrite: bool = False) -> MemoryAtomicFile:
+    def create_atomic(self, path: str, *, overwrite: bool = False) -> BufferedAtomicFile:
+        key = self._key(path)
+
         def publish(data: bytes) -> None:
-            key = self._key(path)
-            if key in self.tree and not overwrite:
+            written = (data, self._clock.now_ms())
+            if overwrite:
+                self.tree[key] = written
+            elif self.tree.setdefault(key, written) is not written:  # one step: threads may race
                 raise FileExistsError(17, "File exists", join_url(self.url, path))
             self.tree.pop(_crc_of(key), None)
-            self.tree[key] = (data, self._clock.now_ms())
 
-        return MemoryAtomicFile(publish)
+        return BufferedAtomicFile(publish)
 
     def create(self, path: str, data: bytes) -> None:
         with self.create_atomic(path) as out:
@@ -68,7 +70,8 @@ class MemoryFiles:
     def list(self, path: str = "") -> list[FileInfo]:
         found: dict[str, FileInfo] = {}
         start = self._start(path)
-        for key, (data, modified_ms) in self.tree.items():
+        self._refuse_a_file(path)
+        for key, (data, modified_ms) in list(self.tree.items()):
             if key.startswith(start):
                 name, slash, _ = key[len(start) :].partition("/")
                 found[name] = (
@@ -80,6 +83,7 @@ class MemoryFiles:
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
         root, start = self._start(""), self._start(path)
+        self._refuse_a_file(path)
         for key in sorted(self.tree):
             if key.startswith(start):
                 data, modified_ms = self.tree[key]
@@ -100,46 +104,18 @@ class MemoryFiles:
         start = self._start(path)
         for key in [key for key in self.tree if key.startswith(start)]:
             del self.tree[key]
+        self.delete(path)
+
+    def _refuse_a_file(self, path: str) -> None:
+        if self._key(path) in self.tree:
+            raise NotADirectoryError(20, "Not a directory", join_url(self.url, path))
 
     def _key(self, path: str) -> str:
-        return "/".join(part for part in (self._prefix, path) if part)
+        return "/".join(part for part in (self._prefix, checked_path(self.url, path)) if part)
 
     def _start(self, path: str) -> str:
         key = self._key(path)
         return f"{key}/" if key else ""
-
-
-class MemoryAtomicFile:
-    """Collects what is written and hands it over on close."""
-
-    def __init__(self, publish: Callable[[bytes], None]) -> None:
-        self._publish: Callable[[bytes], None] | None = publish
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._parts.append(bytes(data))
-
-    def close(self) -> None:
-        publish, self._publish = self._publish, None
-        if publish is not None:
-            publish(b"".join(self._parts))
-
-    def cancel(self) -> None:
-        self._publish = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.cancel()
 
 
 class Crash(BaseException):
@@ -168,7 +144,7 @@ class FaultyFiles:
         def publish(data: bytes) -> None:
             (self.replace if overwrite else self.create)(path, data)
 
-        return MemoryAtomicFile(publish)
+        return BufferedAtomicFile(publish)
 
     def create(self, path: str, data: bytes) -> None:
         self._before("create", self._full(path))

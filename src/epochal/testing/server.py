@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -54,10 +55,8 @@ class Server:
 
     def stop(self) -> None:
         """Kill the server and its watcher, and wait until it is gone."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -1,0 +1,43 @@
+"""A file collected in memory and published whole, for storage that has no half-written files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+
+class BufferedAtomicFile:
+    """Hands everything written to `publish`, once, on close."""
+
+    def __init__(self, publish: Callable[[bytes], None]) -> None:
+        self._publish: Callable[[bytes], None] | None = publish
+        self._content = bytearray()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._publish is None:
+            raise ValueError("write to a closed file")
+        self._content += data
+
+    def close(self) -> None:
+        publish, self._publish = self._publish, None
+        if publish is not None:
+            publish(bytes(self._content))
+
+    def cancel(self) -> None:
+        self._publish = None
+        self._content.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.cancel()

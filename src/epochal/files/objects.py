@@ -1,0 +1,317 @@
+"""Object stores: S3, Google Cloud Storage and Azure, through obstore.
+
+`create` is one conditional put, decided by the store; nothing is renamed. What it guarantees: each
+put carries a token of its own as metadata, so when an answer was lost (a timeout, a 5xx after
+which the request was sent again) the object itself tells who wrote it. A writer is told "exists"
+only when the object there is not its own, is told "written" only when it is, and gets a
+StorageError when the store cannot be asked; then the object may or may not be there.
+
+Directories are implied by keys. Hadoop's S3A leaves empty objects named `DIR/` behind as markers;
+they are not files and no listing here shows them. Paths in a URL are keys as they stand: nothing
+is unescaped, as in Hadoop. Credentials, region and endpoint come from the environment variables
+each cloud's own tools read (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS,
+AZURE_STORAGE_ACCOUNT_KEY, …).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from epochal.errors import OptionError, StorageError
+from epochal.files import FileInfo, checked_path, join_url
+from epochal.files.buffered import BufferedAtomicFile
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    Store = AzureStore | GCSStore | S3Store
+
+WRITER_KEY = "epochalwriter"
+CREATE_TRIES = 5
+CREATE_PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLocation:
+    """What a URL of an object store names."""
+
+    cloud: str
+    """`s3`, `gs` or `az`."""
+
+    container: str
+    prefix: str
+    account: str | None = None
+    """Azure's storage account, where the URL names it."""
+
+    endpoint: str | None = None
+    """Azure's blob endpoint, where the URL names a cloud other than the public one."""
+
+
+def parse_location(location: str) -> ObjectLocation:
+    """Take apart a URL as Hadoop and Spark write it."""
+    scheme, _, rest = location.partition("://")
+    authority, _, path = rest.partition("/")
+    prefix = path.strip("/")
+    if not authority:
+        raise OptionError(f"{location}: names no bucket. Write it as {scheme}://BUCKET/PATH.")
+    match scheme.lower():
+        case "s3" | "s3a" | "s3n":
+            return ObjectLocation("s3", authority, prefix)
+        case "gs" | "gcs":
+            return ObjectLocation("gs", authority, prefix)
+    container, at, host = authority.partition("@")
+    if not at:
+        return ObjectLocation("az", container, prefix)
+    account, dot, domain = host.partition(".")
+    if not container or not account or not dot:
+        raise OptionError(
+            f"{location}: not an Azure location. Write it as "
+            f"{scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH."
+        )
+    suffix = domain.removeprefix("dfs.").removeprefix("blob.")
+    # obstore knows the public cloud's endpoint; naming it here would override an emulator's.
+    endpoint = None if suffix == "core.windows.net" else f"https://{account}.blob.{suffix}"
+    return ObjectLocation("az", container, prefix, account, endpoint)
+
+
+def open_object_store(location: str) -> ObjectFiles:
+    """Open the bucket or container `location` names, rooted at its path."""
+    parsed = parse_location(location)
+    return ObjectFiles(_store(location, parsed), location.rstrip("/"), parsed.prefix)
+
+
+def _store(location: str, parsed: ObjectLocation) -> Store:
+    try:
+        from obstore import exceptions, store
+    except ImportError:
+        raise OptionError(
+            f"{location}: object stores need obstore. `pip install 'epochal[objectstore]'`."
+        ) from None
+    # A request may carry a whole state snapshot, so its time is long; silence is not.
+    client: Any = {
+        "allow_http": True,  # for endpoints given as http://; the clouds' own are https
+        "connect_timeout": timedelta(seconds=10),
+        "read_timeout": timedelta(seconds=60),
+        "timeout": timedelta(seconds=600),
+    }
+    retry: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
+    try:
+        match parsed.cloud:
+            case "s3":
+                return store.S3Store(parsed.container, client_options=client, retry_config=retry)
+            case "gs":
+                return store.GCSStore(parsed.container, client_options=client, retry_config=retry)
+        config: Any = {}
+        if parsed.account is not None:
+            config["account_name"] = parsed.account
+        if parsed.endpoint is not None:
+            config["endpoint"] = parsed.endpoint
+        return store.AzureStore(
+            parsed.container, config=config, client_options=client, retry_config=retry
+        )
+    except (exceptions.BaseError, ValueError) as error:
+        raise OptionError(f"{location}: cannot be opened: {_first_line(error)}") from error
+
+
+class ObjectFiles:
+    """Files whose keys in one bucket start with a prefix."""
+
+    def __init__(self, store: Store, url: str, prefix: str) -> None:
+        self._store, self._url, self._prefix = store, url, prefix
+
+    def __repr__(self) -> str:
+        return f"ObjectFiles({self._url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_object_store, (self._url,)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def at(self, path: str) -> ObjectFiles:
+        return ObjectFiles(self._store, join_url(self._url, path), self._key(path))
+
+    def create_atomic(self, path: str, *, overwrite: bool = False) -> BufferedAtomicFile:
+        self._key(path)
+        publish = self.replace if overwrite else self.create
+        return BufferedAtomicFile(lambda data: publish(path, data))
+
+    def create(self, path: str, data: bytes) -> None:
+        from obstore import exceptions, put
+
+        key, token, url = self._key(path), uuid.uuid4().hex, self._full(path)
+        for left in reversed(range(CREATE_TRIES)):
+            try:
+                with _translated(url):
+                    put(
+                        self._store,
+                        key,
+                        data,
+                        attributes={WRITER_KEY: token},
+                        mode="create",
+                        use_multipart=False,
+                    )
+                return
+            except (FileExistsError, StorageError) as error:
+                # A 409 says "exists" of an object that is not there, after a racing delete; an
+                # answer lost on the way says nothing. Ask the object.
+                if isinstance(error.__cause__, exceptions.NotSupportedError):
+                    raise
+                writer = self._writer(key, url)
+                if writer == token:
+                    return
+                if writer is not None:
+                    raise FileExistsError(17, "File exists", url) from None
+                if left == 0:
+                    raise
+                time.sleep(CREATE_PAUSE_SECONDS)
+
+    def replace(self, path: str, data: bytes) -> None:
+        from obstore import put
+
+        with _translated(self._full(path)):
+            put(self._store, self._key(path), data, use_multipart=False)
+
+    def read(self, path: str) -> bytes:
+        from obstore import get
+
+        with _translated(self._full(path)):
+            return bytes(get(self._store, self._key(path)).bytes())
+
+    def info(self, path: str) -> FileInfo | None:
+        key = self._key(path)
+        name = key.rpartition("/")[2]
+        file = self._head(path)
+        if file is not None:
+            return _info(name, file)
+        folders, files = self._children(path)
+        return FileInfo(name, True, 0, 0) if folders or files else None
+
+    def list(self, path: str = "") -> list[FileInfo]:
+        folders, files = self._children(path)
+        if not folders and not files:
+            self._refuse_a_file(path)
+        found = {name: FileInfo(name, True, 0, 0) for name in map(_name, folders)}
+        found |= {_name(file["path"]): _info(_name(file["path"]), file) for file in files}
+        return [found[name] for name in sorted(found)]
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
+        found = sorted(self._below(path), key=lambda file: file["path"])
+        if not found:
+            self._refuse_a_file(path)
+        start = len(self._prefix) + 1 if self._prefix else 0
+        for file in found:
+            below = file["path"][start:]
+            # Without its slash, a directory marker looks like an empty file: only asking tells.
+            if file["size"] > 0 or self._head(below) is not None:
+                yield below, _info(_name(below), file)
+
+    def make_dirs(self, path: str = "") -> None:
+        self._key(path)
+
+    def delete(self, path: str) -> None:
+        self._delete(path, [self._key(path)])
+
+    def delete_tree(self, path: str = "") -> None:
+        keys = [file["path"] for file in self._below(path)]
+        self._delete(path, [*keys, self._key(path)] if self._key(path) else keys)
+
+    def _delete(self, path: str, keys: Sequence[str]) -> None:
+        from obstore import delete
+
+        # One by one where the store has no bulk call; either way what is gone is no error.
+        with _translated(self._full(path)):
+            try:
+                delete(self._store, keys)
+            except FileNotFoundError:
+                for key in keys:
+                    try:
+                        delete(self._store, key)
+                    except FileNotFoundError:
+                        continue
+
+    def _writer(self, key: str, url: str) -> str | None:
+        """The token of whoever created `key`; empty if it carries none, None if it is not there."""
+        from obstore import get
+
+        try:
+            with _translated(url):
+                found = get(self._store, key, options={"head": True})
+        except FileNotFoundError:
+            return None
+        return str(found.attributes.get(WRITER_KEY, ""))
+
+    def _head(self, path: str) -> ObjectMeta | None:
+        from obstore import head
+
+        if not self._key(path):
+            return None
+        try:
+            with _translated(self._full(path)):
+                return head(self._store, self._key(path))
+        except FileNotFoundError:
+            return None
+
+    def _children(self, path: str) -> tuple[Sequence[str], Sequence[ObjectMeta]]:
+        from obstore import list_with_delimiter
+
+        with _translated(self._full(path), listing=True):
+            found = list_with_delimiter(self._store, self._key(path) or None)
+        return found["common_prefixes"], found["objects"]
+
+    def _below(self, path: str) -> Sequence[ObjectMeta]:
+        from obstore import list as list_objects
+
+        with _translated(self._full(path), listing=True):
+            pages = list_objects(self._store, self._key(path) or None, chunk_size=1000)
+            return [file for page in pages for file in page]
+
+    def _refuse_a_file(self, path: str) -> None:
+        if self._head(path) is not None:
+            raise NotADirectoryError(20, "Not a directory", self._full(path))
+
+    def _key(self, path: str) -> str:
+        below = checked_path(self._url, path)
+        return f"{self._prefix}/{below}" if self._prefix and below else self._prefix or below
+
+    def _full(self, path: str) -> str:
+        return join_url(self._url, path)
+
+
+@contextmanager
+def _translated(url: str, *, listing: bool = False) -> Iterator[None]:
+    from obstore import exceptions
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        # No single object is asked for by a listing, nor missed by a put: the bucket is missing.
+        if listing or "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+            raise StorageError(url, "the bucket or container does not exist.") from error
+        raise FileNotFoundError(2, "No such file", url) from error
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+        raise FileExistsError(17, "File exists", url) from error
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+        raise PermissionError(13, f"Not allowed: {_first_line(error)}", url) from error
+    except (exceptions.BaseError, ValueError, OSError) as error:
+        raise StorageError(url, _first_line(error)) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0][:500]
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+def _info(name: str, file: ObjectMeta) -> FileInfo:
+    return FileInfo(name, False, file["size"], int(file["last_modified"].timestamp() * 1000))

@@ -1,0 +1,206 @@
+"""HDFS over WebHDFS: plain HTTP, so it works wherever Python does and needs no native library.
+
+A file is written under a temporary name and renamed; the NameNode decides the rename in one step,
+so of racing writers of a name one wins. No rename is simply sent twice: when its answer is lost,
+the temporary name tells what happened, because only its owner's rename can have taken it away.
+
+`webhdfs://HOST:PORT/PATH` and `swebhdfs://…` (TLS) name the NameNode's web port. `hdfs://` names
+its RPC port, which does not speak HTTP; the web address is then what the environment variable
+EPOCHAL_WEBHDFS says, or else the same host with port 9870. For a nameservice with several
+NameNodes give all of them, with commas between, in the URL or in EPOCHAL_WEBHDFS: one that is
+standby or does not answer is passed over. The user is HADOOP_USER_NAME or the one of this process;
+a delegation token, on a secure cluster, is HADOOP_TOKEN.
+"""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import os
+import posixpath
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from epochal.errors import LostAnswerError, OptionError
+from epochal.files import FileInfo, checked_path, join_url
+from epochal.files.buffered import BufferedAtomicFile
+from epochal.files.namenode import NameNodes
+
+DEFAULT_PORTS = {"http": 9870, "https": 9871}
+
+
+def open_webhdfs(location: str) -> WebHdfsFiles:
+    """Open the HDFS `location` names, rooted at its path."""
+    scheme, _, rest = location.partition("://")
+    authority, _, path = rest.partition("/")
+    listed = authority
+    if scheme.lower() == "hdfs":
+        configured = os.environ.get("EPOCHAL_WEBHDFS")
+        listed = configured or ",".join(name.partition(":")[0] for name in authority.split(","))
+    protocol = "https" if scheme.lower() == "swebhdfs" else "http"
+    addresses = tuple(_address(location, name, protocol) for name in listed.split(","))
+    namenodes = NameNodes(protocol, addresses, _identity())
+    return WebHdfsFiles(namenodes, location.rstrip("/"), "/" + path.strip("/"))
+
+
+def _address(location: str, name: str, protocol: str) -> tuple[str, int]:
+    host, _, port = name.strip().partition(":")
+    if not host or not (port.isdigit() or port == ""):
+        raise OptionError(
+            f"{location}: {name!r} is not HOST:PORT of a NameNode's web server. For hdfs:// URLs "
+            f"set EPOCHAL_WEBHDFS to it, with commas between several."
+        )
+    return host, int(port) if port else DEFAULT_PORTS[protocol]
+
+
+def _identity() -> dict[str, str]:
+    token = os.environ.get("HADOOP_TOKEN")
+    if token:
+        return {"delegation": token}
+    return {"user.name": os.environ.get("HADOOP_USER_NAME") or getpass.getuser()}
+
+
+class WebHdfsFiles:
+    """Files below a directory of an HDFS."""
+
+    def __init__(self, namenodes: NameNodes, url: str, root: str) -> None:
+        self._namenodes, self._url, self._root = namenodes, url, root
+
+    def __repr__(self) -> str:
+        return f"WebHdfsFiles({self._url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_webhdfs, (self._url,)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def at(self, path: str) -> WebHdfsFiles:
+        return WebHdfsFiles(self._namenodes, self._full(path), self._path(path))
+
+    def create_atomic(self, path: str, *, overwrite: bool = False) -> BufferedAtomicFile:
+        self._path(path)
+        publish = self.replace if overwrite else self.create
+        return BufferedAtomicFile(lambda data: publish(path, data))
+
+    def create(self, path: str, data: bytes) -> None:
+        self._write(path, data, "NONE")
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._write(path, data, "OVERWRITE")
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self._namenodes.open(self._path(path), self._full(path))
+        except FileNotFoundError:
+            found = self.info(path)
+            if found is not None and found.is_dir:
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", self._full(path)) from None
+            raise
+
+    def info(self, path: str) -> FileInfo | None:
+        full = self._path(path)
+        try:
+            found = self._namenodes.call("GET", full, "GETFILESTATUS", self._full(path))
+        except FileNotFoundError:
+            return None
+        return _info(posixpath.basename(full), found["FileStatus"])
+
+    def list(self, path: str = "") -> list[FileInfo]:
+        names: list[FileInfo] = []
+        after = ""
+        while True:
+            try:
+                page = self._namenodes.call(
+                    "GET",
+                    self._path(path),
+                    "LISTSTATUS_BATCH",
+                    self._full(path),
+                    startAfter=after,
+                )["DirectoryListing"]
+            except FileNotFoundError:
+                return []
+            batch = page["partialListing"]["FileStatuses"]["FileStatus"]
+            if len(batch) == 1 and batch[0]["pathSuffix"] == "":
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", self._full(path))
+            names += [_info(status["pathSuffix"], status) for status in batch]
+            if not batch or page["remainingEntries"] == 0:
+                return sorted(names, key=lambda info: info.name)
+            after = batch[-1]["pathSuffix"]
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
+        # With its slash a directory sorts among the files as the paths below it do.
+        for info in sorted(self.list(path), key=lambda info: info.name + "/" * info.is_dir):
+            below = join_url(path, info.name) if path else info.name
+            if info.is_dir:
+                yield from self.walk(below)
+            else:
+                yield below, info
+
+    def make_dirs(self, path: str = "") -> None:
+        self._namenodes.call("PUT", self._path(path), "MKDIRS", self._full(path))
+
+    def delete(self, path: str) -> None:
+        self._delete(path, recursive="false")
+
+    def delete_tree(self, path: str = "") -> None:
+        self._delete(path, recursive="true")
+
+    def _delete(self, path: str, *, recursive: str) -> None:
+        try:
+            self._namenodes.call(
+                "DELETE", self._path(path), "DELETE", self._full(path), recursive=recursive
+            )
+        except FileNotFoundError:
+            return
+
+    def _write(self, path: str, data: bytes, options: str) -> None:
+        folder, name = posixpath.split(self._path(path))
+        temp = posixpath.join(folder, f".{name}.{uuid.uuid4()}.tmp")
+        url = self._full(path)
+        try:
+            self._namenodes.upload(temp, data, url)
+            self._rename(temp, self._path(path), options, url)
+        except BaseException:
+            self._drop(temp, url)
+            raise
+
+    def _rename(self, temp: str, target: str, options: str, url: str) -> None:
+        lost = False
+        for last in (False, False, True):
+            try:
+                self._namenodes.call(
+                    *("PUT", temp, "RENAME", url),
+                    repeatable=False,
+                    destination=target,
+                    renameoptions=options,
+                )
+                return
+            except FileNotFoundError:
+                if lost:
+                    return  # the rename whose answer was lost took the temporary name away
+                raise
+            except LostAnswerError:
+                if last:
+                    raise
+                lost = True
+
+    def _drop(self, temp: str, url: str) -> None:
+        """Remove a temporary file; one that cannot be removed is hidden and harms nothing."""
+        try:
+            self._namenodes.call("DELETE", temp, "DELETE", url, rounds=1)
+        except Exception:  # noqa: BLE001 - the error that led here is the one to report
+            return
+
+    def _path(self, path: str) -> str:
+        return posixpath.join(self._root, checked_path(self._url, path)).rstrip("/") or "/"
+
+    def _full(self, path: str) -> str:
+        return join_url(self._url, path)
+
+
+def _info(name: str, status: dict[str, Any]) -> FileInfo:
+    is_dir = status["type"] == "DIRECTORY"
+    return FileInfo(name, is_dir, 0 if is_dir else status["length"], status["modificationTime"])

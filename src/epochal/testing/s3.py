@@ -1,0 +1,64 @@
+"""A real S3 server on loopback: S3Proxy, keeping its objects in files.
+
+Its conditional put ends in a hard link, so of two racing writers one is refused, as on S3; moto's
+server checks and then writes, and lets both win now and then.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from epochal.testing.jars import classpath, find_java
+from epochal.testing.server import Server, accepts, free_port
+
+S3PROXY = "org.gaul:s3proxy:4.1.0"
+START_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class S3:
+    """Where a running S3 server answers, and who may ask."""
+
+    endpoint: str
+    bucket: str
+    access_key: str
+    secret_key: str
+
+    def environment(self) -> dict[str, str]:
+        """What a client of it needs in its environment."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": "us-east-1",
+        }
+
+
+@contextmanager
+def running_s3(bucket: str = "epochal") -> Iterator[S3]:
+    """Start a server with one empty bucket, and end it and its objects with the block."""
+    with tempfile.TemporaryDirectory(prefix="epochal-s3-") as folder:
+        port = free_port()
+        s3 = S3(f"http://127.0.0.1:{port}", bucket, "access", "secret")
+        Path(folder, "data", bucket).mkdir(parents=True)
+        settings = Path(folder, "s3proxy.conf")
+        settings.write_text(
+            f"s3proxy.endpoint={s3.endpoint}\n"
+            f"s3proxy.authorization=aws-v2-or-v4\n"
+            f"s3proxy.identity={s3.access_key}\n"
+            f"s3proxy.credential={s3.secret_key}\n"
+            f"jclouds.provider=filesystem\n"
+            f"jclouds.filesystem.basedir={folder}/data\n",
+            encoding="utf-8",
+        )
+        command = [
+            *(find_java(), "-Xmx256m", "-DLOG_LEVEL=warn", "-cp", classpath(S3PROXY)),
+            *("org.gaul.s3proxy.Main", "--properties", str(settings)),
+        ]
+        with Server("S3Proxy", command, log=Path(folder, "s3proxy.log")) as server:
+            server.wait_until(lambda: accepts("127.0.0.1", port), seconds=START_SECONDS)
+            yield s3
