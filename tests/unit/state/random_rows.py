@@ -1,7 +1,13 @@
-"""Random schemas and values that fit them, for the property tests of the state formats."""
+"""Random schemas and values that fit them, for the property tests of the state formats.
+
+Drawn from a seeded `random.Random` and not value by value from Hypothesis: a nested schema with its
+rows takes hundreds of draws, and what matters here is to see many of them.
+"""
 
 from __future__ import annotations
 
+import struct
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -20,6 +26,8 @@ from epochal.state.types import (
     StructType,
 )
 from epochal.state.values import CalendarInterval, TimestampNanos, Variant, decimal_of
+
+Table = tuple[StructType, list[tuple[Any, ...]]]
 
 ATOMIC_NAMES = (
     "void",
@@ -42,102 +50,87 @@ ATOMIC_NAMES = (
     "timestamp_ntz(7)",
     "variant",
 )
-
-
-def int_of(bits: int) -> st.SearchStrategy[int]:
-    edge = 1 << (bits - 1)
-    return st.one_of(
-        st.integers(-edge, edge - 1), st.sampled_from([0, 1, -1, -edge, edge - 1, 256, 65536])
-    ).filter(lambda value: -edge <= value < edge)
-
-
-def decimals() -> st.SearchStrategy[DataType]:
-    precisions = st.integers(1, 38)
-    return precisions.flatmap(
-        lambda precision: st.integers(0, precision).map(lambda scale: DecimalType(precision, scale))
-    )
-
-
-def leaf_types() -> st.SearchStrategy[DataType]:
-    return st.one_of(
-        st.sampled_from(ATOMIC_NAMES).map(AtomicType),
-        st.sampled_from([StringType(), StringType("varchar(9)"), StringType("char(3)")]),
-        decimals(),
-        st.just(SpatialType("geometry(OGC:CRS84)")),
-    )
-
-
-def _nested(inner: st.SearchStrategy[DataType]) -> st.SearchStrategy[DataType]:
-    keys = inner.filter(lambda data_type: data_type != AtomicType("void"))
-    return st.one_of(
-        inner.map(ArrayType),
-        st.builds(MapType, keys, inner),
-        st.lists(inner, max_size=4).map(struct_of),
-    )
-
-
-def data_types(max_leaves: int = 5) -> st.SearchStrategy[DataType]:
-    return st.recursive(leaf_types(), _nested, max_leaves=max_leaves)
+ALPHABET = "abcXYZ 09_éßλ中文🙂\x00"
 
 
 def struct_of(types: list[DataType]) -> StructType:
     return StructType(tuple(StructField(f"c{i}", each) for i, each in enumerate(types)))
 
 
-def schemas(max_fields: int = 6) -> st.SearchStrategy[StructType]:
-    return st.lists(data_types(), max_size=max_fields).map(struct_of)
+def tables(max_rows: int = 6) -> st.SearchStrategy[Table]:
+    """A schema and a few rows of it."""
+    return st.integers(0, 1 << 48).map(lambda seed: random_table(Random(seed), max_rows))
 
 
-def values_of(layout: Layout) -> st.SearchStrategy[Any]:
-    return st.one_of(st.none(), present(layout)) if layout.kind is not Kind.VOID else st.none()
+def random_table(rng: Random, max_rows: int) -> Table:
+    schema = struct_of([random_type(rng, 2) for _ in range(rng.randrange(7))])
+    return schema, [present(rng, schema.layout) for _ in range(rng.randint(1, max_rows))]
 
 
-def present(layout: Layout) -> st.SearchStrategy[Any]:
-    """Values of the layout that are not null."""
+def random_type(rng: Random, depth: int) -> DataType:
+    if depth and rng.random() < 0.35:
+        match rng.randrange(3):
+            case 0:
+                return ArrayType(random_type(rng, depth - 1))
+            case 1:
+                key = random_type(rng, depth - 1)
+                key = StringType() if key == AtomicType("void") else key
+                return MapType(key, random_type(rng, depth - 1))
+            case _:
+                return struct_of([random_type(rng, depth - 1) for _ in range(rng.randrange(4))])
+    precision = rng.randint(1, 38)
+    others: list[DataType] = [
+        StringType(),
+        StringType("varchar(9)"),
+        DecimalType(precision, rng.randint(0, precision)),
+        SpatialType("geometry(OGC:CRS84)"),
+    ]
+    return rng.choice([*map(AtomicType, ATOMIC_NAMES), *others, *others])
+
+
+def value_of(rng: Random, layout: Layout) -> Any:
+    return None if layout.kind is Kind.VOID or rng.random() < 0.2 else present(rng, layout)
+
+
+def random_int(rng: Random, bits: int) -> int:
+    edge = 1 << (bits - 1)
+    pick = rng.choice([0, 1, -1, -edge, edge - 1, rng.randint(-edge, edge - 1), rng.randrange(256)])
+    return max(-edge, min(edge - 1, pick))
+
+
+def present(rng: Random, layout: Layout) -> Any:
+    """A value of the layout that is not null."""
     match layout.kind:
         case Kind.BOOLEAN:
-            return st.booleans()
-        case Kind.BYTE:
-            return int_of(8)
-        case Kind.SHORT:
-            return int_of(16)
-        case Kind.INT:
-            return int_of(32)
-        case Kind.LONG:
-            return int_of(64)
+            return rng.random() < 0.5
+        case Kind.BYTE | Kind.SHORT | Kind.INT | Kind.LONG:
+            bits = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64}[layout.kind]
+            return random_int(rng, bits)
         case Kind.FLOAT:
-            return st.floats(width=32, allow_nan=False)
+            number = rng.choice([0.0, -0.0, 1.5, float("inf"), rng.uniform(-1e30, 1e30)])
+            return struct.unpack("<f", struct.pack("<f", number))[0]
         case Kind.DOUBLE:
-            return st.floats(allow_nan=False)
+            return rng.choice([0.0, -0.0, 2.0, float("-inf"), rng.uniform(-1e300, 1e300)])
         case Kind.SMALL_DECIMAL | Kind.BIG_DECIMAL:
             bound = 10**layout.precision - 1
-            edges = st.sampled_from([0, 1, -1, bound, -bound, bound // 2])
-            return st.one_of(st.integers(-bound, bound), edges).map(
-                lambda unscaled: decimal_of(unscaled, layout.scale)
-            )
+            edges = [0, -1, bound, -bound, 1 << 63, rng.randint(-bound, bound), rng.randrange(1000)]
+            return decimal_of(max(-bound, min(bound, rng.choice(edges))), layout.scale)
         case Kind.STRING:
-            return st.text(st.characters(codec="utf-8"), max_size=20)
+            return "".join(rng.choices(ALPHABET, k=rng.randrange(20)))
         case Kind.BINARY:
-            return st.binary(max_size=20)
+            return rng.randbytes(rng.randrange(20))
         case Kind.INTERVAL:
-            return st.builds(CalendarInterval, int_of(32), int_of(32), int_of(64))
+            return CalendarInterval(random_int(rng, 32), random_int(rng, 32), random_int(rng, 64))
         case Kind.NANOS:
-            return st.builds(TimestampNanos, int_of(64), st.integers(0, 999))
+            return TimestampNanos(random_int(rng, 64), rng.randrange(1000))
         case Kind.VARIANT:
-            return st.builds(Variant, st.binary(max_size=9), st.binary(max_size=9))
+            return Variant(rng.randbytes(rng.randrange(9)), rng.randbytes(rng.randrange(9)))
         case Kind.ARRAY:
-            return st.lists(values_of(layout.children[0]), max_size=5)
+            count = rng.choice([0, 1, 2, 5, 5, 70])
+            return [value_of(rng, layout.children[0]) for _ in range(count)]
         case Kind.MAP:
             key, value = layout.children
-            return st.lists(st.tuples(present(key), values_of(value)), max_size=4)
+            return [(present(rng, key), value_of(rng, value)) for _ in range(rng.randrange(4))]
         case Kind.STRUCT:
-            return st.tuples(*(values_of(child) for child in layout.children))
+            return tuple(value_of(rng, child) for child in layout.children)
     raise AssertionError(layout.kind)
-
-
-@st.composite
-def tables(draw: st.DrawFn, max_rows: int = 6) -> tuple[StructType, list[tuple[Any, ...]]]:
-    """A schema and a few rows of it."""
-    schema = draw(schemas())
-    rows = draw(st.lists(present(schema.layout), min_size=1, max_size=max_rows))
-    return schema, rows
