@@ -97,20 +97,23 @@ def _rewritten(
     for path in surveyed.tree.infos:
         if _OPERATOR_METADATA.fullmatch(path):
             raw = surveyed.files.read(path)
-            entry = OPERATOR_FORMAT.deserialize(raw, join_url(surveyed.url, path))
-            stores = tuple(
-                replace(
-                    store,
-                    schema_file_paths=tuple(
-                        _schema_path(each, target) for each in store.schema_file_paths
-                    ),
-                )
-                for store in entry.stores
-            )
-            yield path, OPERATOR_FORMAT.serialize(replace(entry, stores=stores))
+            yield path, follow_schema_paths(raw, join_url(surveyed.url, path), target)
     if moved:
         for source in surveyed.tree.names(SOURCES):
             yield from _moved_source(surveyed, f"{SOURCES}/{source}", moved)
+
+
+def follow_schema_paths(raw: bytes, url: str, target: Files) -> bytes:
+    """Operator metadata whose schema files are looked for below `target`."""
+    entry = OPERATOR_FORMAT.deserialize(raw, url)
+    stores = tuple(
+        replace(
+            store,
+            schema_file_paths=tuple(_schema_path(each, target) for each in store.schema_file_paths),
+        )
+        for store in entry.stores
+    )
+    return OPERATOR_FORMAT.serialize(replace(entry, stores=stores))
 
 
 def _schema_path(path: str, target: Files) -> str:

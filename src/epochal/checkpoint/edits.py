@@ -98,6 +98,8 @@ class Plan:
     warnings: tuple[str, ...] = ()
     watches: tuple[Watch, ...] = ()
     roots: Mapping[str, str] = field(default_factory=dict)
+    emptied: tuple[str, ...] = ()
+    """Directories of the checkpoint to remove once the changes have emptied them."""
 
     @property
     def counts(self) -> str:

@@ -36,9 +36,10 @@ from epochal.checkpoint.edits import (
     Plan,
     check_plan,
     crc_of,
+    read_tree,
 )
 from epochal.checkpoint.layout import METADATA
-from epochal.checkpoint.packs import PackReader, PackWriter, digest
+from epochal.checkpoint.packs import STAGE_DIRECTORY, PackReader, PackWriter, Stage, digest
 from epochal.checkpoint.records import (
     FORMAT_VERSION,
     JournalEntry,
@@ -57,26 +58,10 @@ from epochal.errors import EditError
 from epochal.files import Files, join_url, open_files
 
 JOURNAL_DIRECTORY: Final = f"{TOOLS_DIRECTORY}/journal"
-STAGE_DIRECTORY: Final = f"{TOOLS_DIRECTORY}/stage"
 NOTICE: Final = "unfinished edit"
 """The key in `metadata` where the id should be, while an edit is under way."""
 
 Progress = Callable[[int, int], None]
-
-
-class Stage:
-    """A place for content too large to hold in a plan; emptied when the edit is done."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._count = 0
-
-    def put(self, content: bytes) -> Elsewhere:
-        """Keep `content` on the checkpoint's storage until the plan that names it is done."""
-        path = f"{STAGE_DIRECTORY}/{self._count:06d}"
-        self._count += 1
-        self._files.create(path, content)
-        return Elsewhere("", path, len(content))
 
 
 class Journal:
@@ -164,9 +149,9 @@ class Journal:
             self._restore(record, change, backups, is_made)
             steps.one_more()
         for root, directory in reversed(record.made_directories):
-            files = self._root(record, root)
-            if files.info(directory) is not None and not files.list(directory):
-                files.delete_tree(directory)
+            _remove_if_empty(self._root(record, root), directory)
+        for directory in record.emptied:
+            self._files.make_dirs(directory)
         if record.gate is not None:
             self._restore(record, record.gate, backups, is_made=True)
         self._mark(entry.id, "undone")
@@ -215,6 +200,7 @@ class Journal:
             dict(plan.roots),
             list(plan.watches),
             self._directories_to_make(plan),
+            list(plan.emptied),
             changes,
             closed,
         )
@@ -275,6 +261,8 @@ class Journal:
             elif change.after is None:
                 self._root(record, change.root).delete(change.path)  # its crc may be left
             steps.one_more()
+        for directory in record.emptied:
+            _remove_if_empty(self._files, directory)
         if (gate := record.gate) is not None:
             if gate.after is None:
                 self._files.delete(METADATA)
@@ -342,7 +330,7 @@ class Journal:
                 if change.root == watch.root and change.path.startswith(prefix)
             }
             files = self._root(record, watch.root)
-            there = {info.name for info in files.list(watch.directory) if not info.hidden}
+            there = set(read_tree(files, watch.directory).names(watch.directory))
             for name in sorted((there ^ set(watch.names)) - touched):
                 event = "appeared" if name in there else "vanished"
                 raise EditError(
@@ -486,6 +474,11 @@ class _Steps:
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, self._total)
+
+
+def _remove_if_empty(files: Files, directory: str) -> None:
+    if files.info(directory) is not None and not any(True for _ in files.walk(directory)):
+        files.delete_tree(directory)
 
 
 def _ancestors(path: str) -> Iterator[str]:

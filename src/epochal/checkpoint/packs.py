@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from epochal.checkpoint.edits import TOOLS_DIRECTORY, Elsewhere
 from epochal.errors import MalformedFileError
 from epochal.files import AtomicFile, Files, join_url
 
+STAGE_DIRECTORY: Final = f"{TOOLS_DIRECTORY}/stage"
 PACK_BYTES: Final = 16 * 1024 * 1024
 NOWHERE: Final = -1
 
@@ -39,6 +41,21 @@ class Blob:
 def digest(content: bytes) -> Blob:
     """A blob that is kept nowhere, only recognised."""
     return Blob(len(content), _sha256(content))
+
+
+class Stage:
+    """A place for content too large to hold in a plan; emptied when the edit is done."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._count = 0
+
+    def put(self, content: bytes) -> Elsewhere:
+        """Keep `content` on the checkpoint's storage until the plan that names it is done."""
+        path = f"{STAGE_DIRECTORY}/{self._count:06d}"
+        self._count += 1
+        self._files.create(path, content)
+        return Elsewhere("", path, len(content))
 
 
 class PackWriter:

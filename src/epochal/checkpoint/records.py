@@ -68,6 +68,7 @@ class Record:
     roots: dict[str, str]
     watches: list[Watch]
     made_directories: list[tuple[str, str]]
+    emptied: list[str]
     changes: list[RecordedChange]
     gate: RecordedChange | None
     """The step of `metadata`, taken last; None if there is only one change."""

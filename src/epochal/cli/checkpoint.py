@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from epochal.checkpoint.views import BatchView, CheckpointView
 
 READING = "epochal.cli.checkpoint:reading"
+WRITING = "epochal.cli.checkpoint_edit:app"
 
 DEFAULT_LIMIT = 20
 
@@ -34,6 +35,12 @@ class CheckpointCommands(LazyGroup):
         "log": READING,
         "diff": READING,
         "verify": READING,
+        "rewind": WRITING,
+        "set-offsets": WRITING,
+        "repair": WRITING,
+        "copy": WRITING,
+        "migrate-offsets": WRITING,
+        "undo": WRITING,
     }
 
 

@@ -5,6 +5,7 @@ Every command plans, shows the plan, and changes nothing until `--execute`.
 
 from __future__ import annotations
 
+import uuid
 from typing import Annotated
 
 import typer
@@ -26,6 +27,7 @@ from epochal.cli.editing import (
     parse_moment,
     run_edit,
 )
+from epochal.cli.main import EXIT_FINDINGS
 from epochal.cli.output import print_json, print_line, print_table, progress, time_text
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, open_files
@@ -195,6 +197,62 @@ def migrate_offsets(
         settle_seconds=settle_seconds,
         even_if_busy=even_if_busy,
     )
+
+
+@app.command()
+def repair(
+    directory: Directory,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CODE", help="Mend only findings of this code; may be repeated."),
+    ] = None,
+    query_id: Annotated[
+        str | None,
+        typer.Option(metavar="UUID", help="The query's id, if `metadata` is lost; else a new one."),
+    ] = None,
+    rewind: Annotated[
+        bool,
+        typer.Option("--rewind", help="Drop committed batches where nothing else helps."),
+    ] = False,
+    execute: Execute = False,
+    as_json: Json = False,
+    settle_seconds: SettleSeconds = SETTLE_SECONDS,
+    even_if_busy: EvenIfBusy = False,
+) -> None:
+    """Mend what `verify` finds, as far as that is safe; say what is left and what would help.
+
+    Exit status 1 if findings are left that this command cannot mend.
+    """
+    from epochal.checkpoint.repair import Left, RepairOptions, plan_repair
+    from epochal.checkpoint.survey import survey
+    from epochal.checkpoint.verify import verify
+
+    files = open_files(directory)
+    options = RepairOptions(
+        query_id=query_id or str(uuid.uuid4()), codes=frozenset(code or ()), may_go_back=rewind
+    )
+    left: list[Left] = []
+
+    def plan() -> Plan:
+        found = plan_repair(survey(files), verify(files).findings, options)
+        left[:] = found.left
+        return found.plan
+
+    run_edit(
+        files,
+        "repair",
+        plan,
+        execute=execute,
+        as_json=as_json,
+        settle_seconds=settle_seconds,
+        even_if_busy=even_if_busy,
+        more=lambda: {"left": [{**each.finding.as_json(), "reason": each.reason} for each in left]},
+    )
+    if not as_json:
+        for each in left:
+            print_line(f"left: {each.finding.code} {each.finding.path}: {each.reason}")
+    if left:
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 @app.command()

@@ -55,8 +55,12 @@ def run_edit(
     as_json: bool,
     settle_seconds: float,
     even_if_busy: bool,
+    more: Callable[[], dict[str, object]] = dict,
 ) -> Applied | None:
-    """Show what a command would do, or do it; None after a dry run."""
+    """Show what a command would do, or do it; None after a dry run.
+
+    `more` adds to the JSON what else the command has found out while planning.
+    """
     unfinished = Journal(files).unfinished()
     if not execute and unfinished is not None:
         text = f"{unfinished.id} was interrupted and is {unfinished.state}"
@@ -66,7 +70,7 @@ def run_edit(
             print_line(f"{text}. Run the same command with --execute to finish it, or undo it.")
         return None
     if not execute:
-        show_plan(make_plan(), as_json=as_json)
+        _show_plan(make_plan(), more, as_json=as_json)
         return None
     planned: list[Plan] = []
 
@@ -76,14 +80,13 @@ def run_edit(
 
     with progress(command) as advance:
         applied = apply(files, command, plan, conditions(settle_seconds, even_if_busy), advance)
-    _show_outcome(command, applied, planned, as_json=as_json)
+    _show_outcome(command, applied, planned, more, as_json=as_json)
     return applied
 
 
-def show_plan(plan: Plan, *, as_json: bool) -> None:
-    """A dry run's answer: every change, and what to know before making it."""
+def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], *, as_json: bool) -> None:
     if as_json:
-        print_json(_as_json(plan, None))
+        print_json(_as_json(plan, None) | more())
         return
     print_line(f"{plan.summary}: {plan.counts}")
     _show_changes(plan.changes)
@@ -93,11 +96,19 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
         print_line("Nothing was changed. Run again with --execute to do it.")
 
 
-def _show_outcome(command: str, applied: Applied, planned: list[Plan], *, as_json: bool) -> None:
+def _show_outcome(
+    command: str,
+    applied: Applied,
+    planned: list[Plan],
+    more: Callable[[], dict[str, object]],
+    *,
+    as_json: bool,
+) -> None:
     entry = applied.entry
     if as_json:
         plan = planned[-1] if planned else Plan(command, "", ())
-        print_json(_as_json(plan, entry.id if entry else None, applied.finished_earlier))
+        done = _as_json(plan, entry.id if entry else None, applied.finished_earlier)
+        print_json(done | more())
         return
     if entry is None:
         print_line(f"{planned[-1].summary}: nothing to change")
