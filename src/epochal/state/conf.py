@@ -12,16 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from epochal.errors import OptionError
+from epochal.state.codecs import codec_name
 
 HDFS_PROVIDER_CLASS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-
-_CODEC_CLASSES = {
-    "org.apache.spark.io.LZ4CompressionCodec": "lz4",
-    "org.apache.spark.io.LZFCompressionCodec": "lzf",
-    "org.apache.spark.io.SnappyCompressionCodec": "snappy",
-    "org.apache.spark.io.ZStdCompressionCodec": "zstd",
-}
-_CODECS = frozenset(_CODEC_CLASSES.values())
 
 _TIME_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -80,11 +73,7 @@ class StateStoreConf:
                 f"min_versions_to_retain must be at least 1, not {self.min_versions_to_retain}: "
                 f"a batch that failed could not be run again."
             )
-        if self.compression_codec not in _CODECS:
-            raise OptionError(
-                f"{self.compression_codec!r} is not a codec of Spark's state files. Known: "
-                f"{', '.join(sorted(_CODECS))}."
-            )
+        object.__setattr__(self, "compression_codec", codec_name(self.compression_codec))
 
     @property
     def min_version_lag(self) -> int:
@@ -116,10 +105,6 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _codec(text: str) -> str:
-    return _CODEC_CLASSES.get(text, text.lower())
-
-
 def _milliseconds(text: str) -> int:
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
     if found is None or (found[2] and found[2] not in _TIME_UNITS_MS):
@@ -134,7 +119,7 @@ _KEYS: dict[str, tuple[str, Callable[[str], int | bool | str]]] = {
     "spark.sql.streaming.maxBatchesToRetainInMemory": ("max_versions_to_retain_in_memory", int),
     f"{_STATE}maintenanceInterval": ("maintenance_interval_ms", _milliseconds),
     f"{_STATE}providerClass": ("provider_class", str),
-    f"{_STATE}compression.codec": ("compression_codec", _codec),
+    f"{_STATE}compression.codec": ("compression_codec", str),
     f"{_STATE}checkpointFormatVersion": ("checkpoint_format_version", int),
     f"{_STATE}rowChecksum.enabled": ("row_checksum_enabled", _boolean),
     f"{_STATE}formatValidation.enabled": ("format_validation_enabled", _boolean),

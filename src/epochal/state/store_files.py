@@ -1,0 +1,152 @@
+"""Reads and writes the delta and snapshot files of one store. Decides nothing.
+
+Every row read is checked against the schema, not only the first as Spark does, so a file that was
+written for another schema is refused instead of read as garbage. Whatever replaces a file first
+removes the visible checksum that Spark 4.1 may have left beside it: 4.1 refuses a file whose
+checksum is stale, and accepts one that has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from epochal.errors import StateFormatError, StateLoadError
+from epochal.files import AtomicFile, FileInfo, Files, join_url
+from epochal.state.codecs import compress, decompress
+from epochal.state.conf import StateStoreConf
+from epochal.state.format import FileKind, Records, encode_records, scan_records
+from epochal.state.plan import checksum_name, delta_name, snapshot_name
+from epochal.state.rows import validate_row
+from epochal.state.spans import Flags, Spans
+from epochal.state.types import StructType
+from epochal.state.versions import Change
+
+_SLICED_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFiles:
+    """The directory of one store, and how its files are to be read."""
+
+    files: Files
+    key_schema: StructType
+    value_schema: StructType
+    conf: StateStoreConf
+    store: str
+    """The store, as messages name it."""
+
+    def names(self) -> list[str]:
+        """Every file of the store, hidden ones left out."""
+        return [info.name for info in self.files.list() if not info.is_dir and not info.hidden]
+
+    def delta_info(self, version: int) -> FileInfo | None:
+        """Size and time of a delta, which together tell one writing of it from another."""
+        return self.files.info(delta_name(version))
+
+    def read_snapshot(self, version: int) -> dict[bytes, bytes]:
+        """All rows of a snapshot."""
+        rows: dict[bytes, bytes] = {}
+        name = snapshot_name(version)
+        try:
+            data = self.files.read(name)
+        except FileNotFoundError:
+            raise StateLoadError(
+                self.store,
+                f"snapshot {join_url(self.files.url, name)} does not exist",
+                "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE",
+            ) from None
+        raw, records = self._records(data, FileKind.SNAPSHOT, name)
+        for keys, values, _ in _rows(raw, records):
+            rows.update(zip(keys, values, strict=True))
+        return rows
+
+    def apply_delta(self, version: int, changes: dict[bytes, bytes | None]) -> None:
+        """Add what a delta says to `changes`, None for a removed key."""
+        name = delta_name(version)
+        try:
+            data = self.files.read(name)
+        except FileNotFoundError:
+            raise StateLoadError(
+                self.store,
+                f"delta {join_url(self.files.url, name)} does not exist",
+                "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS",
+            ) from None
+        self.apply_bytes(data, name, changes)
+
+    def apply_bytes(self, data: bytes, name: str, changes: dict[bytes, bytes | None]) -> None:
+        """Add to `changes` what a delta says that was read already."""
+        raw, records = self._records(data, FileKind.DELTA, name)
+        for keys, values, deleted in _rows(raw, records):
+            if not deleted.any():
+                changes.update(zip(keys, values, strict=True))
+                continue
+            for key, value, gone in zip(keys, values, deleted.tolist(), strict=True):
+                changes[key] = None if gone else value
+
+    def encode_delta(self, changes: Iterable[Change]) -> bytes:
+        """The content of a delta file."""
+        raw = encode_records(changes, row_checksums=self.conf.row_checksum_enabled)
+        return compress(raw, self.conf.compression_codec)
+
+    def start_delta(self, version: int) -> AtomicFile:
+        """Open a delta for writing; it appears, in place of any other, when closed."""
+        return self.files.create_atomic(delta_name(version), overwrite=True)
+
+    def drop_checksum(self, name: str) -> None:
+        """Remove the visible checksum of a file that is about to be replaced."""
+        self.files.delete(checksum_name(name))
+
+    def encode_snapshot(self, rows: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """The content of a snapshot file."""
+        raw = encode_records(rows, row_checksums=self.conf.row_checksum_enabled)
+        return compress(raw, self.conf.compression_codec)
+
+    def write_snapshot(self, version: int, data: bytes) -> None:
+        """Write a snapshot, in place of any that is there."""
+        name = snapshot_name(version)
+        self.drop_checksum(name)
+        self.files.replace(name, data)
+
+    def _records(self, data: bytes, kind: FileKind, name: str) -> tuple[bytes, Records]:
+        source = join_url(self.files.url, name)
+        raw = decompress(data, self.conf.compression_codec, source=source)
+        checksums = self.conf.row_checksum_enabled
+        records = scan_records(raw, kind, row_checksums=checksums, source=source)
+        if self.conf.format_validation_enabled:
+            self._validate(records, source)
+        return raw, records
+
+    def _validate(self, records: Records, source: str) -> None:
+        puts = records.values.take(~records.deleted)
+        for what, rows, schema in (
+            ("KEY", records.keys, self.key_schema),
+            ("VALUE", puts, self.value_schema),
+        ):
+            try:
+                for row in rows:
+                    validate_row(row, schema, source=source)
+            except StateFormatError as error:
+                condition = f"CANNOT_LOAD_STATE_STORE.{what}_ROW_FORMAT_VALIDATION_FAILURE"
+                raise StateFormatError(
+                    error.source, error.offset, error.reason, condition
+                ) from None
+
+
+def _rows(
+    data: bytes, records: Records
+) -> Iterator[tuple[Iterator[bytes], Iterator[bytes], Flags]]:
+    """Keys, values and whether each is deleted, a part at a time: lists of a million numbers
+    would take more room than the rows."""
+    for start in range(0, len(records), _SLICED_AT_ONCE):
+        part = slice(start, start + _SLICED_AT_ONCE)
+        yield (
+            _slices(data, records.keys, part),
+            _slices(data, records.values, part),
+            records.deleted[part],
+        )
+
+
+def _slices(data: bytes, spans: Spans, part: slice) -> Iterator[bytes]:
+    starts, ends = spans.starts[part].tolist(), spans.ends[part].tolist()
+    return (data[start:end] for start, end in zip(starts, ends, strict=True))

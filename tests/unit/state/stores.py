@@ -1,0 +1,85 @@
+"""Builders for tests of state stores: key (k: string, n: int), value (v: int), as Spark's suite."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from epochal.files import Files
+from epochal.files.local import LocalFiles
+from epochal.state.conf import StateStoreConf
+from epochal.state.ids import StateStoreId
+from epochal.state.provider import HDFSBackedStateStoreProvider
+from epochal.state.store import ReadStateStore
+from epochal.state.types import AtomicType, StringType, StructField, StructType
+
+KEY = StructType((StructField("key1", StringType()), StructField("key2", AtomicType("integer"))))
+VALUE = StructType((StructField("value", AtomicType("integer")),))
+
+Content = dict[tuple[str, int], int]
+
+
+def provider(
+    where: Path | Files,
+    *,
+    prefix: int = 0,
+    partition: int = 0,
+    key: StructType = KEY,
+    value: StructType = VALUE,
+    min_deltas: int = 10,
+    in_memory: int = 2,
+    retain: int = 2,
+    codec: str = "lz4",
+    row_checksums: bool = False,
+    validate: bool = True,
+    repair: bool = False,
+    max_replay: int = 500,
+) -> HDFSBackedStateStoreProvider:
+    conf = StateStoreConf(
+        min_deltas_for_snapshot=min_deltas,
+        max_versions_to_retain_in_memory=in_memory,
+        min_versions_to_retain=retain,
+        compression_codec=codec,
+        row_checksum_enabled=row_checksums,
+        format_validation_enabled=validate,
+        auto_snapshot_repair_enabled=repair,
+        auto_snapshot_repair_max_change_file_replay=max_replay,
+    )
+    files = LocalFiles(where, durable=False) if isinstance(where, Path) else where
+    store_id = StateStoreId("checkpoint/state", 0, partition)
+    return HDFSBackedStateStoreProvider(
+        store_id, key, value, conf, num_cols_prefix_key=prefix, files=files
+    )
+
+
+def content(store: ReadStateStore) -> Content:
+    return {(key[0], key[1]): value[0] for key, value in store.iterator()}
+
+
+def content_at(where: HDFSBackedStateStoreProvider, version: int) -> Content:
+    return content(where.get_read_store(version))
+
+
+def put(where: HDFSBackedStateStoreProvider, version: int, *rows: tuple[str, int, int]) -> int:
+    """Commit the rows on top of `version`."""
+    store = where.get_store(version)
+    for key1, key2, value in rows:
+        store.put((key1, key2), (value,))
+    return store.commit()
+
+
+def update_to(where: HDFSBackedStateStoreProvider, version: int, target: int) -> int:
+    """Commit versions up to `target`, each setting a's value to its number."""
+    while version < target:
+        version = put(where, version, ("a", 0, version + 1))
+    return version
+
+
+def files_in(where: Path) -> set[str]:
+    return {name for name in os.listdir(where) if not name.startswith(".")}
+
+
+def temp_files_in(where: Path) -> list[str]:
+    if not where.exists():
+        return []
+    return [name for name in os.listdir(where) if name.endswith(".tmp")]
