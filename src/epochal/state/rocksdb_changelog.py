@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -20,6 +21,9 @@ from epochal.errors import StateFormatError
 
 INVALID_VERSION = "CANNOT_LOAD_STATE_STORE.INVALID_CHANGE_LOG_READER_VERSION"
 INVALID_LINEAGE = "CANNOT_LOAD_STATE_STORE.INVALID_CHECKPOINT_LINEAGE"
+
+
+_END = b"\xff\xff\xff\xff"
 
 
 class Change(IntEnum):
@@ -77,6 +81,21 @@ def read_lineage(data: bytes, source: str) -> tuple[LineageItem, ...]:
     """Read only the lineage of a changelog; empty if its layout has none."""
     layout, start = _layout_of(data)
     return _Reader(data, start, source).lineage() if layout in (3, 4) else ()
+
+
+def encode_changelog(
+    records: Iterable[tuple[bytes, bytes | None]], lineage: Sequence[LineageItem] | None
+) -> bytes:
+    """Write a changelog without column families: layout 1, or 3 if there is a lineage."""
+    pieces: list[bytes] = []
+    if lineage is not None:
+        items = [{"version": i.version, "checkpointUniqueId": i.unique_id} for i in lineage]
+        for text in ("v3", json.dumps(items, separators=(",", ":"))):
+            pieces += (len(text).to_bytes(2, "big"), text.encode("ascii"))
+    for key, value in records:
+        pieces += (len(key).to_bytes(4, "big"), key)
+        pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)
+    return b"".join((*pieces, _END))
 
 
 def _layout_of(data: bytes) -> tuple[int, int]:

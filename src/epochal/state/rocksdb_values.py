@@ -59,6 +59,15 @@ class ValueForm:
                 at += len(self.delimiter)
         return values
 
+    def record(self, key: bytes, value: bytes | None) -> tuple[bytes, bytes | None]:
+        """A put of a single row, or a delete, as a changelog has it."""
+        if not self.checksummed:
+            return key, value
+        if value is None:
+            return _CHECKED_KEY.pack(google_crc32c.value(key)) + key, None
+        checksum = google_crc32c.extend(google_crc32c.value(key), value)
+        return key, _CHECKED.pack(checksum, len(value)) + value
+
     def deleted_key(self, key: bytes, source: str) -> bytes:
         """The key a delete record is about; with checksums it is wrapped as a value is."""
         if not self.checksummed:

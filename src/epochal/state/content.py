@@ -1,0 +1,116 @@
+"""The rows of one partition of one store at one version, from either provider's files. Reads only.
+
+HDFS-backed: the newest snapshot at or below the version and every delta after it. A file that is
+missing or damaged is an error that names it; nothing is left out and no other file is tried in its
+place, because state that is quietly incomplete is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from epochal.errors import StateLoadError
+from epochal.files import Files, join_url
+from epochal.state.codecs import decompress
+from epochal.state.format import FileKind, scan_records
+from epochal.state.merge import Rows, SourcedRecords, merge_records
+from epochal.state.plan import delta_name, snapshot_name, snapshot_versions
+from epochal.state.rocksdb import FAMILY_BYTES, RocksDirectory
+from epochal.state.spans import Spans, spans_of
+from epochal.state.target import Provider, StateSettings, StoreTarget
+
+MISSING_DELTA = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS"
+MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """The files that make a version of an HDFS-backed store."""
+
+    snapshot: int | None
+    deltas: tuple[int, ...]
+
+
+def plan_files(names: Iterable[str], version: int) -> FilePlan:
+    """Which snapshot and deltas make `version`, whether they are there or not."""
+    base = max((v for v in snapshot_versions(names) if v <= version), default=None)
+    return FilePlan(base, tuple(range((base or 0) + 1, version + 1)))
+
+
+def load_rows(target: StoreTarget, partition: int) -> list[Rows]:
+    """The rows as they are stored: whole key rows, or RocksDB's encoded keys and values."""
+    files = target.directory(partition)
+    if target.settings.provider is Provider.HDFS:
+        return load_version(files, target.version, target.settings)
+    rocks = open_rocksdb(files, target.settings)
+    content = rocks.load(target.version, target.unique_id(partition))
+    source = f"{files.url} at version {target.version}"
+    return _rocks_rows(list(content.family(target.family)), target, source)
+
+
+def load_version(files: Files, version: int, settings: StateSettings) -> list[Rows]:
+    """One version of an HDFS-backed store."""
+    plan = plan_files([info.name for info in files.list() if not info.is_dir], version)
+    checksums = settings.form.checksummed
+    base = None
+    if plan.snapshot is not None:
+        name = snapshot_name(plan.snapshot)
+        base = read_records(files, name, settings.codec, row_checksums=checksums)
+    deltas = [
+        read_records(files, delta_name(v), settings.codec, row_checksums=checksums)
+        for v in plan.deltas
+    ]
+    return merge_records(base, deltas)
+
+
+def read_records(
+    files: Files, name: str, codec: str, *, row_checksums: bool = False
+) -> SourcedRecords:
+    """The records of one delta or snapshot file."""
+    source = join_url(files.url, name)
+    kind = FileKind.SNAPSHOT if name.endswith(".snapshot") else FileKind.DELTA
+    try:
+        packed = files.read(name)
+    except FileNotFoundError:
+        condition = MISSING_SNAPSHOT if kind is FileKind.SNAPSHOT else MISSING_DELTA
+        raise StateLoadError(source, "the file does not exist", condition) from None
+    data = decompress(packed, codec, source=source)
+    return SourcedRecords(
+        scan_records(data, kind, row_checksums=row_checksums, source=source), source
+    )
+
+
+def open_rocksdb(files: Files, settings: StateSettings) -> RocksDirectory:
+    """One partition's directory of a RocksDB-backed store."""
+
+    def inflate(data: bytes, source: str) -> bytes:
+        return decompress(data, settings.codec, source=source)
+
+    return RocksDirectory(files, inflate, settings.form)
+
+
+def _rocks_rows(entries: list[tuple[bytes, bytes]], target: StoreTarget, source: str) -> list[Rows]:
+    """Encoded keys without their family, and one encoded value for each; lists are unrolled."""
+    form = target.settings.form
+    skip = 0 if target.family is None else FAMILY_BYTES
+    if target.has_lists:
+        pairs = [
+            (key, value) for key, joined in entries for value in form.several(key, joined, source)
+        ]
+    elif form.checksummed:
+        pairs = [(key, form.single(key, value, source)) for key, value in entries]
+    else:
+        pairs = entries
+    if not pairs:
+        return []
+    keys = spans_of([key for key, _ in pairs])
+    values = spans_of([value for _, value in pairs])
+    return [Rows(Spans(keys.buffer, keys.starts + skip, keys.lengths - skip), values, source)]
+
+
+def count_rows(parts: Iterable[Rows]) -> int:
+    """How many rows there are."""
+    return int(np.sum([len(part) for part in parts], dtype=np.int64))
