@@ -126,7 +126,7 @@ def state_facts(picture: Picture) -> StateFacts:
     decided = picture.commits.entries.get(version - 1)
     return StateFacts(
         restart_version=version,
-        newest_version=0 if newest is None else newest + 1,
+        newest_version=None if newest is None else newest + 1,
         from_the_start=0 in picture.offsets.entries,
         partitions=partitions_at(picture, version - 1) or partitions_at(picture, version),
         unique_ids=None if decided is None else decided.state_unique_ids,

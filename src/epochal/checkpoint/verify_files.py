@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 from urllib.parse import unquote
 
 from epochal.checkpoint.filelog import (
@@ -94,11 +95,7 @@ def file_log_rules(log: LogPicture[tuple[object, ...]]) -> Iterator[Finding]:
     ids = log.ids
     if not ids:
         return
-    compact = sorted(
-        batch_id
-        for name in log.directory.files
-        if name.endswith(COMPACT_SUFFIX) and (batch_id := batch_id_of_file_name(name)) is not None
-    )
+    compact = _compact_ids(log)
     if len(compact) > 1:
         yield from _compact_name_rules(log, compact)
     start = compact[-1] if compact else 0
@@ -186,27 +183,31 @@ def sink_rules(
 ) -> Iterator[Finding]:
     """The sink's log against the names in its output directory and the checkpoint's offsets."""
     there = set(output)
-    ids = log.ids
-    compact = [
-        batch_id
-        for name in log.directory.files
-        if name.endswith(COMPACT_SUFFIX) and (batch_id := batch_id_of_file_name(name)) is not None
-    ]
-    for batch_id in ids:
-        if batch_id < max(compact, default=0):
+    newest_compact = max(_compact_ids(log), default=0)
+    names = {batch_id_of_file_name(name): name for name in log.raw}
+    for batch_id, entries in sorted(log.entries.items()):
+        if batch_id < newest_compact:
             continue
-        for entry in log.entries.get(batch_id, ()):
+        for entry in entries:
             # By its last part: a moved output directory keeps its log, whose paths are absolute.
             name = unquote(entry.path).rstrip("/").rpartition("/")[2]
             if entry.action == "add" and name not in there:
                 yield finding(
                     "SINK_FILE_MISSING",
-                    f"{log.path}/{batch_id}",
+                    f"{log.path}/{names[batch_id]}",
                     f"{entry.path} is not in the output directory",
                 )
-    if newest is not None and ids and ids[-1] > newest:
+    if newest is not None and log.latest is not None and log.latest > newest:
         yield finding(
             "SINK_AHEAD",
-            f"{log.path}/{ids[-1]}",
-            f"the sink has written batch {ids[-1]}, the newest offsets are {newest}",
+            log.path,
+            f"the sink has written batch {log.latest}, the newest offsets are {newest}",
         )
+
+
+def _compact_ids(log: LogPicture[Any]) -> list[int]:
+    return sorted(
+        batch_id
+        for name in log.directory.files
+        if name.endswith(COMPACT_SUFFIX) and (batch_id := batch_id_of_file_name(name)) is not None
+    )

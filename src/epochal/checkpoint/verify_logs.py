@@ -168,8 +168,11 @@ def _commits(picture: Picture) -> Iterator[Finding]:
                 + (f"the newest offsets are {offsets[-1]}" if ahead else "has no offsets"),
             )
     if not commits:
-        if offsets[-1] > offsets[0]:
-            yield _behind(offsets, offsets[0] - 1)
+        # Spark 2.1 had no commit log, nor did its offsets pin any settings.
+        newest = picture.offsets.entries.get(offsets[-1])
+        had_commits = COMMITS in picture.listing[""].folders or (newest and newest.conf)
+        if offsets[-1] > offsets[0] and had_commits:
+            yield _behind(offsets, -1)
         return
     done = set(commits)
     lost = [each for each in offsets if commits[0] < each < commits[-1] and each not in done]
@@ -247,7 +250,7 @@ def _conf_rules(
         old, new = before.conf.get(key), entry.conf.get(key)
         if old is not None and new is not None and old != new:
             yield finding("CONF_CHANGED", path, f"{key} is {new!r}, batch {before_id} has {old!r}")
-    if _repartitions(before, entry) and entry.by_source != before.by_source:
+    if _repartitions(before, entry) and not _same_position(before, entry):
         yield finding(
             "PARTITIONS_CHANGED",
             path,
@@ -255,6 +258,16 @@ def _conf_rules(
             f"{before.conf[PARTITIONS_KEY]}, and the batch reads data besides: no repartition "
             f"does that",
         )
+
+
+def _same_position(before: OffsetEntry, entry: OffsetEntry) -> bool:
+    """Whether a batch repeats the one before it, as a repartition does; an idle batch has a time
+    of its own."""
+    return (entry.by_source, entry.watermark_ms, entry.timestamp_ms) == (
+        before.by_source,
+        before.watermark_ms,
+        before.timestamp_ms,
+    )
 
 
 def _repartitions(before: OffsetEntry, entry: OffsetEntry) -> bool:

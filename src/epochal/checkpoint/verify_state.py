@@ -21,8 +21,8 @@ class StateFacts:
     """What the logs say that state has to agree with."""
 
     restart_version: int
-    newest_version: int
-    """The newest version that the logs allow: one more than the newest offsets."""
+    newest_version: int | None
+    """The newest version that the logs allow: one more than the newest offsets, if there are any."""
     from_the_start: bool
     """Whether the logs still hold batch 0, so that no version has been cleaned up."""
     partitions: int | None = None
@@ -49,7 +49,8 @@ def operator_rules(
             continue
         if store.partition < count and facts.restart_version > 0:
             yield from _chain_rules(store, facts)
-        yield from _ahead_rules(store, facts.newest_version)
+        if facts.newest_version is not None:
+            yield from _ahead_rules(store, facts.newest_version)
 
 
 def _partition_rules(
