@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 WRITER_KEY = "epochalwriter"
 CREATE_TRIES = 5
 CREATE_PAUSE_SECONDS = 0.05
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,11 +293,14 @@ def _translated(url: str, *, listing: bool = False) -> Iterator[None]:
 
     try:
         yield
-    except FileNotFoundError as error:
-        # No single object is asked for by a listing, nor missed by a put: the bucket is missing.
-        if listing or "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+    except (FileNotFoundError, exceptions.GenericError) as error:
+        # A listing asks for no object that could be missing: it is the bucket then.
+        missing = isinstance(error, FileNotFoundError)
+        if (listing and missing) or any(code in str(error) for code in _NO_BUCKET):
             raise StorageError(url, "the bucket or container does not exist.") from error
-        raise FileNotFoundError(2, "No such file", url) from error
+        if missing:
+            raise FileNotFoundError(2, "No such file", url) from error
+        raise StorageError(url, _first_line(error)) from error
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
         raise FileExistsError(17, "File exists", url) from error
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
