@@ -127,10 +127,9 @@ def state_after(surveyed: Survey, version: int) -> Iterator[Change]:
     """Remove the state files of every version above `version`, checksums with them."""
     tree = surveyed.tree
     for store in surveyed.stores:
-        for name in sorted(store.files):
-            file = parse_state_file(name)
-            if file is None or file.version <= version:
-                continue
+        found = [(parse_state_file(name), name) for name in sorted(store.files)]
+        newer = [(file, name) for file, name in found if file and file.version > version]
+        for file, name in sorted(newer, key=lambda item: item[0].version, reverse=True):
             path = f"{store.path}/{name}"
             main = name[1:].removesuffix(".crc") if name.startswith(".") else ""
             if not main or main not in store.files:  # a crc goes with its file
