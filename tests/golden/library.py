@@ -96,9 +96,11 @@ def _relocate(base: Path, made_in: str) -> None:
         *base.glob("checkpoint/state/*/_metadata/v2/*"),
     )
     for path in logs:
+        if path.name.startswith("."):
+            continue
         raw = path.read_bytes()
         moved = raw.replace(f"{made_in}/".encode(), f"{base.resolve()}/".encode())
-        if moved != raw and not path.name.startswith("."):
+        if moved != raw:
             times = path.stat()
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             path.write_bytes(moved)
