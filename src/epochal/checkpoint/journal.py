@@ -269,7 +269,7 @@ class Journal:
             elif gate.after.matches_blob(gate.before):
                 self._restore(record, gate, PackReader(at, "before"), is_made=True)
             else:
-                self._files.replace(METADATA, contents.get(gate.after))
+                self._files.replace(METADATA, self._new_content(record, gate, contents))
         self._mark(entry_id, "done")
         self._drop_leftovers(entry_id)
 
@@ -293,22 +293,26 @@ class Journal:
         if change.after is None:
             files.delete(change.path)
             return
-        if change.source is None:
-            content = contents.get(change.after)
-        else:
-            source = self._root(record, change.source.root)
-            content = source.read(change.source.path)
-            if not change.after.matches(content):
-                raise changed(
-                    source,
-                    change.source.path,
-                    f"{change.after.size} bytes of other content",
-                    f"{len(content)} bytes",
-                )
+        content = self._new_content(record, change, contents)
         if change.before is None:
             files.create(change.path, content)
         else:
             files.replace(change.path, content)
+
+    def _new_content(self, record: Record, change: RecordedChange, contents: PackReader) -> bytes:
+        assert change.after is not None
+        if change.source is None:
+            return contents.get(change.after)
+        source = self._root(record, change.source.root)
+        content = source.read(change.source.path)
+        if not change.after.matches(content):
+            raise changed(
+                source,
+                change.source.path,
+                f"{change.after.size} bytes of other content",
+                f"{len(content)} bytes",
+            )
+        return content
 
     def _restore(
         self, record: Record, change: RecordedChange, backups: PackReader, is_made: bool
