@@ -79,7 +79,8 @@ def as_spans(array: pa.Array[Any]) -> Spans:
     positions = numpy_view(offsets, np.dtype(np.int64 if wide else np.int32))[window]
     positions = positions.astype(np.int64, copy=False)
     buffer = np.empty(0, np.uint8) if data is None else numpy_view(data, np.dtype(np.uint8))
-    return Spans(buffer, positions[:-1], np.diff(positions))
+    first, last = int(positions[0]), int(positions[-1])
+    return Spans(buffer[first:last], positions[:-1] - first, np.diff(positions))
 
 
 def spans_of(items: Sequence[bytes]) -> Spans:
@@ -89,8 +90,11 @@ def spans_of(items: Sequence[bytes]) -> Spans:
     return Spans(np.frombuffer(b"".join(items), np.uint8), ends - lengths, lengths)
 
 
-def join(columns: Sequence[Spans]) -> Bytes:
-    """Concatenate row by row: every column's first span, then every column's second, and so on."""
+def join(columns: Sequence[Spans], *, slack: int = 0) -> Bytes:
+    """Concatenate row by row: every column's first span, then every column's second, and so on.
+
+    With `slack`, spans may reach that many bytes beyond their buffer and copy anything there.
+    """
     buffers: list[Bytes] = []
     bases: dict[int, int] = {}
     size = 0
@@ -99,6 +103,8 @@ def join(columns: Sequence[Spans]) -> Bytes:
             bases[id(column.buffer)] = size
             buffers.append(column.buffer)
             size += len(column.buffer)
+    if slack:
+        buffers.append(np.zeros(slack, np.uint8))
     buffer = buffers[0] if len(buffers) == 1 else np.concatenate(buffers)
     picked = _pick(buffer, columns, [bases[id(column.buffer)] for column in columns])
     total = sum(int(column.lengths.sum()) for column in columns)

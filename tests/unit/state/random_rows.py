@@ -45,7 +45,6 @@ ATOMIC_NAMES = (
     "interval",
     "interval year to month",
     "interval day to second",
-    "time(6)",
     "timestamp_ltz(9)",
     "timestamp_ntz(7)",
     "variant",
