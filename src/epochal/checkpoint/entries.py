@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from epochal.checkpoint.jackson import (
     JsonValue,
+    as_read,
     long_of,
     object_of,
     parse_object,
@@ -162,17 +163,8 @@ class OffsetFormat:
             if entry.control_batch_info.operation_info is not None:
                 control["operationInfo"] = entry.control_batch_info.operation_info
             values["controlBatchInfo"] = control
-        kept = _as_read(values | dict(entry.extra), entry.keys)
+        kept = as_read(values | dict(entry.extra), entry.keys)
         return "" if not entry.has_metadata and not kept else to_json(kept)
-
-
-def _as_read(values: dict[str, object], keys: Sequence[str] | None) -> dict[str, object]:
-    """`values` in the order of `keys`; of those not among them, only what says something."""
-    if keys is None:
-        return values
-    kept = {key: values[key] for key in keys if key in values}
-    kept.update({key: value for key, value in values.items() if key not in kept and value})
-    return kept
 
 
 def _offset(text: str) -> str | None:
@@ -299,7 +291,7 @@ class CommitFormat:
                 }
                 for name, sink in entry.sink_metadata.items()
             }
-        kept = _as_read(values | dict(entry.extra), entry.keys)
+        kept = as_read(values | dict(entry.extra), entry.keys)
         if not entry.has_metadata and not kept:
             return f"v{entry.version}".encode()
         return f"v{entry.version}\n{to_json(kept)}".encode()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from typing import NoReturn, TypeAlias
 
 from epochal.errors import MalformedFileError
@@ -82,6 +83,15 @@ def list_of(found: dict[str, JsonValue], key: str, path: str) -> list[JsonValue]
     if not isinstance(value, list):
         raise MalformedFileError(path, f"{key} must be a list, not {_clip(value)}")
     return value
+
+
+def as_read(values: dict[str, object], keys: Sequence[str] | None) -> dict[str, object]:
+    """`values` in the order of `keys`; of those not among them, only what says something."""
+    if keys is None:
+        return values
+    kept = {key: values[key] for key in keys if key in values}
+    kept.update({key: value for key, value in values.items() if key not in kept and value})
+    return kept
 
 
 def text_lines(data: bytes, path: str) -> list[str]:

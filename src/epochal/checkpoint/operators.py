@@ -6,11 +6,12 @@ schema files: a checkpoint that was moved still points at the old place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from epochal.checkpoint.jackson import (
     JsonValue,
+    as_read,
     list_of,
     long_of,
     object_of,
@@ -41,6 +42,9 @@ class StoreMetadata:
     num_cols_prefix_key: int = 0
     num_partitions: int = 0
     schema_file_paths: tuple[str, ...] = ()
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
+    keys: tuple[str, ...] | None = field(default=None, compare=False)
+    """The keys in the order they were read; None writes all, as Spark orders them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +106,22 @@ def _store_json(store: StoreMetadata, version: int) -> dict[str, object]:
     }
     if version == 2:
         found["stateSchemaFilePaths"] = list(store.schema_file_paths)
-    return found
+    return as_read(found | dict(store.extra), store.keys)
 
 
 def _store(value: JsonValue, version: int, path: str) -> StoreMetadata:
     if not isinstance(value, dict):
         raise MalformedFileError(path, "stateStoreInfo must be a list of objects")
+    known = {"storeName", "numColsPrefixKey", "numPartitions"}
+    if version == 2:
+        known.add("stateSchemaFilePaths")
     return StoreMetadata(
         string_of(value, "storeName", path),
         long_of(value, "numColsPrefixKey", path),
         long_of(value, "numPartitions", path),
         _schema_paths(value, path) if version == 2 else (),
+        extra={key: found for key, found in value.items() if key not in known},
+        keys=tuple(value),
     )
 
 

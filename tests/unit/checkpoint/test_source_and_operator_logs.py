@@ -139,6 +139,14 @@ def test_operator_metadata_of_version_2_is_byte_for_byte_spark_s() -> None:
     assert OPERATOR_FORMAT.deserialize(OPERATOR_V2, "") == entry
 
 
+def test_keys_of_a_store_that_nobody_knows_stay_where_they_were() -> None:
+    data = OPERATOR_V2.replace(
+        b'"stateSchemaFilePaths":["file:/ckpt/state/0/_stateSchema/default/0_abc"]',
+        b'"stateSchemaFilePath":"file:/ckpt/schema","numColsPrefixKey2":1',
+    )
+    assert OPERATOR_FORMAT.serialize(OPERATOR_FORMAT.deserialize(data, "")) == data
+
+
 def test_operator_metadata_of_version_1_has_no_schema_paths() -> None:
     with pytest.raises(OptionError):
         OperatorMetadata(1, 0, "x", (), "{}")
