@@ -22,7 +22,7 @@ class StateFacts:
 
     restart_version: int
     newest_version: int | None
-    """The newest version that the logs allow: one more than the newest offsets, if there are any."""
+    """The newest version that the logs allow, one above the newest offsets; None without any."""
     from_the_start: bool
     """Whether the logs still hold batch 0, so that no version has been cleaned up."""
     partitions: int | None = None

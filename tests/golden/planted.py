@@ -1,0 +1,440 @@
+"""Faults to plant into real checkpoints: for each code of `verify` one that has just that effect.
+
+A plant changes files as an operator, a disk or a broken tool would. Whatever it rewrites loses its
+hidden Hadoop checksum, as with our own tools, so that only the content speaks; the faults about
+checksums leave them be.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from epochal.checkpoint.edits import Change, Plan
+from epochal.checkpoint.journal import Journal
+from epochal.files.local import LocalFiles
+from epochal.state.codecs import compress, decompress
+from epochal.testing.files import Crash, FaultyFiles, crash_after
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
+AGGREGATION = "spark.sql.streaming.aggregation.stateFormatVersion"
+
+END_MARK = b"\xff\xff\xff\xff"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A change to a checkpoint, and the one finding it must cause."""
+
+    code: str
+    path: str
+    plant: Callable[[Path], None]
+    case: str = "windowed"
+    release: str = "4.3.0"
+    severity: str = ""
+    """Where it differs from the table's."""
+    with_sink: bool = False
+    relocate: bool = True
+    note: str = ""
+
+    def __str__(self) -> str:
+        return "-".join(part for part in (self.code, self.note) if part)
+
+
+def remove(*names: str) -> Callable[[Path], None]:
+    """Delete files with their hidden checksums, or whole directories."""
+
+    def plant(root: Path) -> None:
+        for name in names:
+            path = root / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+                crc_of(path).unlink(missing_ok=True)
+
+    return plant
+
+
+def rewrite(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Change a file's bytes; its hidden checksum goes."""
+
+    def plant(root: Path) -> None:
+        path = root / name
+        path.write_bytes(change(path.read_bytes()))
+        crc_of(path).unlink(missing_ok=True)
+
+    return plant
+
+
+def content(name: str, data: bytes) -> Callable[[Path], None]:
+    return rewrite(name, lambda _: data)
+
+
+def copy(source: str, target: str) -> Callable[[Path], None]:
+    """Copy a file without its checksum."""
+
+    def plant(root: Path) -> None:
+        shutil.copyfile(root / source, root / target)
+        crc_of(root / target).unlink(missing_ok=True)
+
+    return plant
+
+
+def offsets(batch_id: int, **changes: object) -> Callable[[Path], None]:
+    """Change keys of a batch's metadata line."""
+    return rewrite(f"offsets/{batch_id}", lambda data: with_metadata(data, changes))
+
+
+def with_metadata(data: bytes, changes: dict[str, object]) -> bytes:
+    version, metadata, *rest = data.split(b"\n")
+    changed = json.dumps(json.loads(metadata) | changes, separators=(",", ":")).encode()
+    return b"\n".join([version, changed, *rest])
+
+
+def settings(batch_ids: tuple[int, ...], changes: dict[str, str | None]) -> Callable[[Path], None]:
+    def change(data: bytes) -> bytes:
+        held = json.loads(data.split(b"\n")[1])["conf"] | changes
+        kept = {key: value for key, value in held.items() if value is not None}
+        return with_metadata(data, {"conf": kept})
+
+    return every(*(rewrite(f"offsets/{batch_id}", change) for batch_id in batch_ids))
+
+
+def every(*plants: Callable[[Path], None]) -> Callable[[Path], None]:
+    def plant(root: Path) -> None:
+        for each in plants:
+            each(root)
+
+    return plant
+
+
+def crc_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.crc")
+
+
+def next_repartition(root: Path) -> None:
+    shutil.copyfile(root / "offsets/10", root / "offsets/11")
+    settings((11,), {PARTITIONS: "4"})(root)
+
+
+def dangling_link(root: Path) -> None:
+    remove("commits/5")(root)
+    os.symlink("nowhere", root / "commits/5")
+
+
+def plain_instead_of_compact(root: Path) -> None:
+    compact = root / "sources/0/8.compact"
+    header, *entries = compact.read_bytes().split(b"\n")
+    own = [entry for entry in entries if b'"batchId":8}' in entry]
+    (root / "sources/0/8").write_bytes(b"\n".join([header, *own]))
+    remove("sources/0/8.compact")(root)
+
+
+def lost_output(root: Path) -> None:
+    header, entry, *_ = (root.parent / "output/_spark_metadata/8.compact").read_text().split("\n")
+    del header
+    (root.parent / "output" / json.loads(entry)["path"].rpartition("/")[2]).unlink()
+
+
+def short_value(data: bytes) -> bytes:
+    """The first record with a value of half a row."""
+    raw = decompress(data, "lz4")
+    key_end = 4 + int.from_bytes(raw[:4], "big")
+    return compress(raw[:key_end] + (8).to_bytes(4, "big") + bytes(8) + END_MARK, "lz4")
+
+
+def other_value(data: bytes) -> bytes:
+    """The first record with its last byte changed, whatever checksum it carries."""
+    raw = bytearray(decompress(data, "lz4"))
+    key_end = 4 + int.from_bytes(raw[:4], "big")
+    value_end = key_end + 4 + int.from_bytes(raw[key_end : key_end + 4], "big")
+    raw[value_end - 1] ^= 1
+    return compress(bytes(raw), "lz4")
+
+
+def json_key(name: str, key: str, value: object) -> Callable[[Path], None]:
+    return rewrite(name, lambda data: json.dumps(json.loads(data) | {key: value}).encode())
+
+
+def lost_ids(version: int) -> Callable[[Path], None]:
+    """Remove every file of a version that carries a unique id."""
+
+    def plant(root: Path) -> None:
+        for path in (root / "state/0/0").iterdir():
+            if path.name.lstrip(".").startswith(f"{version}_"):
+                path.unlink()
+
+    return plant
+
+
+def half_an_edit(root: Path) -> None:
+    files = LocalFiles(root)
+    info = files.info("commits/10")
+    assert info is not None
+    plan = Plan("rewind", "a rewind", (Change("commits/99", None, b"v1"),))
+    try:
+        Journal(FaultyFiles(files, crash_after(2))).execute(plan)
+    except Crash:
+        return
+    raise AssertionError("the edit was to be interrupted")
+
+
+def newest_sst(root: Path) -> Path:
+    return max((root / "state/0/0/SSTs").glob("*.sst"))
+
+
+def lost_sst(root: Path) -> None:
+    path = newest_sst(root)
+    crc_of(path).unlink(missing_ok=True)
+    path.rename(path.with_name("lost"))
+
+
+def longer_sst(root: Path) -> None:
+    path = newest_sst(root)
+    path.write_bytes(path.read_bytes() + b"!")
+    crc_of(path).unlink(missing_ok=True)
+
+
+ALL = tuple(range(11))
+
+FAULTS = (
+    Fault("FILE_UNREADABLE", "commits/5", dangling_link),
+    Fault("METADATA_MISSING", "metadata", remove("metadata")),
+    Fault("METADATA_UNREADABLE", "metadata", content("metadata", b"{}")),
+    Fault(
+        "OFFSETS_MISSING", "offsets", remove(*(f"offsets/{n}" for n in ALL)), note="beside-commits"
+    ),
+    Fault("LOG_ENTRY_UNREADABLE", "offsets/5", content("offsets/5", b"v1"), note="truncated"),
+    Fault("LOG_ENTRY_UNREADABLE", "offsets/5", content("offsets/5", b""), note="empty"),
+    Fault("LOG_ENTRY_UNREADABLE", "commits/5", content("commits/5", b"\xff\xfe"), note="not-utf8"),
+    Fault("LOG_ENTRY_UNREADABLE", "sources/0/5", content("sources/0/5", b"v1\n{"), note="source"),
+    Fault("LOG_VERSION_UNKNOWN", "offsets/5", content("offsets/5", b"v99999\n{}")),
+    Fault("LOG_VERSION_UNKNOWN", "commits/5", content("commits/5", b"v4\n{}"), note="commit"),
+    Fault("LOG_NAME_NOT_CANONICAL", "commits/007", copy("commits/7", "commits/007")),
+    Fault("LOG_NAME_NOT_CANONICAL", "offsets/+9", copy("offsets/9", "offsets/+9"), note="plus"),
+    Fault("LOG_NAME_TAKEN", "commits/11", lambda root: (root / "commits/11").mkdir()),
+    Fault("OFFSETS_GAP", "offsets/9", remove("offsets/9", "commits/9"), note="before-the-newest"),
+    Fault(
+        "OFFSETS_GAP",
+        "offsets/4",
+        remove("offsets/4", "commits/4"),
+        severity="warning",
+        note="further-back",
+    ),
+    Fault(
+        "OFFSETS_GAP",
+        "offsets/7",
+        remove("offsets/7", "commits/7", "commits/8"),
+        case="several_sources",
+        severity="warning",
+        note="one-hole-in-a-dense-log",
+    ),
+    Fault(
+        "OFFSETS_GAP_ASYNC",
+        "offsets",
+        remove("offsets/2", "commits/2", "offsets/5", "commits/5", "offsets/7", "commits/7"),
+        case="several_sources",
+    ),
+    Fault("COMMITS_GAP", "commits/4", remove("commits/4")),
+    Fault("COMMITS_BEHIND", "commits", remove("commits/9", "commits/10")),
+    Fault("COMMITS_BEHIND", "commits", remove(*(f"commits/{n}" for n in ALL)), note="no-commits"),
+    Fault("COMMIT_WITHOUT_OFFSETS", "commits/11", copy("commits/10", "commits/11")),
+    Fault(
+        "SOURCE_COUNT_CHANGED",
+        "offsets/8",
+        rewrite("offsets/8", lambda data: data.rpartition(b"\n")[0]),
+        case="several_sources",
+    ),
+    Fault("CONF_KEY_LOST", "offsets/10", settings((10,), {PARTITIONS: None})),
+    Fault("CONF_KEY_LOST", "offsets/10", settings((10,), {AGGREGATION: None}), note="legacy"),
+    Fault("CONF_INCOMPLETE", "offsets/10", settings(ALL, {PARTITIONS: None})),
+    Fault("CONF_INVALID", "offsets/10", settings(ALL, {CODEC: "brotli"})),
+    Fault("CONF_CHANGED", "offsets/10", settings((10,), {AGGREGATION: "1"})),
+    Fault("PARTITIONS_CHANGED", "offsets/1", settings((0,), {PARTITIONS: "7"}), case="global"),
+    Fault("REPARTITION_UNFINISHED", "offsets/11", next_repartition),
+    Fault("WATERMARK_BACKWARDS", "offsets/10", offsets(10, batchWatermarkMs=1)),
+    Fault("TIMESTAMP_BACKWARDS", "offsets/10", offsets(10, batchTimestampMs=1)),
+    Fault("SOURCE_LOG_BEHIND", "sources/0", remove("sources/0/8")),
+    Fault("FILE_LOG_HOLE", "sources/0/4", remove("sources/0/4")),
+    Fault(
+        "FILE_LOG_HOLE",
+        "sources/0/8",
+        remove("sources/0/8.compact"),
+        case="file_sink_cleanup",
+        note="compact",
+    ),
+    Fault("FILE_LOG_COMPACT_NAME", "sources/0/8", plain_instead_of_compact, case="file_sink"),
+    Fault(
+        "FILE_LOG_BATCH_MISMATCH",
+        "sources/0/8",
+        rewrite("sources/0/8", lambda data: data.replace(b'"batchId":8', b'"batchId":7')),
+    ),
+    Fault(
+        "SINK_FILE_MISSING",
+        "_spark_metadata/8.compact",
+        lost_output,
+        case="file_sink",
+        with_sink=True,
+    ),
+    Fault(
+        "SINK_AHEAD",
+        "_spark_metadata",
+        remove("offsets/8", "commits/8"),
+        case="file_sink",
+        with_sink=True,
+    ),
+    Fault("CRC_ORPHAN", "offsets/.11.crc", copy("offsets/.10.crc", "offsets/.11.crc")),
+    Fault(
+        "CRC_ORPHAN",
+        "state/0/0/_metadata/.schema.crc",
+        lambda root: (root / "state/0/0/_metadata/schema").unlink(),
+        note="schema",
+    ),
+    Fault("CRC_STALE", "commits/3", lambda root: grow(root / "commits/3", b" ")),
+    Fault("CRC_STALE", "metadata", lambda root: grow(root / "metadata", b" "), note="metadata"),
+    Fault(
+        "CRC_REFUSED",
+        "state/0/0/11.zip",
+        lambda root: flip(root, "state/0/0/.11.zip.crc"),
+        case="rocksdb_zip",
+    ),
+    Fault(
+        "CHECKSUM_MISMATCH",
+        "state/0/0/11.delta",
+        json_key("state/0/0/11.delta.crc", "value", 7),
+        release="4.1.4",
+    ),
+    Fault(
+        "CHECKSUM_UNREADABLE",
+        "state/0/0/11.delta.crc",
+        content("state/0/0/11.delta.crc", b"{"),
+        release="4.1.4",
+    ),
+    Fault(
+        "CHECKSUM_ORPHAN",
+        "state/0/0/12.delta.crc",
+        copy("state/0/0/11.delta.crc", "state/0/0/12.delta.crc"),
+        release="4.1.4",
+    ),
+    Fault(
+        "STATE_BEHIND",
+        "state/0/1",
+        remove(*(f"state/0/1/{n}.delta" for n in (9, 10, 11))),
+    ),
+    Fault("STATE_CHAIN_BROKEN", "state/0/1/10.delta", remove("state/0/1/10.delta")),
+    Fault(
+        "STATE_CHAIN_BROKEN",
+        "state/0/1/10.changelog",
+        remove("state/0/1/10.changelog"),
+        case="rocksdb_changelog",
+        note="changelog",
+    ),
+    Fault("STATE_HOLE", "state/0/1/2.delta", remove("state/0/1/2.delta")),
+    Fault("STATE_HOLE", "state/0/1/1.delta", remove("state/0/1/1.delta"), note="the-first"),
+    Fault("STATE_AHEAD", "state/0/1/13.delta", copy("state/0/1/11.delta", "state/0/1/13.delta")),
+    Fault(
+        "STATE_SNAPSHOT_AHEAD",
+        "state/0/1/20.snapshot",
+        copy("state/0/1/8.snapshot", "state/0/1/20.snapshot"),
+    ),
+    Fault("STATE_PARTITION_MISSING", "state/0/1", remove("state/0/1")),
+    Fault(
+        "STATE_STORE_MISSING",
+        "state/0/1/right-keyToNumValues",
+        remove("state/0/1/right-keyToNumValues"),
+        case="join_inner",
+    ),
+    Fault(
+        "STATE_FILE_UNREADABLE",
+        "state/0/0/3.delta",
+        rewrite("state/0/0/3.delta", lambda data: data[: len(data) // 2]),
+    ),
+    Fault(
+        "STATE_FILE_UNREADABLE",
+        "state/0/0/8.snapshot",
+        content("state/0/0/8.snapshot", b""),
+        note="empty-snapshot",
+    ),
+    Fault(
+        "STATE_FILE_UNREADABLE",
+        "state/0/0/11.changelog",
+        rewrite("state/0/0/11.changelog", lambda data: data[:-30]),
+        case="rocksdb_changelog",
+        note="changelog",
+    ),
+    Fault("STATE_ROW_INVALID", "state/0/0/9.delta", rewrite("state/0/0/9.delta", short_value)),
+    Fault(
+        "STATE_ROW_CHECKSUM",
+        "state/0/0/9.delta",
+        rewrite("state/0/0/9.delta", other_value),
+        case="row_checksum",
+    ),
+    Fault(
+        "STATE_KEY_WRONG_PARTITION",
+        "state/0/1/9.delta",
+        copy("state/0/0/9.delta", "state/0/1/9.delta"),
+    ),
+    Fault(
+        "STATE_SNAPSHOT_DISAGREES",
+        "state/0/0/8.snapshot",
+        copy("state/0/0/4.snapshot", "state/0/0/8.snapshot"),
+    ),
+    Fault(
+        "STATE_STRAY_SNAPSHOT",
+        "state/0/0/abc.snapshot",
+        copy("state/0/0/8.snapshot", "state/0/0/abc.snapshot"),
+    ),
+    Fault(
+        "STATE_STRAY_FILE",
+        "state/0/0/abc.delta",
+        copy("state/0/0/9.delta", "state/0/0/abc.delta"),
+    ),
+    Fault(
+        "STATE_SCHEMA_UNREADABLE",
+        "state/0/0/_metadata/schema",
+        content("state/0/0/_metadata/schema", b"\x00\x02v2\x00"),
+    ),
+    Fault(
+        "OPERATOR_METADATA_UNREADABLE",
+        "state/0/_metadata/metadata",
+        content("state/0/_metadata/metadata", b"v1\n{}"),
+    ),
+    Fault(
+        "OPERATOR_METADATA_MOVED",
+        "state/0/_metadata/v2/0",
+        lambda root: None,
+        case="transform",
+        relocate=False,
+    ),
+    Fault(
+        "ROCKSDB_ZIP_UNREADABLE",
+        "state/0/0/11.zip",
+        rewrite("state/0/0/11.zip", lambda data: data[:100]),
+        case="rocksdb_zip",
+    ),
+    Fault("ROCKSDB_FILE_MISSING", "state/0/0/SSTs/*", lost_sst, case="rocksdb_zip"),
+    Fault("ROCKSDB_FILE_SIZE", "state/0/0/SSTs/*", longer_sst, case="rocksdb_zip"),
+    Fault("ROCKSDB_ID_MISSING", "state/0/0/11_*", lost_ids(11), case="rocksdb_v2"),
+    Fault(
+        "ROCKSDB_ID_MISSING",
+        "state/0/0/10_*",
+        lost_ids(10),
+        case="rocksdb_v2",
+        note="in-the-lineage",
+    ),
+    Fault("EDIT_UNFINISHED", ".epochal/journal/0001-rewind", half_an_edit),
+)
+
+
+def grow(path: Path, tail: bytes) -> None:
+    path.write_bytes(path.read_bytes() + tail)
+
+
+def flip(root: Path, name: str) -> None:
+    data = bytearray((root / name).read_bytes())
+    data[-1] ^= 1
+    (root / name).write_bytes(bytes(data))

@@ -1,0 +1,60 @@
+"""Every code of `verify` is found where, and only where, its fault was planted."""
+
+import shutil
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from tests.golden.library import Golden, unpack
+from tests.golden.planted import FAULTS, Fault
+from tests.unit.checkpoint.trees import digest_of
+
+from epochal.checkpoint.findings import RULES
+from epochal.checkpoint.verify import Depth, verify
+from epochal.files.local import LocalFiles
+
+
+class Originals:
+    """Golden checkpoints, each unpacked once; tests get copies."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._done: dict[tuple[Golden, bool], Path] = {}
+
+    def copy(self, golden: Golden, relocate: bool, into: Path) -> Path:
+        key = (golden, relocate)
+        if key not in self._done:
+            self._done[key] = self._base / str(len(self._done))
+            unpack(golden, self._done[key], relocate=relocate)
+        shutil.copytree(self._done[key], into / "copy")
+        return into / "copy" / "checkpoint"
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Originals:
+    return Originals(tmp_path_factory.mktemp("originals"))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_finds_exactly_the_planted_fault(
+    fault: Fault, originals: Originals, tmp_path: Path
+) -> None:
+    golden = Golden(fault.release, fault.case)
+    checkpoint = originals.copy(golden, fault.relocate, tmp_path)
+    fault.plant(checkpoint)
+    before = digest_of(tmp_path)
+    report = verify(
+        LocalFiles(checkpoint),
+        depth=Depth.DEEP,
+        sink=LocalFiles(checkpoint.parent / "output") if fault.with_sink else None,
+    )
+    assert [each.code for each in report.findings] == [fault.code], report.findings
+    [found] = report.findings
+    assert fnmatch(found.path, fault.path), found
+    assert found.severity == (fault.severity or RULES[fault.code].severity)
+    assert report.healthy == (found.severity == "info")
+    assert digest_of(tmp_path) == before
+
+
+def test_every_code_has_a_fault_that_shows_it() -> None:
+    assert {fault.code for fault in FAULTS} == set(RULES)
