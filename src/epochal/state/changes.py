@@ -142,11 +142,8 @@ class ChangeReader:
         batches: list[pa.RecordBatch] = []
         for item in rocks.lineage(self._first, end):
             source = join_url(target.directory(partition).url, file_name(item, "changelog"))
-            records = [
-                record
-                for record in (self._plain(r, source) for r in rocks.changelog(item).records)
-                if record.key.startswith(prefix)
-            ]
+            keyed = (self._keyed(record, source) for record in rocks.changelog(item).records)
+            records = [self._plain(r, source) for r in keyed if r.key.startswith(prefix)]
             if records:
                 batches.append(self._encoded(records, len(prefix), source, item.version, partition))
         return batches
@@ -158,10 +155,15 @@ class ChangeReader:
         families = rocks.families(end.version, end.unique_id)
         return families[family].to_bytes(FAMILY_BYTES, "little") if family in families else b"none"
 
+    def _keyed(self, record: ChangeRecord, source: str) -> ChangeRecord:
+        """The record with its key as it is stored; that of a delete may carry a checksum."""
+        if record.change is not Change.DELETE:
+            return record
+        return replace(record, key=self.target.settings.form.deleted_key(record.key, source))
+
     def _plain(self, record: ChangeRecord, source: str) -> ChangeRecord:
-        """The record without checksums, and without all but the first value of a list."""
-        target = self._reader.target
-        form = target.settings.form
+        """The record with one value, without checksum."""
+        form = self.target.settings.form
         if record.change is Change.DELETE_RANGE:
             raise StateReadError(
                 source,
@@ -170,8 +172,8 @@ class ChangeReader:
                 "STATE_STORE_UNSUPPORTED_OPERATION",
             )
         if record.value is None:
-            return replace(record, key=form.deleted_key(record.key, source))
-        if target.has_lists:
+            return record
+        if self.target.has_lists:
             # Spark's feed shows one row per record, and of several values the first.
             return replace(record, value=form.several(record.key, record.value, source)[0])
         return replace(record, value=form.single(record.key, record.value, source))

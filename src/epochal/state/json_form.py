@@ -4,6 +4,7 @@
     decimal       "12.340"                 binary    base64
     float, double a number, or "NaN", "Infinity", "-Infinity"
     intervals     day-time in microseconds, year-month in months, calendar as an object
+    time          nanoseconds of the day; timestamps with nanoseconds are an object of two numbers
     map           a list of [key, value]   struct    an object
     variant       an object of two base64 strings
 
@@ -124,6 +125,8 @@ def _atoms(array: Any, name: str) -> list[Any]:
             return [_base64(v) for v in array.to_pylist()]
         case "variant":
             return [_variant(v) for v in array.to_pylist()]
+    if pa.types.is_duration(array.type) or pa.types.is_time(array.type):
+        return list(array.cast(pa.int64()).to_pylist())
     return list(array.to_pylist())
 
 
@@ -232,8 +235,12 @@ def _atom(value: Any, name: str, path: str) -> Any:
             )
         case "void":
             raise StateValueError(path, name, f"it is always null, not {value!r}")
+    if name.startswith("timestamp_"):
+        good = isinstance(value, dict) and value.keys() == {"epochMicros", "nanosWithinMicro"}
+        _demand(good, value, path, name, "an object of epochMicros and nanosWithinMicro")
+        return TimestampNanos(value["epochMicros"], value["nanosWithinMicro"])
     _demand(isinstance(value, int), value, path, name, "a whole number")
-    return value if not name.startswith("timestamp") else TimestampNanos(*divmod(value, 1000))
+    return value
 
 
 def _micros(value: Any, path: str, name: str) -> int:
