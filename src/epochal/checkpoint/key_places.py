@@ -17,23 +17,34 @@ from epochal.state.values import minimal_bytes, unscaled_of
 SEED = 42
 _MASK = 0xFFFFFFFF
 _INT_KINDS = frozenset({Kind.BOOLEAN, Kind.BYTE, Kind.SHORT, Kind.INT})
-
-
-class Unplaceable(Exception):
-    """The key has a type that Spark does not partition by."""
+_HASHED_KINDS = _INT_KINDS | {
+    Kind.VOID,
+    Kind.LONG,
+    Kind.FLOAT,
+    Kind.DOUBLE,
+    Kind.SMALL_DECIMAL,
+    Kind.BIG_DECIMAL,
+    Kind.STRING,
+    Kind.BINARY,
+}
 
 
 def place_of_key(key: bytes, schema: StructType, columns: int, partitions: int) -> int | None:
     """The partition of a key by its first `columns`; None if its types have no hash."""
-    values = decode_row(key, schema)[:columns]
-    state = SEED
-    try:
-        for value, layout in zip(values, schema.layout.children, strict=False):
-            state = _hash(value, layout, state)
-    except Unplaceable:
+    placing = schema.layout.children[:columns]
+    if not all(map(_has_hash, placing)):
         return None
+    state = SEED
+    for value, layout in zip(decode_row(key, schema), placing, strict=False):
+        state = _hash(value, layout, state)
     signed = state - (1 << 32) if state >> 31 else state
     return signed % partitions
+
+
+def _has_hash(layout: Layout) -> bool:
+    if layout.kind in (Kind.STRUCT, Kind.ARRAY):
+        return all(map(_has_hash, layout.children))
+    return layout.kind in _HASHED_KINDS
 
 
 def _hash(value: Any, layout: Layout, state: int) -> int:
@@ -68,7 +79,7 @@ def _hash(value: Any, layout: Layout, state: int) -> int:
             for each in value:
                 state = _hash(each, layout.children[0], state)
             return state
-    raise Unplaceable
+    raise AssertionError(f"{kind} has no hash")
 
 
 def _long(value: int, state: int) -> int:

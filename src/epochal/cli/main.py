@@ -7,6 +7,7 @@ the file and the remedy. `--debug` shows the traceback instead.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -17,12 +18,12 @@ import typer
 
 import epochal
 from epochal.cli.groups import LazyGroup
+from epochal.cli.output import EXIT_BROKEN_PIPE
 from epochal.errors import EpochalError
 
 EXIT_FINDINGS = 1
 EXIT_UNREADABLE = 2
 EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 
 REMEDIES: dict[type[OSError], str] = {
     FileNotFoundError: "Nothing is there: check the path.",
@@ -33,7 +34,10 @@ REMEDIES: dict[type[OSError], str] = {
 
 
 class Commands(LazyGroup):
-    table: ClassVar[dict[str, str]] = {"checkpoint": "epochal.cli.checkpoint:app"}
+    table: ClassVar[dict[str, str]] = {
+        "checkpoint": "epochal.cli.checkpoint:app",
+        "state": "epochal.cli.state:app",
+    }
 
 
 app = typer.Typer(
@@ -73,14 +77,16 @@ def root(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        # Names on a disk may be no text at all; they must not break what is said about them.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(arguments, prog_name="epochal")
     except SystemExit as done:
         return _flush(int(done.code or 0))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        return _close_broken_pipe()
     except (EpochalError, OSError) as error:
         if "--debug" in arguments:
             raise

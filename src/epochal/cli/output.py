@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-import typer
-
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PROGRESS_AFTER_SECONDS = 1.0
+EXIT_BROKEN_PIPE = 141
 
 
 class Advance(Protocol):
@@ -29,13 +28,16 @@ class Advance(Protocol):
 
 
 def print_line(text: str = "") -> None:
-    """One line on stdout."""
-    typer.echo(text)
+    """One line on stdout; the end of the process if nobody reads any more, as after `| head`."""
+    try:
+        sys.stdout.write(f"{text}\n")
+    except BrokenPipeError:
+        sys.exit(EXIT_BROKEN_PIPE)
 
 
 def print_json(value: object) -> None:
     """One compact JSON text on one line; non-ASCII characters stay themselves."""
-    typer.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    print_line(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:

@@ -1,0 +1,247 @@
+"""The frame of the command line: errors as one line, exit codes, lazy commands, tables."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import epochal
+from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
+from epochal.cli.checkpoint import CheckpointCommands
+from epochal.cli.groups import LazyGroup
+from epochal.cli.main import Commands, describe, main
+from epochal.cli.output import print_table, time_text
+from epochal.errors import CheckpointError
+from epochal.files.local import LocalFiles
+
+QUERY_ID = "53b62e34-0476-452d-8313-c1786e091891"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A stateless query after three batches, the last of which is not committed."""
+    files = LocalFiles(tmp_path / "checkpoint", durable=False)
+    QueryMetadata(QUERY_ID).write(files)
+    offsets, commits = OffsetLog(files.at("offsets")), CommitLog(files.at("commits"))
+    for batch_id in range(3):
+        entry = OffsetEntry(
+            1, (f'{{"topic":{{"0":{10 * batch_id},"1":7}}}}', None), 0, 1_700_000_000_000 + batch_id
+        )
+        offsets.add(batch_id, entry)
+        if batch_id < 2:
+            commits.add(batch_id, CommitEntry())
+    return tmp_path / "checkpoint"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    status = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"epochal {epochal.__version__}\n", "")
+
+
+def test_shows_the_promised_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "checkpoint", "show", checkpoint, "--json")
+    shown = json.loads(out)
+    assert (status, err) == (0, "")
+    assert shown["query_id"] == QUERY_ID
+    assert (shown["offset_log_version"], shown["commit_log_version"]) == (1, 1)
+    assert shown["batches"][2] == {
+        "batch_id": 2,
+        "offsets": [{"topic": {"0": 20, "1": 7}}, None],
+        "watermark_ms": 0,
+        "timestamp_ms": 1_700_000_000_002,
+        "conf": {},
+        "committed": False,
+    }
+    assert [batch["committed"] for batch in shown["batches"]] == [True, True, False]
+    assert shown["state"] == {"operators": []}
+    assert (shown["restart"]["action"], shown["restart"]["batch_id"]) == ("re-run", 2)
+
+
+def test_shows_only_the_newest_batches_when_asked(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, "checkpoint", "show", checkpoint, "--json", "--limit", 1)
+    assert [batch["batch_id"] for batch in json.loads(out)["batches"]] == [2]
+    _, out, _ = run(capsys, "checkpoint", "show", checkpoint, "--limit", 0)
+    assert "batch  committed" not in out
+
+
+def test_tells_people_what_a_restart_would_do(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(capsys, "checkpoint", "show", checkpoint)
+    assert status == 0
+    assert "a restart would  run batch 2 again" in out
+    assert '2      no         2023-11-14T22:13:20.002Z  -          [{"topic": {"0": 20' in out
+
+
+def test_prints_a_log_as_one_line_per_entry(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, "checkpoint", "log", checkpoint / "commits", "--json")
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"batch_id": batch_id, "entry": {"version": 1, "next_watermark_ms": 0}}
+        for batch_id in range(2)
+    ]
+
+
+def test_compares_two_batches_inside_their_offsets(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("checkpoint", "diff", checkpoint, "--batch", 0, "--batch", 2, "--json")
+    status, out, _ = run(capsys, *command)
+    assert status == 1
+    assert json.loads(out)["differences"] == [
+        {"path": "offsets.0.topic.0", "before": 0, "after": 20},
+        {"path": "timestamp_ms", "before": 1_700_000_000_000, "after": 1_700_000_000_002},
+        {"path": "committed", "before": True, "after": False},
+    ]
+
+
+def test_finds_no_difference_between_a_checkpoint_and_itself(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(capsys, "checkpoint", "diff", checkpoint, checkpoint)
+    assert (status, out) == (0, "no difference\n")
+
+
+def test_verifies_with_the_promised_json_and_exit_codes(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(capsys, "checkpoint", "verify", checkpoint, "--json")
+    assert (status, json.loads(out)) == (0, {"healthy": True, "findings": []})
+    (checkpoint / "metadata").unlink()
+    status, out, _ = run(capsys, "checkpoint", "verify", checkpoint, "--json")
+    report = json.loads(out)
+    assert (status, report["healthy"]) == (1, False)
+    assert [sorted(each) for each in report["findings"]] == [
+        ["code", "message", "path", "remedy", "severity"]
+    ]
+    assert report["findings"][0]["code"] == "METADATA_MISSING"
+
+
+def test_takes_a_url_with_a_scheme(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "checkpoint", "show", f"file://{checkpoint}", "--json")
+    assert (status, json.loads(out)["query_id"]) == (0, QUERY_ID)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("checkpoint", "show", "{tmp}/nothing"),
+        ("checkpoint", "show", "{tmp}"),
+        ("checkpoint", "show", "{tmp}/checkpoint/metadata"),
+        ("checkpoint", "show", "ftp://somewhere/checkpoint"),
+        ("checkpoint", "log", "{tmp}/checkpoint"),
+        ("checkpoint", "verify", "{tmp}/checkpoint", "--deep", "--quick"),
+        ("checkpoint", "verify", "{tmp}/checkpoint", "--sink", "{tmp}"),
+        ("checkpoint", "diff", "{tmp}/checkpoint"),
+        ("checkpoint", "diff", "{tmp}/checkpoint", "--batch", "0", "--batch", "9"),
+    ],
+    ids=" ".join,
+)
+def test_turns_an_error_into_one_line_and_exit_code_2(
+    arguments: tuple[str, ...],
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    del checkpoint
+    status, out, err = run(capsys, *(each.replace("{tmp}", str(tmp_path)) for each in arguments))
+    assert (status, out) == (2, "")
+    assert err.startswith("epochal: ")
+    assert err.count("\n") == 1
+    assert err.endswith(".\n"), "an error ends with what to do"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("bogus",), ("checkpoint", "bogus"), ("checkpoint", "show", "x", "--bogus")]
+)
+def test_wrong_usage_exits_with_2(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert "Usage: epochal" in err
+
+
+def test_shows_the_traceback_when_debugging(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        main(["--debug", "checkpoint", "show", str(tmp_path / "nothing")])
+
+
+def test_names_the_file_and_a_remedy_for_what_the_system_refuses() -> None:
+    denied = PermissionError(13, "Permission denied", "/data/offsets/3")
+    assert describe(denied).startswith("/data/offsets/3: Permission denied. Run as the user")
+    assert describe(OSError(5, "Input/output error", "/data/x")).startswith(
+        "/data/x: Input/output error. Check the storage"
+    )
+    assert describe(CheckpointError("one\n  two")) == "one two"
+
+
+def test_stops_quietly_when_nobody_reads_the_output(checkpoint: Path) -> None:
+    command = [sys.executable, "-m", "epochal.cli.main", "checkpoint", "log", "--json"]
+    with subprocess.Popen(
+        [*command, str(checkpoint / "offsets")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode in (0, 141)
+
+
+@pytest.mark.parametrize("group", [Commands, CheckpointCommands])
+def test_every_command_named_in_a_table_exists_and_explains_itself(
+    group: type[LazyGroup], capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix = [] if group is Commands else ["checkpoint"]
+    for name in group.table:
+        status, out, _ = run(capsys, *prefix, name, "--help")
+        assert status == 0, name
+        assert len(out.splitlines()) > 4, f"{name} says too little"
+
+
+def test_showing_a_checkpoint_imports_no_columns_and_no_rich(checkpoint: Path) -> None:
+    script = (
+        "import sys; from epochal.cli.main import main; "
+        f"main(['checkpoint', 'show', {str(checkpoint)!r}]); "
+        "heavy = {'numpy', 'pyarrow', 'rich', 'msgspec', 'pyspark', 'pydantic', 'obstore'}; "
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr == "[]\n"
+
+
+def test_plain_tables_are_aligned_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 300
+    print_table(("a", "b"), [("1", long), ("222", "[red]")], title="things")
+    assert capsys.readouterr().out == f"things\na    b\n1    {long}\n222  [red]\n"
+
+
+def test_rich_tables_show_brackets_as_they_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_table(("a",), [("[bold]x[/bold]",)])
+    assert "[bold]x[/bold]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "-"),
+        (1, "1970-01-01T00:00:00.001Z"),
+        (-5, "1969-12-31T23:59:59.995Z"),
+        (9 * 10**18, f"{9 * 10**18} ms"),
+    ],
+)
+def test_words_times_as_utc(ms: int, text: str) -> None:
+    assert time_text(ms) == text
