@@ -1,0 +1,192 @@
+"""Spark goes on from state that we wrote, and ends with the output of an undisturbed run.
+
+Each edit starts from a golden checkpoint, is made with the `epochal` command, and is then handed to
+the Spark release that wrote the checkpoint, which reads the rest of the input. One child process
+serves all edits of a release. Snapshot repair is off: Spark must load what we wrote, not pass over
+it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.golden.library import Golden, Unpacked, unpack
+from tests.spark.releases import RELEASES, Resumed, resume
+
+from epochal.checkpoint import Checkpoint
+from epochal.cli.main import main
+
+Edit = Callable[[Unpacked], None]
+Rows = list[dict[str, Any]]
+
+NO_REPAIR = {"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"}
+
+
+def epochal(*words: str) -> None:
+    assert main(words) == 0, words
+
+
+def state(command: str, place: Unpacked, *words: str) -> None:
+    directory = str(place.checkpoint)
+    epochal("state", command, directory, *words, "--execute", "--settle-seconds", "0")
+
+
+def repartition(place: Unpacked) -> None:
+    for count in (7, 2, 3):
+        state("repartition", place, "--partitions", str(count))
+
+
+def read_rows(place: Unpacked, tmp: Path) -> Rows:
+    epochal("state", "export", str(place.checkpoint), "--to", str(tmp))
+    return [json.loads(line) for line in tmp.read_text().splitlines()]
+
+
+def delete_and_put_back(place: Unpacked) -> None:
+    file = place.base / "rows.jsonl"
+    rows = read_rows(place, file)
+    assert rows
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows[::2]))
+    state("delete", place, "--file", str(file))
+    assert len(read_rows(place, place.base / "left.jsonl")) == len(rows) // 2
+    state("put", place, "--file", str(file))
+
+
+def add_a_thousand(place: Unpacked) -> None:
+    [row] = read_rows(place, place.base / "rows.jsonl")
+    value = {name: number + 1000 for name, number in row["value"].items()}
+    state("put", place, "--key", "{}", "--value", json.dumps(value))
+
+
+def to_hdfs(place: Unpacked) -> None:
+    state("convert", place, "--to", "hdfs")
+
+
+def to_rocksdb(place: Unpacked) -> None:
+    state("convert", place, "--to", "rocksdb")
+
+
+def rename_columns(place: Unpacked) -> None:
+    state("evolve", place, "--rename", "count=how_many")
+
+
+def snapshots(place: Unpacked) -> list[Path]:
+    found = sorted(place.checkpoint.glob("state/0/*/*.snapshot"))
+    assert found
+    return found
+
+
+def repair_snapshots(place: Unpacked) -> None:
+    for path in snapshots(place):
+        path.write_bytes(path.read_bytes()[:-30])
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    state("repair", place)
+
+
+def repair_lost_delta(place: Unpacked) -> None:
+    newest = max(Checkpoint(str(place.checkpoint)).commits.batch_ids())
+    for path in place.checkpoint.glob(f"state/0/0/*{newest + 1}.delta*"):
+        path.unlink()
+    for path in place.checkpoint.glob(f"state/0/*/{newest + 1}.snapshot*"):
+        path.unlink()
+    state("repair", place)
+    kept = max(Checkpoint(str(place.checkpoint)).commits.batch_ids())
+    assert kept < newest
+    for path in place.output.glob("*.jsonl"):
+        if int(path.stem) > kept:
+            path.unlink()
+
+
+def as_undisturbed(output: Rows) -> Rows:
+    return output
+
+
+def a_thousand_more(output: Rows) -> Rows:
+    return [
+        {name: v + 1000 if isinstance(v, int) else v for name, v in row.items()} for row in output
+    ]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    edit: Edit
+    case: str
+    expected: Callable[[Rows], Rows] = as_undisturbed
+
+    def __str__(self) -> str:
+        return f"{self.edit.__name__}-{self.case}"
+
+
+PLAIN = ("windowed", "per_key", "dedup", "session", "join_inner", "join_outer")
+SCENARIOS = [
+    *(
+        Scenario(repartition, case)
+        for case in (*PLAIN, "dedup_watermark", "chained", "join_v1", "limit", "global")
+    ),
+    *(Scenario(delete_and_put_back, case) for case in ("windowed", "dedup", "session")),
+    *(Scenario(delete_and_put_back, case) for case in ("rocksdb_zip", "rocksdb_changelog")),
+    Scenario(add_a_thousand, "global", a_thousand_more),
+    *(Scenario(to_hdfs, case) for case in ("rocksdb_zip", "rocksdb_changelog")),
+    *(Scenario(to_rocksdb, case) for case in ("windowed", "join_inner")),
+    Scenario(rename_columns, "windowed"),
+    Scenario(repair_snapshots, "windowed"),
+    Scenario(repair_lost_delta, "windowed"),
+]
+WITH_IDS = [
+    Scenario(delete_and_put_back, "rocksdb_v2"),
+    Scenario(delete_and_put_back, "rocksdb_v2_zip"),
+]
+
+
+def scenarios_of(release: str) -> list[Scenario]:
+    chosen = SCENARIOS if release.startswith("3.") else [*SCENARIOS, *WITH_IDS]
+    return [each for each in chosen if Golden(release, each.case).archive.exists()]
+
+
+def run(release: str, base: Path) -> dict[str, tuple[Unpacked, Resumed]]:
+    scenarios = scenarios_of(release)
+    places = [
+        unpack(Golden(release, each.case), base / str(each), relocate=True) for each in scenarios
+    ]
+    for each, place in zip(scenarios, places, strict=True):
+        each.edit(place)
+    resumed = resume(release, places, conf=NO_REPAIR)
+    names = map(str, scenarios)
+    return dict(zip(names, zip(places, resumed, strict=True), strict=True))
+
+
+def check(release: str, found: dict[str, tuple[Unpacked, Resumed]]) -> None:
+    for each in scenarios_of(release):
+        place, done = found[str(each)]
+        assert done.query_id == place.facts["query_id"], str(each)
+        assert done.output == each.expected(place.facts["undisturbed"]["output"]), str(each)
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Unpacked, Resumed]]:
+    return run(RELEASES[-1], tmp_path_factory.mktemp("edits"))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scenario", scenarios_of(RELEASES[-1]), ids=str)
+def test_spark_ends_with_the_same_output(
+    scenario: Scenario, resumed: dict[str, tuple[Unpacked, Resumed]]
+) -> None:
+    place, done = resumed[str(scenario)]
+    assert done.query_id == place.facts["query_id"]
+    assert done.output == scenario.expected(place.facts["undisturbed"]["output"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("release", RELEASES[:-1])
+def test_every_release_ends_with_the_same_output(release: str, tmp_path: Path) -> None:
+    check(release, run(release, tmp_path))
+
+
+def test_all_scenarios_have_a_golden_checkpoint() -> None:
+    assert len(scenarios_of(RELEASES[-1])) == len(SCENARIOS) + len(WITH_IDS)
