@@ -26,6 +26,9 @@ LAYERS: list[set[str]] = [
 
 PURE_MODULES = [
     "checkpoint/entries.py",
+    "checkpoint/jackson.py",
+    "checkpoint/layout.py",
+    "checkpoint/pinned.py",
     "checkpoint/restart.py",
     "state/plan.py",
     "state/rows.py",
