@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -39,15 +40,18 @@ def find_java() -> str:
     return command
 
 
-def resolve(*coordinates: str) -> list[Path]:
-    """Every jar of `group:artifact:version` coordinates and what they depend on, sorted."""
-    wanted = sorted(set(coordinates))
-    digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:16]
+def resolve(*coordinates: str, overrides: Sequence[str] = ()) -> list[Path]:
+    """Every jar of `group:artifact:version` coordinates and what they depend on, sorted.
+
+    `overrides` are coordinates too: they replace the versions that dependencies ask for.
+    """
+    wanted = _ivy_file(sorted(set(coordinates)), sorted(set(overrides)))
+    digest = hashlib.sha256(wanted.encode()).hexdigest()[:16]
     target = cache_dir() / "jars" / digest
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{digest}.") as work:
-            filled = _download(wanted, Path(work))
+            filled = _download(wanted, Path(work), " and ".join(coordinates))
             with suppress(OSError):  # another process put the same jars there first
                 filled.rename(target)
     return sorted(target.glob("*.jar"))
@@ -58,9 +62,9 @@ def classpath(*coordinates: str) -> str:
     return os.pathsep.join(str(jar) for jar in resolve(*coordinates))
 
 
-def _download(coordinates: list[str], work: Path) -> Path:
+def _download(wanted: str, work: Path, named: str) -> Path:
     wishes = work / "ivy.xml"
-    wishes.write_text(_ivy_file(coordinates), encoding="utf-8")
+    wishes.write_text(wanted, encoding="utf-8")
     filled = work / "jars"
     command = [
         *(find_java(), "-jar", str(_ivy_jar()), "-ivy", str(wishes)),
@@ -79,30 +83,38 @@ def _download(coordinates: list[str], work: Path) -> Path:
         )
     except subprocess.TimeoutExpired:
         raise ComponentError(
-            f"Resolving {', '.join(coordinates)} took more than {RESOLVE_SECONDS} s; is a Maven "
+            f"Resolving {named} took more than {RESOLVE_SECONDS} s; is a Maven "
             f"repository reachable from here?"
         ) from None
     if run.returncode != 0 or not filled.is_dir():
         raise ComponentError(
-            f"Cannot resolve {', '.join(coordinates)}; is a Maven repository reachable from here? "
+            f"Cannot resolve {named}; is a Maven repository reachable from here? "
             f"Ivy said:\n{_tail(run.stdout)}"
         )
     return filled
 
 
-def _ivy_file(coordinates: list[str]) -> str:
+def _ivy_file(coordinates: Sequence[str], overrides: Sequence[str]) -> str:
     lines = []
     for coordinate in coordinates:
-        parts = coordinate.split(":")
-        if len(parts) != 3 or not all(parts):
-            raise OptionError(f"{coordinate!r} is not group:artifact:version.")
-        group, artifact, version = (quoteattr(part) for part in parts)
+        group, artifact, version = _attributes(coordinate)
         lines.append(f'<dependency org={group} name={artifact} rev={version} conf="default"/>')
+    for coordinate in overrides:
+        group, artifact, version = _attributes(coordinate)
+        lines.append(f"<override org={group} module={artifact} rev={version}/>")
     return (
         '<ivy-module version="2.0"><info organisation="epochal" module="components"/>'
         '<configurations><conf name="default"/></configurations>'
         f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
     )
+
+
+def _attributes(coordinate: str) -> tuple[str, str, str]:
+    parts = coordinate.split(":")
+    if len(parts) != 3 or not all(parts):
+        raise OptionError(f"{coordinate!r} is not group:artifact:version.")
+    group, artifact, version = (quoteattr(part) for part in parts)
+    return group, artifact, version
 
 
 def _ivy_jar() -> Path:

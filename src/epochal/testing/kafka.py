@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epochal.errors import ComponentError
-from epochal.testing.jars import classpath, find_java
+from epochal.testing.jars import classpath, find_java, resolve
 from epochal.testing.server import Server, accepts, free_port
 
 KAFKA = ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36")
+# The newest connector whose parts can all be had from every mirror of Maven Central: its token
+# provider of the same release is missing from some, and the one named here fits it.
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1"
 START_SECONDS = 120
 PORT_TRIES = 3
 
@@ -43,6 +47,11 @@ def running_kafka() -> Iterator[Kafka]:
                 if left == 0 or "Address already in use" not in str(error):
                     raise
         yield broker
+
+
+def connector_jars() -> list[Path]:
+    """Spark's own Kafka connector, for `spark.jars` of a Spark 4.2 or 4.3 session."""
+    return resolve(CONNECTOR, overrides=[TOKEN_PROVIDER])
 
 
 @contextmanager
@@ -75,6 +84,7 @@ def _settings(folder: Path, port: int, controller_port: int) -> str:
         "transaction.state.log.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
         "auto.create.topics.enable": "false",
+        "log.retention.ms": "-1",  # tests write records with old timestamps
     }
     return "".join(f"{name}={value}\n" for name, value in lines.items())
 

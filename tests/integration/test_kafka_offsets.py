@@ -1,0 +1,147 @@
+"""Moving a Kafka query's offsets: a real broker answers, a real Spark goes on from there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from epochal.testing.kafka import Kafka
+
+EPOCHAL = str(Path(sys.executable).parent / "epochal")
+HOUR_MS = 3_600_000
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def topic(broker: Kafka) -> str:
+    """A topic of two partitions: ten rows in each, one an hour."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for created in admin.create_topics([NewTopic(name, 2)]).values():
+        created.result(30)
+    produce(broker, name, range(10))
+    return name
+
+
+def produce(broker: Kafka, topic: str, hours: range) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for partition in (0, 1):
+        for hour in hours:
+            producer.produce(
+                topic,
+                f"{partition}-{hour}".encode(),
+                partition=partition,
+                timestamp=START_MS + hour * HOUR_MS,
+            )
+    assert producer.flush(30) == 0
+
+
+def run_query(spark: SparkSession, broker: Kafka, topic: str, home: Path) -> None:
+    query = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+        .selectExpr("cast(value as string) as value")
+        .writeStream.format("json")
+        .option("path", str(home / "out"))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def written(spark: SparkSession, home: Path) -> list[str]:
+    rows = spark.read.schema("value string").json(str(home / "out")).collect()
+    return sorted(row.value for row in rows)
+
+
+def epochal(*words: str | Path) -> str:
+    run = subprocess.run([EPOCHAL, *map(str, words)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def shown(home: Path) -> dict[str, Any]:
+    view: dict[str, Any] = json.loads(epochal("checkpoint", "show", home / "checkpoint", "--json"))
+    return view
+
+
+def values(hours: range) -> list[str]:
+    return [f"{partition}-{hour}" for partition in (0, 1) for hour in hours]
+
+
+def test_show_and_log_tell_a_kafka_query_as_spark_wrote_it(
+    kafka_spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    run_query(kafka_spark, broker, topic, tmp_path)
+    assert [batch["offsets"] for batch in shown(tmp_path)["batches"]] == [
+        [{topic: {"0": 10, "1": 10}}]
+    ]
+    log = epochal("checkpoint", "log", tmp_path / "checkpoint" / "sources" / "0", "--json")
+    assert json.loads(log) == {"batch_id": 0, "entry": {topic: {"0": 0, "1": 0}}}
+    epochal("checkpoint", "verify", tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("target", "read_again"),
+    [
+        (("--to-earliest",), range(10)),
+        (("--to-datetime", "2023-11-15T04:13:20"), range(6, 10)),
+        (("--to-latest",), range(0)),
+        (("--shift-by", "-3"), range(7, 10)),
+    ],
+    ids=["earliest", "datetime", "latest", "shift"],
+)
+def test_a_moved_query_reads_exactly_from_where_it_was_sent(
+    kafka_spark: SparkSession,
+    broker: Kafka,
+    topic: str,
+    tmp_path: Path,
+    target: tuple[str, ...],
+    read_again: range,
+) -> None:
+    run_query(kafka_spark, broker, topic, tmp_path)
+    edit: tuple[str | Path, ...] = (
+        "checkpoint",
+        "set-offsets",
+        tmp_path / "checkpoint",
+        "--source",
+        "0",
+        *target,
+    )
+    asked = ("--bootstrap-servers", broker.bootstrap_servers, "--sink", tmp_path / "out")
+    epochal(*edit, *asked, "--execute")
+    produce(broker, topic, range(10, 12))
+    run_query(kafka_spark, broker, topic, tmp_path)
+    expected = values(range(12)) + values(read_again)
+    assert written(kafka_spark, tmp_path) == sorted(expected)
+
+
+def test_an_unreachable_broker_is_one_clear_line_and_changes_nothing(
+    kafka_spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    run_query(kafka_spark, broker, topic, tmp_path)
+    before = shown(tmp_path)
+    command = [EPOCHAL, "checkpoint", "set-offsets", str(tmp_path / "checkpoint"), "--source", "0"]
+    run = subprocess.run(
+        [*command, "--to-latest", "--bootstrap-servers", "127.0.0.1:1", "--execute"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert "127.0.0.1:1" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert shown(tmp_path) == before
