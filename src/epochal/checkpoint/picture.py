@@ -28,6 +28,9 @@ from epochal.files.local import LocalFiles
 
 T = TypeVar("T")
 
+SMALL_FILE_BYTES = 1 << 14
+LARGE_READ_BYTES = 1 << 22
+
 PARTS = (METADATA, OFFSETS, COMMITS, SOURCES, STATE)
 
 
@@ -185,8 +188,10 @@ def read_log(
 
 
 def read_bytes(files: Files, path: str) -> bytes | EpochalError:
-    """A file's content, or why there is none."""
+    """A file's content, or why there is none. `path` comes from a listing or from a constant."""
     try:
+        if isinstance(files, LocalFiles):
+            return _read_local(f"{files.url}/{path}")
         return files.read(path)
     except EpochalError as error:
         return error
@@ -197,6 +202,21 @@ def read_bytes(files: Files, path: str) -> bytes | EpochalError:
 def storage_error(files: Files, path: str, error: OSError) -> StorageError:
     """An operating system's error as one of ours, naming the file."""
     return StorageError(join_url(files.url, path), error.strerror or type(error).__name__)
+
+
+def _read_local(path: str) -> bytes:
+    """As `LocalFiles.read`, at a third of its cost: it matters when there are 20,000 of them."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(descriptor, SMALL_FILE_BYTES)
+        if len(data) < SMALL_FILE_BYTES:
+            return data
+        parts = [data]
+        while part := os.read(descriptor, LARGE_READ_BYTES):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def _read_metadata(

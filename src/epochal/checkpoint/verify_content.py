@@ -54,8 +54,11 @@ class ContentCheck:
         state: dict[bytes, bytes] = {}
         at = 0
         for version in store.versions:
-            delta = self._records(store, store.deltas.get(version), version, checker)
-            snapshot = self._records(store, store.snapshots.get(version), version, checker)
+            delta = snapshot = None
+            if version in store.deltas:
+                delta = self._records(store, store.deltas[version], version, checker)
+            if version in store.snapshots:
+                snapshot = self._records(store, store.snapshots[version], version, checker)
             if not self._settings.deep:
                 continue
             if delta is not None and at == version - 1:
@@ -72,11 +75,9 @@ class ContentCheck:
                 state, at = held, version
 
     def _records(
-        self, store: StorePicture, name: str | None, version: int, checker: RowChecker | None
+        self, store: StorePicture, name: str, version: int, checker: RowChecker | None
     ) -> list[Record] | None:
         """The records of one file; None, after noting why, if they cannot be trusted."""
-        if name is None:
-            return None
         self._tick()
         path = f"{store.path}/{name}"
         data = read_bytes(self._files, path)
