@@ -288,6 +288,8 @@ def _claim(files: Files, me: Attempt, clock: Clock) -> Guard:
         except MissingBatchError:
             continue  # purged by a faster claimant
         leases = _leases(files)
+        if me.run_id not in leases:
+            continue  # listed too early by a storage that lags
         gone = [newest[1].run_id] if newest and _has_ended(newest[1], me) else []
         decision = decide_claim(newest, leases, me, leases[me.run_id], gone)
         if isinstance(decision, Refused):
