@@ -139,11 +139,10 @@ class NameNodes:
         )
 
     def _ask(self, address: tuple[str, int], method: str, target: str) -> Answer | Failure:
-        connections: dict[tuple[str, int], http.client.HTTPConnection]
-        connections = self._local.__dict__.setdefault("connections", {})
-        if address not in connections:
-            connections[address] = _connection(self._protocol, *address)
-        answer = _send(connections[address], method, target)
+        kept: _KeptConnections = self._local.__dict__.setdefault("kept", _KeptConnections())
+        if address not in kept.by_address:
+            kept.by_address[address] = _connection(self._protocol, *address)
+        answer = _send(kept.by_address[address], method, target)
         if isinstance(answer, Answer):
             refusal, message = _remote_exception(answer)
             if refusal in _ASK_ANOTHER:
@@ -154,6 +153,17 @@ class NameNodes:
     def _target(self, path: str, operation: str, parameters: Mapping[str, str]) -> str:
         asked = {"op": operation, **self._identity, **parameters}
         return f"/webhdfs/v1{quote(path)}?{urlencode(asked, quote_via=quote, safe='')}"
+
+
+class _KeptConnections:
+    """One thread's connections, closed when the thread or the NameNodes object ends."""
+
+    def __init__(self) -> None:
+        self.by_address: dict[tuple[str, int], http.client.HTTPConnection] = {}
+
+    def __del__(self) -> None:
+        for connection in self.by_address.values():
+            connection.close()
 
 
 def _connection(protocol: str, host: str, port: int) -> http.client.HTTPConnection:
