@@ -148,6 +148,10 @@ class HDFSBackedStateStoreProvider:
         with self._lock:
             self._cache.clear()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Give up the cache. Stores that are open stay usable; new ones are refused."""
         with self._lock:

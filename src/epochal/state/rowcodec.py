@@ -7,15 +7,20 @@ the same UnsafeRow bytes, because a key is found by its bytes alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from epochal.errors import StateValueError
+from epochal.state.columns import decode_rows, encode_rows
 from epochal.state.rows import decode_row, encode_row
+from epochal.state.spans import Spans, spans_of
 from epochal.state.types import StructType
 from epochal.state.values import Row
 
-if TYPE_CHECKING:
-    pass
+_WORTH_A_BATCH = 64
+"""Below this many rows, one at a time is quicker."""
 
 
 class RowCodec:
@@ -43,13 +48,38 @@ class RowCodec:
     def decode_value(self, data: bytes) -> Row:
         return decode_row(data, self.value_schema)
 
+    def encode_keys(self, keys: pa.RecordBatch) -> list[bytes]:
+        """The key of each row of a batch, whose columns are those of the key."""
+        return _listed(encode_rows(keys, self.key_schema))
+
+    def encode_values(self, values: pa.RecordBatch) -> list[bytes]:
+        """The value of each row of a batch, whose columns are those of the value."""
+        return _listed(encode_rows(values, self.value_schema))
+
+    def decode_values(
+        self, values: Sequence[bytes | None]
+    ) -> tuple[pa.RecordBatch, pa.BooleanArray]:
+        """A batch of values, all null where there is none, and whether there is one."""
+        there = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        decoded = decode_rows(
+            spans_of([value for value in values if value is not None]), self.value_schema
+        )
+        places = pa.array(np.cumsum(there) - 1, mask=~there)
+        columns = decoded.take(places).flatten()
+        batch = pa.RecordBatch.from_arrays(columns, names=list(self.value_schema.names))
+        return batch, pa.array(there)
+
     def prefixes_of(self, keys: Sequence[bytes]) -> list[bytes]:
         """The prefix of each key, as bytes."""
         count = self.num_cols_prefix_key
-        return [
-            encode_row(decode_row(key, self.key_schema)[:count], self._prefix_schema)
-            for key in keys
-        ]
+        if len(keys) < _WORTH_A_BATCH:
+            return [
+                encode_row(decode_row(key, self.key_schema)[:count], self._prefix_schema)
+                for key in keys
+            ]
+        columns = decode_rows(spans_of(keys), self.key_schema).flatten()[:count]
+        batch = pa.RecordBatch.from_arrays(columns, names=list(self._prefix_schema.names))
+        return _listed(encode_rows(batch, self._prefix_schema))
 
     def range_test(
         self,
@@ -71,6 +101,11 @@ class RowCodec:
         schema = StructType(self.key_schema.fields[: len(bound)])
         values = _in_order(bound, schema, "bound")
         return decode_row(encode_row(values, schema), schema)  # refuses what no key could hold
+
+
+def _listed(rows: Spans) -> list[bytes]:
+    data = rows.buffer.tobytes()
+    return [data[a:b] for a, b in zip(rows.starts.tolist(), rows.ends.tolist(), strict=True)]
 
 
 def _order(values: Sequence[Any]) -> tuple[Any, ...]:

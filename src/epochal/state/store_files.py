@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import AtomicFile, FileInfo, Files, join_url
 from epochal.state.codecs import compress, decompress
+from epochal.state.columns import validate_rows
 from epochal.state.conf import StateStoreConf
 from epochal.state.format import FileKind, Records, encode_records, scan_records
 from epochal.state.plan import checksum_name, delta_name, snapshot_name
@@ -23,6 +24,8 @@ from epochal.state.types import StructType
 from epochal.state.versions import Change
 
 _SLICED_AT_ONCE = 1 << 16
+_WORTH_A_BATCH = 64
+"""Below this many rows, one at a time is quicker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +127,11 @@ class StoreFiles:
             ("VALUE", puts, self.value_schema),
         ):
             try:
-                for row in rows:
-                    validate_row(row, schema, source=source)
+                if len(rows) < _WORTH_A_BATCH:
+                    for row in rows:
+                        validate_row(row, schema, source=source)
+                else:
+                    validate_rows(rows, schema, source=source)
             except StateFormatError as error:
                 condition = f"CANNOT_LOAD_STATE_STORE.{what}_ROW_FORMAT_VALIDATION_FAILURE"
                 raise StateFormatError(
