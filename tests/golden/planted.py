@@ -203,6 +203,12 @@ ALL = tuple(range(11))
 
 FAULTS = (
     Fault("FILE_UNREADABLE", "commits/5", dangling_link),
+    Fault(
+        "NOT_A_DIRECTORY",
+        "sources",
+        every(remove("sources"), lambda root: grow(root / "sources", b"a file")),
+        case="rate",
+    ),
     Fault("METADATA_MISSING", "metadata", remove("metadata")),
     Fault("METADATA_UNREADABLE", "metadata", content("metadata", b"{}")),
     Fault(
@@ -431,7 +437,7 @@ FAULTS = (
 
 
 def grow(path: Path, tail: bytes) -> None:
-    path.write_bytes(path.read_bytes() + tail)
+    path.write_bytes((path.read_bytes() if path.exists() else b"") + tail)
 
 
 def flip(root: Path, name: str) -> None:

@@ -61,6 +61,11 @@ RULES: dict[str, Rule] = {
         "A file or directory cannot be read from its storage.",
         "Let this user read it, or check the storage below it; then verify again.",
     ),
+    "NOT_A_DIRECTORY": Rule(
+        _E,
+        "A file has the name of one of a checkpoint's directories.",
+        "Move the file away and restore the directory from a backup.",
+    ),
     "METADATA_MISSING": Rule(
         _E,
         "The logs have entries, but there is no `metadata` with the query's id: Spark 4.2 and "

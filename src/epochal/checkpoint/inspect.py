@@ -107,6 +107,7 @@ def _log_problems(picture: Picture) -> list[Problem]:
     problems = [
         Problem(path or ".", error.reason) for path, error in picture.listing.unreadable.items()
     ]
+    problems += [Problem(part, "it is a file, not a directory") for part in picture.misplaced]
     if isinstance(picture.metadata, EpochalError):
         problems.append(Problem(METADATA, _reason(picture.metadata)))
     elif picture.metadata is None:

@@ -106,6 +106,11 @@ class Picture:
         return self.files.url
 
     @property
+    def misplaced(self) -> list[str]:
+        """Files that have the name of one of a checkpoint's directories."""
+        return [part for part in PARTS if part != METADATA and part in self.listing[""].files]
+
+    @property
     def is_stateful(self) -> bool:
         """Whether any operator has a directory below `state`."""
         return any(name.isdigit() for name in self.listing[STATE].folders)

@@ -142,6 +142,8 @@ def partitions_at(picture: Picture, batch_id: int) -> int | None:
 
 def _checkpoint_rules(picture: Picture) -> Iterator[Finding]:
     yield from _listing_rules(picture.listing)
+    for part in picture.misplaced:
+        yield finding("NOT_A_DIRECTORY", part, "it is a file")
     yield from log_rules(picture)
     yield from _crc_rules(picture)
     if picture.listing[SOURCES].folders:
