@@ -171,9 +171,12 @@ class ObjectFiles:
                     return
                 if writer is not None:
                     raise FileExistsError(17, "File exists", url) from None
-                if left == 0:
+                if left == 0 and isinstance(error, StorageError):
                     raise
                 time.sleep(CREATE_PAUSE_SECONDS)
+        raise StorageError(
+            url, f"the store reported a conflict {CREATE_TRIES} times, with no object there."
+        )
 
     def replace(self, path: str, data: bytes) -> None:
         from obstore import put

@@ -45,7 +45,8 @@ def http_stub(script: Script) -> Iterator[str]:
                 name: values[0]
                 for name, values in parse_qs(parts.query, keep_blank_values=True).items()
             }
-            request = Request(self.command, unquote(parts.path), query, dict(self.headers), body)
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(self.command, unquote(parts.path), query, headers, body)
             reply = script(request)
             if reply is HANG_UP:
                 self.close_connection = True
