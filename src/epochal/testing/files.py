@@ -63,7 +63,8 @@ class MemoryFiles:
         if key in self.tree:
             data, modified_ms = self.tree[key]
             return FileInfo(name, False, len(data), modified_ms)
-        if any(other.startswith(key + "/") for other in self.tree):
+        start = self._start(path)
+        if any(other.startswith(start) for other in self.tree):
             return FileInfo(name, True, 0, 0)
         return None
 
