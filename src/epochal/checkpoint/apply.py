@@ -78,8 +78,9 @@ def undo(
 ) -> JournalEntry:
     """Take an edit back: the newest one unless named."""
     with _claimed(files, "undo", conditions) as guard:
-        require_quiet(files, conditions)
         journal = _journal(files, conditions)
+        if journal.unfinished() is None:  # otherwise no query can have started
+            require_quiet(files, conditions)
         return journal.undo(entry_id, _checked(guard, files, conditions, progress))
 
 

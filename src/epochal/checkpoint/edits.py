@@ -193,3 +193,10 @@ def check_plan(plan: Plan) -> None:
         seen.add(place)
     for root, path in seen:
         assert (root, crc_of(path)) not in seen, f"{path} takes its crc along"
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """The directories that `path` lies in, outermost first."""
+    parts = path.split("/")
+    for length in range(1, len(parts)):
+        yield "/".join(parts[:length])

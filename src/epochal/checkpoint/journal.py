@@ -24,7 +24,7 @@ undo writes crcs back as files of their own, after the file they belong to.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -34,6 +34,7 @@ from epochal.checkpoint.edits import (
     Change,
     Elsewhere,
     Plan,
+    ancestors,
     check_plan,
     crc_of,
     read_tree,
@@ -51,6 +52,8 @@ from epochal.checkpoint.records import (
     decode_record,
     stamp_of,
     stands_after,
+    temporaries,
+    touched_names,
     worded,
 )
 from epochal.clock import Clock, SystemClock
@@ -124,6 +127,7 @@ class Journal:
             )
         self._check_watches(record)
         self._check_gate(record)
+        self._sweep_temporaries(record)
         for change in record.changes:
             stands_after(self._root(record, change.root), change)
         self._roll_forward(entry_id, record, _Steps(len(record.changes), progress))
@@ -141,6 +145,8 @@ class Journal:
             stands_after(self._root(record, change.root), change, trust_stamp=False)
             for change in record.changes
         ]
+        if entry.state is not JournalState.DONE:
+            self._sweep_temporaries(record)
         self._mark(entry.id, "undoing")
         steps = _Steps(len(record.changes), progress)
         backups = PackReader(self._files.at(self._path(entry.id)), "before")
@@ -351,7 +357,7 @@ class Journal:
             if change.before is not None or change.after is None:
                 continue
             files = self._root(plan, change.root)
-            for directory in _ancestors(change.path):
+            for directory in ancestors(change.path):
                 place = (change.root, directory)
                 if place not in known:
                     known.add(place)
@@ -395,6 +401,13 @@ class Journal:
         for entry_id in self._ids():
             if self._files.info(f"{self._path(entry_id)}/plan.json") is None:
                 self._files.delete_tree(self._path(entry_id))
+
+    def _sweep_temporaries(self, record: Record) -> None:
+        """Remove what a process that was killed had begun to write under the names of the plan."""
+        for (root, folder), names in touched_names(record).items():
+            files = self._root(record, root)
+            for name in temporaries(names, (info.name for info in files.list(folder))):
+                files.delete(f"{folder}/{name}" if folder else name)
 
     def _drop_leftovers(self, entry_id: str) -> None:
         kept = "before-" if self._state(entry_id) is JournalState.DONE else "-"
@@ -483,9 +496,3 @@ class _Steps:
 def _remove_if_empty(files: Files, directory: str) -> None:
     if files.info(directory) is not None and not any(True for _ in files.walk(directory)):
         files.delete_tree(directory)
-
-
-def _ancestors(path: str) -> Iterator[str]:
-    parts = path.split("/")
-    for length in range(1, len(parts)):
-        yield "/".join(parts[:length])

@@ -6,7 +6,8 @@ did. Only its bytes tell a change already made from one made by somebody else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -14,11 +15,14 @@ from typing import Final
 import msgspec
 
 from epochal.checkpoint.edits import Elsewhere, Stamp, Watch, crc_of, is_crc
+from epochal.checkpoint.layout import METADATA
 from epochal.checkpoint.packs import Blob
 from epochal.errors import EditError, MalformedFileError, UnsupportedVersionError
 from epochal.files import Files, join_url
 
 FORMAT_VERSION: Final = 1
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}-[0-9a-f-]{27}\.tmp")
 
 
 class JournalState(StrEnum):
@@ -143,3 +147,20 @@ def changed(files: Files, path: str, expected: str, found: str) -> EditError:
         f"planned. To go on would lose what it wrote. Make sure that no query runs on the "
         f"checkpoint, look at the file, and plan again.",
     )
+
+
+def touched_names(record: Record) -> dict[tuple[str, str], set[str]]:
+    """Root and directory to the names in it that an edit writes, their crcs and the gate too."""
+    touched = {("", ""): {METADATA, crc_of(METADATA)}}
+    for change in record.changes:
+        folder, _, name = change.path.rpartition("/")
+        touched.setdefault((change.root, folder), set()).update({name, crc_of(name)})
+    return touched
+
+
+def temporaries(names: Collection[str], listed: Iterable[str]) -> Iterator[str]:
+    """Of the names in a directory, those under which one of `names` was being written."""
+    for name in listed:
+        found = _TEMPORARY.fullmatch(name)
+        if found and found[1] in names:
+            yield name
