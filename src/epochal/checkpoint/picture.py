@@ -20,7 +20,7 @@ from epochal.checkpoint.entries import (
     OffsetEntry,
     QueryMetadata,
 )
-from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SOURCES, STATE
+from epochal.checkpoint.layout import COMMITS, COMPACT_SUFFIX, METADATA, OFFSETS, SOURCES, STATE
 from epochal.checkpoint.log import parse_batch_id
 from epochal.errors import CheckpointError, EpochalError, MalformedFileError, StorageError
 from epochal.files import Files, join_url
@@ -77,6 +77,12 @@ class LogPicture(Generic[T]):
     taken: tuple[str, ...] = ()
     """Directories that have the name of a batch."""
     raw: dict[str, bytes] = field(default_factory=dict)
+
+    def path_of(self, batch_id: int) -> str:
+        """The path of a batch's file, which may be a compact one."""
+        compact = f"{batch_id}{COMPACT_SUFFIX}"
+        name = compact if compact in self.directory.files else str(batch_id)
+        return f"{self.path}/{name}" if self.path else name
 
     @property
     def ids(self) -> list[int]:

@@ -142,17 +142,24 @@ class ContentCheck:
             text = read_bytes(self._files, f"{path}.crc")
             if isinstance(text, bytes):
                 self.findings.extend(spark_checksum_rules(path, data, text))
+                if self._settings.deep:
+                    self._hadoop_checksum(store, f"{name}.crc", text, "CRC_STALE")
+        if self._with_crc or checked:
+            self._hadoop_checksum(store, name, data, "CRC_REFUSED" if checked else "CRC_STALE")
+
+    def _hadoop_checksum(self, store: StorePicture, name: str, data: bytes, code: str) -> None:
         crc_name = f".{name}.crc"
-        if (self._with_crc or checked) and crc_name in store.files:
-            crc = read_bytes(self._files, f"{store.path}/{crc_name}")
-            if isinstance(crc, bytes) and crc_agrees(data, crc) is False:
-                self.findings.append(
-                    finding(
-                        "CRC_REFUSED" if checked else "CRC_STALE",
-                        path,
-                        f"its {len(data)} bytes are not those that {crc_name} was written for",
-                    )
+        if crc_name not in store.files:
+            return
+        crc = read_bytes(self._files, f"{store.path}/{crc_name}")
+        if isinstance(crc, bytes) and crc_agrees(data, crc) is False:
+            self.findings.append(
+                finding(
+                    code,
+                    f"{store.path}/{name}",
+                    f"its {len(data)} bytes are not those that {crc_name} was written for",
                 )
+            )
 
 
 def _disagreement(

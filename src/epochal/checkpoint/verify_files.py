@@ -160,7 +160,7 @@ def _entry_rules(log: LogPicture[tuple[FileEntry, ...]]) -> Iterator[Finding]:
             if not fits or entry.batch_id < 0:
                 yield finding(
                     "FILE_LOG_BATCH_MISMATCH",
-                    f"{log.path}/{batch_id}{COMPACT_SUFFIX if is_compact else ''}",
+                    log.path_of(batch_id),
                     f"{entry.path} says it belongs to batch {entry.batch_id}",
                 )
                 break
@@ -184,7 +184,6 @@ def sink_rules(
     """The sink's log against the names in its output directory and the checkpoint's offsets."""
     there = set(output)
     newest_compact = max(_compact_ids(log), default=0)
-    names = {batch_id_of_file_name(name): name for name in log.raw}
     for batch_id, entries in sorted(log.entries.items()):
         if batch_id < newest_compact:
             continue
@@ -194,7 +193,7 @@ def sink_rules(
             if entry.action == "add" and name not in there:
                 yield finding(
                     "SINK_FILE_MISSING",
-                    f"{log.path}/{names[batch_id]}",
+                    log.path_of(batch_id),
                     f"{entry.path} is not in the output directory",
                 )
     if newest is not None and log.latest is not None and log.latest > newest:

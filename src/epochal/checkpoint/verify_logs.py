@@ -63,7 +63,7 @@ def log_file_rules(log: LogPicture[Any]) -> Iterator[Finding]:
             f"the name counts as batch {batch_id}, whose file would be named {batch_id}",
         )
     for batch_id, error in sorted(log.broken.items()):
-        yield broken_entry(f"{log.path}/{batch_id}", error)
+        yield broken_entry(log.path_of(batch_id), error)
 
 
 def broken_entry(path: str, error: EpochalError) -> Finding:
