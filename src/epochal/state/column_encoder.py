@@ -94,13 +94,13 @@ def _structs(layout: Layout, columns: list[Array], count: int) -> Spans:
     payloads: list[_Payloads] = []
     places: list[Ints] = []
     for index, (child, column) in enumerate(zip(layout.children, columns, strict=True)):
-        nulls = _nulls(column)
+        nulls = null_flags(column)
         if nulls is not None:
             bit = np.uint64(1 << index % 64)
             parts[:, index // 64] |= np.where(nulls, bit, np.uint64(0))
         slot = bitset // 8 + index
         if child.kind in FIXED_KINDS:
-            parts[:, slot] = _slot_words(child, column, nulls)
+            parts[:, slot] = fixed_words(child, column, nulls)
             continue
         payload = _payloads(child, column, nulls, in_struct=True)
         offsets = sizes.astype(np.uint64) << np.uint64(32)
@@ -136,7 +136,7 @@ def _payloads(layout: Layout, column: Array, nulls: Flags | None, *, in_struct: 
         case Kind.STRING | Kind.BINARY:
             spans = as_spans(column)
         case Kind.BIG_DECIMAL:
-            spans = _minimal_decimals(column, nulls)
+            spans = minimal_decimals(column, nulls)
         case Kind.INTERVAL | Kind.NANOS:
             spans = _pairs(layout.kind, column)
         case Kind.VARIANT:
@@ -196,14 +196,14 @@ def _arrays(layout: Layout, elements: Array, counts: Ints) -> Spans:
     parents = np.repeat(np.arange(len(counts)), counts)
     firsts = np.cumsum(counts) - counts
     nth = np.arange(len(parents)) - firsts[parents]
-    nulls = _nulls(elements)
+    nulls = null_flags(elements)
     if nulls is not None:
         places, bits = starts[parents] + 8 + (nth >> 3), (1 << (nth & 7)).astype(np.uint8)
         np.bitwise_or.at(data, places[nulls], bits[nulls])
     slots = (starts + 8 + bitsets)[parents] + nth * width
     view = data.view(f"<u{width}")
     if layout.kind in FIXED_KINDS:
-        view[slots // width] = _slot_words(layout, elements, nulls).astype(f"<u{width}")
+        view[slots // width] = fixed_words(layout, elements, nulls).astype(f"<u{width}")
         return Spans(data, starts, sizes)
     payload = _payloads(layout, elements, nulls, in_struct=False)
     before = np.append(0, np.cumsum(payload.room))
@@ -221,7 +221,7 @@ def _arrays(layout: Layout, elements: Array, counts: Ints) -> Spans:
     )
 
 
-def _slot_words(layout: Layout, column: Array, nulls: Flags | None) -> Words:
+def fixed_words(layout: Layout, column: Array, nulls: Flags | None) -> Words:
     """What stands in the slots of a fixed kind, zero-extended; zero where it is null."""
     match layout.kind:
         case Kind.VOID:
@@ -239,7 +239,7 @@ def _slot_words(layout: Layout, column: Array, nulls: Flags | None) -> Words:
     return words
 
 
-def _minimal_decimals(column: Array, nulls: Flags | None) -> Spans:
+def minimal_decimals(column: Array, nulls: Flags | None) -> Spans:
     """Big-endian bytes without needless leading ones, at the start of 16 that are else zero."""
     wide = np.ascontiguousarray(_values(column, np.dtype("V16"), len(column)))
     big = wide.view(np.uint8).reshape(-1, 16)[:, ::-1]
@@ -260,7 +260,7 @@ def _pairs(kind: Kind, column: Array) -> Spans:
     """Two words each: calendar intervals, and timestamps with nanoseconds."""
     structs = cast(pa.StructArray, column)
     count = len(column)
-    nulls = _nulls(column)
+    nulls = null_flags(column)
     data = np.zeros((count, 4), "<u4")
     parts = _parts(kind, structs, nulls)
     if kind is Kind.INTERVAL:
@@ -282,7 +282,7 @@ def _pairs(kind: Kind, column: Array) -> Spans:
 
 def _variants(column: Array) -> Spans:
     structs = cast(pa.StructArray, column)
-    parts = _parts(Kind.VARIANT, structs, _nulls(column))
+    parts = _parts(Kind.VARIANT, structs, null_flags(column))
     values, metadata = as_spans(parts[0]), as_spans(parts[1])
     heads = values.lengths.astype("<i4").view(np.uint8)
     places = np.arange(len(column), dtype=np.int64) * 4
@@ -295,14 +295,14 @@ def _parts(kind: Kind, column: pa.StructArray, nulls: Flags | None) -> list[Arra
     """The members of a value that is a struct in Arrow only, so none of them may be null."""
     parts: list[Array] = [column.field(i) for i in range(column.type.num_fields)]
     for index, part in enumerate(parts):
-        missing = _nulls(part)
+        missing = null_flags(part)
         if missing is not None and (missing if nulls is None else missing & ~nulls).any():
             name = column.type.field(index).name
             raise StateValueError("row", kind.value, f"its {name} is null")
     return parts
 
 
-def _nulls(column: Array) -> Flags | None:
+def null_flags(column: Array) -> Flags | None:
     if column.null_count == 0:
         return None
     return column.is_null().to_numpy(zero_copy_only=False)

@@ -201,4 +201,4 @@ def test_reads_times_as_nanoseconds_of_the_day() -> None:
     schema = struct_of([AtomicType("time(6)")])
     decoded = decode_rows(spans_of([encode_row((3_600_000_000_000,), schema)]), schema)
     assert decoded.type == pa.struct([("c0", pa.time64("ns"))])
-    assert [str(row["c0"]) for row in decoded.to_pylist()] == ["01:00:00"]
+    assert str(decoded.field(0)[0]) == "01:00:00"

@@ -1,0 +1,71 @@
+"""The visible `<name>.crc` files that Spark 4.1 and later keep beside state files. Pure.
+
+One line of JSON with the CRC-32C of the whole file as a signed number, and its size. A file without
+one is accepted by Spark, one with a wrong one is not: whoever rewrites a state file must rewrite
+this too, or delete it. (Hadoop's hidden `.<name>.crc` files are something else.)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import google_crc32c
+
+from epochal.errors import StateFormatError
+
+SUFFIX = ".crc"
+ALGORITHM = "CRC32C"
+MISMATCH = "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class FileChecksum:
+    value: int
+    """CRC-32C as Java's signed int."""
+
+    size: int
+
+
+def checksum_of(data: bytes) -> FileChecksum:
+    value = google_crc32c.value(data)
+    return FileChecksum(value - (1 << 32) if value >> 31 else value, len(data))
+
+
+def encode_checksum_file(
+    data: bytes, *, timestamp_ms: int, executor_id: str = "", task_info: str = ""
+) -> bytes:
+    """The content of the checksum file of a state file with this content."""
+    checksum = checksum_of(data)
+    document = {
+        "algorithm": ALGORITHM,
+        "value": checksum.value,
+        "mainFileSize": checksum.size,
+        "timestampMs": timestamp_ms,
+        "creator": {"executorId": executor_id, "taskInfo": task_info},
+    }
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def parse_checksum_file(content: bytes, *, source: str = "checksum file") -> FileChecksum:
+    """Read a checksum file; StateFormatError if it is none, or of an unknown algorithm."""
+    try:
+        match json.loads(content):
+            case {"algorithm": "CRC32C", "value": int(value), "mainFileSize": int(size)}:
+                return FileChecksum(value, size)
+    except (ValueError, RecursionError):
+        pass
+    raise StateFormatError(source, 0, f"{content[:80]!r} is not a CRC32C checksum", MISMATCH)
+
+
+def verify_checksum(data: bytes, content: bytes, *, source: str = "state file") -> None:
+    """Raise StateFormatError unless the state file is the one the checksum file describes."""
+    expected, found = parse_checksum_file(content, source=source + SUFFIX), checksum_of(data)
+    if expected != found:
+        raise StateFormatError(
+            source,
+            0,
+            f"its checksum file says {expected.size} bytes of CRC32C {expected.value}, it has "
+            f"{found.size} bytes of {found.value}",
+            MISMATCH,
+        )
