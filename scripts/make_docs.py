@@ -6,9 +6,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
+import typer
 import typer.main
+from typer.core import TyperGroup
 
 from epochal.checkpoint.findings import RULES
 from epochal.cli.main import app
@@ -44,13 +46,13 @@ def findings_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _describe(command: click.Command, path: str) -> Iterator[str]:
-    context = click.Context(command, info_name=path)
+def _describe(command: Any, path: str) -> Iterator[str]:
+    context = typer.Context(command, info_name=path)
     level = "#" * min(2 + path.count(" "), 4)
     yield f"{level} `{path}`\n"
     if command.help:
         yield _paragraphs(command.help) + "\n"
-    if isinstance(command, click.Group):
+    if isinstance(command, TyperGroup):
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             if child is not None and not child.hidden:

@@ -7,10 +7,12 @@ import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-import click
 import pytest
+import typer
 import typer.main
+from typer.core import TyperGroup
 
 from epochal.cli.main import app
 
@@ -92,10 +94,10 @@ def test_commands_in_the_docs_exist_with_the_options_they_show(page: Path) -> No
     if page.name == "cli.md":
         return
     for words in commands_in(page):
-        command: click.Command = typer.main.get_command(app)
-        context = click.Context(command)
+        command: Any = typer.main.get_command(app)
+        context = typer.Context(command)
         rest = words[1:]
-        while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        while isinstance(command, TyperGroup) and rest and not rest[0].startswith("-"):
             child = command.get_command(context, rest[0])
             assert child is not None, f"{name_of(page)}: {' '.join(words)}"
             command, rest = child, rest[1:]
