@@ -26,7 +26,7 @@ from epochal.checkpoint.rewind import possible_batches, state_after
 from epochal.checkpoint.state_picture import ROCKSDB, StorePicture
 from epochal.checkpoint.survey import Survey, missing_file, newest_first
 from epochal.checkpoint.verify_logs import PARTITIONS_KEY, STATE_SHAPE_KEYS
-from epochal.errors import EditError, OptionError
+from epochal.errors import EditError, EpochalError, OptionError
 from epochal.files import join_url
 
 _TRUST = "the file may be damaged; name this code to trust it and drop its checksum"
@@ -226,12 +226,25 @@ def _rename(mender: Mender, found: Finding) -> str | None:
     folder, _, name = found.path.rpartition("/")
     batch_id = parse_batch_id(name)
     assert batch_id is not None
-    canonical = f"{folder}/{batch_id}"
-    if canonical not in mender.surveyed.tree and batch_id >= 0:
-        content = mender.surveyed.files.read(found.path)
-        mender.add(mender.surveyed.tree.write(canonical, content, f"was named {name}"))
+    if _fills_hole(mender, folder, batch_id) and (raw := _readable(mender, folder, name)):
+        mender.add(mender.surveyed.tree.write(f"{folder}/{batch_id}", raw, f"was named {name}"))
     mender.remove(found.path, "a name that Spark does not write")
     return None
+
+
+def _fills_hole(mender: Mender, folder: str, batch_id: int) -> bool:
+    picture = mender.surveyed.picture
+    ids = {OFFSETS: picture.offsets.ids, COMMITS: picture.commits.ids}.get(folder, [])
+    return bool(ids) and batch_id not in ids and ids[0] < batch_id < ids[-1]
+
+
+def _readable(mender: Mender, folder: str, name: str) -> bytes | None:
+    raw = mender.surveyed.files.read(f"{folder}/{name}")
+    try:
+        (OFFSET_FORMAT if folder == OFFSETS else COMMIT_FORMAT).deserialize(raw, name)
+    except EpochalError:
+        return None
+    return raw
 
 
 def _clear_directory(mender: Mender, found: Finding) -> str | None:
