@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from epochal.files import Files, open_files
+from epochal.testing.azurite import Azurite, running_azurite
 from epochal.testing.files import MemoryFiles
 from epochal.testing.hdfs import Hdfs, running_hdfs
 from epochal.testing.s3 import S3, running_s3
@@ -28,6 +29,14 @@ def s3() -> Iterator[S3]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    with running_azurite() as running, pytest.MonkeyPatch.context() as environment:
+        for name, value in running.environment().items():
+            environment.setenv(name, value)
+        yield running
+
+
 def new_root(kind: str, request: pytest.FixtureRequest) -> Files:
     """An empty place of its own on the storage `kind` names."""
     match kind:
@@ -40,16 +49,23 @@ def new_root(kind: str, request: pytest.FixtureRequest) -> Files:
         case "hdfs":
             hdfs: Hdfs = request.getfixturevalue("hdfs")
             return open_files(f"webhdfs://{hdfs.http}/{uuid.uuid4()}")
+        case "azure":
+            azurite: Azurite = request.getfixturevalue("azurite")
+            return open_files(f"{azurite.url}/{uuid.uuid4()}")
         case _:
             return MemoryFiles(prefix=str(uuid.uuid4()))
 
 
-@pytest.fixture(params=["local", "memory", "s3", "hdfs"])
+# Azure's emulator needs Node.js, which `make setup` does not promise.
+AZURE = pytest.param("azure", marks=pytest.mark.long)
+
+
+@pytest.fixture(params=["local", "memory", "s3", "hdfs", AZURE])
 def files(request: pytest.FixtureRequest) -> Files:
     return new_root(request.param, request)
 
 
-@pytest.fixture(params=["local", "s3", "hdfs"])
+@pytest.fixture(params=["local", "s3", "hdfs", AZURE])
 def shared_files(request: pytest.FixtureRequest) -> Files:
     """Files that other processes can open too."""
     return new_root(request.param, request)

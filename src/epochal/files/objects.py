@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 WRITER_KEY = "epochalwriter"
 CREATE_TRIES = 5
 CREATE_PAUSE_SECONDS = 0.05
+DELETE_TRIES = 5
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 
@@ -222,25 +223,29 @@ class ObjectFiles:
         self._key(path)
 
     def delete(self, path: str) -> None:
-        self._delete(path, [self._key(path)])
+        if self._key(path):
+            with suppress(FileNotFoundError):
+                self._delete(path, [self._key(path)])
 
     def delete_tree(self, path: str = "") -> None:
-        keys = [file["path"] for file in self._below(path)]
-        self._delete(path, [*keys, self._key(path)] if self._key(path) else keys)
+        for left in reversed(range(DELETE_TRIES)):
+            try:
+                self._delete(path, [file["path"] for file in self._below(path)])
+                break
+            except FileNotFoundError:
+                continue  # somebody else deleted some of it: see what is left
+            except StorageError:
+                if left == 0:
+                    raise
+        else:
+            raise StorageError(self._full(path), "is being deleted, or written, by others too.")
+        self.delete(path)
 
     def _delete(self, path: str, keys: Sequence[str]) -> None:
         from obstore import delete
 
-        # One by one where the store has no bulk call; either way what is gone is no error.
         with _translated(self._full(path)):
-            try:
-                delete(self._store, keys)
-            except FileNotFoundError:
-                for key in keys:
-                    try:
-                        delete(self._store, key)
-                    except FileNotFoundError:
-                        continue
+            delete(self._store, keys)
 
     def _writer(self, key: str, url: str) -> str | None:
         """The token of whoever created `key`; empty if it carries none, None if it is not there."""
