@@ -32,7 +32,7 @@ from epochal.state.rocksdb_changelog import parse_changelog
 from epochal.state.schema_file import parse_schema_file
 from epochal.testing.files import MemoryFiles
 
-ROUNDS = 120
+ROUNDS = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ def _is_keyed(own: OperatorFacts) -> bool | None:
     schema = next(iter(own.schemas.values()), None)
     if schema is None:
         return None
-    return any(child.kind is not Kind.VOID for child in schema.key_schema.layout.children)
+    return any(child.kind is not Kind.VOID for child in schema.key.layout.children)
 
 
 def _content_rules(
@@ -221,9 +221,9 @@ def _content_rules(
     check = ContentCheck(picture.files, settings, tick)
     checkers = {
         store: RowChecker(
-            schema.key_schema,
-            schema.value_schema,
-            _placing_columns(own, store, schema.key_schema),
+            schema.key,
+            schema.value,
+            _placing_columns(own, store, schema.key),
         )
         for store, schema in own.schemas.items()
     }
