@@ -44,7 +44,7 @@ def main() -> int:
     say("3. A power cut tears the newest files, and a hasty clean-up leaves one crc behind.")
     break_checkpoint(checkpoint)
     write_orders(home, range(12, 18))
-    print(f"   Spark's answer to the restart: {spark_refuses(spark, home)}")
+    print(f"   Spark's answer to the restart:\n   {spark_refuses(spark, home)}")
 
     say("4. What is wrong, and what a repair would do. Nothing is written without --execute.")
     epochal("checkpoint", "verify", checkpoint, expect=1)
@@ -65,11 +65,13 @@ def main() -> int:
 
 
 def session() -> SparkSession:
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("rescue")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.streaming.stateStore.minDeltasForSnapshot", "3")
         .config("spark.sql.streaming.stateStore.maintenanceInterval", "1s")
         .getOrCreate()
@@ -125,7 +127,8 @@ def spark_refuses(spark: SparkSession, home: Path) -> str:
     try:
         run_query(spark, home)
     except StreamingQueryException as error:
-        return " ".join(str(error).split())[:160]
+        _, _, cause = str(error).partition("terminated with exception: ")
+        return " ".join(cause.split())[:160]
     raise SystemExit("Spark started on the broken checkpoint: the demo's premise does not hold")
 
 
