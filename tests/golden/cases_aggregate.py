@@ -157,6 +157,7 @@ CASES = (
         name="session",
         about="session window aggregation: one prefix key column, several rows per key",
         query=sessions,
+        session_keys=1,
         files=events("events"),
         reads=(Read(changes=True),),
     ),

@@ -72,6 +72,7 @@ CASES = (
         name="rocksdb_session",
         about="session windows on RocksDB: keys stored for prefix scans",
         query=sessions,
+        session_keys=1,
         files=events("events"),
         conf=CHANGELOG,
         reads=(Read(changes=True),),

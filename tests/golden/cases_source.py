@@ -50,6 +50,10 @@ def ticks(spark: SparkSession, place: Place) -> DataFrame:
     return spark.readStream.format("rate").option("rowsPerSecond", "3").load()
 
 
+def rapid_ticks(spark: SparkSession, place: Place) -> DataFrame:
+    return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "3").load()
+
+
 TWO_SOURCES = events("early", rows=5) + _later(events("late", rows=5))
 
 CASES = (
@@ -118,22 +122,24 @@ CASES = (
     ),
     Case(
         name="rate",
-        about="rate source, one batch per run",
+        about="rate source, its start time in a log of its own",
         query=ticks,
-        steps=6,
+        steps=3,
+        trigger={"processingTime": "1 second"},
+        run_seconds=6,
         resumable=False,
     ),
     Case(
         name="async_progress",
         about="asynchronous progress tracking: only some batches are in the logs",
-        query=ticks,
+        query=rapid_ticks,
         steps=3,
         sink="noop",
         trigger={"processingTime": "100 milliseconds"},
-        run_seconds=5,
+        run_seconds=6,
         options={
             "asyncProgressTrackingEnabled": "true",
-            "asyncProgressTrackingCheckpointIntervalMs": "900",
+            "asyncProgressTrackingCheckpointIntervalMs": "1500",
         },
         resumable=False,
     ),

@@ -153,18 +153,11 @@ def make(spark: SparkSession, case: Case, base: Path, kept: Path) -> dict[str, A
 
 def describe(session: SparkSession, case: Case, place: Place) -> dict[str, Any]:
     """The state as this release's own readers see it."""
-    found: dict[str, Any] = {
-        "reader": session.version,
-        "state_metadata": [],
-        "state": [],
-        "changes": [],
-    }
-    if case.reads:
+    found: dict[str, Any] = {"reader": session.version, "state_metadata": []}
+    if any(place.checkpoint.glob("state/*/_metadata")):
         found["state_metadata"] = account.state_metadata(session, place.checkpoint)
-        found.update(
-            account.state(session, case, place.checkpoint, _batches(place.checkpoint / "commits"))
-        )
-    return found
+    batches = _batches(place.checkpoint / "commits")
+    return {**found, **account.state(session, case, place.checkpoint, batches)}
 
 
 def _reveal(case: Case, place: Place, step: int) -> None:

@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.golden.catalogue import CASES  # noqa: E402
 from tests.golden.library import HERE, pack  # noqa: E402
+from tests.golden.shape import Case  # noqa: E402
 from tests.spark.releases import RELEASES, run_child  # noqa: E402
 
 READER_FOR_3_5 = "4.0.5"
@@ -74,9 +75,22 @@ def described_by(reader: str, jobs: list[dict[str, str]], base: Path) -> dict[st
         copy = base / "copies" / job["case"]
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(job["kept"], copy)
+        if CASES[job["case"]].session_keys:
+            _add_operator_metadata(copy, CASES[job["case"]])
         copies.append({"case": job["case"], "base": str(copy), "answer": f"{copy}.json"})
     run_child(reader, "describe", copies, base / "scratch")
-    return {job["case"]: json.loads(Path(job["answer"]).read_text()) for job in copies}
+    accounts = {job["case"]: json.loads(Path(job["answer"]).read_text()) for job in copies}
+    return {name: {**account, "state_metadata": []} for name, account in accounts.items()}
+
+
+def _add_operator_metadata(copy: Path, case: Case) -> None:
+    """Tell the reader what it cannot guess: by how many columns session windows are scanned."""
+    store = {"storeName": "default", "numColsPrefixKey": case.session_keys, "numPartitions": 2}
+    operator = {"operatorId": 0, "operatorName": "sessionWindowStateStoreSaveExec"}
+    metadata = {"operatorInfo": operator, "stateStoreInfo": [store]}
+    path = copy / "checkpoint/state/0/_metadata/metadata"
+    path.parent.mkdir()
+    path.write_text("v1\n" + json.dumps(metadata))
 
 
 if __name__ == "__main__":

@@ -112,9 +112,9 @@ class Case:
     """The batch whose output fails in the last archived step, so that it stays uncommitted."""
     fails: Literal["before the rows are computed", "after the state is written"] | None = None
     resumable: bool = True
-    python: bool = False
-    """Runs Python workers with pandas."""
     sink_name: str | None = None
+    session_keys: int = 0
+    """Grouping columns of session windows, which the reader must know and 3.5 did not keep."""
 
     @property
     def last_step(self) -> int:

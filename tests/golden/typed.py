@@ -9,6 +9,7 @@ import base64
 import datetime as dt
 import json
 import math
+from collections import Counter
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -24,12 +25,35 @@ def schema_of(frame: DataFrame) -> dict[str, Any]:
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     """Collect `frame`; rows in a canonical order."""
     schema = schema_of(frame)
-    columns = [
-        f"{_lower(_quoted(each['name']), each['type'])} AS {_quoted(each['name'])}"
-        for each in schema["fields"]
-    ]
-    rows = [_plain(row, schema) for row in frame.selectExpr(*columns).collect()]
+    distinct: dict[str, Any] = {
+        "type": "struct",
+        "fields": [_with_distinct_names(f) for f in schema["fields"]],
+    }
+    parse = frame.sparkSession._jvm.org.apache.spark.sql.types.DataType.fromJson
+    columns = []
+    for field, renamed in zip(schema["fields"], distinct["fields"], strict=True):
+        name = expression = _quoted(field["name"])
+        if renamed != field:
+            sql = parse(json.dumps(renamed["type"])).sql()
+            expression = f"CAST({expression} AS {sql})"
+        columns.append(f"{_lower(expression, renamed['type'])} AS {name}")
+    rows = [_plain(row, distinct) for row in frame.selectExpr(*columns).collect()]
     return sorted(rows, key=canonical)
+
+
+def _with_distinct_names(field: dict[str, Any]) -> dict[str, Any]:
+    """Two sums are two buffers called `sum`: the second becomes `sum#2`, at any depth."""
+    kind = field["type"]
+    if isinstance(kind, str) or kind["type"] != "struct":
+        return field
+    seen: Counter[str] = Counter()
+    fields = []
+    for each in kind["fields"]:
+        seen[each["name"]] += 1
+        nth = seen[each["name"]]
+        name = each["name"] if nth == 1 else f"{each['name']}#{nth}"
+        fields.append({**_with_distinct_names(each), "name": name})
+    return {**field, "type": {**kind, "fields": fields}}
 
 
 def canonical(row: Any) -> str:
@@ -128,11 +152,7 @@ def _plain_atom(value: Any, kind: str) -> Any:
         case "interval":
             return value.asDict()
         case "variant":
-            return {
-                "value": _base64(value.value),
-                "metadata": _base64(value.metadata),
-                "json": value.toJson(),
-            }
+            return {"value": _base64(value.value), "metadata": _base64(value.metadata)}
     return format(value, "f") if kind.startswith("decimal") else value
 
 

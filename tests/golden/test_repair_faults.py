@@ -1,0 +1,94 @@
+"""Of every fault that `verify` finds, `repair` mends what it can, and `undo` brings it back."""
+
+from pathlib import Path
+
+import pytest
+from tests.golden.library import Golden, unpack
+from tests.golden.planted import FAULTS, Fault
+
+from epochal.checkpoint.edits import read_tree
+from epochal.checkpoint.journal import Journal
+from epochal.checkpoint.repair import ONLY_IF_NAMED, RepairOptions, plan_repair
+from epochal.checkpoint.survey import survey
+from epochal.checkpoint.verify import Depth, verify
+from epochal.files.local import LocalFiles
+
+LEFT = {
+    "CONF_INCOMPLETE": "legal: nothing to mend",
+    "CONF_INVALID": "nobody knows the codec",
+    "EDIT_UNFINISHED": "the same command again, or undo",
+    "FILE_LOG_BATCH_MISMATCH": "nobody knows which is right",
+    "FILE_LOG_HOLE": "what was in the batch is recorded nowhere else",
+    "FILE_UNREADABLE": "the operator's to allow",
+    "LOG_VERSION_UNKNOWN": "written by a newer release",
+    "NOT_A_DIRECTORY": "data is lost",
+    "OFFSETS_GAP_ASYNC": "legal: nothing to mend",
+    "OFFSETS_MISSING": "nothing to stand on",
+    "SINK_AHEAD": "rewind --sink",
+    "SINK_FILE_MISSING": "data is lost",
+    "SOURCE_COUNT_CHANGED": "another query",
+    "SOURCE_LOG_BEHIND": "rewind",
+    "STATE_BEHIND": "rewind",
+    "STATE_CHAIN_BROKEN": "rewind",
+    "STATE_HOLE": "a restart does not need it",
+    "STATE_KEY_WRONG_PARTITION": "repartition",
+    "STATE_PARTITION_MISSING": "data is lost",
+    "STATE_ROW_INVALID": "rewind, or put the row right",
+    "STATE_SCHEMA_UNREADABLE": "data is lost",
+    "STATE_STORE_MISSING": "data is lost",
+    "TIMESTAMP_BACKWARDS": "a clock was wrong",
+    "WATERMARK_BACKWARDS": "rewind",
+}
+"""Codes that no repair mends, and why."""
+
+LEFT_HERE = {
+    "COMMITS_BEHIND-no-commits": "no batch is committed",
+    "LOG_ENTRY_UNREADABLE-truncated": "old offsets, which a restart does not need",
+    "LOG_ENTRY_UNREADABLE-empty": "old offsets, which a restart does not need",
+    "LOG_ENTRY_UNREADABLE-source": "what was in the batch is recorded nowhere else",
+    "STATE_FILE_UNREADABLE": "an old delta, which a restart does not need",
+    "OFFSETS_GAP-further-back": "a restart does not need them",
+}
+"""Faults of codes that are otherwise mended."""
+
+
+def is_left(fault: Fault) -> bool:
+    return (
+        fault.code in LEFT
+        or str(fault) in LEFT_HERE
+        or fault.code.startswith("ROCKSDB_")
+        or fault.with_sink
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_mends_what_can_be_mended_and_undo_restores_the_fault(fault: Fault, tmp_path: Path) -> None:
+    place = unpack(Golden(fault.release, fault.case), tmp_path, relocate=fault.relocate)
+    fault.plant(place.checkpoint)
+    if fault.code == "EDIT_UNFINISHED":
+        return
+    files = LocalFiles(place.checkpoint, durable=False)
+    before = content(files)
+    found = verify(files, depth=Depth.DEEP).findings
+    options = RepairOptions(
+        query_id="53b62e34-0476-452d-8313-c1786e091891",
+        codes=[fault.code] if fault.code in ONLY_IF_NAMED else (),
+        may_go_back=True,
+    )
+    repair = plan_repair(survey(files), found, options)
+    assert [each.code for each in repair.mended] == ([] if is_left(fault) else [fault.code])
+    if repair.plan.is_empty:
+        assert is_left(fault)
+        return
+    journal = Journal(files)
+    journal.execute(repair.plan)
+    assert [
+        each for each in verify(files, depth=Depth.DEEP).findings if each.severity == "error"
+    ] == []
+    journal.undo()
+    assert content(files) == before
+    assert verify(files, depth=Depth.DEEP).findings == found
+
+
+def content(files: LocalFiles) -> dict[str, bytes]:
+    return {path: files.read(path) for path in read_tree(files).infos}
