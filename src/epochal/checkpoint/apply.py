@@ -65,7 +65,7 @@ def apply(
             )
         require_quiet(files, conditions)
         plan = make_plan()
-        if not plan.changes:
+        if plan.is_empty:
             return Applied(None)
         return Applied(journal.execute(plan, _checked(guard, files, conditions, progress)))
 

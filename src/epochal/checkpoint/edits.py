@@ -102,6 +102,11 @@ class Plan:
     """Directories of the checkpoint to remove once the changes have emptied them."""
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.changes and not self.emptied
+
+    @property
     def counts(self) -> str:
         """`3 created, 2 replaced, 40 deleted`."""
         actions = [change.action for change in self.changes]

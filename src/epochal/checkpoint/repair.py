@@ -187,14 +187,14 @@ def _mend(mender: Mender, found: Finding) -> str | None:
 
 
 def chain_of(store: StorePicture, version: int) -> list[str]:
-    """The files that make a version of an HDFS-backed store."""
+    """The files that make a version; with unique ids, all that might be among them."""
+    base = max((each for each in store.bases if each <= version), default=0)
+    steps = range(base + 1, version + 1)
     if store.provider == ROCKSDB:
-        return []
-    base = max((each for each in store.snapshots if each <= version), default=0)
-    names = [store.snapshots[base]] if base else []
-    return names + [
-        store.deltas[each] for each in range(base + 1, version + 1) if each in store.deltas
-    ]
+        changelogs = [name for each in steps for name in store.changelogs.get(each, ())]
+        return [*store.zips.get(base, ()), *changelogs]
+    snapshots = [store.snapshots[base]] if base else []
+    return snapshots + [store.deltas[each] for each in steps if each in store.deltas]
 
 
 def _remove(mender: Mender, found: Finding) -> str | None:
@@ -391,9 +391,9 @@ def _broken_state(mender: Mender, found: Finding) -> str | None:
         (each for each in mender.surveyed.stores if found.path.startswith(f"{each.path}/")), None
     )
     name = found.path.rpartition("/")[2]
-    if store is None or store.provider == ROCKSDB:
+    if store is None:
         return found.remedy
-    version = int(name.partition(".")[0])
+    version = int(name.partition(".")[0].partition("_")[0])
     if name.endswith(".snapshot"):
         others = {each: file for each, file in store.snapshots.items() if each != version}
         without = replace(store, snapshots=others)

@@ -92,7 +92,9 @@ def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], *, as_json: bo
     _show_changes(plan.changes)
     for warning in plan.warnings:
         print_line(f"note: {warning}")
-    if plan.changes:
+    for directory in plan.emptied:
+        print_line(f"and the directory {directory} is removed")
+    if not plan.is_empty:
         print_line("Nothing was changed. Run again with --execute to do it.")
 
 

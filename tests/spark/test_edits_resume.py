@@ -1,0 +1,319 @@
+"""Spark goes on from a checkpoint that we edited, and ends with the output of an undisturbed run.
+
+Each edit starts from a golden checkpoint, is made with the `epochal` command, and is then handed to
+the Spark release that wrote it, which reads the rest of the input. The answers must be equal, not
+contained: a row too many is as wrong as one too few. Where an edit reads something again on
+purpose, the rows expected twice are spelled out. Snapshot repair is off: nothing is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.golden.library import Golden, Unpacked, unpack
+from tests.golden.shape import version
+from tests.spark.releases import RELEASES, Resumed, resume
+
+from epochal.checkpoint import Checkpoint
+from epochal.checkpoint.entries import OFFSET_FORMAT, OffsetEntry
+from epochal.cli.main import main
+
+Rows = list[dict[str, Any]]
+Edit = Callable[[Unpacked], Unpacked | None]
+
+NO_REPAIR = {"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"}
+
+
+def checkpoint(command: str, place: Unpacked, *words: str, status: int = 0) -> None:
+    arguments = (command, str(place.checkpoint), *words, "--execute", "--settle-seconds", "0")
+    assert main(("checkpoint", *arguments)) == status, arguments
+
+
+def newest(place: Unpacked) -> int:
+    return max(Checkpoint(str(place.checkpoint)).commits.batch_ids())
+
+
+def drop_rows_after(place: Unpacked, batch_id: int) -> None:
+    """What an idempotent sink of the caller's own does when its query is rewound."""
+    for path in place.output.glob("*.jsonl"):
+        if int(path.stem) > batch_id:
+            path.unlink()
+
+
+def rewind(to_batch: int) -> Edit:
+    def edit(place: Unpacked) -> None:
+        checkpoint("rewind", place, "--to-batch", str(to_batch))
+        drop_rows_after(place, to_batch)
+
+    return edit
+
+
+def rewind_with_sink(to_batch: int) -> Edit:
+    return lambda place: checkpoint(
+        "rewind", place, "--to-batch", str(to_batch), "--sink", str(place.output)
+    )
+
+
+def rewind_and_undo(place: Unpacked) -> None:
+    checkpoint("rewind", place, "--to-batch", "2")
+    checkpoint("undo", place)
+
+
+def stay(place: Unpacked) -> None:
+    for _ in range(3):
+        checkpoint("set-offsets", place, "--shift-by", "0")
+
+
+def stay_with_sink(place: Unpacked) -> None:
+    for _ in range(4):
+        checkpoint("set-offsets", place, "--shift-by", "0", "--sink", str(place.output))
+
+
+def go_back_two_files(place: Unpacked) -> None:
+    checkpoint("set-offsets", place, "--shift-by", "-2", "--sink", str(place.output))
+
+
+def start_over(place: Unpacked) -> None:
+    checkpoint("set-offsets", place, "--to-earliest", "--sink", str(place.output))
+
+
+def move(place: Unpacked) -> None:
+    """Move the input and the output, copy the checkpoint after them, and all of it back again."""
+    homes = {path.resolve(): place.base / f"{path.name}-2" for path in (place.input, place.output)}
+    away = place.base / "checkpoint-2"
+    _move(place.checkpoint, away, homes)
+    logged = b"".join(path.read_bytes() for path in away.glob("sources/*/[0-9]*"))
+    assert f"{homes[place.input.resolve()]}/".encode() in logged
+    assert f"{place.input.resolve()}/".encode() not in logged
+    shutil.rmtree(place.checkpoint)
+    _move(away, place.checkpoint, {new: old for old, new in homes.items()})
+
+
+def _move(origin: Path, target: Path, homes: dict[Path, Path]) -> None:
+    mapped = [f"--map={old}={new.resolve()}" for old, new in homes.items()]
+    for old, new in homes.items():
+        old.rename(new)
+    sinks = [new for new in homes.values() if (new / "_spark_metadata").is_dir()]
+    options = [*mapped, *(f"--sink={sink}" for sink in sinks), "--execute", "--settle-seconds", "0"]
+    assert main(("checkpoint", "copy", str(origin), str(target), *options)) == 0
+
+
+def migrate(place: Unpacked) -> None:
+    checkpoint("migrate-offsets", place, "--to", "v2")
+    assert {entry.version for entry in offsets(place).values()} == {2}
+
+
+def migrate_and_name(place: Unpacked) -> Unpacked:
+    """Take a checkpoint back to version 1, then do what Spark itself refuses to do."""
+    for batch_id, entry in offsets(place).items():
+        old = OffsetEntry(
+            1,
+            tuple(entry.by_source.get(source) for source in ("0", "1")),
+            entry.watermark_ms,
+            entry.timestamp_ms,
+            entry.conf,
+        )
+        path = place.checkpoint / "offsets" / str(batch_id)
+        path.write_bytes(OFFSET_FORMAT.serialize(old))
+        path.with_name(f".{batch_id}.crc").unlink(missing_ok=True)
+    checkpoint("migrate-offsets", place, "--name", "0=morning", "--name", "1=evening")
+    return replace(place, golden=Golden(place.golden.release, "named_sources"))
+
+
+def offsets(place: Unpacked) -> dict[int, OffsetEntry]:
+    return dict(Checkpoint(str(place.checkpoint)).offsets.get_range())
+
+
+def write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def repair_names_and_checksums(place: Unpacked) -> None:
+    after = newest(place) + 1
+    (place.checkpoint / f"offsets/.{after}.crc").write_bytes(b"crc\0\0\0\2\0")
+    (place.checkpoint / f"commits/.{after}.crc").write_bytes(b"crc\0\0\0\2\0")
+    (place.checkpoint / "offsets/007").write_bytes(b"v1")
+    (place.checkpoint / f"commits/{after}").mkdir()
+    for partition in place.checkpoint.glob("state/0/[0-9]*"):
+        (partition / "abc.snapshot").write_bytes(b"stray")
+    write(place.checkpoint / "metadata", b"{}")
+    checkpoint("repair", place, "--query-id", place.facts["query_id"])
+
+
+def repair_lost_metadata(place: Unpacked) -> None:
+    (place.checkpoint / "metadata").unlink()
+    (place.checkpoint / ".metadata.crc").unlink(missing_ok=True)
+    checkpoint("repair", place, "--query-id", place.facts["query_id"])
+
+
+def repair_newest_commit(place: Unpacked) -> None:
+    write(place.checkpoint / f"commits/{newest(place)}", b"v1\n{")
+    checkpoint("repair", place)
+
+
+def repair_newest_offsets(place: Unpacked) -> None:
+    under_way = max(Checkpoint(str(place.checkpoint)).offsets.batch_ids())
+    assert under_way == newest(place) + 1
+    write(place.checkpoint / f"offsets/{under_way}", b"v1\n{")
+    checkpoint("repair", place)
+
+
+def repair_offsets_before_the_newest(place: Unpacked) -> None:
+    write(place.checkpoint / f"offsets/{newest(place) - 1}", b"")
+    checkpoint("repair", place)
+
+
+def repair_by_going_back(place: Unpacked) -> None:
+    lost = newest(place)
+    write(place.checkpoint / f"offsets/{lost}", b"")
+    checkpoint("repair", place, "--rewind")
+    drop_rows_after(place, lost - 1)
+
+
+def repair_snapshots(place: Unpacked) -> None:
+    broken = list(place.checkpoint.glob("state/0/*/*.snapshot"))
+    assert broken
+    for path in broken:
+        write(path, path.read_bytes()[:-30])
+        path.with_name(f"{path.name}.crc").unlink(missing_ok=True)
+        path.with_name(f".{path.name}.crc.crc").unlink(missing_ok=True)
+    checkpoint("repair", place)
+
+
+def repair_settings(place: Unpacked) -> None:
+    last = place.checkpoint / f"offsets/{newest(place)}"
+    write(last, last.read_bytes().replace(b'"spark.sql.shuffle.partitions":"2",', b""))
+    checkpoint("repair", place)
+
+
+def repair_half_rewind(place: Unpacked) -> None:
+    """Somebody deleted the newest batches by hand, and the state they left is still there."""
+    for batch_id in (newest(place), newest(place) - 1):
+        for log in ("offsets", "commits"):
+            (place.checkpoint / log / str(batch_id)).unlink()
+    checkpoint("repair", place)
+    drop_rows_after(place, newest(place))
+
+
+def as_undisturbed(place: Unpacked) -> Rows:
+    found: Rows = place.facts["undisturbed"]["output"]
+    return found
+
+
+def twice(files: Callable[[Unpacked], int]) -> Callable[[Unpacked], Rows]:
+    """The undisturbed output and once more the rows of the last files that had been read."""
+
+    def expected(place: Unpacked) -> Rows:
+        read = sorted(place.facts["output"], key=lambda row: int(row["id"]))
+        per_file = len(read) // len(list(place.input.glob("events/*.json")))
+        again = read[len(read) - files(place) * per_file :]
+        return as_undisturbed(place) + again
+
+    return expected
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    case: str
+    edit: Edit
+    expected: Callable[[Unpacked], Rows] = as_undisturbed
+    since: str = "3.5"
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.case}"
+
+
+ROCKSDB = ("rocksdb_zip", "rocksdb_changelog")
+ROCKSDB_WITH_IDS = ("rocksdb_v2", "rocksdb_v2_zip")
+HDFS = ("windowed", "dedup", "join_inner", "join_outer", "several_sources")
+
+SCENARIOS = [
+    *(Scenario("rewind", case, rewind(4)) for case in (*HDFS, *ROCKSDB)),
+    *(Scenario("rewind", case, rewind(4), since="4.0") for case in ROCKSDB_WITH_IDS),
+    *(Scenario("rewind", case, rewind(8)) for case in ("interrupted", "interrupted_early")),
+    Scenario("rewind-to-0", "windowed", rewind(0)),
+    Scenario("rewind-and-undo", "windowed", rewind_and_undo),
+    Scenario("rewind-with-sink", "file_sink", rewind_with_sink(4)),
+    Scenario("rewind-past-compaction", "file_sink", rewind_with_sink(1)),
+    Scenario("rewind-with-sink", "file_sink_counts", rewind_with_sink(4)),
+    *(Scenario("set-offsets", case, stay) for case in (*HDFS, *ROCKSDB)),
+    *(Scenario("set-offsets", case, stay, since="4.0") for case in ROCKSDB_WITH_IDS),
+    Scenario("set-offsets-with-sink", "file_sink", stay_with_sink),
+    Scenario("set-offsets-back", "file_sink", go_back_two_files, twice(lambda _: 2)),
+    Scenario(
+        "set-offsets-to-earliest",
+        "file_sink",
+        start_over,
+        lambda place: as_undisturbed(place) + place.facts["output"],
+    ),
+    *(Scenario("copy", case, move) for case in ("windowed", "file_sink", "join_inner")),
+    Scenario("copy", "rocksdb_v2", move, since="4.0"),
+    *(Scenario("migrate", case, migrate, since="4.2") for case in ("windowed", "several_sources")),
+    Scenario("migrate-and-name", "offsets_v2", migrate_and_name, since="4.2"),
+    Scenario("repair-names-and-checksums", "windowed", repair_names_and_checksums),
+    Scenario("repair-lost-metadata", "join_inner", repair_lost_metadata),
+    Scenario("repair-newest-commit", "windowed", repair_newest_commit),
+    Scenario("repair-newest-offsets", "interrupted", repair_newest_offsets),
+    Scenario("repair-newest-offsets", "interrupted_early", repair_newest_offsets),
+    Scenario("repair-offsets-before-newest", "windowed", repair_offsets_before_the_newest),
+    Scenario("repair-by-going-back", "windowed", repair_by_going_back),
+    Scenario("repair-snapshots", "windowed", repair_snapshots),
+    Scenario("repair-settings", "windowed", repair_settings),
+    Scenario("repair-half-rewind", "windowed", repair_half_rewind),
+]
+
+
+def scenarios_of(release: str) -> list[Scenario]:
+    return [each for each in SCENARIOS if version(release) >= version(each.since)]
+
+
+def run(release: str, base: Path) -> dict[str, tuple[Unpacked, Resumed]]:
+    edited: dict[str, Unpacked] = {}
+    for each in scenarios_of(release):
+        place = unpack(Golden(release, each.case), base / str(each), relocate=True)
+        edited[str(each)] = each.edit(place) or place
+    resumed = resume(release, list(edited.values()), conf=NO_REPAIR)
+    return {
+        name: (place, done) for (name, place), done in zip(edited.items(), resumed, strict=True)
+    }
+
+
+def assert_ends_as_expected(scenario: Scenario, place: Unpacked, done: Resumed) -> None:
+    assert done.query_id == place.facts["query_id"]
+    assert counted(done.output) == counted(scenario.expected(place))
+    assert main(("checkpoint", "verify", str(place.checkpoint))) == 0
+
+
+def counted(rows: Rows) -> Counter[str]:
+    return Counter(json.dumps(row, sort_keys=True) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Unpacked, Resumed]]:
+    return run(RELEASES[-1], tmp_path_factory.mktemp("edits"))
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scenario", scenarios_of(RELEASES[-1]), ids=str)
+def test_spark_ends_with_the_expected_output(
+    scenario: Scenario, resumed: dict[str, tuple[Unpacked, Resumed]]
+) -> None:
+    assert_ends_as_expected(scenario, *resumed[str(scenario)])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("release", RELEASES[:-1])
+def test_every_release_ends_with_the_expected_output(release: str, tmp_path: Path) -> None:
+    found = run(release, tmp_path)
+    for scenario in scenarios_of(release):
+        assert_ends_as_expected(scenario, *found[str(scenario)])
