@@ -14,6 +14,7 @@ from epochal.checkpoint.apply import DEFAULT_SETTLE_SECONDS, Applied, Conditions
 from epochal.checkpoint.edits import Change, Plan
 from epochal.checkpoint.filelog_edit import SinkSurvey, survey_sink
 from epochal.checkpoint.journal import Journal
+from epochal.checkpoint.picture import PARTS, gather
 from epochal.cli.output import print_json, print_line, print_table, progress
 from epochal.errors import OptionError
 from epochal.files import Files, open_files
@@ -61,6 +62,7 @@ def run_edit(
 
     `more` adds to the JSON what else the command has found out while planning.
     """
+    _require_checkpoint(files, command)
     unfinished = Journal(files).unfinished()
     if not execute and unfinished is not None:
         text = f"{unfinished.id} was interrupted and is {unfinished.state}"
@@ -82,6 +84,12 @@ def run_edit(
         applied = apply(files, command, plan, conditions(settle_seconds, even_if_busy), advance)
     _show_outcome(command, applied, planned, more, as_json=as_json)
     return applied
+
+
+def _require_checkpoint(files: Files, command: str) -> None:
+    """Fail before the guard leaves its marks in a directory that is no checkpoint."""
+    if command != "copy" and not {info.name for info in files.list()}.intersection(PARTS):
+        gather(files)
 
 
 def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], *, as_json: bool) -> None:

@@ -1,0 +1,220 @@
+"""The writing commands: nothing changes without `--execute`, and everything can be undone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.checkpoint.samples import QUERY_ID, checkpoint, content, sink
+
+from epochal.cli.editing import parse_moment
+from epochal.cli.main import main
+from epochal.errors import OptionError
+from epochal.files.local import LocalFiles
+from epochal.testing.files import MemoryFiles
+
+NOW = ("--execute", "--settle-seconds", "0")
+
+
+def on_disk(tree: MemoryFiles, directory: Path) -> LocalFiles:
+    files = LocalFiles(directory, durable=False)
+    for path, data in sorted(content(tree).items(), key=lambda item: item[0].endswith(".crc")):
+        files.create(path, data)
+    return files
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LocalFiles:
+    return on_disk(checkpoint(6), tmp_path / "ckpt")
+
+
+def run(*words: str, status: int = 0) -> None:
+    assert main(("checkpoint", *words)) == status, words
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+COMMANDS = [
+    ("rewind", "--to-batch", "3"),
+    ("rewind", "--to-datetime", "2023-11-14T22:16:20Z"),
+    ("set-offsets", "--shift-by", "-2"),
+    ("migrate-offsets", "--to", "v2"),
+    ("migrate-offsets", "--name", "0=orders"),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_dry_run_changes_nothing_and_says_what_would_be(
+    words: tuple[str, ...], files: LocalFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(files)
+    command, *options = words
+    run(command, files.url, *options)
+    shown = capsys.readouterr().out
+    assert "Nothing was changed. Run again with --execute" in shown
+    assert content(files) == before
+    assert files.info(".epochal") is None
+    run(command, files.url, *options, "--json")
+    planned = answer(capsys)
+    assert (planned["command"], planned["executed"], planned["journal"]) == (command, False, None)
+    for change in planned["changes"]:
+        assert change["path"] in shown
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_what_is_executed_is_what_was_shown_and_undo_restores_it(
+    words: tuple[str, ...], files: LocalFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(files)
+    command, *options = words
+    run(command, files.url, *options, "--json")
+    planned = answer(capsys)
+    run(command, files.url, *options, *NOW, "--json")
+    done = answer(capsys)
+    assert done["changes"] == planned["changes"]
+    assert (done["executed"], done["journal"]) == (True, f"0001-{command}")
+    assert content(files) != before
+    run("undo", files.url, "--json")
+    assert answer(capsys) == {"command": "undo", "executed": False, "journal": f"0001-{command}"}
+    run("undo", files.url, *NOW)
+    assert content(files) == before
+
+
+def test_to_datetime_takes_the_last_batch_cut_by_then(
+    files: LocalFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("rewind", files.url, "--to-datetime", "2023-11-14T22:16:20", "--json")
+    assert answer(capsys)["summary"] == "rewind to batch 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "moment_ms"),
+    [
+        ("1970-01-01T00:00:01", 1000),
+        ("1970-01-01T00:00:01Z", 1000),
+        ("1970-01-01T01:00:01.5+01:00", 1500),
+        ("1970-01-02", 86_400_000),
+    ],
+)
+def test_a_moment_without_a_zone_is_utc(text: str, moment_ms: int) -> None:
+    assert parse_moment(text) == moment_ms
+
+
+def test_what_is_no_moment_is_refused() -> None:
+    with pytest.raises(OptionError, match="'yesterday' is no moment"):
+        parse_moment("yesterday")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rewind",), "Give one of --to-batch and --to-datetime"),
+        (("rewind", "--to-batch", "1", "--to-datetime", "2023-01-01"), "Give one of"),
+        (("rewind", "--to-batch", "99"), "offsets/99 is not there"),
+        (("set-offsets",), "Give one of --to-offset, --shift-by"),
+        (("set-offsets", "--to-earliest", "--to-latest"), "Give one of --to-offset"),
+        (("set-offsets", "--source", "7", "--shift-by", "1"), "No source '7' in offsets/5"),
+        (("set-offsets", "--shift-by", "1"), "log ends at 5"),
+        (("migrate-offsets", "--to", "v3"), "only v2"),
+        (("migrate-offsets", "--name", "orders"), "give it as LEFT=RIGHT"),
+        (("undo",), "holds no edit that could be undone"),
+        (("repair", "--code", "NONSENSE"), "No repair for NONSENSE"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_status_2(
+    words: tuple[str, ...],
+    message: str,
+    files: LocalFiles,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = content(files)
+    command, *options = words
+    run(command, files.url, *options, status=2)
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert len(shown.splitlines()) == 1
+    assert content(files) == before
+
+
+def test_a_rewind_takes_the_sink_along(
+    files: LocalFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = on_disk(sink(6), tmp_path / "out")
+    before = content(output)
+    run("rewind", files.url, "--to-batch", "3", "--sink", output.url, *NOW, "--json")
+    done = answer(capsys)
+    assert done["roots"] == {"sink": output.url}
+    assert sorted(content(output)) != sorted(before)
+    assert "_spark_metadata/4" not in content(output)
+    run("undo", files.url, *NOW)
+    assert content(output) == before
+
+
+def test_edits_are_listed_and_pruned(files: LocalFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    run("rewind", files.url, "--to-batch", "4", *NOW)
+    run("rewind", files.url, "--to-batch", "3", *NOW)
+    capsys.readouterr()
+    run("undo", files.url, "--list", "--json")
+    listed = json.loads(capsys.readouterr().out)
+    assert [(each["id"], each["state"]) for each in listed] == [
+        ("0001-rewind", "done"),
+        ("0002-rewind", "done"),
+    ]
+    run("undo", files.url, "0001-rewind", *NOW, status=2)
+    assert "Undo 0002-rewind first" in capsys.readouterr().err
+    run("undo", files.url, "--prune")
+    assert "Would forget: 0001-rewind, 0002-rewind" in capsys.readouterr().out
+    run("undo", files.url, "--prune", "--execute")
+    capsys.readouterr()
+    run("undo", files.url, "--list", "--json")
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_copy_is_verified_and_undone_at_its_destination(
+    files: LocalFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "there"
+    run("copy", files.url, str(there))
+    assert not there.exists()
+    run("copy", files.url, str(there), *NOW)
+    assert "Every file was read back" in capsys.readouterr().out
+    assert (there / "offsets" / "5").read_bytes() == files.read("offsets/5")
+    assert not list(there.rglob(".*.crc"))
+    run("copy", files.url, str(there), *NOW, status=2)
+    assert "is not empty" in capsys.readouterr().err
+    run("undo", str(there), *NOW)
+    assert not [path for path in there.rglob("*") if path.is_file() and ".epochal" not in str(path)]
+
+
+def test_repair_mends_says_what_is_left_and_exits_1_for_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = on_disk(checkpoint(6, stateful=False), tmp_path / "ckpt")
+    for path in list(content(files)):
+        if path.rpartition("/")[2].startswith("."):
+            files.delete(path)
+    run("verify", files.url)
+    files.delete("metadata")
+    files.create("offsets/.6.crc", b"crc")
+    files.replace("offsets/2", b"v99\n{}")
+    run("repair", files.url, "--query-id", QUERY_ID, status=1)
+    shown = capsys.readouterr().out
+    assert "left: LOG_VERSION_UNKNOWN offsets/2" in shown
+    assert files.info("metadata") is None
+    run("repair", files.url, "--query-id", QUERY_ID, *NOW, "--json", status=1)
+    done = answer(capsys)
+    assert [each["code"] for each in done["left"]] == ["LOG_VERSION_UNKNOWN"]
+    assert files.read("metadata") == f'{{"id":"{QUERY_ID}"}}'.encode()
+    assert files.info("offsets/.6.crc") is None
+
+
+def test_a_missing_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("rewind", str(tmp_path / "nowhere"), "--to-batch", "1", status=2)
+    assert "nowhere" in capsys.readouterr().err
+    run("rewind", str(tmp_path / "nowhere"), "--to-batch", "1", *NOW, status=2)
+    assert not (tmp_path / "nowhere").exists()
