@@ -17,14 +17,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
 from benchmarks.harness import Cost, Report, cache_directory, median, time_call, time_process
+
 from epochal.state.columns import encode_rows
 from epochal.state.edit import snapshot_bytes
 from epochal.state.merge import Rows
@@ -43,7 +44,8 @@ spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "fal
          .getOrCreate())
 spark.sparkContext.setLogLevel("ERROR")
 def rows(n):
-    return spark.range(n).select(F.format_string("key-%08d", "id").alias("k"), F.col("id").alias("v"))
+    key = F.format_string("key-%08d", "id")
+    return spark.range(n).select(key.alias("k"), F.col("id").alias("v"))
 rows(keys).coalesce(1).write.mode("append").parquet(target + "/in")
 def run():
     q = (spark.readStream.schema("k string, v long").parquet(target + "/in")
@@ -109,10 +111,10 @@ def prepared(keys: int) -> Path:
     target = cache_directory() / f"state-{keys}"
     if not target.exists():
         print(f"  making a state of {keys} keys with Spark …")
-        partial = Path(tempfile.mkdtemp(dir=cache_directory()))
-        time_process([sys.executable, "-c", MAKE, str(partial / "made"), str(keys)])
-        (partial / "made").rename(target)
-        shutil.rmtree(partial)
+        scratch = Path(tempfile.mkdtemp(dir=cache_directory()))
+        time_process([sys.executable, "-c", MAKE, str(scratch / "made"), str(keys)])
+        (scratch / "made").rename(target)
+        shutil.rmtree(scratch)
     return target
 
 
@@ -247,7 +249,7 @@ def growing(report: Report, sizes: list[int]) -> None:
     for keys in sizes:
         with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
             write_checkpoint(Path(folder), keys)
-            cost = median([time_call(lambda f=folder: read_state(f)) for _ in range(3)])
+            cost = median([time_call(partial(read_state, folder)) for _ in range(3)])
         report.row(
             "state to Arrow, by number of keys",
             keys=keys,

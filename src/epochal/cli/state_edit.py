@@ -68,7 +68,7 @@ def put(
         ]
     _run(
         directory,
-        "state put",
+        "state-put",
         lambda surveyed: plan_mutations(surveyed, rows, operator_id=operator, store_name=store),
         execute,
         as_json,
@@ -102,7 +102,7 @@ def delete(
         ]
     _run(
         directory,
-        "state delete",
+        "state-delete",
         lambda surveyed: plan_mutations(surveyed, rows, operator_id=operator, store_name=store),
         execute,
         as_json,
@@ -125,7 +125,7 @@ def repartition(
 
     _run(
         directory,
-        "state repartition",
+        "state-repartition",
         lambda surveyed: plan_repartition(surveyed, partitions),
         execute,
         as_json,
@@ -151,7 +151,7 @@ def convert(
         raise OptionError(f"--to is hdfs or rocksdb, not {to!r}.")
     _run(
         directory,
-        "state convert",
+        "state-convert",
         lambda surveyed: plan_convert(surveyed, Provider(to)),
         execute,
         as_json,
@@ -189,7 +189,7 @@ def evolve(
     steps = _steps(rename or [], widen or [], add or [], after)
     _run(
         directory,
-        "state evolve",
+        "state-evolve",
         lambda surveyed: plan_evolve(surveyed, steps, operator_id=operator, store_name=store),
         execute,
         as_json,
@@ -212,7 +212,7 @@ def repair(
 
     _run(
         directory,
-        "state repair",
+        "state-repair",
         lambda surveyed: plan_repair(surveyed, sink=open_sink(sink)()),
         execute,
         as_json,

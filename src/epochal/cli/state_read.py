@@ -94,8 +94,9 @@ def get(
     from epochal.state.lookup import rows_with_key
     from epochal.state.read import open_batch, open_reader
 
-    reader = open_reader(open_batch(directory, batch), operator, store, state_variable=variable)
-    rows = rows_with_key(reader, parse_json(key, "--key"))
+    opened = open_batch(directory, batch)
+    reader = open_reader(opened, operator, store, state_variable=variable)
+    rows = rows_with_key(reader, parse_json(key, "--key"), opened.operator_name(operator))
     if as_json:
         _write_lines(rows)
     elif rows:

@@ -64,7 +64,7 @@ def plan_convert(surveyed: Survey, to: Provider) -> Plan:
             commit=CommitEntry(next_watermark_ms=base.commit.next_watermark_ms),
             others=others,
         ),
-        command="state convert",
+        command="state-convert",
         summary=f"convert {count} rows to the {to} provider, as batch {base.batch_id + 1}",
         arguments={"to": str(to)},
         warnings=(

@@ -93,7 +93,7 @@ def parse_type(text: str) -> DataType:
     """A type by Spark's name for it, or SQL's: `long`, `bigint`, `decimal(10,2)`, or its JSON."""
     name = _SQL_NAMES.get(text.strip().lower(), text.strip())
     document = json.loads(name) if name.startswith("{") else name
-    field = {"name": "column", "type": document, "nullable": True, "metadata": {}}
+    field: dict[str, Any] = {"name": "column", "type": document, "nullable": True, "metadata": {}}
     try:
         schema = parse_schema(json.dumps({"type": "struct", "fields": [field]}))
     except StateSchemaError as error:
@@ -162,7 +162,7 @@ def plan_evolve(
     return plan_batch(
         base,
         EditedBatch(files, others=(*_older(base, stores), written)),
-        command="state evolve",
+        command="state-evolve",
         summary=(
             f"rewrite {count} rows of operator {operator_id} from {_shown(old_value)} to "
             f"{_shown(value)}, as batch {base.batch_id + 1}"

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from epochal.errors import OptionError
-from epochal.state.json_form import json_rows
+from epochal.state.json_form import field_names, json_rows
 from epochal.state.read import StateReader, choose_partitions
 from epochal.state.types import StructType
 
@@ -74,7 +74,7 @@ def _to_csv(reader: StateReader, path: str, partition: int | None) -> int:
     columns: list[tuple[str, str | None]] = [("partition_id", None)]
     for name, kind in reader.fields:
         if isinstance(kind, StructType):
-            columns += [(name, field) for field in kind.names]
+            columns += [(name, field) for field in field_names(kind)]
         elif name != "partition_id":
             columns.append((name, None))
     count = 0

@@ -17,12 +17,14 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from epochal.errors import StateValueError
@@ -81,7 +83,7 @@ def json_column(array: Any, kind: DataType) -> list[Any]:
 
 
 def _struct_column(array: Any, kind: StructType) -> list[Any]:
-    names = kind.names
+    names = field_names(kind)
     if not names:
         return [None if missing else {} for missing in array.is_null().to_pylist()]
     children = [json_column(array.field(n), field.data_type) for n, field in enumerate(kind.fields)]
@@ -134,10 +136,11 @@ def _times(array: Any, suffix: str) -> list[Any]:
     return _texts(array, "datetime64[us]", "us", suffix)
 
 
-def _texts(array: Any, dtype: str, unit: str, suffix: str) -> list[Any]:
+def _texts(array: Any, dtype: str, unit: Literal["us", "D"], suffix: str) -> list[Any]:
     width = pa.int64() if unit == "us" else pa.int32()
     numbers = array.cast(width).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    texts = np.datetime_as_string(numbers.astype(dtype), unit=unit).tolist()
+    moments: npt.NDArray[np.datetime64] = numbers.astype(dtype)
+    texts: list[str] = np.datetime_as_string(moments, unit=unit).tolist()
     missing = array.is_null().to_pylist() if array.null_count else None
     if missing is None:
         return [text + suffix for text in texts] if suffix else texts
@@ -192,15 +195,29 @@ def from_json(value: Any, kind: DataType, path: str) -> Any:
 def row_from_json(value: Any, schema: StructType, path: str) -> tuple[Any, ...]:
     """A row's values in the order of its schema; fields left out are null."""
     _demand(isinstance(value, dict), value, path, "struct", "an object")
-    unknown = sorted(value.keys() - set(schema.names))
+    names = field_names(schema)
+    unknown = sorted(value.keys() - set(names))
     if unknown:
         raise StateValueError(
-            f"{path}.{unknown[0]}", "struct", f"there is no such field; there are {schema.names}"
+            f"{path}.{unknown[0]}", "struct", f"there is no such field; there are {names}"
         )
     return tuple(
-        from_json(value.get(field.name), field.data_type, f"{path}.{field.name}")
-        for field in schema.fields
+        from_json(value.get(name), field.data_type, f"{path}.{name}")
+        for name, field in zip(names, schema.fields, strict=True)
     )
+
+
+def field_names(schema: StructType) -> tuple[str, ...]:
+    """The fields' names as keys of an object: a second `first` is `first#2`.
+
+    Spark names aggregation buffers after their function, so equal names are common in state.
+    """
+    seen: Counter[str] = Counter()
+    found: list[str] = []
+    for name in schema.names:
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return tuple(found)
 
 
 def _atom(value: Any, name: str, path: str) -> Any:

@@ -70,7 +70,7 @@ def plan_mutations(
     return plan_batch(
         base,
         edited,
-        command="state put" if puts else "state delete",
+        command="state-put" if puts else "state-delete",
         summary=f"{' and '.join(words)} in operator {operator_id}, as batch {base.batch_id + 1}",
         arguments={"operator": str(operator_id), "store": store_name},
     )

@@ -254,10 +254,7 @@ class JoinReader:
     def batches(self, partition: int) -> list[pa.RecordBatch]:
         found = self._rows.batches(partition)
         if self._counts is not None:
-            counted = sum(
-                pc.sum(batch.column(1).field(0)).as_py() or 0
-                for batch in self._counts.batches(partition)
-            )
+            counted = sum(map(_total, self._counts.batches(partition)))
             held = sum(len(batch) for batch in found)
             if counted != held:
                 raise StateFormatError(
@@ -269,7 +266,8 @@ class JoinReader:
 
     def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns: list[Any] = []
-        for array, (_, kind) in zip(batch.columns, self.fields, strict=True):
+        arrays: list[Any] = list(batch.columns)
+        for array, (_, kind) in zip(arrays, self.fields, strict=True):
             if isinstance(kind, StructType):
                 count = len(kind.fields)
                 fields = [array.type.field(n) for n in range(count)]
@@ -326,6 +324,12 @@ def _open_join(batch: StateBatch, operator_id: int, side: JoinSide) -> JoinReade
         open_store(batch, operator_id, f"{side}-keyWithIndexToValue"),
         open_store(batch, operator_id, f"{side}-keyToNumValues"),
     )
+
+
+def _total(counts: pa.RecordBatch) -> int:
+    """The sum of the only field of the values."""
+    values: Any = counts.column(1)
+    return int(pc.sum(values.field(0)).as_py() or 0)
 
 
 def _is_marked(value: StructType) -> bool:

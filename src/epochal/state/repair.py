@@ -89,7 +89,7 @@ def plan_repair(surveyed: Survey, *, sink: SinkSurvey | None = None) -> Plan:
     changes = [c for c in (back.changes if back else ()) if c.path not in kept]
     lost = f"; batches {version} to {newest} will run again" if back else ""
     return Plan(
-        command="state repair",
+        command="state-repair",
         summary=f"rebuild {len(rebuilt)} snapshots{lost}",
         changes=(*rebuilt, *changes),
         arguments={"version": str(version)},

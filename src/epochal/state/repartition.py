@@ -81,7 +81,7 @@ def plan_repartition(surveyed: Survey, partitions: int) -> Plan:
             {SHUFFLE_PARTITIONS: str(partitions)},
             others=tuple(_metadata(base, partitions)),
         ),
-        command="state repartition",
+        command="state-repartition",
         summary=summary,
         arguments={"partitions": str(partitions)},
     )
