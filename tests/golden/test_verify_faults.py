@@ -24,8 +24,9 @@ class Originals:
     def copy(self, golden: Golden, relocate: bool, into: Path) -> Path:
         key = (golden, relocate)
         if key not in self._done:
-            self._done[key] = self._base / str(len(self._done))
-            unpack(golden, self._done[key], relocate=relocate)
+            place = self._base / str(len(self._done))
+            unpack(golden, place, relocate=relocate)
+            self._done[key] = place
         shutil.copytree(self._done[key], into / "copy")
         return into / "copy" / "checkpoint"
 

@@ -112,4 +112,6 @@ def _value(path: str, before: object, after: object) -> Iterator[Difference]:
 
 
 def _natural(key: str) -> tuple[bool, int, str]:
-    return (not key.isdigit(), int(key) if key.isdigit() and len(key) < 20 else 0, key)
+    """Numbers first, in their order."""
+    is_number = key.isdecimal() and key.isascii() and len(key) < 20
+    return (not is_number, int(key) if is_number else 0, key)

@@ -125,7 +125,7 @@ def _store(
     )
     for each in directory.files:
         stem, _, kind = each.partition(".")
-        if not stem.isdigit():
+        if not is_number(stem):
             _add_with_id(store, each, stem, kind)
         elif kind == "delta":
             store.deltas[int(stem)] = each
@@ -140,7 +140,7 @@ def _store(
 
 def _add_with_id(store: StorePicture, name: str, stem: str, kind: str) -> None:
     version, _, unique_id = stem.partition("_")
-    if version.isdigit() and unique_id:
+    if is_number(version) and unique_id:
         if kind == "changelog":
             store.changelogs.setdefault(int(version), []).append(name)
         elif kind == "zip":
@@ -152,11 +152,14 @@ def _strays(names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         if name.count(".") == 1:
             version = name.partition(".")[0].partition("_")[0]
-            if not version.isdigit() or str(int(version)) != version:
+            if not is_number(version):
                 yield name
 
 
+def is_number(text: str) -> bool:
+    """Whether a name, or its part before the dot, is a number as Spark writes it."""
+    return text.isdecimal() and text.isascii() and (text[0] != "0" or text == "0")
+
+
 def _numbers(directory: Directory) -> list[int]:
-    return sorted(
-        int(name) for name in directory.folders if name.isdigit() and str(int(name)) == name
-    )
+    return sorted(int(name) for name in directory.folders if is_number(name))

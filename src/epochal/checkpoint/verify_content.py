@@ -16,10 +16,12 @@ import google_crc32c
 from epochal.checkpoint.findings import Finding, finding
 from epochal.checkpoint.picture import read_bytes
 from epochal.checkpoint.state_files import (
+    LARGE_BYTES,
     ROW_CHECKSUM_CONDITION,
     Record,
     RowChecker,
-    read_records,
+    scan_small,
+    unpack,
 )
 from epochal.checkpoint.state_picture import StorePicture
 from epochal.checkpoint.verify_files import crc_agrees
@@ -85,50 +87,42 @@ class ContentCheck:
             self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
             return None
         try:
-            records = read_records(
-                data,
-                self._settings.codec,
-                is_snapshot=name.endswith("snapshot"),
-                row_checksums=self._settings.row_checksums,
-                source=path,
-            )
+            records = self._checked(data, path, store.partition, version, checker)
         except StateFormatError as error:
-            code = "STATE_FILE_UNREADABLE"
-            if error.condition == ROW_CHECKSUM_CONDITION:
-                code = "STATE_ROW_CHECKSUM"
-            self.findings.append(finding(code, path, f"byte {error.offset}: {error.reason}"))
+            self.findings.append(_broken(path, error))
             return None
-        if records and checker is not None:
-            self._check_rows(records, path, store.partition, version, checker)
         self.checksums(store, name, data)
         return records
 
-    def _check_rows(
-        self,
-        records: list[Record],
-        path: str,
-        partition: int,
-        version: int,
-        checker: RowChecker,
-    ) -> None:
-        count = self._settings.partitions.get(version)
-        try:
-            misplaced = checker.check(records, path, partition, count)
-        except StateFormatError as error:
-            where = error.source.removeprefix(f"{path}, ")
-            self.findings.append(
-                finding("STATE_ROW_INVALID", path, f"{where}, byte {error.offset}: {error.reason}")
-            )
-            return
+    def _checked(
+        self, data: bytes, path: str, partition: int, version: int, checker: RowChecker | None
+    ) -> list[Record]:
+        settings = self._settings
+        raw = unpack(data, settings.codec, path)
+        form = {"is_snapshot": path.endswith("snapshot"), "row_checksums": settings.row_checksums}
+        count = settings.partitions.get(version)
+        misplaced = 0
+        if len(raw) < LARGE_BYTES:
+            records = scan_small(raw, **form, source=path)
+            if records and checker is not None:
+                misplaced = checker.check(records, path, partition, count)
+        else:
+            from epochal.checkpoint.state_columns import as_list, check_large, scan_large
+
+            columns = scan_large(raw, **form, source=path)
+            records = as_list(columns) if settings.deep else []
+            if checker is not None:
+                misplaced = check_large(checker, columns, path, partition, count)
         if misplaced:
             self.findings.append(
                 finding(
                     "STATE_KEY_WRONG_PARTITION",
                     path,
-                    f"{misplaced} of {len(records)} keys belong in another of the {count} "
-                    f"partitions than {partition}",
+                    f"{misplaced} keys belong in another of the {count} partitions than "
+                    f"{partition}",
                 )
             )
+        return records
 
     def checksums(
         self, store: StorePicture, name: str, data: bytes, *, checked: bool = False
@@ -160,6 +154,15 @@ class ContentCheck:
                     f"its {len(data)} bytes are not those that {crc_name} was written for",
                 )
             )
+
+
+def _broken(path: str, error: StateFormatError) -> Finding:
+    if error.condition == ROW_CHECKSUM_CONDITION:
+        return finding("STATE_ROW_CHECKSUM", path, f"byte {error.offset}: {error.reason}")
+    where = error.source.removeprefix(path).removeprefix(", ")
+    if where:  # a row inside the file
+        return finding("STATE_ROW_INVALID", path, f"{where}, byte {error.offset}: {error.reason}")
+    return finding("STATE_FILE_UNREADABLE", path, f"byte {error.offset}: {error.reason}")
 
 
 def _disagreement(
