@@ -25,7 +25,6 @@ RETRY_SECONDS = 60.0
 ROUNDS = 5
 FIRST_PAUSE_SECONDS = 0.1
 
-_NOT_THERE = frozenset({"FileNotFoundException", "ParentNotDirectoryException"})
 _NOT_ALLOWED = frozenset({"AccessControlException", "AuthorizationException", "SecurityException"})
 _ASK_ANOTHER = frozenset({"StandbyException", "RetriableException"})
 
@@ -221,8 +220,11 @@ def _raise_for(answer: Answer, url: str) -> None:
     exception, message = _remote_exception(answer)
     if not exception:
         return
-    if exception in _NOT_THERE:
+    if exception == "FileNotFoundException":
         raise FileNotFoundError(errno.ENOENT, "No such file", url)
+    # Access is denied, says HDFS, to what would be below a file.
+    if exception == "ParentNotDirectoryException" or message.endswith("(is not a directory)"):
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", url)
     if exception == "FileAlreadyExistsException":
         raise FileExistsError(errno.EEXIST, "File exists", url)
     if exception in _NOT_ALLOWED or answer.status == 401:

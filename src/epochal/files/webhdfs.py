@@ -20,9 +20,10 @@ import os
 import posixpath
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from epochal.errors import LostAnswerError, OptionError
+from epochal.errors import LostAnswerError, OptionError, StorageError
 from epochal.files import FileInfo, checked_path, join_url
 from epochal.files.buffered import BufferedAtomicFile
 from epochal.files.namenode import NameNodes
@@ -92,19 +93,20 @@ class WebHdfsFiles:
         self._write(path, data, "OVERWRITE")
 
     def read(self, path: str) -> bytes:
+        url = self._full(path)
         try:
-            return self._namenodes.open(self._path(path), self._full(path))
-        except FileNotFoundError:
+            return self._namenodes.open(self._path(path), url)
+        except (FileNotFoundError, NotADirectoryError):
             found = self.info(path)
             if found is not None and found.is_dir:
-                raise IsADirectoryError(errno.EISDIR, "Is a directory", self._full(path)) from None
-            raise
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", url) from None
+            raise FileNotFoundError(errno.ENOENT, "No such file", url) from None
 
     def info(self, path: str) -> FileInfo | None:
         full = self._path(path)
         try:
             found = self._namenodes.call("GET", full, "GETFILESTATUS", self._full(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return _info(posixpath.basename(full), found["FileStatus"])
 
@@ -113,22 +115,29 @@ class WebHdfsFiles:
         after = ""
         while True:
             try:
-                page = self._namenodes.call(
-                    "GET",
-                    self._path(path),
-                    "LISTSTATUS_BATCH",
-                    self._full(path),
-                    startAfter=after,
-                )["DirectoryListing"]
+                statuses, remaining = self._page(path, after)
             except FileNotFoundError:
                 return []
-            batch = page["partialListing"]["FileStatuses"]["FileStatus"]
-            if len(batch) == 1 and batch[0]["pathSuffix"] == "":
+            if len(statuses) == 1 and statuses[0]["pathSuffix"] == "":
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", self._full(path))
-            names += [_info(status["pathSuffix"], status) for status in batch]
-            if not batch or page["remainingEntries"] == 0:
+            names += [_info(status["pathSuffix"], status) for status in statuses]
+            if not statuses or remaining == 0:
                 return sorted(names, key=lambda info: info.name)
-            after = batch[-1]["pathSuffix"]
+            if statuses[-1]["pathSuffix"] == after:
+                raise StorageError(
+                    self._full(path),
+                    f"the listing does not go on after {after!r}: it would not end.",
+                )
+            after = statuses[-1]["pathSuffix"]
+
+    def _page(self, path: str, after: str) -> tuple[Any, int]:
+        found = self._namenodes.call(
+            *("GET", self._path(path), "LISTSTATUS_BATCH", self._full(path)),
+            # The NameNode's own name for it, and that of Hadoop's gateway HttpFS.
+            startafter=after,
+            startAfter=after,
+        )["DirectoryListing"]
+        return found["partialListing"]["FileStatuses"]["FileStatus"], found["remainingEntries"]
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
         # With its slash a directory sorts among the files as the paths below it do.
@@ -149,12 +158,10 @@ class WebHdfsFiles:
         self._delete(path, recursive="true")
 
     def _delete(self, path: str, *, recursive: str) -> None:
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError):
             self._namenodes.call(
                 "DELETE", self._path(path), "DELETE", self._full(path), recursive=recursive
             )
-        except FileNotFoundError:
-            return
 
     def _write(self, path: str, data: bytes, options: str) -> None:
         folder, name = posixpath.split(self._path(path))

@@ -297,7 +297,7 @@ def test_a_long_listing_is_read_page_by_page() -> None:
     asked: list[str] = []
 
     def page(request: Request) -> Reply:
-        after = request.query.get("startAfter", "")
+        after = request.query["startafter"]
         asked.append(after)
         left = [name for name in names if name > after]
         statuses = [
@@ -314,6 +314,20 @@ def test_a_long_listing_is_read_page_by_page() -> None:
         found = open_webhdfs(f"webhdfs://{address}/log").list()
     assert [info.name for info in found] == names
     assert asked == ["", "009", "019"]
+
+
+def test_a_listing_that_goes_in_circles_is_an_error() -> None:
+    status = {"pathSuffix": "0", "type": "FILE", "length": 1, "modificationTime": 0}
+    listing = {
+        "partialListing": {"FileStatuses": {"FileStatus": [status, status]}},
+        "remainingEntries": 1,
+    }
+    reply = Reply(200, json.dumps({"DirectoryListing": listing}).encode())
+    with (
+        http_stub(lambda request: reply) as address,
+        pytest.raises(StorageError, match="would not end"),
+    ):
+        open_webhdfs(f"webhdfs://{address}/log").list()
 
 
 def test_threads_keep_connections_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
