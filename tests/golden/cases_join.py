@@ -15,6 +15,11 @@ STORES = (
 )
 FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 BY_STORE = tuple(Read({"storeName": store}, changes=True) for store in STORES)
+BY_TIME = tuple(
+    Read({"storeName": f"{side}-{kind}"})
+    for side in ("left", "right")
+    for kind in ("keyWithTsToValues", "tsWithKey")
+)
 BY_SIDE = tuple(Read({"joinSide": side}) for side in ("left", "right"))
 
 
@@ -91,7 +96,7 @@ CASES = (
         query=left_outer,
         files=VIEWS + CLICKS,
         conf={**ROCKSDB, FORMAT: "4"},
-        reads=BY_STORE + BY_SIDE,
+        reads=BY_TIME + BY_SIDE,
         since="4.2",
     ),
 )
