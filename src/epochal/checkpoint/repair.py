@@ -8,7 +8,7 @@ be mended is said, with the rewind that would help.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from epochal.checkpoint.edits import Change, Plan, crc_of
@@ -126,12 +126,17 @@ class Mender:
             )
         return None
 
-    def _needs_broken_state(self, batch_id: int) -> bool:
-        broken = {
+    @property
+    def broken_state(self) -> set[str]:
+        """The state files that no version may be built on."""
+        return {
             each.path
             for each in self.findings
             if each.code in ("STATE_FILE_UNREADABLE", "STATE_ROW_CHECKSUM", "STATE_ROW_INVALID")
         }
+
+    def _needs_broken_state(self, batch_id: int) -> bool:
+        broken = self.broken_state
         return any(
             f"{store.path}/{name}" in broken
             for store in self.surveyed.stores_at(batch_id)
@@ -395,16 +400,24 @@ def _broken_state(mender: Mender, found: Finding) -> str | None:
         return found.remedy
     version = int(name.partition(".")[0].partition("_")[0])
     if name.endswith(".snapshot"):
-        others = {each: file for each, file in store.snapshots.items() if each != version}
-        without = replace(store, snapshots=others)
+        good = _good_files(store, mender.broken_state | {found.path})
         wanted = mender.surveyed.picture.restart_version
-        if missing_file(without, max(version, wanted)) is None:
+        if missing_file(good, max(version, wanted)) is None:
             mender.remove(found.path, "its deltas tell the same")
             mender.remove(f"{found.path}.crc", "checksum of a removed snapshot")
             return None
     elif name not in chain_of(store, mender.surveyed.picture.restart_version):
         return "a restart does not need it; versions that do cannot be rewound to"
     return mender.go_back(version - 1, f"needs {found.path}, which is broken")
+
+
+def _good_files(store: StorePicture, broken: Collection[str]) -> StorePicture:
+    """The store as if its broken files were gone."""
+
+    def good(files: Mapping[int, str]) -> dict[int, str]:
+        return {each: file for each, file in files.items() if f"{store.path}/{file}" not in broken}
+
+    return replace(store, snapshots=good(store.snapshots), deltas=good(store.deltas))
 
 
 def _remove_operator_metadata(mender: Mender, found: Finding) -> str | None:

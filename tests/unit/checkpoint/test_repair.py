@@ -322,6 +322,25 @@ def test_a_broken_snapshot_without_its_deltas_needs_a_rewind_and_there_may_be_no
     assert "restore files from a backup" in repair.left[0].reason
 
 
+def test_of_two_broken_snapshots_neither_counts_as_the_base_of_the_other() -> None:
+    files = checkpoint(6, snapshots=(3, 5))
+    for version in (1, 2, 3):
+        files.delete(f"state/0/1/{version}.delta")
+    broken = [("STATE_FILE_UNREADABLE", f"state/0/1/{version}.snapshot") for version in (5, 3)]
+    repair = repaired(files, *broken, may_go_back=True)
+    assert actions(repair) == []
+    assert len(repair.left) == 2
+
+
+def test_a_broken_snapshot_over_a_broken_delta_is_not_taken_for_replaceable() -> None:
+    files = checkpoint(6, snapshots=(3, 5))
+    broken = ("STATE_FILE_UNREADABLE", "state/0/1/5.snapshot")
+    delta = ("STATE_FILE_UNREADABLE", "state/0/1/5.delta")
+    repaired(files, broken, delta, may_go_back=True)
+    assert restart(files).batch_id == 4
+    assert survey(files).missing_state(3) is None
+
+
 def test_a_broken_delta_is_gone_back_from_to_the_last_version_that_loads() -> None:
     files = checkpoint(6, snapshots=(3,))
     found = ("STATE_FILE_UNREADABLE", "state/0/1/5.delta")
