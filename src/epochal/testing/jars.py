@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -52,8 +51,11 @@ def resolve(*coordinates: str, overrides: Sequence[str] = ()) -> list[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{digest}.") as work:
             filled = _download(wanted, Path(work), " and ".join(coordinates))
-            with suppress(OSError):  # another process put the same jars there first
+            try:
                 filled.rename(target)
+            except OSError:
+                if not target.is_dir():  # else another process put the same jars there first
+                    raise
     return sorted(target.glob("*.jar"))
 
 

@@ -1,0 +1,83 @@
+"""Servers for tests: they end when they should, and say why when they cannot start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from epochal.errors import ComponentError
+from epochal.testing.server import Server, accepts, free_port
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+LISTEN = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(pid: int) -> None:
+    for _ in range(500):
+        if not is_running(pid):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{pid} still runs")
+
+
+def test_a_server_is_ready_when_it_answers_and_gone_after_the_block(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-c", LISTEN + "time.sleep(60)", str(port)]
+    with Server("Sleeper", command, log=tmp_path / "log") as server:
+        server.wait_until(lambda: accepts("127.0.0.1", port), seconds=60)
+        assert is_running(server.pid)
+    assert not is_running(server.pid)
+    assert not accepts("127.0.0.1", port)
+
+
+def test_a_server_that_ends_as_it_starts_says_its_last_words(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "print('no disk'); raise SystemExit(3)"]
+    with (
+        Server("Sleeper", command, log=tmp_path / "log") as server,
+        pytest.raises(ComponentError, match=r"Sleeper ended with code 3(.|\n)*no disk"),
+    ):
+        server.wait_until(lambda: False, seconds=60)
+
+
+def test_a_server_that_is_never_ready_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    with (
+        Server("Sleeper", SLEEP, log=tmp_path / "log") as server,
+        pytest.raises(ComponentError, match="not ready after 0 s"),
+    ):
+        server.wait_until(lambda: False, seconds=0.1)
+    assert not is_running(server.pid)
+
+
+def test_a_server_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, time, pathlib\n"
+        "from epochal.testing.server import Server\n"
+        "server = Server('Sleeper', sys.argv[2:], log=pathlib.Path(sys.argv[1]))\n"
+        "print(server.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "log"), *SLEEP],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with starter:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        assert is_running(pid)
+        os.kill(starter.pid, signal.SIGKILL)
+    wait_until_gone(pid)
