@@ -170,6 +170,16 @@ def test_there_is_nothing_below_a_file(files: Files) -> None:
     assert paths(files) == ["file"]
 
 
+@pytest.mark.parametrize("files", ["local", "hdfs"], indirect=True)
+def test_a_name_that_a_directory_has_is_taken(files: Files) -> None:
+    files.create("offsets/0", b"kept")
+    with pytest.raises(FileExistsError):
+        files.create("offsets", b"")
+    with pytest.raises(IsADirectoryError):
+        files.replace("offsets", b"")
+    assert paths(files) == ["offsets/0"]
+
+
 def test_a_missing_directory_lists_as_empty(files: Files) -> None:
     assert files.list() == []
     assert files.list("no/such") == []

@@ -227,6 +227,8 @@ def _raise_for(answer: Answer, url: str) -> None:
         raise NotADirectoryError(errno.ENOTDIR, "Not a directory", url)
     if exception == "FileAlreadyExistsException":
         raise FileExistsError(errno.EEXIST, "File exists", url)
+    if message.endswith("must both be directories"):  # a file renamed to a directory's name
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", url)
     if exception in _NOT_ALLOWED or answer.status == 401:
         raise PermissionError(errno.EACCES, f"Not allowed: {message or exception}", url)
     raise StorageError(url, f"{exception}: {message}")

@@ -87,7 +87,10 @@ class WebHdfsFiles:
         return BufferedAtomicFile(lambda data: publish(path, data))
 
     def create(self, path: str, data: bytes) -> None:
-        self._write(path, data, "NONE")
+        try:
+            self._write(path, data, "NONE")
+        except IsADirectoryError:
+            raise FileExistsError(errno.EEXIST, "File exists", self._full(path)) from None
 
     def replace(self, path: str, data: bytes) -> None:
         self._write(path, data, "OVERWRITE")
