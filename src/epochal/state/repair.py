@@ -22,6 +22,7 @@ from epochal.checkpoint.survey import Survey, last_committed
 from epochal.checkpoint.view import Checkpoint
 from epochal.errors import EditError, StateError
 from epochal.files import Files
+from epochal.state.checksum_file import SUFFIX
 from epochal.state.content import read_records
 from epochal.state.edit import snapshot_bytes
 from epochal.state.merge import Rows, SourcedRecords, merge_records
@@ -90,7 +91,7 @@ def plan_repair(surveyed: Survey, *, sink: SinkSurvey | None = None) -> Plan:
     lost = f"; batches {version} to {newest} will run again" if back else ""
     return Plan(
         command="state-repair",
-        summary=f"rebuild {len(rebuilt)} snapshots{lost}",
+        summary=f"rebuild {sum(c.after is not None for c in rebuilt)} snapshots{lost}",
         changes=(*rebuilt, *changes),
         arguments={"version": str(version)},
         warnings=(*_reasons(healths), *(back.warnings if back else ())),
@@ -137,6 +138,8 @@ def _rebuild(
         if bad > version:
             continue  # goes with the versions that are given up
         path = f"{health.store.path}/{health.store.snapshots[bad]}"
+        if (checksum := f"{path}{SUFFIX}") in surveyed.tree:
+            yield surveyed.tree.delete(checksum, "of the damaged snapshot")
         base = health.base_of(bad)
         if base is None:
             yield surveyed.tree.delete(path, "damaged, and nothing to rebuild it from")
