@@ -218,10 +218,10 @@ class Journal:
         """The step that `metadata` takes last, and the other changes."""
         if len(plan.changes) < 2:
             return None, list(plan.changes)
-        others = [change for change in plan.changes if (change.root, change.path) != ("", METADATA)]
-        for change in plan.changes:
-            if change not in others:
-                return change, others
+        own = [each for each in plan.changes if (each.root, each.path) == ("", METADATA)]
+        others = [each for each in plan.changes if (each.root, each.path) != ("", METADATA)]
+        if own:
+            return own[0], others
         stamp = stamp_of(self._files, METADATA)
         content = None if stamp is None else self._files.read(METADATA)
         return Change(METADATA, stamp, content), others
