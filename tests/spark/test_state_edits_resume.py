@@ -58,7 +58,7 @@ def delete_and_put_back(place: Unpacked) -> None:
 
 def add_a_thousand(place: Unpacked) -> None:
     [row] = read_rows(place, place.base / "rows.jsonl")
-    value = {name: number + 1000 for name, number in row["value"].items()}
+    value = a_thousand_more([row["value"]])[0]
     state("put", place, "--key", "{}", "--value", json.dumps(value))
 
 
