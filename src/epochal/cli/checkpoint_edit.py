@@ -6,7 +6,7 @@ Every command plans, shows the plan, and changes nothing until `--execute`.
 from __future__ import annotations
 
 import uuid
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,6 +31,9 @@ from epochal.cli.main import EXIT_FINDINGS
 from epochal.cli.output import print_json, print_line, print_table, progress, time_text
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, open_files
+
+if TYPE_CHECKING:
+    from epochal.checkpoint.offset_targets import Target
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -121,17 +124,35 @@ def set_offsets(
     Settings, watermark and state are those of the last batch.
     """
     from epochal.checkpoint.broker import broker
-    from epochal.checkpoint.offset_targets import (
-        ShiftBy,
-        Target,
-        ToEarliest,
-        ToLatest,
-        ToOffset,
-        ToTime,
-        no_broker,
-    )
+    from epochal.checkpoint.offset_targets import no_broker
     from epochal.checkpoint.set_offsets import plan_set_offsets
     from epochal.checkpoint.survey import survey
+
+    target = _target(to_offset, shift_by, to_earliest, to_latest, to_datetime)
+    settings = pairs(client_config or [], "--client-config")
+    ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
+    files = open_files(directory)
+    run_edit(
+        files,
+        "set-offsets",
+        lambda: plan_set_offsets(
+            survey(files), source, target, sink=open_sink(sink)(), ask_broker=ask
+        ),
+        execute=execute,
+        as_json=as_json,
+        settle_seconds=settle_seconds,
+        even_if_busy=even_if_busy,
+    )
+
+
+def _target(
+    to_offset: list[str] | None,
+    shift_by: int | None,
+    to_earliest: bool,
+    to_latest: bool,
+    to_datetime: str | None,
+) -> Target:
+    from epochal.checkpoint.offset_targets import ShiftBy, ToEarliest, ToLatest, ToOffset, ToTime
 
     targets: list[Target] = []
     if to_offset:
@@ -148,20 +169,7 @@ def set_offsets(
         raise OptionError(
             "Give one of --to-offset, --shift-by, --to-earliest, --to-latest and --to-datetime."
         )
-    settings = pairs(client_config or [], "--client-config")
-    ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
-    files = open_files(directory)
-    run_edit(
-        files,
-        "set-offsets",
-        lambda: plan_set_offsets(
-            survey(files), source, targets[0], sink=open_sink(sink)(), ask_broker=ask
-        ),
-        execute=execute,
-        as_json=as_json,
-        settle_seconds=settle_seconds,
-        even_if_busy=even_if_busy,
-    )
+    return targets[0]
 
 
 @app.command("migrate-offsets")
