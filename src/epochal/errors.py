@@ -199,6 +199,22 @@ class StateSchemaError(StateError):
         )
 
 
+class StateSchemaMismatchError(StateError):
+    """A query's schema of keys or values cannot go on with the state that is stored."""
+
+    def __init__(self, source: str, stored: str, asked: str, condition: str) -> None:
+        super().__init__(source, stored, asked, condition)
+        self.source, self.stored, self.asked = source, stored, asked
+        self.condition = condition
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] {self.source}: the stored schema is {self.stored}, the query has "
+            f"{self.asked}. Rows of the one would be misread as the other: go back to the query "
+            f"that wrote the state, use `epochal state evolve`, or start over without it."
+        )
+
+
 class StateValueError(StateError):
     """A value cannot be stored in the column it is meant for."""
 
