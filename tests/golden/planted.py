@@ -268,9 +268,9 @@ FAULTS = (
     Fault("FILE_LOG_HOLE", "sources/0/4", remove("sources/0/4")),
     Fault(
         "FILE_LOG_HOLE",
-        "sources/0/8",
-        remove("sources/0/8.compact"),
-        case="file_sink_cleanup",
+        "sources/0/5",
+        remove("sources/0/5.compact", "sources/0/8.compact", "offsets/8", "commits/8"),
+        case="file_sink",
         note="compact",
     ),
     Fault("FILE_LOG_COMPACT_NAME", "sources/0/8", plain_instead_of_compact, case="file_sink"),

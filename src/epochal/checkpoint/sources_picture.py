@@ -18,10 +18,10 @@ from epochal.checkpoint.filelog import (
 )
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG, SOURCES
 from epochal.checkpoint.log import parse_batch_id
-from epochal.checkpoint.picture import Directory, Listing, LogPicture, read_bytes
+from epochal.checkpoint.picture import Directory, Listing, LogPicture, fill_log, read_bytes
 from epochal.checkpoint.sourcelogs import KAFKA_INITIAL_OFFSET_FORMAT, RATE_FORMAT
 from epochal.errors import EpochalError
-from epochal.files import Files, join_url
+from epochal.files import Files
 
 FILE, KAFKA, RATE, EMPTY = "file", "kafka", "rate", "empty"
 
@@ -80,21 +80,14 @@ def read_file_log(
         directory,
         taken=tuple(name for name in directory.folders if batch_id_of_file_name(name) is not None),
     )
+    batches: dict[str, int] = {}
     for name in directory.files:
         batch_id = batch_id_of_file_name(name)
         if batch_id is None:
             continue
         if name.removesuffix(COMPACT_SUFFIX) != str(batch_id) or batch_id < 0:
             log.odd_names[name] = batch_id
-            continue
-        full = f"{path}/{name}" if path else name
-        data = read_bytes(files, full)
-        if isinstance(data, EpochalError):
-            log.broken[batch_id] = data
-            continue
-        log.raw[name] = data
-        try:
-            log.entries[batch_id] = deserialize(data, join_url(files.url, full))
-        except EpochalError as error:
-            log.broken[batch_id] = error
+        else:
+            batches[name] = batch_id
+    fill_log(files, log, batches, deserialize)
     return log

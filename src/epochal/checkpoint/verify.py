@@ -83,10 +83,12 @@ def verify(
     depth: Depth = Depth.NORMAL,
     sink: Files | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> Report:
     """Check a checkpoint, and with `sink` the output directory of its file sink.
 
-    `files` may also be an output directory itself, or its `_spark_metadata`.
+    `files` may also be that output directory itself. With more than one of `workers` this process
+    forks where there is much to read: not for a process that has threads.
     """
     require_directory(files)
     listing = list_all(files)
@@ -97,9 +99,9 @@ def verify(
     if picture.is_stateful:
         from epochal.checkpoint.verify_operators import state_rules
 
-        found.extend(
-            state_rules(picture, operators_of(listing), state_facts(picture), depth, progress)
-        )
+        operators = operators_of(listing)
+        facts = state_facts(picture)
+        found.extend(state_rules(picture, operators, facts, depth, progress, workers))
     if sink is not None:
         found.extend(_sink_rules(sink, picture.offsets.latest))
     return Report(

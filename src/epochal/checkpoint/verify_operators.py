@@ -7,7 +7,7 @@ bytes show (`verify_content`, `verify_rocksdb`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from epochal.checkpoint.findings import Finding, finding
@@ -20,6 +20,7 @@ from epochal.checkpoint.layout import (
 )
 from epochal.checkpoint.operators import OPERATOR_FORMAT, OperatorMetadata, newest_at
 from epochal.checkpoint.picture import LogPicture, Picture, read_bytes, read_log
+from epochal.checkpoint.spread import Work, spread, spread_waiting
 from epochal.checkpoint.state_files import RowChecker
 from epochal.checkpoint.state_picture import ROCKSDB, OperatorPicture, StorePicture
 from epochal.checkpoint.verify import Depth, Progress, partitions_at
@@ -28,9 +29,13 @@ from epochal.checkpoint.verify_files import orphan_rules, stale_rules
 from epochal.checkpoint.verify_logs import CODEC_KEY, broken_entry, log_file_rules
 from epochal.checkpoint.verify_state import StateFacts, operator_rules
 from epochal.errors import EpochalError, OptionError, StorageError
+from epochal.files.local import LocalFiles
 from epochal.state.codecs import codec_name
 from epochal.state.schema_file import FamilySchema, parse_schema_file
 from epochal.state.types import Kind, StructType
+
+SPREAD_FROM_FILES = 2_000
+"""Below this, starting a process takes longer than it saves."""
 
 ROW_CHECKSUM_KEY = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 STRICT_KEY = "spark.sql.streaming.statefulOperator.useStrictDistribution"
@@ -53,17 +58,25 @@ def state_rules(
     facts: StateFacts,
     depth: Depth,
     progress: Progress | None,
+    workers: int,
 ) -> Iterator[Finding]:
     """Everything about state."""
     settings, found = content_settings(picture, depth)
     yield from found
-    tick = _ticker(operators, progress)
+    total = sum(_file_count(store) for operator in operators for store in operator.stores)
+    if total < SPREAD_FROM_FILES:
+        workers = 1
+    tick = _ticker(total, workers, progress)
     for operator in operators:
         own = read_operator_facts(picture, operator)
         yield from own.findings
         yield from operator_rules(operator, facts, is_keyed=_is_keyed(own))
         if depth is not Depth.QUICK and settings is not None:
-            yield from _content_rules(picture, operator, own, facts, settings, tick)
+            check = _content_check(picture, operator, own, facts, settings, tick)
+            if workers > 1 and not isinstance(picture.files, LocalFiles):
+                yield from spread_waiting(operator.stores, check)
+            else:
+                yield from spread(operator.stores, check, workers)
 
 
 def content_settings(
@@ -203,33 +216,39 @@ def _is_keyed(own: OperatorFacts) -> bool | None:
     return any(child.kind is not Kind.VOID for child in schema.key.layout.children)
 
 
-def _content_rules(
+def _content_check(
     picture: Picture,
     operator: OperatorPicture,
     own: OperatorFacts,
     facts: StateFacts,
     settings: ContentSettings,
     tick: Tick,
-) -> list[Finding]:
-    if operator.provider == ROCKSDB:
+) -> Work[StorePicture]:
+    """How any share of an operator's stores is checked."""
+
+    def rocksdb(stores: Sequence[StorePicture], watched: bool) -> list[Finding]:
         from epochal.checkpoint.verify_rocksdb import RocksCheck
 
-        rocks = RocksCheck(picture.files, picture.listing, settings, tick)
-        for store in operator.stores:
-            rocks.store(store, facts, unique_id_of(operator, store, facts))
-        return rocks.findings
-    check = ContentCheck(picture.files, settings, tick)
-    checkers = {
-        store: RowChecker(
-            schema.key,
-            schema.value,
-            _placing_columns(own, store, schema.key),
-        )
-        for store, schema in own.schemas.items()
-    }
-    for store in operator.stores:
-        check.store(store, checkers.get(store.name))
-    return check.findings
+        check = RocksCheck(picture.files, picture.listing, settings, tick if watched else _silent)
+        for store in stores:
+            check.store(store, facts, unique_id_of(operator, store, facts))
+        return check.findings
+
+    def hdfs(stores: Sequence[StorePicture], watched: bool) -> list[Finding]:
+        check = ContentCheck(picture.files, settings, tick if watched else _silent)
+        checkers = {
+            name: RowChecker(schema.key, schema.value, _placing_columns(own, name, schema.key))
+            for name, schema in own.schemas.items()
+        }
+        for store in stores:
+            check.store(store, checkers.get(store.name))
+        return check.findings
+
+    return rocksdb if operator.provider == ROCKSDB else hdfs
+
+
+def _silent() -> None:
+    """Progress that nobody watches."""
 
 
 def unique_id_of(operator: OperatorPicture, store: StorePicture, facts: StateFacts) -> str:
@@ -251,21 +270,20 @@ def _placing_columns(own: OperatorFacts, store: str, key: StructType) -> int:
     return count
 
 
-def _ticker(operators: list[OperatorPicture], progress: Progress | None) -> Tick:
+def _file_count(store: StorePicture) -> int:
+    kinds = (store.deltas, store.snapshots, store.changelogs, store.zips)
+    return sum(len(kind) for kind in kinds)
+
+
+def _ticker(total: int, workers: int, progress: Progress | None) -> Tick:
     if progress is None:
-        return lambda: None
+        return _silent
     report = progress
-    total = sum(
-        len(each)
-        for operator in operators
-        for store in operator.stores
-        for each in (store.deltas, store.snapshots, store.changelogs, store.zips)
-    )
     done = 0
 
     def tick() -> None:
         nonlocal done
-        done += 1
+        done = min(done + workers, total)  # the others are about as far
         report(done, total)
 
     return tick

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
@@ -211,6 +212,7 @@ def verify(
             depth=depth,
             sink=None if sink is None else open_files(sink),
             progress=advance,
+            workers=os.cpu_count() or 1,
         )
     if as_json:
         print_json(report.as_json())
