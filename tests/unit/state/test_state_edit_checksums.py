@@ -1,0 +1,122 @@
+"""Beside a state file lies its own checksum or none: no edit leaves one of other bytes behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.state.samples import Sample, make, write
+
+from epochal.checkpoint.edits import Plan
+from epochal.checkpoint.journal import Journal
+from epochal.checkpoint.rewind import plan_rewind
+from epochal.checkpoint.survey import Survey, survey
+from epochal.checkpoint.verify import verify
+from epochal.files.local import LocalFiles
+from epochal.state.checksum_file import encode_checksum_file, verify_checksum
+from epochal.state.convert import plan_convert
+from epochal.state.evolve import RenameColumn, plan_evolve
+from epochal.state.mutate import Mutation, plan_mutations
+from epochal.state.read import read_state
+from epochal.state.repair import plan_repair
+from epochal.state.repartition import plan_repartition
+from epochal.state.target import Provider
+
+BATCHES = [{"a": (1, 1)}, {"a": (2, 2), "b": (1, 1)}, {"a": (2, 2), "b": (2, 2)}]
+EDITS: dict[str, Callable[[Survey], Plan]] = {
+    "put": lambda at: plan_mutations(at, [Mutation({"k": "a"}, {"count": 9, "sum": 9})]),
+    "delete": lambda at: plan_mutations(at, [Mutation({"k": "a"}, None)]),
+    "repartition": lambda at: plan_repartition(at, 2),
+    "convert": lambda at: plan_convert(at, Provider.ROCKSDB),
+    "evolve": lambda at: plan_evolve(at, [RenameColumn("sum", "total")]),
+    "rewind": lambda at: plan_rewind(at, 1),
+    "repair": plan_repair,
+}
+
+
+def state_files(sample: Sample) -> list[Path]:
+    return [
+        path
+        for path in sorted((sample.root / "state").rglob("*"))
+        if path.suffix in (".delta", ".snapshot", ".changelog")
+    ]
+
+
+def checksums(sample: Sample) -> list[Path]:
+    return sorted((sample.root / "state").rglob("[!.]*.crc"))
+
+
+def with_checksums(sample: Sample) -> Sample:
+    """As Spark 4.1 leaves a checkpoint, and 4.2 one that 4.1 began."""
+    for path in state_files(sample):
+        content = encode_checksum_file(path.read_bytes(), timestamp_ms=0)
+        write(path.with_name(f"{path.name}.crc"), content)
+    return sample
+
+
+def damage(sample: Sample) -> None:
+    for partition in range(sample.partitions):
+        path = sample.snapshot(partition, 2)
+        write(path, path.read_bytes()[:-5])
+
+
+def run(sample: Sample, edit: Callable[[Survey], Plan]) -> Plan:
+    files = LocalFiles(sample.root, durable=False)
+    plan = edit(survey(files))
+    Journal(files).execute(plan)
+    return plan
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_every_checksum_there_is_after_an_edit_is_of_the_file_beside_it(
+    tmp_path: Path, name: str
+) -> None:
+    sample = with_checksums(make(tmp_path, BATCHES, snapshots=[2]))
+    before = {path: path.read_bytes() for path in state_files(sample)}
+    if name == "repair":
+        damage(sample)
+    run(sample, EDITS[name])
+    for checksum in checksums(sample):
+        main = checksum.with_name(checksum.name.removesuffix(".crc"))
+        verify_checksum(main.read_bytes(), checksum.read_bytes(), source=main.name)
+    untouched = [
+        path for path, data in before.items() if path.exists() and path.read_bytes() == data
+    ]
+    kept = {checksum.name for checksum in checksums(sample)}
+    assert kept >= {f"{path.name}.crc" for path in untouched if path.name != "2.snapshot"}
+    assert "CHECKSUM" not in " ".join(each.code for each in verify(files_of(sample)).findings)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_makes_no_checksums_where_there_were_none(tmp_path: Path, name: str) -> None:
+    sample = make(tmp_path, BATCHES, snapshots=[2])
+    if name == "repair":
+        damage(sample)
+    run(sample, EDITS[name])
+    assert checksums(sample) == []
+
+
+def files_of(sample: Sample) -> LocalFiles:
+    return LocalFiles(sample.root)
+
+
+def test_the_checksum_of_a_damaged_snapshot_goes_before_the_snapshot_is_rebuilt(
+    tmp_path: Path,
+) -> None:
+    sample = with_checksums(make(tmp_path, BATCHES, snapshots=[2]))
+    damage(sample)
+    assert {each.code for each in verify(files_of(sample)).findings} == {"STATE_FILE_UNREADABLE"}
+    plan = run(sample, plan_repair)
+    assert [(change.action, change.path) for change in plan.changes] == [
+        step
+        for partition in range(3)
+        for step in (
+            ("delete", f"state/0/{partition}/2.snapshot.crc"),
+            ("replace", f"state/0/{partition}/2.snapshot"),
+        )
+    ]
+    assert plan.summary == "rebuild 3 snapshots"
+    assert verify(files_of(sample)).findings == ()
+    held = {row["key"]["k"]: row["value"] for row in read_state(sample.path).to_pylist()}
+    assert held == {"a": {"count": 2, "sum": 2}, "b": {"count": 2, "sum": 2}}
