@@ -21,7 +21,7 @@ import pyarrow as pa
 from epochal.errors import StateFormatError, StateValueError
 from epochal.state.arrow_types import arrow_type
 from epochal.state.rows import decode_row
-from epochal.state.spans import Flags, Ints, Spans, arrow_buffer
+from epochal.state.spans import AnyBinaryArray, Flags, Ints, Spans, arrow_buffer
 from epochal.state.types import (
     FIXED_KINDS,
     RESERVED_WHEN_NULL,
@@ -34,6 +34,7 @@ from epochal.state.types import (
 
 Array: TypeAlias = "pa.Array[Any]"
 Halves: TypeAlias = npt.NDArray[np.uint32]
+Words: TypeAlias = npt.NDArray[np.uint64]
 
 _NUMBERS: dict[Kind, np.dtype[Any]] = {
     Kind.BYTE: np.dtype("<i1"),
@@ -115,7 +116,7 @@ class _Slots:
 
     at: Ints
     bases: Ints
-    fixed: Ints
+    fixed: Ints | int
     limits: Ints
     owners: Ints
     nulls: Flags | None
@@ -127,6 +128,9 @@ class _Decoder:
     def __init__(self, rows: Spans, original: Spans, schema: StructType, source: str) -> None:
         self._bytes = rows.buffer[: len(rows.buffer) & ~3]
         self._halves: Halves = self._bytes.view("<u4")
+        aligned = not (rows.starts & 7).any()
+        words = rows.buffer[: len(rows.buffer) & ~7].view("<u8")
+        self._whole_words: Words | None = words if aligned else None
         self._rows = original
         self._schema = schema
         self._source = source
@@ -144,7 +148,6 @@ class _Decoder:
         if count % 64:
             self._check(null_words[-1] >> np.uint64(count % 64) != 0, items.owners)
         any_nulls = [bool(word.any()) for word in null_words]
-        fixed_ends = np.full(len(items), fixed)
         room = items.sizes - fixed
         columns: list[Array] = []
         for index, child in enumerate(layout.children):
@@ -155,7 +158,7 @@ class _Decoder:
             slots = _Slots(
                 items.starts + (bitset + 8 * index),
                 items.starts,
-                fixed_ends,
+                fixed,
                 items.sizes,
                 items.owners,
                 nulls,
@@ -204,39 +207,48 @@ class _Decoder:
         """The values in the slots, and how much of the variable area each takes."""
         if layout.kind in FIXED_KINDS:
             return self._fixed(layout, arrow, slots), None
-        halves = self._halves
-        lows = halves[slots.at >> 2].view(np.int32).astype(np.int64)
-        offsets = halves[(slots.at >> 2) + 1].view(np.int32).astype(np.int64)
+        offsets, sizes, taken = self._pointers(layout, slots)
+        starts = slots.bases + offsets
+        if layout.kind in (Kind.STRING, Kind.BINARY, Kind.VARIANT, Kind.BIG_DECIMAL):
+            # The unused bytes of the last word; of a payload of whole words there are none, and
+            # shifting out all 64 bits gives the 0 that passes.
+            last = np.maximum(starts + ((sizes - 1) & ~7), 0)
+            unused = self._words(last) >> (64 - (-sizes & 7) * 8).astype(np.uint64)
+            self._check(unused != 0, slots.owners)
+        if layout.kind is Kind.BIG_DECIMAL and slots.in_array is None:
+            short = (sizes > 0) & (sizes <= 8)
+            self._check(self._words(starts[short] + 8) != 0, slots.owners[short])
+        items = _Items(starts, sizes, slots.owners)
+        return self._payload(layout, arrow, items, slots.nulls), taken
+
+    def _pointers(self, layout: Layout, slots: _Slots) -> tuple[Ints, Ints, Ints]:
+        """Offset, size and room of each payload, all within bounds; nulls have offset and size 0.
+
+        Halves are taken as unsigned, so what should be negative is too large and out of bounds.
+        """
+        sizes = self._halves[slots.at >> 2].astype(np.int64)
+        offsets = self._halves[(slots.at >> 2) + 1].astype(np.int64)
         reserves = slots.in_array is None and layout.kind in RESERVED_WHEN_NULL
-        nulls = slots.nulls
-        if nulls is not None:
-            empty = (lows == 0) & (offsets == 0)
-            kept = (lows == (0 if layout.kind is Kind.BIG_DECIMAL else 16)) & reserves
-            self._check(nulls & ~empty & ~kept, slots.owners)
-        sizes = lows
-        present = np.ones(len(lows), np.bool_) if nulls is None else ~nulls
-        low, high = _SIZES.get(layout.kind, (0, 1 << 31))
-        self._check(present & ((sizes < low) | (sizes > high)), slots.owners)
         taken = np.full(len(sizes), 16) if reserves else (sizes + 7) & ~7
-        if nulls is not None:
-            taken[nulls & empty] = 0
-        outside = (offsets < slots.fixed) | (offsets & 7 != 0) | (offsets + taken > slots.limits)
-        self._check(outside & (present | (taken > 0)), slots.owners)
+        outside = (offsets < slots.fixed) | (offsets + taken > slots.limits) | (offsets & 7 != 0)
+        if layout.kind in _SIZES:
+            low, high = _SIZES[layout.kind]
+            unfit = (sizes < low) | (sizes > high)
+            outside |= unfit if slots.nulls is None else unfit & ~slots.nulls
+        if slots.nulls is not None:
+            nowhere = slots.nulls & (sizes == 0) & (offsets == 0)
+            outside &= ~nowhere
+            null_size = 16 if reserves and layout.kind is not Kind.BIG_DECIMAL else 0
+            kept = reserves & (sizes == null_size)
+            outside |= slots.nulls & ~nowhere & ~kept
+            taken[nowhere] = 0
+            offsets, sizes = np.where(slots.nulls, 0, offsets), np.where(slots.nulls, 0, sizes)
+        self._check(outside, slots.owners)
         if (room := slots.in_array) is not None:
             # Checked before anything is followed: elements that share bytes could unfold forever.
             used = np.bincount(room.parents, weights=taken, minlength=len(room.sizes))
             self._check(used > room.sizes, room.owners)
-        if nulls is not None:
-            # What is null is read as an empty payload at the start of its struct or array.
-            offsets, sizes = np.where(present, offsets, 0), np.where(present, sizes, 0)
-        starts = slots.bases + offsets
-        if layout.kind in (Kind.STRING, Kind.BINARY, Kind.VARIANT, Kind.BIG_DECIMAL):
-            self._check_tail(starts + ((sizes - 1) & ~7), (sizes & 7) * 8, slots.owners)
-        if layout.kind is Kind.BIG_DECIMAL and slots.in_array is None:
-            short = present & (sizes <= 8)
-            self._check_zero_words(starts[short] + 8, slots.owners[short])
-        items = _Items(starts, sizes, slots.owners)
-        return self._payload(layout, arrow, items, nulls), taken
+        return offsets, sizes, taken
 
     def _payload(self, layout: Layout, arrow: Any, items: _Items, nulls: Flags | None) -> Array:
         match layout.kind:
@@ -389,7 +401,7 @@ class _Decoder:
         _, offsets, data = decoded.buffers()
         return pa.Array.from_buffers(arrow, len(items), [_validity(nulls), offsets, data])
 
-    def _fail_on_text(self, raw: pa.LargeBinaryArray, items: _Items) -> NoReturn:
+    def _fail_on_text(self, raw: AnyBinaryArray, items: _Items) -> NoReturn:
         for index, text in enumerate(raw):
             try:
                 text.as_py().decode()
@@ -397,7 +409,9 @@ class _Decoder:
                 self._fail(int(items.owners[index]))
         raise AssertionError(f"{self._source}: Arrow refuses text that is UTF-8")
 
-    def _words(self, at: Ints) -> npt.NDArray[np.uint64]:
+    def _words(self, at: Ints) -> Words:
+        if self._whole_words is not None:
+            return cast(Words, self._whole_words[at >> 3])
         pairs = np.empty((len(at), 2), "<u4")
         pairs[:, 0] = self._halves[at >> 2]
         pairs[:, 1] = self._halves[(at >> 2) + 1]
@@ -414,9 +428,6 @@ class _Decoder:
             words = self._words(at[partial])
             self._check(words >> used_bits[partial].astype(np.uint64) != 0, owners[partial])
 
-    def _check_zero_words(self, at: Ints, owners: Ints) -> None:
-        self._check(self._words(at) != 0, owners)
-
     def _fail(self, row: int) -> NoReturn:
         _explain(self._rows, row, self._schema, self._source)
 
@@ -425,7 +436,7 @@ _SIZES = {
     Kind.BIG_DECIMAL: (1, 16),
     Kind.INTERVAL: (16, 16),
     Kind.NANOS: (16, 16),
-    Kind.VARIANT: (4, 1 << 31),
+    Kind.VARIANT: (4, 1 << 32),
 }
 
 

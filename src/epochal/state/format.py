@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
+from typing import Any, cast
 
 import google_crc32c
 import numpy as np
@@ -97,20 +97,32 @@ def encode_spans(
     keys: Spans, values: Spans, deleted: Flags | None = None, *, row_checksums: bool = False
 ) -> bytes:
     """Write many records at once, and the end mark. Deleted ones need an empty value span."""
+    before_key, before_value = _heads(keys, values, deleted, row_checksums)
+    records = join((before_key, keys, before_value, values))
+    return b"".join((memoryview(cast(Any, records)), END_MARK))
+
+
+def _heads(
+    keys: Spans, values: Spans, deleted: Flags | None, row_checksums: bool
+) -> tuple[Spans, Spans]:
+    """What stands before each key and before each value."""
     count = len(keys)
+    places = np.arange(count, dtype=np.int64)
+    fours = np.full(count, 4, np.int64)
+    if not row_checksums:
+        lengths = np.empty((2, count), ">i4")
+        lengths[0] = keys.lengths
+        lengths[1] = values.lengths if deleted is None else np.where(deleted, -1, values.lengths)
+        buffer = lengths.reshape(-1).view(np.uint8)
+        return Spans(buffer, places * 4, fours), Spans(buffer, (places + count) * 4, fours)
     gone = np.zeros(count, np.bool_) if deleted is None else deleted
-    extra = 4 if row_checksums else 0
     heads = np.empty((count, 4), ">i4")
-    heads[:, 0] = keys.lengths + np.where(gone, extra, 0)
-    heads[:, 2] = np.where(gone, -1, values.lengths + extra)
-    if row_checksums:
-        checksums = checksums_of(keys, values).astype("<u4").view(">i4")
-        heads[:, 1] = heads[:, 3] = checksums
+    heads[:, 0] = keys.lengths + np.where(gone, 4, 0)
+    heads[:, 2] = np.where(gone, -1, values.lengths + 4)
+    heads[:, 1] = heads[:, 3] = checksums_of(keys, values).astype("<u4").view(">i4")
     buffer = heads.reshape(-1).view(np.uint8)
-    places = np.arange(count, dtype=np.int64) * 16
-    before_key = Spans(buffer, places, np.where(gone, 4 + extra, 4))
-    before_value = Spans(buffer, places + 8, np.where(gone, 4, 4 + extra))
-    return join((before_key, keys, before_value, values)).tobytes() + END_MARK
+    before_key = Spans(buffer, places * 16, np.where(gone, 8, 4))
+    return before_key, Spans(buffer, places * 16 + 8, np.where(gone, 4, 8))
 
 
 def _scan(data: bytes, kind: FileKind, checksums: bool, source: str) -> tuple[Ints, Ints, Ints]:
@@ -165,14 +177,14 @@ def _guess(data: bytes, kind: FileKind, checksums: bool) -> tuple[Ints, Ints, In
         hits.append(np.flatnonzero(fits) + chunk)
     starts = np.concatenate(hits) * step if hits else np.empty(0, np.int64)
     key_lengths = _lengths_at(words, starts)
-    inside = starts + key_lengths + 8 <= len(data)
-    starts, key_lengths = starts[inside], key_lengths[inside]
-    value_lengths = _lengths_at(words, starts + key_lengths + 4)
-    nexts = starts + key_lengths + 8 + np.maximum(value_lengths, 0)
-    put = (value_lengths >= 0) & (value_lengths & 7 == extra) & (key_lengths & 7 == 0)
-    good = put & (nexts + 4 <= len(data))
+    value_places = starts + key_lengths + 4
+    last_place = len(data) - 4
+    value_lengths = _lengths_at(words, np.minimum(value_places, last_place))
+    nexts = value_places + 4 + np.maximum(value_lengths, 0)
+    good = (value_lengths >= 0) & (value_lengths & 7 == extra) & (key_lengths & 7 == 0)
     if kind is FileKind.DELTA:
-        good |= (value_lengths == -1) & (key_lengths & 7 == extra) & (nexts + 4 <= len(data))
+        good |= (value_lengths == -1) & (key_lengths & 7 == extra)
+    good &= nexts <= last_place
     return starts[good], key_lengths[good], value_lengths[good], nexts[good]
 
 

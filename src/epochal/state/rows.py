@@ -3,7 +3,7 @@
 Values are what the row holds, nothing more: a date is an int of days, a timestamp an int of
 microseconds since the epoch, a time an int of nanoseconds, a year-month interval an int of months,
 a decimal a `Decimal`, a struct a tuple, an array a list, a map a list of pairs in their order.
-`values.py` turns these into `datetime` and friends for people.
+These hold whatever Spark can store; `datetime` ends at the year 9999 and at microseconds.
 
 Decoding *is* validation: every size, offset, null bit and padding byte is checked on the way, so
 that garbage raises StateFormatError and never anything else. Payloads may leave holes (Spark

@@ -18,6 +18,10 @@ import pyarrow as pa
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
+AnyBinaryArray: TypeAlias = pa.BinaryArray | pa.LargeBinaryArray
+
+_MAX_NARROW = (1 << 31) - 1
+"""How far the offsets of an Arrow array reach before they need 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +56,7 @@ class Spans:
         """The same byte strings, copied next to each other into a buffer of their own."""
         return as_spans(self.to_arrow())
 
-    def to_arrow(self) -> pa.LargeBinaryArray:
+    def to_arrow(self) -> AnyBinaryArray:
         """Copy into an Arrow array of byte strings."""
         return _pick(self.buffer, [self], [0])
 
@@ -112,7 +116,7 @@ def join(columns: Sequence[Spans], *, slack: int = 0) -> Bytes:
     return np.empty(0, np.uint8) if data is None else numpy_view(data, np.dtype(np.uint8))[:total]
 
 
-def _pick(buffer: Bytes, columns: Sequence[Spans], bases: Sequence[int]) -> pa.LargeBinaryArray:
+def _pick(buffer: Bytes, columns: Sequence[Spans], bases: Sequence[int]) -> AnyBinaryArray:
     """Copy the spans of all columns, row by row, each column's starts being `base` further on.
 
     Arrow sees an array of the spans and of the gaps between them, of which only the spans are
@@ -121,17 +125,19 @@ def _pick(buffer: Bytes, columns: Sequence[Spans], bases: Sequence[int]) -> pa.L
     """
     width = len(columns)
     count = len(columns[0]) * width
-    offsets = np.empty(2 * count + 2, np.int64)
+    total = sum(int(column.lengths.sum()) for column in columns)
+    narrow = max(total, len(buffer), 2 * count) <= _MAX_NARROW
+    offsets = np.empty(2 * count + 2, np.int32 if narrow else np.int64)
     offsets[0] = 0
-    total = 0
     for position, (column, base) in enumerate(zip(columns, bases, strict=True)):
         first = 1 + 2 * position
-        starts = offsets[first : -1 : 2 * width]
-        np.add(column.starts, base, out=starts)
-        np.add(starts, column.lengths, out=offsets[first + 1 :: 2 * width])
-        total += int(column.lengths.sum())
+        starts = column.starts + base if base else column.starts
+        offsets[first : -1 : 2 * width] = starts
+        offsets[first + 1 :: 2 * width] = starts + column.lengths
     offsets[-1] = min(2 * total, len(buffer))
     everything = pa.Array.from_buffers(
-        pa.large_binary(), 2 * count + 1, [None, arrow_buffer(offsets), arrow_buffer(buffer)]
+        pa.binary() if narrow else pa.large_binary(),
+        2 * count + 1,
+        [None, arrow_buffer(offsets), arrow_buffer(buffer)],
     )
-    return cast(pa.LargeBinaryArray, everything.take(np.arange(1, 2 * count, 2)))
+    return cast(AnyBinaryArray, everything.take(np.arange(1, 2 * count, 2, dtype=offsets.dtype)))

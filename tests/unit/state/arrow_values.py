@@ -1,4 +1,7 @@
-"""What rows hold, as Arrow columns and back: the slow way, to check the fast one against."""
+"""What rows hold, as Arrow columns and back: the slow way, to check the fast one against.
+
+Fields are told apart by their position: the buffers of an aggregation may share one name.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ def _integers(arrow: Any) -> Any:
     """The same type with its dates, times and durations as the numbers they are stored as."""
     kind = pa.types
     if kind.is_struct(arrow):
-        fields = [arrow.field(i) for i in range(arrow.num_fields)]
-        return pa.struct([pa.field(each.name, _integers(each.type)) for each in fields])
+        types = [_integers(arrow.field(i).type) for i in range(arrow.num_fields)]
+        return pa.struct([pa.field(str(i), each) for i, each in enumerate(types)])
     if kind.is_map(arrow):
         return pa.map_(_integers(arrow.key_type), _integers(arrow.item_type))
     if kind.is_list(arrow):
@@ -65,19 +68,19 @@ def _python(value: Any, layout: Layout) -> Any:
         return None
     match layout.kind:
         case Kind.STRUCT:
-            pairs = zip(layout.names, value, layout.children, strict=True)
-            return {name: _python(item, child) for name, item, child in pairs}
+            pairs = enumerate(zip(value, layout.children, strict=True))
+            return {str(i): _python(item, child) for i, (item, child) in pairs}
         case Kind.ARRAY:
             return [_python(item, layout.children[0]) for item in value]
         case Kind.MAP:
             key, item = layout.children
             return [(_python(k, key), _python(v, item)) for k, v in value]
         case Kind.INTERVAL:
-            return {"months": value.months, "days": value.days, "microseconds": value.microseconds}
+            return {"0": value.months, "1": value.days, "2": value.microseconds}
         case Kind.NANOS:
-            return {"epochMicros": value.epoch_micros, "nanosWithinMicro": value.nanos}
+            return {"0": value.epoch_micros, "1": value.nanos}
         case Kind.VARIANT:
-            return {"value": value.value, "metadata": value.metadata}
+            return {"0": value.value, "1": value.metadata}
     return value
 
 
