@@ -309,6 +309,13 @@ FAULTS = (
         case="rocksdb_zip",
     ),
     Fault(
+        "CRC_REFUSED",
+        "state/0/0/SSTs/*",
+        lambda root: stale_sst(root),
+        case="rocksdb_zip",
+        note="data-file",
+    ),
+    Fault(
         "CHECKSUM_MISMATCH",
         "state/0/0/11.delta",
         json_key("state/0/0/11.delta.crc", "value", 7),
@@ -434,6 +441,10 @@ FAULTS = (
     ),
     Fault("EDIT_UNFINISHED", ".epochal/journal/0001-rewind", half_an_edit),
 )
+
+
+def stale_sst(root: Path) -> None:
+    flip(root, f"state/0/0/SSTs/.{newest_sst(root).name}.crc")
 
 
 def grow(path: Path, tail: bytes) -> None:

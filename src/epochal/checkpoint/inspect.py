@@ -295,8 +295,8 @@ def _edit(picture: Picture, problems: list[Problem]) -> EditView | None:
 
     try:
         entry = Journal(picture.files).unfinished()
-    except EpochalError as error:
-        problems.append(Problem(f"{EPOCHAL}/journal", _reason(error)))
+    except (EpochalError, OSError) as error:
+        problems.append(Problem(f"{EPOCHAL}/journal", str(error)))
         return None
     if entry is None:
         return None

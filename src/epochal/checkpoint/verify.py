@@ -37,7 +37,7 @@ from epochal.checkpoint.picture import (
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.checkpoint.state_picture import operators_of
 from epochal.checkpoint.verify_logs import log_file_rules, log_rules
-from epochal.errors import CheckpointError
+from epochal.errors import CheckpointError, EpochalError
 from epochal.files import Files
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ def verify(
     require_directory(files)
     listing = list_all(files)
     if SINK_LOG in listing[""].folders:
-        return verify_sink(files, depth=depth)
+        found = list(_sink_rules(files, listing, None))
+        names = [name for name in listing[SINK_LOG].files if not name.startswith(".")]
+        return _report(files, found, listing, len(names), depth)
     picture = gather(files, listing)
     found = list(_checkpoint_rules(picture))
     if picture.is_stateful:
@@ -103,20 +105,16 @@ def verify(
         facts = state_facts(picture)
         found.extend(state_rules(picture, operators, facts, depth, progress, workers))
     if sink is not None:
-        found.extend(_sink_rules(sink, picture.offsets.latest))
-    return Report(
-        files.url,
-        tuple(by_weight(_without_echoes(found))),
-        listing.count,
-        len(picture.offsets.ids),
-        depth,
-    )
+        require_directory(sink)
+        found.extend(_sink_rules(sink, list_all(sink), picture.offsets.latest))
+    return _report(files, found, listing, len(picture.offsets.ids), depth)
 
 
-def verify_sink(files: Files, *, depth: Depth = Depth.NORMAL) -> Report:
-    """Check the log of a file sink in its output directory."""
-    found = list(_sink_rules(files, None))
-    return Report(files.url, tuple(by_weight(_without_echoes(found))), 0, 0, depth)
+def _report(
+    files: Files, found: list[Finding], listing: Listing, batches: int, depth: Depth
+) -> Report:
+    findings = tuple(by_weight(_without_echoes(found)))
+    return Report(files.url, findings, listing.count, batches, depth)
 
 
 def state_facts(picture: Picture) -> StateFacts:
@@ -197,12 +195,10 @@ def _log_with_crc_rules(files: Files, log: LogPicture[object]) -> Iterator[Findi
     yield from stale_rules(log.path, log.directory, log.raw, read)
 
 
-def _sink_rules(output: Files, newest: int | None) -> Iterator[Finding]:
+def _sink_rules(output: Files, listing: Listing, newest: int | None) -> Iterator[Finding]:
     from epochal.checkpoint.sources_picture import read_sink_log
     from epochal.checkpoint.verify_files import file_log_rules, sink_rules
 
-    require_directory(output)
-    listing = list_all(output)
     if SINK_LOG not in listing[""].folders:
         raise CheckpointError(
             f"{output.url} has no {SINK_LOG}: no file sink of a streaming query wrote there. Give "
@@ -212,7 +208,7 @@ def _sink_rules(output: Files, newest: int | None) -> Iterator[Finding]:
     log = read_sink_log(output, listing)
     yield from _log_with_crc_rules(output, log)
     yield from file_log_rules(log)
-    names = (name for path, each in listing.directories.items() for name in each.files)
+    names = (name for directory in listing.directories.values() for name in directory.files)
     yield from sink_rules(log, names, newest)
 
 
@@ -221,7 +217,7 @@ def _journal_rules(picture: Picture) -> Iterator[Finding]:
 
     try:
         unfinished = Journal(picture.files).unfinished()
-    except CheckpointError as error:
+    except (EpochalError, OSError) as error:
         yield finding("EDIT_UNFINISHED", EPOCHAL, f"its journal cannot be read: {error}")
         return
     if unfinished is not None:

@@ -8,7 +8,7 @@ to go deep, every snapshot against the replay of the deltas below it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import google_crc32c
@@ -137,20 +137,24 @@ class ContentCheck:
             if isinstance(text, bytes):
                 self.findings.extend(spark_checksum_rules(path, data, text))
                 if self._settings.deep:
-                    self._hadoop_checksum(store, f"{name}.crc", text, "CRC_STALE")
+                    self.hadoop_checksum(store.path, store.files, f"{name}.crc", text, "CRC_STALE")
         if self._with_crc or checked:
-            self._hadoop_checksum(store, name, data, "CRC_REFUSED" if checked else "CRC_STALE")
+            code = "CRC_REFUSED" if checked else "CRC_STALE"
+            self.hadoop_checksum(store.path, store.files, name, data, code)
 
-    def _hadoop_checksum(self, store: StorePicture, name: str, data: bytes, code: str) -> None:
+    def hadoop_checksum(
+        self, folder: str, names: Collection[str], name: str, data: bytes, code: str
+    ) -> None:
+        """Hold a file against its hidden checksum, if there is one among `names`."""
         crc_name = f".{name}.crc"
-        if crc_name not in store.files:
+        if crc_name not in names:
             return
-        crc = read_bytes(self._files, f"{store.path}/{crc_name}")
+        crc = read_bytes(self._files, f"{folder}/{crc_name}")
         if isinstance(crc, bytes) and crc_agrees(data, crc) is False:
             self.findings.append(
                 finding(
                     code,
-                    f"{store.path}/{name}",
+                    f"{folder}/{name}",
                     f"its {len(data)} bytes are not those that {crc_name} was written for",
                 )
             )

@@ -57,12 +57,29 @@ class RocksCheck:
                 self.findings.extend(lineage_rules(store, name, changelogs[name]))
 
     def _shared_sizes(self, store: StorePicture) -> dict[str, int]:
+        """The sizes of the data files beside a store's zips; when deep, their checksums too."""
         sizes: dict[str, int] = {}
         for folder in ("SSTs", "logs"):
-            if f"{store.path}/{folder}" in self._listing.directories:
-                for info in self._files.list(f"{store.path}/{folder}"):
+            path = f"{store.path}/{folder}"
+            if path not in self._listing.directories:
+                continue
+            try:
+                for info in self._files.list(path):
                     sizes[f"{folder}/{info.name}"] = info.size
+            except OSError as error:
+                reason = error.strerror or type(error).__name__
+                self.findings.append(finding("FILE_UNREADABLE", path, reason))
+            if self._settings.deep:
+                self._shared_checksums(path)
         return sizes
+
+    def _shared_checksums(self, path: str) -> None:
+        names = set(self._listing[path].files)
+        for name in self._listing[path].files:
+            if f".{name}.crc" in names:
+                data = read_bytes(self._files, f"{path}/{name}")
+                if isinstance(data, bytes):
+                    self._content.hadoop_checksum(path, names, name, data, "CRC_REFUSED")
 
     def _zip(self, store: StorePicture, name: str, sizes: dict[str, int], told: set[str]) -> None:
         """One snapshot; `told` are the data files already found wanting."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from epochal.checkpoint.layout import SINK_LOG
 from epochal.cli.groups import LazyGroup
 from epochal.cli.main import EXIT_FINDINGS
 from epochal.cli.output import (
@@ -208,9 +209,9 @@ def verify(
     depth = Depth.DEEP if deep else Depth.QUICK if quick else Depth.NORMAL
     with progress("reading state") as advance:
         report = verify_checkpoint(
-            open_files(location),
+            open_files(_output_of(location)),
             depth=depth,
-            sink=None if sink is None else open_files(sink),
+            sink=None if sink is None else open_files(_output_of(sink)),
             progress=advance,
             workers=os.cpu_count() or 1,
         )
@@ -228,6 +229,12 @@ def verify(
         )
     if not report.healthy:
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _output_of(location: str) -> str:
+    """The output directory, where its log was named."""
+    folder, _, name = location.rstrip("/").rpartition("/")
+    return (folder or ".") if name == SINK_LOG else location
 
 
 def newest(batches: tuple[BatchView, ...], limit: int) -> tuple[BatchView, ...]:

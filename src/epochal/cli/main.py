@@ -19,12 +19,13 @@ import typer
 import epochal
 from epochal.cli.groups import LazyGroup
 from epochal.cli.output import EXIT_BROKEN_PIPE
-from epochal.errors import EpochalError
+from epochal.errors import EpochalError, StorageError
 
 EXIT_FINDINGS = 1
 EXIT_UNREADABLE = 2
 EXIT_INTERRUPTED = 130
 
+STORAGE_REMEDY = "Check that the storage can be reached and that this user may read it."
 REMEDIES: dict[type[OSError], str] = {
     FileNotFoundError: "Nothing is there: check the path.",
     NotADirectoryError: "A directory is needed there, and it is a file: check the path.",
@@ -98,10 +99,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def describe(error: EpochalError | OSError) -> str:
     """What went wrong, with which file, and what to do: one line."""
     text = str(error)
-    if isinstance(error, OSError):
+    if isinstance(error, StorageError):
+        text = f"{text.rstrip('.')}. {STORAGE_REMEDY}"
+    elif isinstance(error, OSError):
         reason = error.strerror or type(error).__name__
         where = f"{error.filename}: " if error.filename else ""
-        remedy = REMEDIES.get(type(error), "Check the storage below it and try again.")
+        remedy = REMEDIES.get(type(error), STORAGE_REMEDY)
         text = f"{where}{reason}. {remedy}"
     return " ".join(text.split())
 

@@ -9,11 +9,12 @@ import pytest
 
 import epochal
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
+from epochal.cli import output
 from epochal.cli.checkpoint import CheckpointCommands
 from epochal.cli.groups import LazyGroup
 from epochal.cli.main import Commands, describe, main
 from epochal.cli.output import print_table, time_text
-from epochal.errors import CheckpointError
+from epochal.errors import CheckpointError, StorageError
 from epochal.files.local import LocalFiles
 
 QUERY_ID = "53b62e34-0476-452d-8313-c1786e091891"
@@ -181,7 +182,10 @@ def test_names_the_file_and_a_remedy_for_what_the_system_refuses() -> None:
     denied = PermissionError(13, "Permission denied", "/data/offsets/3")
     assert describe(denied).startswith("/data/offsets/3: Permission denied. Run as the user")
     assert describe(OSError(5, "Input/output error", "/data/x")).startswith(
-        "/data/x: Input/output error. Check the storage"
+        "/data/x: Input/output error. Check that the storage"
+    )
+    assert describe(StorageError("s3://b/x", "timed out")).startswith(
+        "s3://b/x: timed out. Check that the storage"
     )
     assert describe(CheckpointError("one\n  two")) == "one two"
 
@@ -245,3 +249,17 @@ def test_rich_tables_show_brackets_as_they_are(
 )
 def test_words_times_as_utc(ms: int, text: str) -> None:
     assert time_text(ms) == text
+
+
+def test_draws_a_bar_only_for_a_person_who_waits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "PROGRESS_AFTER_SECONDS", 0.0)
+    with output.progress("reading") as advance:
+        advance(1, 2)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with output.progress("reading") as advance:
+        advance(1, 2)
+        advance(2, 2)
+    assert "reading" in capsys.readouterr().err
