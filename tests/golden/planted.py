@@ -354,6 +354,14 @@ FAULTS = (
         "state/0/1/20.snapshot",
         copy("state/0/1/8.snapshot", "state/0/1/20.snapshot"),
     ),
+    Fault("STATE_OPERATOR_MISSING", "state/0", remove("state/0"), case="chained"),
+    Fault(
+        "STATE_OPERATOR_MISSING",
+        "state/0",
+        remove("state"),
+        case="rocksdb_v2",
+        note="named-by-a-commit",
+    ),
     Fault("STATE_PARTITION_MISSING", "state/0/1", remove("state/0/1")),
     Fault(
         "STATE_STORE_MISSING",

@@ -32,6 +32,7 @@ LEFT = {
     "STATE_CHAIN_BROKEN": "rewind",
     "STATE_HOLE": "a restart does not need it",
     "STATE_KEY_WRONG_PARTITION": "repartition",
+    "STATE_OPERATOR_MISSING": "data is lost",
     "STATE_PARTITION_MISSING": "data is lost",
     "STATE_ROW_INVALID": "rewind, or put the row right",
     "STATE_SCHEMA_UNREADABLE": "data is lost",

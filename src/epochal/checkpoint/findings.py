@@ -280,6 +280,11 @@ RULES: dict[str, Rule] = {
         "that version it loads this instead of what it has just computed.",
         f"Use {_REPAIR}: it removes the snapshot.",
     ),
+    "STATE_OPERATOR_MISSING": Rule(
+        _E,
+        "An operator has no directory although a later one does, or a commit names its state.",
+        "Restore it from a backup. Without it a restart is refused, or begins with empty state.",
+    ),
     "STATE_PARTITION_MISSING": Rule(
         _E,
         "A partition has no directory although others of its operator do.",

@@ -16,7 +16,14 @@ from typing import Any
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.checkpoint.findings import Finding, Severity, finding
-from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, STATE
+from epochal.checkpoint.layout import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    STATE,
+    operator_path,
+    parse_partition,
+)
 from epochal.checkpoint.picture import LogPicture, Picture
 from epochal.checkpoint.runs import listed, missing_runs, runs_of
 from epochal.errors import EpochalError, StorageError, UnsupportedVersionError
@@ -50,6 +57,7 @@ def log_rules(picture: Picture) -> Iterator[Finding]:
     yield from _neighbours(picture)
     yield from _repartition(picture)
     yield from _first_conf(picture)
+    yield from _operators(picture)
 
 
 def log_file_rules(log: LogPicture[Any]) -> Iterator[Finding]:
@@ -299,4 +307,20 @@ def _first_conf(picture: Picture) -> Iterator[Finding]:
     if lacking:
         yield finding(
             "CONF_INCOMPLETE", f"{OFFSETS}/{newest}", f"no batch pins {' or '.join(lacking)}"
+        )
+
+
+def _operators(picture: Picture) -> Iterator[Finding]:
+    """Operators are counted from 0, and commits of version 2 and 3 name those that have state."""
+    newest = picture.commits.entries.get(max(picture.commits.entries, default=-1))
+    if newest is None:
+        return
+    numbers = (parse_partition(name) for name in picture.listing[STATE].folders)
+    there = {number for number in numbers if number is not None}
+    last = max(there | (newest.state_unique_ids or {}).keys(), default=-1)
+    for run in missing_runs(there, 0, last):
+        yield finding(
+            "STATE_OPERATOR_MISSING",
+            operator_path(run.start),
+            f"operator {listed([run])} of 0 to {last} has no directory",
         )
