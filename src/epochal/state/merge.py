@@ -36,6 +36,18 @@ class Rows:
         """The chosen rows."""
         return Rows(self.keys.take(which), self.values.take(which), self.source)
 
+    def parts(self, most_bytes: int) -> list[Rows]:
+        """The rows in their order, in as few parts as keep each below `most_bytes`."""
+        ends = np.cumsum(self.keys.lengths + self.values.lengths)
+        if len(self) == 0 or ends[-1] <= most_bytes:
+            return [self]
+        cuts = np.searchsorted(ends, np.arange(most_bytes, int(ends[-1]), most_bytes))
+        bounds = np.unique(np.concatenate(([0], cuts, [len(self)])))
+        return [
+            self.take(np.arange(start, end))
+            for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        ]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourcedRecords:

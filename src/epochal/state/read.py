@@ -40,6 +40,8 @@ from epochal.state.target import (
 from epochal.state.types import AtomicType, DataType, StructType
 
 T = TypeVar("T")
+MAX_BATCH_BYTES = 1 << 30
+"""Arrow's strings hold 2 GiB in one column; larger files become several batches."""
 JoinSide = Literal["left", "right"]
 CONFLICT = "STDS_CONFLICT_OPTIONS"
 INVALID = "STDS_INVALID_OPTION_VALUE.WITH_MESSAGE"
@@ -194,7 +196,11 @@ class StoreReader:
         return (*shown, ("partition_id", None))
 
     def batches(self, partition: int) -> list[pa.RecordBatch]:
-        return [self.decode(rows, partition) for rows in load_rows(self.target, partition)]
+        return [
+            self.decode(part, partition)
+            for rows in load_rows(self.target, partition)
+            for part in rows.parts(MAX_BATCH_BYTES)
+        ]
 
     def schema(self) -> pa.Schema:
         return self.decode(Rows(spans_of([]), spans_of([]), "no file"), 0).schema

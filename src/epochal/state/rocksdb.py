@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import re
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +43,18 @@ UNEXPECTED_SIZE = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE"
 CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
 
 FAMILY_BYTES = 2
+BROKEN_ZIP = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    KeyError,
+    ValueError,
+    EOFError,
+    OSError,
+    RuntimeError,
+)
+"""What `zipfile` raises for bytes that are no zip: it was not written for hostile ones."""
 _NAME = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(zip|changelog)")
 _MERGE_OPERATOR = re.compile(r"merge_operator=.*")
 
@@ -238,11 +253,13 @@ class RocksDirectory:
         name = file_name(item, "zip")
         source = join_url(self._files.url, name)
         try:
-            archive = zipfile.ZipFile(io.BytesIO(self._files.read(name)))
-            text = archive.read("metadata").decode()
+            data = self._files.read(name)
         except FileNotFoundError:
             raise StateLoadError(source, "the file does not exist", MISSING_SNAPSHOT) from None
-        except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as error:
+        try:
+            archive = zipfile.ZipFile(io.BytesIO(data))
+            text = archive.read("metadata").decode()
+        except BROKEN_ZIP as error:
             raise StateFormatError(source, 0, f"it is not a snapshot ({error})") from None
         return parse_snapshot_metadata(text, source), archive
 
@@ -263,9 +280,10 @@ class RocksDirectory:
             if "/" in name or "\\" in name or name in ("", ".", ".."):
                 raise StateFormatError(source, 0, f"{name!r} is no name for a file of a snapshot")
             try:
-                (scratch / name).write_bytes(archive.read(name))
-            except (zipfile.BadZipFile, ValueError, EOFError) as error:
+                content = archive.read(name)
+            except BROKEN_ZIP as error:
                 raise StateFormatError(source, 0, f"{name}: {error}") from None
+            (scratch / name).write_bytes(content)
         for shared in metadata.files:
             path = join_url(self._files.url, shared.path)
             try:

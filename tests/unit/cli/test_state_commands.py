@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.state.samples import Sample, make
+from tests.unit.state.samples import Content, Sample, make
 
 from epochal.cli.main import main
 
-BATCHES = [
+BATCHES: list[Content] = [
     {"a": (1, 10), "b": (1, 20), "c": (1, 30)},
     {"a": (2, 11), "b": (1, 20), "ż": (1, None)},
 ]

@@ -46,3 +46,13 @@ def test_a_key_that_is_deleted_and_put_again_stays() -> None:
 
 def test_empty_keys_are_keys_too() -> None:
     assert merged({b"": b"1" * 8}, [[(b"", b"2" * 8)]]) == [(b"", b"2" * 8)]
+
+
+def test_large_files_are_cut_into_parts_that_hold_every_row_once() -> None:
+    rows = records([(bytes([n]) * 8, bytes(8)) for n in range(20)]).puts
+    assert rows.parts(1 << 30) == [rows]
+    for most in (16, 17, 40, 100, 319, 320):
+        parts = rows.parts(most)
+        assert [key for part in parts for key in part.keys] == list(rows.keys)
+        sizes = [int((p.keys.lengths + p.values.lengths).sum()) for p in parts]
+        assert all(size <= most + 16 for size in sizes)

@@ -7,13 +7,13 @@ import duckdb
 import polars
 import pyarrow as pa
 import pytest
-from tests.unit.state.samples import Sample, home_of, make, packed, write
+from tests.unit.state.samples import Content, Sample, home_of, make, packed, write
 
 from epochal.errors import StateFormatError, StateLoadError, StateReadError
 from epochal.state.changes import read_state_changes
 from epochal.state.read import read_state
 
-BATCHES = [
+BATCHES: list[Content] = [
     {"a": (1, 10), "b": (1, 20), "c": (1, 30)},
     {"a": (2, 11), "b": (1, 20), "d": (1, None)},
     {"a": (3, 12), "d": (1, None), "e": (5, 5)},
@@ -171,14 +171,15 @@ def test_a_row_of_another_shape_anywhere_is_refused(sample: Sample) -> None:
 
 def test_other_libraries_read_the_table_without_a_copy(sample: Sample) -> None:
     state = read_state(sample.path).combine_chunks()
-    summed = duckdb.sql("select sum(value.count) from state").fetchall()
-    assert summed == [(9,)]
+    summed: Any = duckdb.sql("select sum(value.count) from state")
+    assert summed.fetchall() == [(9,)]
     frame = polars.from_arrow(state)
     assert isinstance(frame, polars.DataFrame)
     assert sorted(frame["key"].struct.field("k").to_list()) == ["a", "d", "e"]
     numbers = state["partition_id"].to_numpy(zero_copy_only=False)
     assert sorted(numbers) == sorted(home_of(k, 3) for k in "ade")
-    counts = state["value"].chunk(0).field("count")
-    series = polars.from_arrow(counts)
+    values: Any = state["value"].chunk(0)
+    counts = values.field("count")
+    series: Any = polars.from_arrow(counts)
     assert series.to_arrow().buffers()[1].address == counts.buffers()[1].address
     assert counts.to_pandas(zero_copy_only=True).tolist() == counts.to_pylist()
