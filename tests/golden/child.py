@@ -79,9 +79,19 @@ def run(spark: SparkSession, case: Case, place: Place, *, failing: bool = False)
         time.sleep(case.run_seconds)
         query.stop()
     _await(query, failing=failing)
-    # Otherwise maintenance of the ended query would go on writing while its files are copied.
-    getattr(getattr(spark._jvm, STATE_STORE), "MODULE$").stop()
+    _end_state_stores(spark)
     return query
+
+
+def _end_state_stores(spark: SparkSession) -> None:
+    """Otherwise maintenance of the ended query would go on writing while its files are copied."""
+    state_store = getattr(getattr(spark._jvm, STATE_STORE), "MODULE$")
+    if spark.version.startswith(("4.0", "4.1")):
+        # Their stop() can wait five minutes for a thread that waits for the lock it holds.
+        state_store.unloadAll()
+        time.sleep(1)
+    else:
+        state_store.stop()
 
 
 def _await(query: Any, *, failing: bool) -> None:
