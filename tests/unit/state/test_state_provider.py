@@ -194,8 +194,10 @@ def test_validation_can_be_switched_off(tmp_path: Path) -> None:
         provider(tmp_path, value=OTHER).get_store(1)
 
 
-def test_a_record_that_breaks_its_checksum_is_refused(tmp_path: Path) -> None:
-    store = provider(tmp_path, row_checksums=True).get_store(0)
+@pytest.mark.parametrize("name", ["1.delta", "1.snapshot"])
+def test_a_record_that_breaks_its_checksum_is_refused(tmp_path: Path, name: str) -> None:
+    first = provider(tmp_path, row_checksums=True)
+    store = first.get_store(0, force_snapshot_on_commit=name == "1.snapshot")
     store.put(("a", 0), (1,))
     store.put(("b", 0), (2,))
     store.commit()
@@ -203,9 +205,27 @@ def test_a_record_that_breaks_its_checksum_is_refused(tmp_path: Path) -> None:
     def flip(raw: bytearray) -> None:
         raw[-4 - 8] ^= 1  # the value of the last record
 
-    rewrite(tmp_path / "1.delta", flip)
+    rewrite(tmp_path / name, flip)
     with pytest.raises(StateFormatError) as refused:
         provider(tmp_path, row_checksums=True).get_store(1)
+    assert refused.value.condition == "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+    assert name in str(refused.value)
+
+
+def test_a_deleted_key_carries_a_checksum_too(tmp_path: Path) -> None:
+    states = provider(tmp_path, row_checksums=True)
+    put(states, 0, ("a", 0, 1))
+    store = states.get_store(1)
+    store.remove(("a", 0))
+    store.commit()
+    assert content_at(provider(tmp_path, row_checksums=True), 2) == {}
+
+    def flip(raw: bytearray) -> None:
+        raw[-4 - 4 - 1] ^= 1  # before the mark that there is no value, the last byte of the key
+
+    rewrite(tmp_path / "2.delta", flip)
+    with pytest.raises(StateFormatError) as refused:
+        provider(tmp_path, row_checksums=True).get_store(2)
     assert refused.value.condition == "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
 
 

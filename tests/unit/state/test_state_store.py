@@ -22,6 +22,7 @@ from epochal.errors import (
     StateUsageError,
     StateValueError,
 )
+from epochal.files.local import LocalFiles
 from epochal.state.conf import StateStoreConf
 from epochal.state.ids import StateStoreId
 from epochal.state.metrics import CACHE_HITS, CACHE_MISSES, FORCED_SNAPSHOTS, combine
@@ -151,6 +152,46 @@ def test_a_reader_and_a_writer_of_one_version_do_not_disturb_each_other(tmp_path
     reader.abort()
     assert content_at(states, 2) == {("a", 0): 2}
     assert content_at(provider(tmp_path), 2) == {("a", 0): 2}
+
+
+def test_a_reader_let_go_after_the_writer_committed_loses_nothing(tmp_path: Path) -> None:
+    states = provider(tmp_path)
+    put(states, 0, ("a", 0, 1))
+    for upgraded in (False, True):
+        version = states.latest_version()
+        reader = states.get_read_store(version)
+        writer = states.upgrade_read_store(reader) if upgraded else states.get_store(version)
+        found = writer.get(("a", 0))
+        assert found is not None
+        writer.put(("a", 0), (found[0] + 1,))
+        assert writer.commit() == version + 1
+        reader.abort()
+        assert content(reader) == {("a", 0): version}
+        assert content_at(states, version + 1) == {("a", 0): version + 1}
+    assert content_at(provider(tmp_path), 3) == {("a", 0): 3}
+
+
+def test_a_version_whose_upload_fails_is_not_there_and_the_one_before_still_is(
+    tmp_path: Path,
+) -> None:
+    broken: set[str] = set()
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "replace" and path in broken:
+            raise OSError("upload failed")
+
+    states = provider(FaultyFiles(LocalFiles(tmp_path, durable=False), refuse))
+    put(states, 0, ("a", 0, 1))
+    broken.add("2.delta")
+    with pytest.raises(StateCommitError, match="upload failed"):
+        put(states, 1, ("a", 0, 2))
+    for found in (states, provider(tmp_path)):
+        with pytest.raises(StateLoadError):
+            found.get_store(2)
+        assert content_at(found, 1) == {("a", 0): 1}
+    broken.clear()
+    assert put(states, 1, ("a", 0, 22)) == 2
+    assert content_at(provider(tmp_path), 2) == {("a", 0): 22}
 
 
 def test_a_read_store_becomes_a_write_store_without_loading_again(tmp_path: Path) -> None:
