@@ -25,7 +25,7 @@ from epochal.state.place import placing_columns
 from epochal.state.rows import decode_row, encode_row
 from epochal.state.schema_file import FamilySchema, encode_schema_file, parse_schema_file
 from epochal.state.spans import Spans
-from epochal.state.types import StructType
+from epochal.state.types import Kind, Layout, StructType, bitset_bytes
 
 STATEFUL = [golden for golden in cases() if facts(golden).get("state")]
 CODEC = "spark.sql.streaming.stateStore.compression.codec"
@@ -107,13 +107,35 @@ def test_every_row_is_well_formed_as_a_row_and_as_a_column(files: list[StateFile
         both_ways(kept, file.schema.value, f"{file.path} values")
 
 
-def test_keys_and_values_encode_to_the_bytes_spark_wrote(files: list[StateFile]) -> None:
+def encoded_again(rows: Spans, schema: StructType) -> list[bytes]:
+    """The bytes we make of the rows' values, the same from a column and one at a time."""
+    one_by_one = [encode_row(decode_row(raw, schema), schema) for raw in rows]
+    assert list(encode_rows(decode_rows(rows, schema), schema)) == one_by_one
+    return one_by_one
+
+
+def blanked(row: bytes, layout: Layout) -> bytes:
+    """The row without what Spark left in the room of a null interval: whatever was there before."""
+    data = bytearray(row)
+    bitset = bitset_bytes(len(layout.children))
+    for index, child in enumerate(layout.children):
+        if child.kind is Kind.INTERVAL and data[index // 8] >> index % 8 & 1:
+            slot = bitset + 8 * index
+            at = int.from_bytes(data[slot + 4 : slot + 8], "little")
+            data[at : at + 16] = bytes(16)
+    return bytes(data)
+
+
+def test_keys_encode_to_the_bytes_spark_wrote(files: list[StateFile]) -> None:
+    for file in files:
+        assert encoded_again(file.records.keys, file.schema.key) == list(file.records.keys)
+
+
+def test_values_encode_to_the_bytes_spark_wrote(files: list[StateFile]) -> None:
     for file in files:
         kept = file.records.values.take(~file.records.deleted)
-        for rows, schema in ((file.records.keys, file.schema.key), (kept, file.schema.value)):
-            written = list(rows)
-            assert list(encode_rows(decode_rows(rows, schema), schema)) == written
-            assert [encode_row(decode_row(raw, schema), schema) for raw in written] == written
+        written = [blanked(row, file.schema.value.layout) for row in kept]
+        assert encoded_again(kept, file.schema.value) == written
 
 
 def test_every_key_hashes_to_the_directory_it_is_in(files: list[StateFile]) -> None:
