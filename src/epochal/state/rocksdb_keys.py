@@ -17,7 +17,7 @@ import pyarrow as pa
 from epochal.errors import StateFormatError
 from epochal.state.columns import decode_rows
 from epochal.state.schema_file import KeyEncoder
-from epochal.state.spans import Ints, Spans
+from epochal.state.spans import Ints, Spans, as_spans
 from epochal.state.types import AtomicType, StructField, StructType
 
 ENCODING_VERSION = 0
@@ -124,10 +124,11 @@ def _ordered(column: Any, field: StructField, source: str) -> Any:
             source, 0, f"{field.name} is {field.data_type}, by which RocksDB keys cannot be ordered"
         )
     kind = np.dtype(_ORDERED_TYPES[name])
-    values = b"".join(column.to_pylist())
-    if len(values) != len(column) * (kind.itemsize + 1):
+    width = kind.itemsize + 1
+    encoded = as_spans(column)
+    if column.null_count or (encoded.lengths != width).any():
         raise StateFormatError(source, 0, f"{field.name}: a number is not as wide as {name} is")
-    table = np.frombuffer(values, np.uint8).reshape(len(column), kind.itemsize + 1)
+    table = _gather(encoded, encoded.starts, width)
     markers = table[:, 0]
     if (markers > NULL).any():
         raise StateFormatError(source, 0, f"{field.name}: a number has a marker above {NULL}")
