@@ -29,6 +29,12 @@ from epochal.checkpoint.rewind import plan_rewind
 from epochal.checkpoint.set_offsets import plan_set_offsets
 from epochal.checkpoint.survey import survey
 from epochal.files import Files
+from epochal.state.convert import plan_convert
+from epochal.state.evolve import RenameColumn, plan_evolve
+from epochal.state.mutate import Mutation, plan_mutations
+from epochal.state.repair import plan_repair as plan_state_repair
+from epochal.state.repartition import plan_repartition
+from epochal.state.target import Provider
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 
@@ -126,6 +132,12 @@ def damaged(files: Files) -> None:
     files.delete("commits/10")
 
 
+def lose_state(files: Files) -> None:
+    """A snapshot that can be rebuilt, and a delta without which the query has to go back."""
+    files.replace("state/0/0/8.snapshot", files.read("state/0/0/8.snapshot")[:-9])
+    files.delete("state/0/1/10.delta")
+
+
 DAMAGE = [
     finding("METADATA_MISSING", "metadata", ""),
     finding("CRC_ORPHAN", "offsets/.11.crc", ""),
@@ -182,6 +194,37 @@ TOOLS = [
         "copy",
         lambda at, _, empty: plan_copy(survey(at), empty, {}),
         edits="empty",
+    ),
+    Tool(
+        "state-delete",
+        "global",
+        "state-delete",
+        lambda at, _, __: plan_mutations(survey(at), [Mutation({}, None)]),
+    ),
+    Tool(
+        "state-repartition",
+        "dedup",
+        "state-repartition",
+        lambda at, _, __: plan_repartition(survey(at), 3),
+    ),
+    Tool(
+        "state-convert",
+        "global",
+        "state-convert",
+        lambda at, _, __: plan_convert(survey(at), Provider.ROCKSDB),
+    ),
+    Tool(
+        "state-evolve",
+        "global",
+        "state-evolve",
+        lambda at, _, __: plan_evolve(survey(at), [RenameColumn("sum", "total")]),
+    ),
+    Tool(
+        "state-repair",
+        "windowed",
+        "state-repair",
+        lambda at, _, __: plan_state_repair(survey(at)),
+        lose_state,
     ),
 ]
 
