@@ -32,7 +32,7 @@ def split(first: bytes, rest: bytes) -> bytes:
 
 
 def decoded(keys: list[bytes], encoder: KeyEncoder, *kinds: str) -> list[tuple[Any, ...]]:
-    found = decode_keys(spans_of(keys), encoder, schema(*kinds), "file")
+    found: Any = decode_keys(spans_of(keys), encoder, schema(*kinds), "file")
     return [tuple(each.values()) for each in found.to_pylist()]
 
 
