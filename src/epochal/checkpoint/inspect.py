@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata, SinkMetadata
 from epochal.checkpoint.jackson import JsonValue, parse_json
 from epochal.checkpoint.layout import (
     COMMITS,
@@ -67,11 +67,17 @@ def inspect(files: Files) -> CheckpointView:
             for name in picture.listing[SOURCES].folders
             if not name.startswith(".")
         ),
+        sinks=_sinks(picture),
         operators=operators,
         owner=_owner(picture, problems),
         edit=_edit(picture, problems),
         problems=tuple(problems),
     )
+
+
+def _sinks(picture: Picture) -> tuple[SinkMetadata, ...]:
+    newest = picture.commits.entries.get(max(picture.commits.entries, default=-1))
+    return tuple(newest.sink_metadata.values()) if newest else ()
 
 
 def restart_of(picture: Picture) -> RestartPlan:

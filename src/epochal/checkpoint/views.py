@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from epochal.checkpoint.entries import SinkMetadata
 from epochal.checkpoint.jackson import JsonValue
 from epochal.checkpoint.restart import RestartPlan
 
@@ -132,6 +133,8 @@ class CheckpointView:
     conf_changes: tuple[ConfChange, ...]
     restart: RestartPlan
     sources: tuple[SourceView, ...]
+    sinks: tuple[SinkMetadata, ...]
+    """The sink in use and those before it; empty unless the commit log is of version 3."""
     operators: tuple[OperatorView, ...]
     owner: OwnerView | None
     edit: EditView | None
@@ -173,6 +176,16 @@ class CheckpointView:
                     "detail": source.detail,
                 }
                 for source in self.sources
+            ],
+            "sinks": [
+                {
+                    "name": sink.sink_name,
+                    "provider": sink.provider_name,
+                    "api_version": sink.api_version,
+                    "commit_offset": sink.commit_offset,
+                    "active": sink.is_active,
+                }
+                for sink in self.sinks
             ],
             "state": {"operators": [_operator_json(operator) for operator in self.operators]},
             "owner": None

@@ -373,6 +373,16 @@ def _print_parts(view: CheckpointView) -> None:
             ],
             title="source logs",
         )
+    if view.sinks:
+        print_line()
+        print_table(
+            ("sink", "provider", "api", "in use"),
+            [
+                (s.sink_name, s.provider_name, s.api_version, "yes" if s.is_active else "no")
+                for s in view.sinks
+            ],
+            title="sinks",
+        )
     rows = [
         (
             str(operator.operator_id),

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 import epochal
-from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
+from epochal.checkpoint.entries import (
+    CommitEntry,
+    CommitLog,
+    OffsetEntry,
+    OffsetLog,
+    QueryMetadata,
+    SinkMetadata,
+)
 from epochal.cli import output
 from epochal.cli.checkpoint import CheckpointCommands
 from epochal.cli.groups import LazyGroup
@@ -63,6 +70,27 @@ def test_shows_the_promised_json(checkpoint: Path, capsys: pytest.CaptureFixture
     assert [batch["committed"] for batch in shown["batches"]] == [True, True, False]
     assert shown["state"] == {"operators": []}
     assert (shown["restart"]["action"], shown["restart"]["batch_id"]) == ("re-run", 2)
+
+
+def test_shows_the_sink_in_use_and_the_one_before_it(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = SinkMetadata("orders", '{"batch":2}', "org.example.Delta", "DSv2")
+    past = SinkMetadata("old", "-", "org.example.Files", "DSv1", is_active=False)
+    CommitLog(str(checkpoint / "commits")).add(
+        2, CommitEntry(3, 0, None, {"old": past, "orders": now})
+    )
+    _, out, _ = run(capsys, "checkpoint", "show", checkpoint, "--json")
+    shown = json.loads(out)
+    assert shown["commit_log_version"] == 3
+    assert [(sink["name"], sink["provider"], sink["active"]) for sink in shown["sinks"]] == [
+        ("old", "org.example.Files", False),
+        ("orders", "org.example.Delta", True),
+    ]
+    _, out, _ = run(capsys, "checkpoint", "show", checkpoint)
+    lines = [line.split() for line in out.splitlines()]
+    assert ["old", "org.example.Files", "DSv1", "no"] in lines
+    assert ["orders", "org.example.Delta", "DSv2", "yes"] in lines
 
 
 def test_shows_only_the_newest_batches_when_asked(
