@@ -138,6 +138,8 @@ def _rebuild(
         if bad > version:
             continue  # goes with the versions that are given up
         path = f"{health.store.path}/{health.store.snapshots[bad]}"
+        if f"{path}.crc" in surveyed.tree:
+            yield surveyed.tree.delete(f"{path}.crc", "checksum of the damaged snapshot")
         if (checksum := f"{path}{SUFFIX}") in surveyed.tree:
             yield surveyed.tree.delete(checksum, "of the damaged snapshot")
         base = health.base_of(bad)

@@ -273,7 +273,8 @@ class StateBatch:
     def _target(
         self, operator_id: int, store_name: str, family: str | None, schema: FamilySchema
     ) -> StoreTarget:
-        if self.settings.encoding != "unsaferow":
+        rocksdb = self.settings.provider is Provider.ROCKSDB
+        if rocksdb and self.settings.encoding != "unsaferow":
             self._refuse(
                 f"its rows are encoded as {self.settings.encoding}, which is not read here; read "
                 f"them with Spark's statestore source.",

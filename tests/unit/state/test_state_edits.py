@@ -262,6 +262,16 @@ def test_repair_rebuilds_a_bad_snapshot_and_loses_nothing(sample: Sample) -> Non
     assert Checkpoint(sample.path).commits.latest_batch_id() == 2
 
 
+def test_repair_leaves_no_checksum_of_what_it_replaced(sample: Sample) -> None:
+    # Spark 4.1 refuses a snapshot whose checksum file does not fit it, and accepts one without.
+    sample.snapshot(0, 2).write_bytes(b"damaged")
+    stale = sample.store(0) / "2.snapshot.crc"
+    write(stale, b"{}")
+    run(sample, plan_repair)
+    assert not stale.exists()
+    assert rows(sample) == BATCHES[2]
+
+
 def test_repair_goes_back_to_where_every_partition_can_be_loaded(sample: Sample) -> None:
     sample.delta(1, 3).unlink()
     plan = plan_repair(survey(files(sample)))
