@@ -7,7 +7,7 @@ the same UnsafeRow bytes, because a key is found by its bytes alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow as pa
 from epochal.errors import StateValueError
 from epochal.state.columns import decode_rows, encode_rows
 from epochal.state.rows import decode_row, encode_row
-from epochal.state.spans import Spans, spans_of
+from epochal.state.spans import Spans, arrow_buffer, spans_of
 from epochal.state.types import StructType
 from epochal.state.values import Row
 
@@ -64,10 +64,15 @@ class RowCodec:
         decoded = decode_rows(
             spans_of([value for value in values if value is not None]), self.value_schema
         )
-        places = pa.array(np.cumsum(there) - 1, mask=~there)
+        # From buffers, because pa.array of a numpy array imports pandas to see whether it is one.
+        bits = arrow_buffer(np.packbits(there, bitorder="little"))
+        places = pa.Array.from_buffers(
+            pa.int64(), len(there), [bits, arrow_buffer(np.cumsum(there) - 1)]
+        )
         columns = decoded.take(places).flatten()
         batch = pa.RecordBatch.from_arrays(columns, names=list(self.value_schema.names))
-        return batch, pa.array(there)
+        found = pa.Array.from_buffers(pa.bool_(), len(there), [None, bits])
+        return batch, cast(pa.BooleanArray, found)
 
     def prefixes_of(self, keys: Sequence[bytes]) -> list[bytes]:
         """The prefix of each key, as bytes."""

@@ -139,9 +139,7 @@ class StoreFiles:
                 ) from None
 
 
-def _rows(
-    data: bytes, records: Records
-) -> Iterator[tuple[Iterator[bytes], Iterator[bytes], Flags]]:
+def _rows(data: bytes, records: Records) -> Iterator[tuple[list[bytes], list[bytes], Flags]]:
     """Keys, values and whether each is deleted, a part at a time: lists of a million numbers
     would take more room than the rows."""
     for start in range(0, len(records), _SLICED_AT_ONCE):
@@ -153,6 +151,6 @@ def _rows(
         )
 
 
-def _slices(data: bytes, spans: Spans, part: slice) -> Iterator[bytes]:
+def _slices(data: bytes, spans: Spans, part: slice) -> list[bytes]:
     starts, ends = spans.starts[part].tolist(), spans.ends[part].tolist()
-    return (data[start:end] for start, end in zip(starts, ends, strict=True))
+    return [data[start:end] for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,142 @@
+"""Partitions with a preferred executor each, and data brought to them without a shuffle.
+
+Spark takes a preference as text: `executor_HOST_ID` names one executor, a bare host any on it. A
+preference is a wish: if that executor stays busy for `spark.locality.wait`, or is gone, the task
+runs elsewhere, so nothing may depend on it for being right.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import RDD, SparkContext
+from pyspark.serializers import (
+    AutoBatchedSerializer,
+    BatchedSerializer,
+    CPickleSerializer,
+)
+
+_LENGTH = struct.Struct("!i")
+_END_OF_DATA = _LENGTH.pack(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """An executor by the names Spark's scheduler knows it by."""
+
+    host: str
+    executor_id: str
+
+
+def placed(
+    sc: SparkContext, items: Sequence[bytes], locations: Sequence[Sequence[str]]
+) -> RDD[Any]:
+    """An RDD with one pickled item per partition, and the preferred locations of each."""
+    return RDD(_placed(sc, items, locations), sc, CPickleSerializer())
+
+
+def placed_beside(rdd: RDD[Any], locations: Sequence[Sequence[str]]) -> RDD[Any]:
+    """The partitions of `rdd`, each to be computed at the preferred locations given for it.
+
+    Each has one element, a list of chunks that `unpacked` turns into the rows. A whole partition is
+    held in the executor's memory on its way, as Spark's own `glom` does.
+    """
+    sc = rdd.context
+    anchors = _placed(sc, [b""] * len(locations), locations)
+    beside = anchors.zip(_pickled(rdd)._jrdd.glom()).values()
+    jvm: Any = sc._jvm
+    return RDD(jvm.SerDeUtil.javaToPython(beside), sc, BatchedSerializer(CPickleSerializer()))
+
+
+def unpacked(chunks: Sequence[bytes]) -> Iterator[Any]:
+    """The rows in the chunks of a partition, where they were pickled in batches."""
+    serializer = BatchedSerializer(CPickleSerializer())
+    for chunk in chunks:
+        frame = _LENGTH.pack(len(chunk)) + bytes(chunk) + _END_OF_DATA
+        yield from serializer.load_stream(io.BytesIO(frame))
+
+
+def executors(sc: SparkContext) -> list[Executor]:
+    """The executors that are alive now, without the driver."""
+    context: Any = sc._jsc
+    listed = context.sc().statusStore().executorList(True)
+    found = [listed.apply(index) for index in range(listed.size())]
+    return [
+        Executor(each.hostPort().rpartition(":")[0], each.id())
+        for each in found
+        if each.id() != "driver"
+    ]
+
+
+def this_executor() -> Executor:
+    """The executor whose Python worker is asking; in local mode the driver.
+
+    Spark tells a Python worker nothing of it, so it is read from the command line of the executor,
+    which is an ancestor of every worker.
+    """
+    pid = os.getpid()
+    while pid > 1:
+        arguments = _arguments(pid)
+        if "--executor-id" in arguments and "--hostname" in arguments:
+            return Executor(
+                arguments[arguments.index("--hostname") + 1],
+                arguments[arguments.index("--executor-id") + 1],
+            )
+        pid = _parent(pid)
+    return Executor("localhost", "driver")
+
+
+def _placed(sc: SparkContext, items: Sequence[Any], locations: Sequence[Sequence[str]]) -> Any:
+    jvm: Any = sc._jvm
+    pickler = CPickleSerializer()
+    pairs = jvm.java.util.ArrayList()
+    for item, places in zip(items, locations, strict=True):
+        wishes = jvm.java.util.ArrayList()
+        for place in places:
+            wishes.add(place)
+        pairs.add(jvm.scala.Tuple2(bytearray(pickler.dumps(item)), jvm.PythonUtils.toSeq(wishes)))
+    byte_arrays = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+    context: Any = sc._jsc
+    return context.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), byte_arrays).toJavaRDD()
+
+
+def _pickled(rdd: RDD[Any]) -> RDD[Any]:
+    serializer = rdd._jrdd_deserializer
+    batched = isinstance(serializer, BatchedSerializer) and isinstance(
+        serializer.serializer, CPickleSerializer
+    )
+    return rdd if batched else rdd._reserialize(AutoBatchedSerializer(CPickleSerializer()))
+
+
+def _arguments(pid: int) -> list[str]:
+    if os.path.isdir("/proc/self"):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as source:
+                return source.read().decode(errors="replace").split("\0")
+        except OSError:
+            return []
+    return _ps(pid, "command").split()
+
+
+def _parent(pid: int) -> int:
+    if os.path.isdir("/proc/self"):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as source:
+                # The name, in parentheses, may hold anything; the parent is second after it.
+                return int(source.read().rpartition(b")")[2].split()[1])
+        except OSError:
+            return 0
+    return int(_ps(pid, "ppid") or 0)
+
+
+def _ps(pid: int, column: str) -> str:
+    found = subprocess.run(
+        ["ps", "-o", f"{column}=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip()
