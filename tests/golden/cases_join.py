@@ -63,6 +63,7 @@ CASES = (
         files=VIEWS + CLICKS,
         conf={FORMAT: "1"},
         reads=BY_STORE + BY_SIDE,
+        until="4.0",
     ),
     Case(
         name="join_rocksdb",

@@ -103,6 +103,8 @@ class Case:
     options: Mapping[str, str] = field(default_factory=dict)
     reads: tuple[Read, ...] = ()
     since: str = "3.5"
+    until: str | None = None
+    """The last release that can start the query afresh."""
     steps: int = 0
     """Number of runs when there are no files to count them by."""
     trigger: Mapping[str, Any] = field(default_factory=lambda: {"availableNow": True})
@@ -128,6 +130,8 @@ class Case:
         }
 
     def runs_on(self, release: str) -> bool:
+        if self.until is not None and version(release) > version(self.until):
+            return False
         return version(release) >= version(self.since)
 
 
