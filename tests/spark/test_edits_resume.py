@@ -19,11 +19,16 @@ from typing import Any
 import pytest
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import version
-from tests.spark.releases import RELEASES, Resumed, resume
+from tests.spark.releases import RELEASES, ReleaseError, Resumed, resume
 
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import OFFSET_FORMAT, OffsetEntry
+from epochal.checkpoint.journal import Journal
+from epochal.checkpoint.rewind import plan_rewind
+from epochal.checkpoint.survey import survey
 from epochal.cli.main import main
+from epochal.files.local import LocalFiles
+from epochal.testing.files import Crash, FaultyFiles, crash_after
 
 Rows = list[dict[str, Any]]
 Edit = Callable[[Unpacked], Unpacked | None]
@@ -349,3 +354,37 @@ def test_every_release_ends_with_the_expected_output(release: str, tmp_path: Pat
     found = run(release, scenarios, tmp_path)
     for scenario in scenarios:
         assert_ends_as_expected(scenario, *found[str(scenario)])
+
+
+def half_way(release: str, base: Path) -> Unpacked:
+    """A rewind that lost power after a few of its deletions."""
+    place = unpack(Golden(release, "windowed"), base, relocate=True)
+    files = LocalFiles(place.checkpoint)
+    plan = plan_rewind(survey(files), 4)
+    with pytest.raises(Crash):
+        Journal(FaultyFiles(files, crash_after(8))).execute(plan)
+    return place
+
+
+def assert_refused_until_finished(release: str, base: Path) -> None:
+    place = half_way(release, base)
+    with pytest.raises(ReleaseError, match=r"No usable value for id|StreamMetadata"):
+        resume(release, [place])
+    checkpoint("rewind", place, "--to-batch", "4")
+    drop_rows_after(place, 4)
+    [done] = resume(release, [place], conf=NO_REPAIR)
+    assert counted(done.output) == counted(as_undisturbed(place))
+
+
+@pytest.mark.timeout(1800)
+def test_spark_refuses_a_checkpoint_between_two_states(tmp_path: Path) -> None:
+    assert_refused_until_finished(RELEASES[-1], tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("release", RELEASES[:-1])
+def test_every_release_refuses_a_checkpoint_between_two_states(
+    release: str, tmp_path: Path
+) -> None:
+    assert_refused_until_finished(release, tmp_path)

@@ -39,7 +39,8 @@ def plan_rewind(
     """What to delete so that the query goes on right after `to_batch`."""
     if (obstacle := obstacle_to(surveyed, to_batch)) is not None:
         raise EditError(
-            surveyed.url, f"cannot rewind to batch {to_batch}: {obstacle}. {_possible(surveyed)}"
+            surveyed.url,
+            f"cannot rewind to batch {to_batch}: {obstacle}. {_possible(surveyed, to_batch)}",
         )
     tree = surveyed.tree
     changes = [
@@ -158,14 +159,13 @@ def _warnings(surveyed: Survey, to_batch: int) -> Iterator[str]:
         )
 
 
-def _possible(surveyed: Survey) -> str:
+def _possible(surveyed: Survey, to_batch: int) -> str:
     possible = list(possible_batches(surveyed))
     if not possible:
         return "No other batch is possible either: restore the missing files from a backup."
-    holes = possible[-1] - possible[0] + 1 != len(possible)
-    which = "some batches between" if holes else "every batch from"
-    return (
-        f"Possible is {which} {possible[0]} and {possible[-1]}."
-        if holes
-        else (f"The earliest possible batch is {possible[0]}, the latest {possible[-1]}.")
-    )
+    if possible[-1] - possible[0] + 1 == len(possible):
+        return f"The earliest possible batch is {possible[0]}, the latest {possible[-1]}."
+    below = max((each for each in possible if each < to_batch), default=None)
+    above = min((each for each in possible if each > to_batch), default=None)
+    nearest = " and ".join(str(each) for each in (below, above) if each is not None)
+    return f"The nearest possible: {nearest}."

@@ -147,6 +147,15 @@ def test_state_that_cleanup_took_away_is_named_with_the_earliest_possible_batch(
     assert list(possible_batches(survey(files))) == [2, 3, 4, 5]
 
 
+def test_in_a_log_with_gaps_the_nearest_possible_batches_are_named() -> None:
+    files = checkpoint(8, stateful=False)
+    for batch_id in (2, 3, 4, 6):
+        files.delete(f"offsets/{batch_id}")
+        files.delete(f"commits/{batch_id}")
+    with pytest.raises(EditError, match=r"The nearest possible: 1 and 5\."):
+        plan_rewind(survey(files), 3)
+
+
 def test_partitions_that_only_a_later_repartition_made_need_not_load() -> None:
     files = checkpoint(4, partitions=2)
     files.create("state/0/2/4.snapshot", EMPTY_DELTA)

@@ -1,0 +1,66 @@
+"""The writing tools do the same on every storage, also when they are cut off in the middle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.golden.library import Golden, unpack
+
+from epochal.checkpoint.edits import is_crc, read_tree
+from epochal.checkpoint.journal import Journal
+from epochal.checkpoint.rewind import plan_rewind
+from epochal.checkpoint.survey import survey
+from epochal.cli.main import main
+from epochal.files import Files
+from epochal.files.local import LocalFiles
+from epochal.testing.files import Crash, FaultyFiles, crash_after
+
+NOW = ("--execute", "--settle-seconds", "0")
+
+
+def content(files: Files) -> dict[str, bytes]:
+    return {path: files.read(path) for path in read_tree(files).infos if not is_crc(path)}
+
+
+def run(*words: str) -> None:
+    assert main(("checkpoint", *words)) == 0, words
+
+
+def test_a_checkpoint_is_copied_there_edited_undone_and_copied_back(
+    shared_files: Files, tmp_path: Path
+) -> None:
+    origin = LocalFiles(unpack(Golden("4.3.0", "windowed"), tmp_path / "golden").checkpoint)
+    whole = content(origin)
+    there = shared_files.url
+    run("copy", origin.url, there, *NOW)
+    assert content(shared_files) == whole
+    run("undo", there, "--prune", "--execute")
+
+    run("rewind", there, "--to-batch", "8", *NOW)
+    run("set-offsets", there, "--shift-by", "-1", *NOW)
+    assert "offsets/10" in content(shared_files)
+    run("undo", there, *NOW)
+    run("undo", there, *NOW)
+    assert content(shared_files) == whole
+
+    run("copy", there, str(tmp_path / "back"), *NOW)
+    assert content(LocalFiles(tmp_path / "back")) == whole
+
+
+@pytest.mark.parametrize("operations", [3, 6, 9, 15])
+def test_an_interrupted_rewind_is_finished_and_undone(
+    shared_files: Files, operations: int, tmp_path: Path
+) -> None:
+    origin = LocalFiles(unpack(Golden("4.3.0", "windowed"), tmp_path / "golden").checkpoint)
+    for path, data in content(origin).items():
+        shared_files.create(path, data)
+    whole = content(shared_files)
+    plan = plan_rewind(survey(shared_files), 7)
+    with pytest.raises(Crash):
+        Journal(FaultyFiles(shared_files, crash_after(operations))).execute(plan)
+    run("rewind", shared_files.url, "--to-batch", "7", *NOW)
+    assert Journal(shared_files).unfinished() is None
+    assert content(shared_files).keys() == whole.keys() - {change.path for change in plan.changes}
+    run("undo", shared_files.url, *NOW)
+    assert content(shared_files) == whole
