@@ -14,6 +14,7 @@ import numpy as np
 
 from epochal.errors import StateLoadError
 from epochal.files import Files, join_url
+from epochal.state.checksum_file import SUFFIX, verify_checksum
 from epochal.state.codecs import decompress
 from epochal.state.format import FileKind, scan_records
 from epochal.state.merge import Rows, SourcedRecords, merge_records
@@ -53,23 +54,29 @@ def load_rows(target: StoreTarget, partition: int) -> list[Rows]:
 
 def load_version(files: Files, version: int, settings: StateSettings) -> list[Rows]:
     """One version of an HDFS-backed store."""
-    plan = plan_files([info.name for info in files.list() if not info.is_dir], version)
-    checksums = settings.form.checksummed
-    base = None
-    if plan.snapshot is not None:
-        name = snapshot_name(plan.snapshot)
-        base = read_records(files, name, settings.codec, row_checksums=checksums)
-    deltas = [
-        read_records(files, delta_name(v), settings.codec, row_checksums=checksums)
-        for v in plan.deltas
-    ]
-    return merge_records(base, deltas)
+    names = {info.name for info in files.list() if not info.is_dir}
+    plan = plan_files(names, version)
+
+    def read(name: str) -> SourcedRecords:
+        checksums = settings.form.checksummed
+        checked = f"{name}{SUFFIX}" in names
+        return read_records(
+            files, name, settings.codec, row_checksums=checksums, has_checksum_file=checked
+        )
+
+    base = None if plan.snapshot is None else read(snapshot_name(plan.snapshot))
+    return merge_records(base, [read(delta_name(v)) for v in plan.deltas])
 
 
 def read_records(
-    files: Files, name: str, codec: str, *, row_checksums: bool = False
+    files: Files,
+    name: str,
+    codec: str,
+    *,
+    row_checksums: bool = False,
+    has_checksum_file: bool = False,
 ) -> SourcedRecords:
-    """The records of one delta or snapshot file."""
+    """The records of one delta or snapshot file, held to its checksum file if it has one."""
     source = join_url(files.url, name)
     kind = FileKind.SNAPSHOT if name.endswith(".snapshot") else FileKind.DELTA
     try:
@@ -77,6 +84,8 @@ def read_records(
     except FileNotFoundError:
         condition = MISSING_SNAPSHOT if kind is FileKind.SNAPSHOT else MISSING_DELTA
         raise StateLoadError(source, "the file does not exist", condition) from None
+    if has_checksum_file:
+        verify_checksum(packed, files.read(f"{name}{SUFFIX}"), source=source)
     data = decompress(packed, codec, source=source)
     return SourcedRecords(
         scan_records(data, kind, row_checksums=row_checksums, source=source), source

@@ -112,7 +112,7 @@ def examine(surveyed: Survey, batch_id: int, settings: StateSettings) -> Iterato
         named += [(v, "delta", n) for v, n in store.deltas.items()]
         for version, kind, name in named:
             try:
-                _check(files, name, reader, settings)
+                _check(files, name, reader, settings, f"{name}{SUFFIX}" in store.files)
             except StateError as error:
                 broken[name] = str(error)
             else:
@@ -120,14 +120,24 @@ def examine(surveyed: Survey, batch_id: int, settings: StateSettings) -> Iterato
         yield StoreHealth(store, frozenset(good["delta"]), frozenset(good["snapshot"]), broken)
 
 
-def _check(files: Files, name: str, reader: StoreReader, settings: StateSettings) -> None:
-    found = _read(files, name, settings)
+def _check(
+    files: Files, name: str, reader: StoreReader, settings: StateSettings, has_checksum_file: bool
+) -> None:
+    found = _read(files, name, settings, has_checksum_file)
     reader.keys(found.puts)
     reader.values(found.puts.take(~found.records.deleted))
 
 
-def _read(files: Files, name: str, settings: StateSettings) -> SourcedRecords:
-    return read_records(files, name, settings.codec, row_checksums=settings.form.checksummed)
+def _read(
+    files: Files, name: str, settings: StateSettings, has_checksum_file: bool = False
+) -> SourcedRecords:
+    return read_records(
+        files,
+        name,
+        settings.codec,
+        row_checksums=settings.form.checksummed,
+        has_checksum_file=has_checksum_file,
+    )
 
 
 def _rebuild(
@@ -138,10 +148,8 @@ def _rebuild(
         if bad > version:
             continue  # goes with the versions that are given up
         path = f"{health.store.path}/{health.store.snapshots[bad]}"
-        if f"{path}.crc" in surveyed.tree:
-            yield surveyed.tree.delete(f"{path}.crc", "checksum of the damaged snapshot")
         if (checksum := f"{path}{SUFFIX}") in surveyed.tree:
-            yield surveyed.tree.delete(checksum, "of the damaged snapshot")
+            yield surveyed.tree.delete(checksum, "checksum of the damaged snapshot")
         base = health.base_of(bad)
         if base is None:
             yield surveyed.tree.delete(path, "damaged, and nothing to rebuild it from")

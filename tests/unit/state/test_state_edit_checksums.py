@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.state.samples import Sample, make, write
+from tests.unit.state.samples import Sample, home_of, make, write
 
 from epochal.checkpoint.edits import Plan
 from epochal.checkpoint.journal import Journal
 from epochal.checkpoint.rewind import plan_rewind
 from epochal.checkpoint.survey import Survey, survey
 from epochal.checkpoint.verify import verify
+from epochal.errors import StateFormatError
 from epochal.files.local import LocalFiles
 from epochal.state.checksum_file import encode_checksum_file, verify_checksum
 from epochal.state.convert import plan_convert
@@ -120,3 +121,32 @@ def test_the_checksum_of_a_damaged_snapshot_goes_before_the_snapshot_is_rebuilt(
     assert verify(files_of(sample)).findings == ()
     held = {row["key"]["k"]: row["value"] for row in read_state(sample.path).to_pylist()}
     assert held == {"a": {"count": 2, "sum": 2}, "b": {"count": 2, "sum": 2}}
+
+
+@pytest.mark.parametrize("name", ["2.snapshot", "3.delta"])
+def test_a_file_that_is_not_what_its_checksum_says_is_not_read(tmp_path: Path, name: str) -> None:
+    """Snappy notices few flipped bits by itself."""
+    sample = with_checksums(make(tmp_path, BATCHES, snapshots=[2], codec="snappy"))
+    partition = home_of("b", sample.partitions)
+    path = sample.store(partition) / name
+    changed = bytearray(path.read_bytes())
+    changed[-9] ^= 1
+    write(path, bytes(changed))
+    with pytest.raises(StateFormatError, match=name) as refused:
+        read_state(sample.path)
+    assert refused.value.condition == "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
+    path.with_name(f"{name}.crc").unlink()
+    assert sorted(row["key"]["k"] for row in read_state(sample.path).to_pylist()) == ["a", "b"]
+
+
+def test_repair_rebuilds_a_snapshot_that_is_not_what_its_checksum_says(tmp_path: Path) -> None:
+    sample = with_checksums(make(tmp_path, BATCHES, snapshots=[2], codec="snappy"))
+    partition = home_of("b", sample.partitions)
+    path = sample.snapshot(partition, 2)
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[-9] ^= 1
+    write(path, bytes(changed))
+    plan = run(sample, plan_repair)
+    assert plan.summary == "rebuild 1 snapshots"
+    assert path.read_bytes() == whole
