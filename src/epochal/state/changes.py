@@ -18,6 +18,7 @@ from epochal.checkpoint.layout import DEFAULT_STORE
 from epochal.checkpoint.view import Checkpoint
 from epochal.errors import StateReadError
 from epochal.files import Files, join_url
+from epochal.state.checksum_file import SUFFIX
 from epochal.state.content import open_rocksdb, read_records
 from epochal.state.merge import Rows
 from epochal.state.plan import delta_name
@@ -120,6 +121,7 @@ class ChangeReader:
     def _from_deltas(self, partition: int) -> list[pa.RecordBatch]:
         target = self._reader.target
         files = target.directory(partition)
+        names = {info.name for info in files.list()}
         batches: list[pa.RecordBatch] = []
         for version in range(self._first, target.version + 1):
             found = read_records(
@@ -127,6 +129,7 @@ class ChangeReader:
                 delta_name(version),
                 target.settings.codec,
                 row_checksums=target.settings.form.checksummed,
+                has_checksum_file=f"{delta_name(version)}{SUFFIX}" in names,
             )
             deleted = found.records.deleted
             names = np.where(deleted, "delete", "update").tolist()

@@ -15,6 +15,7 @@ from epochal.checkpoint.survey import Survey, survey
 from epochal.checkpoint.verify import verify
 from epochal.errors import StateFormatError
 from epochal.files.local import LocalFiles
+from epochal.state.changes import read_state_changes
 from epochal.state.checksum_file import encode_checksum_file, verify_checksum
 from epochal.state.convert import plan_convert
 from epochal.state.evolve import RenameColumn, plan_evolve
@@ -135,6 +136,9 @@ def test_a_file_that_is_not_what_its_checksum_says_is_not_read(tmp_path: Path, n
     with pytest.raises(StateFormatError, match=name) as refused:
         read_state(sample.path)
     assert refused.value.condition == "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
+    if name == "3.delta":
+        with pytest.raises(StateFormatError, match=name):
+            read_state_changes(sample.path, 0)
     path.with_name(f"{name}.crc").unlink()
     assert sorted(row["key"]["k"] for row in read_state(sample.path).to_pylist()) == ["a", "b"]
 
