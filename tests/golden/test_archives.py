@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.golden.catalogue import CASES
-from tests.golden.library import Golden, cases, unpack
+from tests.golden.library import Golden, cases, facts, unpack
 from tests.golden.shape import InputFile
 from tests.spark.releases import RELEASES
 
@@ -26,11 +26,11 @@ def test_an_archive_holds_the_logs_and_the_input_its_facts_speak_of(
     golden: Golden, tmp_path: Path
 ) -> None:
     unpacked = unpack(golden, tmp_path)
-    facts, case = unpacked.facts, CASES[golden.case]
-    assert (facts["release"], facts["case"]) == (golden.release, golden.case)
-    assert facts["query_id"] in (unpacked.checkpoint / "metadata").read_text()
-    assert _batches(unpacked.checkpoint / "offsets") == facts["offsets"]
-    assert _batches(unpacked.checkpoint / "commits") == facts["commits"]
+    said, case = unpacked.facts, CASES[golden.case]
+    assert (said["release"], said["case"]) == (golden.release, golden.case)
+    assert said["query_id"] in (unpacked.checkpoint / "metadata").read_text()
+    assert _batches(unpacked.checkpoint / "offsets") == said["offsets"]
+    assert _batches(unpacked.checkpoint / "commits") == said["commits"]
     seen = [file for file in case.files if file.step < case.last_step]
     rest = [file for file in case.files if file.step == case.last_step]
     assert _modified(unpacked.input) == _expected(seen)
@@ -38,17 +38,17 @@ def test_an_archive_holds_the_logs_and_the_input_its_facts_speak_of(
 
 
 @pytest.mark.parametrize("golden", ARCHIVES, ids=str)
-def test_spark_could_read_every_state_it_promises(golden: Golden, tmp_path: Path) -> None:
-    facts, case = unpack(golden, tmp_path).facts, CASES[golden.case]
-    asked = [(dict(read.options), batch) for read in case.reads for batch in facts["commits"]]
-    assert [(each["options"], each["batch_id"]) for each in facts["state"]] == asked
+def test_spark_could_read_every_state_it_promises(golden: Golden) -> None:
+    said, case = facts(golden), CASES[golden.case]
+    asked = [(dict(read.options), batch) for read in case.reads for batch in said["commits"]]
+    assert [(each["options"], each["batch_id"]) for each in said["state"]] == asked
     for read in case.reads:
         readable = [
             each["batch_id"]
-            for each in facts["state"]
+            for each in said["state"]
             if each["options"] == read.options and "rows" in each
         ]
-        assert readable == facts["commits"][-len(readable) :], "a batch in the middle is unreadable"
+        assert readable == said["commits"][-len(readable) :], "a batch in the middle is unreadable"
         assert readable, f"nothing readable with {read.options}"
 
 
