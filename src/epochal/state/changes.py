@@ -121,7 +121,7 @@ class ChangeReader:
     def _from_deltas(self, partition: int) -> list[pa.RecordBatch]:
         target = self._reader.target
         files = target.directory(partition)
-        names = {info.name for info in files.list()}
+        there = {info.name for info in files.list()}
         batches: list[pa.RecordBatch] = []
         for version in range(self._first, target.version + 1):
             found = read_records(
@@ -129,7 +129,7 @@ class ChangeReader:
                 delta_name(version),
                 target.settings.codec,
                 row_checksums=target.settings.form.checksummed,
-                has_checksum_file=f"{delta_name(version)}{SUFFIX}" in names,
+                has_checksum_file=f"{delta_name(version)}{SUFFIX}" in there,
             )
             deleted = found.records.deleted
             names = np.where(deleted, "delete", "update").tolist()

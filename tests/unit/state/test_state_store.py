@@ -297,7 +297,7 @@ def test_values_that_do_not_fit_are_refused_and_change_nothing(tmp_path: Path) -
         (("a", 0), {"value": 1, "other": 2}),
     ):
         with pytest.raises(StateValueError):
-            store.put(key, value)  # type: ignore[arg-type]
+            store.put(key, value)
     assert content(store) == {}
 
 
