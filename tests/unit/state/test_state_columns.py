@@ -149,6 +149,24 @@ def test_elements_on_one_payload_are_refused_before_they_are_followed() -> None:
         decode_rows(spans_of([row]), schema)
 
 
+def test_fields_on_one_payload_are_refused() -> None:
+    schema = struct_of([STRING, STRING])
+    row = bytearray(encode_row(("abcdefgh", ""), schema))
+    row[16:24] = row[8:16]
+    for refuse in (decode_row, lambda raw, schema: decode_rows(spans_of([raw]), schema)):
+        with pytest.raises(StateFormatError, match=r"row\.c1.*lies outside its place"):
+            refuse(bytes(row), schema)
+
+
+def test_a_map_with_more_keys_than_values_is_refused() -> None:
+    schema = struct_of([MapType(LONG, LONG)])
+    row = bytearray(encode_row(([(1, 10)],), schema))
+    row[16 + 8 + 24 : 16 + 8 + 32] = bytes(8)  # how many values there are
+    for refuse in (decode_row, lambda raw, schema: decode_rows(spans_of([raw]), schema)):
+        with pytest.raises(StateFormatError, match="a map of 1 keys, none null, has 0 values"):
+            refuse(bytes(row), schema)
+
+
 def test_converts_columns_that_arrow_can_convert() -> None:
     schema = struct_of([LONG, STRING, DecimalType(10, 2), AtomicType("timestamp")])
     batch = pa.record_batch(

@@ -72,6 +72,9 @@ def test_writes_modified_utf_8() -> None:
     data = encode_schema_file([FamilySchema("default", key, VALUE)])
     assert b"\\u0000\xc3\xa9\xed\xa0\xbd\xed\xb9\x82" in data
     assert parse_schema_file(data)[0].key == key
+    named = encode_schema_file([FamilySchema("a\x00b", KEY, VALUE)], version=3)
+    assert b"\x00\x04a\xc0\x80b" in named
+    assert parse_schema_file(named)[0].name == "a\x00b"
 
 
 def test_splits_long_schemas_into_chunks() -> None:
