@@ -84,6 +84,12 @@ def undo(
         return journal.undo(entry_id, _checked(guard, files, conditions, progress))
 
 
+def prune(files: Files, conditions: Conditions) -> list[str]:
+    """Forget every finished edit; under the claim, so that none is being prepared meanwhile."""
+    with _claimed(files, "undo --prune", conditions):
+        return _journal(files, conditions).prune()
+
+
 def require_quiet(files: Files, conditions: Conditions) -> None:
     """Watch a checkpoint; CheckpointInUseError if anything in it moves meanwhile."""
     if conditions.even_if_busy:

@@ -181,8 +181,9 @@ class Journal:
     def verify(self, entry_id: str, progress: Progress | None = None) -> None:
         """Read back every file that an edit wrote; EditError if one is not as it should be."""
         record = self._needed(entry_id)
-        steps = _Steps(len(record.changes), progress)
-        for change in record.changes:
+        written = [*record.changes, record.gate] if record.gate else record.changes
+        steps = _Steps(len(written), progress)
+        for change in written:
             files = self._root(record, change.root)
             if not stands_after(files, change, trust_stamp=False):
                 raise changed(files, change.path, "what was written", "what was there before")

@@ -80,8 +80,8 @@ class Survey:
     def missing_state(self, batch_id: int) -> str | None:
         """The first file without which the state after `batch_id` cannot be loaded."""
         for store in self.stores_at(batch_id):
-            if (name := self._missing(store, batch_id)) is not None:
-                return f"{store.path}/{name}"
+            if (missing := self._missing(store, batch_id)) is not None:
+                return missing
         return None
 
     def unique_id(self, store: StorePicture, batch_id: int) -> str:
@@ -99,11 +99,12 @@ class Survey:
     def _missing(self, store: StorePicture, batch_id: int) -> str | None:
         unique_id = self.unique_id(store, batch_id)
         if not unique_id:
-            return missing_file(store, batch_id + 1)
+            name = missing_file(store, batch_id + 1)
+            return name and f"{store.path}/{name}"
         try:
             rocks_directory(self, store, batch_id).plan(batch_id + 1, unique_id)
         except StateError as error:
-            return str(error)
+            return f"the files of version {batch_id + 1} with id {unique_id} ({error})"
         return None
 
 

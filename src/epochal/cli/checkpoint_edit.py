@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epochal.checkpoint.apply import Conditions, require_quiet, undo
+from epochal.checkpoint.apply import prune as prune_edits
 from epochal.checkpoint.edits import Plan
 from epochal.checkpoint.journal import Journal
 from epochal.cli.editing import (
@@ -333,13 +334,14 @@ def undo_command(
     if list_:
         _list_edits(journal, as_json=as_json)
     elif prune:
-        _prune(journal, execute=execute, as_json=as_json)
+        found = prune_edits(files, conditions(0, True)) if execute else journal.prunable()
+        _show_pruned(found, execute=execute, as_json=as_json)
     elif not execute:
-        found = journal.undoable(entry)
+        newest = journal.undoable(entry)
         if as_json:
-            print_json({"command": "undo", "executed": False, "journal": found.id})
+            print_json({"command": "undo", "executed": False, "journal": newest.id})
         else:
-            print_line(f"Would undo {found.id}: {found.summary} ({found.changes} changes).")
+            print_line(f"Would undo {newest.id}: {newest.summary} ({newest.changes} changes).")
             print_line("Nothing was changed. Run again with --execute to do it.")
     else:
         with progress("undo") as advance:
@@ -375,8 +377,7 @@ def _list_edits(journal: Journal, *, as_json: bool) -> None:
     print_table(("id", "state", "started", "changes", "summary"), rows)
 
 
-def _prune(journal: Journal, *, execute: bool, as_json: bool) -> None:
-    found = journal.prune() if execute else journal.prunable()
+def _show_pruned(found: list[str], *, execute: bool, as_json: bool) -> None:
     if as_json:
         print_json({"command": "prune", "executed": execute, "pruned": found})
         return
