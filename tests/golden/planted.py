@@ -426,7 +426,7 @@ FAULTS = (
     ),
     Fault(
         "OPERATOR_METADATA_MOVED",
-        "state/0/_metadata/v2/0",
+        "state/0/_metadata/v2/*",
         lambda root: None,
         case="transform",
         relocate=False,
