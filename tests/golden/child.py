@@ -86,12 +86,9 @@ def run(spark: SparkSession, case: Case, place: Place, *, failing: bool = False)
 def _end_state_stores(spark: SparkSession) -> None:
     """Otherwise maintenance of the ended query would go on writing while its files are copied."""
     state_store = getattr(getattr(spark._jvm, STATE_STORE), "MODULE$")
-    if spark.version.startswith(("4.0", "4.1")):
-        # Their stop() can wait five minutes for a thread that waits for the lock it holds.
-        state_store.unloadAll()
-        time.sleep(1)
-    else:
-        state_store.stop()
+    # Not stop(): from 4.0 on it can wait five minutes for a thread that waits for its lock.
+    state_store.unloadAll()
+    time.sleep(1)
 
 
 def _await(query: Any, *, failing: bool) -> None:
