@@ -17,6 +17,14 @@ from epochal.testing.server import Server, accepts, free_port
 
 S3PROXY = "org.gaul:s3proxy:4.1.0"
 START_SECONDS = 120
+# Without it every byte on the wire is logged, many times the traffic itself.
+QUIET = """<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %level %logger %msg%n</pattern></encoder>
+  </appender>
+  <root level="warn"><appender-ref ref="out"/></root>
+</configuration>
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,11 @@ def running_s3(bucket: str = "epochal") -> Iterator[S3]:
             f"jclouds.filesystem.basedir={folder}/data\n",
             encoding="utf-8",
         )
+        quiet = Path(folder, "logback.xml")
+        quiet.write_text(QUIET, encoding="utf-8")
         command = [
-            *(find_java(), "-Xmx256m", "-DLOG_LEVEL=warn", "-cp", classpath(S3PROXY)),
+            *(find_java(), "-Xmx256m", f"-Dlogback.configurationFile={quiet}"),
+            *("-cp", classpath(S3PROXY)),
             *("org.gaul.s3proxy.Main", "--properties", str(settings)),
         ]
         with Server("S3Proxy", command, log=Path(folder, "s3proxy.log")) as server:
