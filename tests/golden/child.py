@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from tests.golden import account
 from tests.golden.catalogue import CASES
+from tests.golden.library import pack
 from tests.golden.shape import Case, Place
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.StateStore$"
@@ -204,7 +205,10 @@ def answer(spark: SparkSession, request: dict[str, Any], job: dict[str, Any]) ->
     base = Path(job["base"])
     match request["action"]:
         case "make":
-            return make(spark, case, base, Path(job["kept"]))
+            facts = make(spark, case, base, Path(job["kept"]))
+            if spark.version >= "4":
+                pack(Path(job["kept"]), facts, Path(job["archive"]))
+            return facts
         case "describe":
             return describe(session_for(spark, case), case, Place(base))
         case "resume":

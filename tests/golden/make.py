@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.golden.catalogue import CASES  # noqa: E402
-from tests.golden.library import HERE, pack  # noqa: E402
+from tests.golden.library import Golden, pack  # noqa: E402
 from tests.golden.shape import Case  # noqa: E402
 from tests.spark.releases import RELEASES, run_child  # noqa: E402
 
@@ -29,11 +29,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--release", action="append", choices=RELEASES)
     parser.add_argument("--case", action="append", choices=sorted(CASES))
+    parser.add_argument("--missing", action="store_true", help="only cases without an archive")
     parser.add_argument("--base", type=Path, default=Path("/data/golden"))
     arguments = parser.parse_args()
     failures = 0
     for release in arguments.release or RELEASES:
         names = [name for name in arguments.case or CASES if CASES[name].runs_on(release)]
+        if arguments.missing:
+            names = [name for name in names if not Golden(release, name).archive.exists()]
         failures += make(release, names, arguments.base)
     return 1 if failures else 0
 
@@ -47,22 +50,20 @@ def make(release: str, names: list[str], base: Path) -> int:
             "base": str(base / release / name),
             "kept": str(kept / name),
             "answer": str(kept / f"{name}.json"),
+            "archive": str(Golden(release, name).archive),
         }
         for name in names
     ]
     kept.mkdir(parents=True, exist_ok=True)
     run_child(release, "make", jobs, base / "scratch")
     facts = {job["case"]: json.loads(Path(job["answer"]).read_text()) for job in jobs}
-    if release.startswith("3.5"):
-        accounts = described_by(READER_FOR_3_5, jobs, base)
-        for name, found in accounts.items():
-            facts[name].update(found)
     failed = [name for name in names if "failure" in facts[name]]
+    if release.startswith("3.5"):
+        jobs = [job for job in jobs if job["case"] not in failed]
+        for name, found in described_by(READER_FOR_3_5, jobs, base).items():
+            pack(kept / name, {**facts[name], **found}, Golden(release, name).archive)
     for name in failed:
         print(f"--- {release} {name}\n{facts[name]['failure']}", file=sys.stderr)
-    for name in names:
-        if name not in failed:
-            pack(kept / name, facts[name], HERE / release / f"{name}.tar.xz")
     return len(failed)
 
 
@@ -70,8 +71,6 @@ def described_by(reader: str, jobs: list[dict[str, str]], base: Path) -> dict[st
     """What another release's `statestore` source says about copies of these checkpoints."""
     copies = []
     for job in jobs:
-        if not Path(job["kept"]).is_dir():
-            continue
         copy = base / "copies" / job["case"]
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(job["kept"], copy)
@@ -80,6 +79,9 @@ def described_by(reader: str, jobs: list[dict[str, str]], base: Path) -> dict[st
         copies.append({"case": job["case"], "base": str(copy), "answer": f"{copy}.json"})
     run_child(reader, "describe", copies, base / "scratch")
     accounts = {job["case"]: json.loads(Path(job["answer"]).read_text()) for job in copies}
+    for name, account in accounts.items():
+        if "failure" in account:
+            raise RuntimeError(f"{reader} cannot describe {name}:\n{account['failure']}")
     return {name: {**account, "state_metadata": []} for name, account in accounts.items()}
 
 
