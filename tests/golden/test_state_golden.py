@@ -54,14 +54,33 @@ def counted(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
 
 
 def ours(reader: StateReader) -> Counter[str]:
-    return counted(collapsed(row) for rows in json_batches(reader) for row in rows)
+    return counted(row for rows in json_batches(reader) for row in rows)
 
 
-def collapsed(value: Any) -> Any:
-    """Of fields with the same name keep the last, as the facts do: `buf#2` becomes `buf`."""
+def collapsed(rows: Counter[str]) -> Counter[str]:
+    """Of fields with the same name keep the last: some facts were told before `buf#2` had a name."""
+    found: Counter[str] = Counter()
+    for text, count in rows.items():
+        found[json.dumps(_collapsed(json.loads(text)), sort_keys=True, ensure_ascii=False)] += count
+    return found
+
+
+def _collapsed(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name.partition("#")[0]: collapsed(item) for name, item in value.items()}
-    return [collapsed(item) for item in value] if isinstance(value, list) else value
+        return {name.partition("#")[0]: _collapsed(item) for name, item in value.items()}
+    return [_collapsed(item) for item in value] if isinstance(value, list) else value
+
+
+def theirs(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Spark's rows; its own text of a variant is left out, since the bytes are there."""
+    return counted(without_variant_text(row) for row in rows)
+
+
+def without_variant_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = value.keys() - {"json"} if value.keys() == {"value", "metadata", "json"} else value
+        return {name: without_variant_text(item) for name, item in value.items() if name in kept}
+    return [without_variant_text(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.fixture(scope="module", params=STATEFUL, ids=str)
@@ -88,9 +107,11 @@ def test_every_row_of_every_batch_is_the_one_spark_reads(golden: Unpacked) -> No
     for fact in golden.facts["state"]:
         if "rows" in fact:
             asked = (fact["options"], fact["batch_id"])
-            found, expected = ours(opened(golden, *asked)), counted(fact["rows"])
+            found, expected = ours(opened(golden, *asked)), theirs(fact["rows"])
             if "joinSide" in fact["options"]:
                 found, expected = without_event_time(found), without_event_time(expected)
+            if not any("#" in text for text in expected):
+                found = collapsed(found)
             assert found == expected, asked
 
 
@@ -98,7 +119,7 @@ def test_every_change_is_the_one_spark_reads(golden: Unpacked) -> None:
     for fact in golden.facts["changes"]:
         if "rows" in fact:
             asked = (fact["options"], fact["start"], fact["end"])
-            assert ours(feed(golden, *asked)) == counted(fact["rows"]), asked
+            assert ours(feed(golden, *asked)) == theirs(fact["rows"]), asked
 
 
 def test_reading_leaves_the_checkpoint_as_it_was(golden: Unpacked) -> None:
