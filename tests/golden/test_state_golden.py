@@ -58,7 +58,7 @@ def ours(reader: StateReader) -> Counter[str]:
 
 
 def collapsed(rows: Counter[str]) -> Counter[str]:
-    """Of fields with the same name keep the last: some facts were told before `buf#2` had a name."""
+    """Of fields with the same name keep the last: older facts have no name for `buf#2`."""
     found: Counter[str] = Counter()
     for text, count in rows.items():
         found[json.dumps(_collapsed(json.loads(text)), sort_keys=True, ensure_ascii=False)] += count

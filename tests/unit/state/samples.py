@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
+from epochal.checkpoint.key_places import place_of_key
 from epochal.checkpoint.operators import OPERATOR_FORMAT, OperatorMetadata, StoreMetadata
 from epochal.state.codecs import compress
 from epochal.state.format import encode_records
-from epochal.state.place import place_of
 from epochal.state.rows import encode_row
 from epochal.state.schema_file import FamilySchema, encode_schema_file
 from epochal.state.types import AtomicType, StringType, StructField, StructType
@@ -94,7 +94,9 @@ def value_bytes(value: tuple[int | None, int | None]) -> bytes:
 
 
 def home_of(key: str, partitions: int) -> int:
-    return place_of(key_bytes(key), KEY, KEY, partitions)
+    home = place_of_key(key_bytes(key), KEY, 1, partitions)
+    assert home is not None
+    return home
 
 
 def write(path: Path, data: bytes) -> None:
