@@ -289,7 +289,8 @@ def write_checkpoint(root: Path, keys: int) -> None:
     settings = StateSettings.from_conf(conf, "benchmark")
     for partition in range(2):
         numbers = np.arange(partition, keys, 2, dtype=np.int64)
-        names = pa.array(np.char.add("key-", np.char.zfill(numbers.astype("U8"), 8)))
+        digits: Any = pc.utf8_lpad(pa.array(numbers).cast(pa.string()), 8, padding="0")
+        names: Any = pc.binary_join_element_wise(pa.scalar("key-"), digits, pa.scalar(""))
         key = encode_rows(pa.StructArray.from_arrays([names], names=["k"]), KEY)
         values = pa.array(numbers)
         value = encode_rows(
