@@ -18,7 +18,7 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from epochal.errors import EpochalError, OptionError, RpcFrameError
+from epochal.errors import EpochalError, OptionError, RpcError, RpcFrameError
 from epochal.rpc.framing import (
     MAX_FRAME_BYTES,
     decode_body,
@@ -96,7 +96,11 @@ class RpcServer:
         self._wake_url = f"inproc://wake-{id(self)}"
         self._wake = self._context.socket(zmq.PAIR)
         self._wake.bind(self._wake_url)
-        self._router.bind(f"tcp://{bind_host}:{port}")
+        try:
+            self._router.bind(f"tcp://{bind_host}:{port}")
+        except zmq.ZMQError as error:
+            self._release()
+            raise RpcError(f"Cannot listen at {bind_host}:{port}: {error}.") from None
         bound = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = RpcAddress(
             advertised_host,
@@ -135,16 +139,19 @@ class RpcServer:
             waker.send(b"")
             self._thread.join()
             waker.close(linger=0)
-        self._router.disable_monitor()
-        for socket in (self._router, self._monitor, self._zap, self._wake):
-            socket.close(linger=0)
-        self._context.term()
+        self._release()
 
     def __enter__(self) -> RpcServer:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _release(self) -> None:
+        self._router.disable_monitor()
+        for socket in (self._router, self._monitor, self._zap, self._wake):
+            socket.close(linger=0)
+        self._context.term()
 
     def _run(self) -> None:
         poller = zmq.Poller()

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import zmq
 
-from epochal.errors import OptionError, RpcRemoteError, RpcTimeoutError, StateError
+from epochal.errors import OptionError, RpcError, RpcRemoteError, RpcTimeoutError, StateError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.framing import encode_request
 from epochal.rpc.messages import EndpointType, RpcAddress
@@ -254,6 +254,11 @@ def test_stopping_leaves_no_thread_and_frees_the_port() -> None:
     assert threading.active_count() == before
     again = RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1", port=server.address.port)
     again.stop()
+
+
+def test_a_port_that_is_taken_is_refused_without_leaking(server: RpcServer) -> None:
+    with pytest.raises(RpcError, match=str(server.address.port)):
+        RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1", port=server.address.port)
 
 
 def test_a_closed_client_opens_again_when_it_is_used(client: RpcClient) -> None:
