@@ -42,7 +42,8 @@ class LoadedProviders:
     ) -> None:
         self._here, self._coordinator = here, coordinator
         self._interval_seconds = interval_seconds
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._claiming = threading.Lock()
         self._maintaining = threading.Lock()
         self._loaded: dict[StateStoreProviderId, HDFSBackedStateStoreProvider] = {}
         self._given_up: list[HDFSBackedStateStoreProvider] = []
@@ -61,14 +62,15 @@ class LoadedProviders:
         """
         # One lock over claiming here and over giving up in `maintain`: between the question and
         # its consequence nothing may change.
-        with self._lock:
-            self._start()
-            provider = self._loaded.get(provider_id) or load()
-            self._loaded[provider_id] = provider
+        with self._claiming:
+            with self._lock:
+                self._start()
+                provider = self._loaded.get(provider_id) or load()
+                self._loaded[provider_id] = provider
+                others = tuple(other for other in self._loaded if other != provider_id)
             if self._coordinator is None:
                 return provider, False
             here = self._here
-            others = tuple(other for other in self._loaded if other != provider_id)
             reported = self._coordinator.report_active_instance(
                 provider_id, here.host, here.executor_id, here.worker, others
             )
@@ -94,7 +96,7 @@ class LoadedProviders:
         with self._lock:
             loaded = list(self._loaded.items())
         for provider_id, provider in loaded:
-            with self._lock:
+            with self._claiming:
                 if not self._is_active(provider_id):
                     self._give_up(provider_id)
                     continue
