@@ -39,6 +39,9 @@ from epochal.state.types import StructType, parse_schema
 
 Update: TypeAlias = Callable[[StateStore, Iterator[Any]], Iterable[Any]]
 
+ASK_TIMEOUT_SECONDS = 120.0
+"""As long as Spark's own executors wait for their driver."""
+
 _POOL_VARIABLE = "EPOCHAL_WORKER_POOL"
 
 
@@ -177,7 +180,7 @@ def _coordinator_of(sc: SparkContext) -> StateCoordinator:
 
 
 def _coordinator_ref(address: RpcAddress) -> StateStoreCoordinatorRef:
-    client = _clients.setdefault(address, RpcClient(address))
+    client = _clients.setdefault(address, RpcClient(address, timeout_seconds=ASK_TIMEOUT_SECONDS))
     return StateStoreCoordinatorRef.through(client)
 
 

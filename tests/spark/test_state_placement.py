@@ -1,0 +1,276 @@
+"""State next to its partition, on two real executors of one core each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark import RDD, SparkConf, SparkContext
+from tests.unit.state.stores import KEY, VALUE, content_at
+
+from epochal.spark.placement import executors, placed, this_executor
+from epochal.spark.state_rdd import StateCoordinator, map_partitions_with_state_store
+from epochal.state.conf import StateStoreConf
+from epochal.state.ids import StateStoreId, StateStoreProviderId
+from epochal.state.metrics import CACHE_HITS, CACHE_MISSES
+from epochal.state.provider import HDFSBackedStateStoreProvider
+from epochal.state.store import StateStore
+
+pytestmark = pytest.mark.timeout(900)  # the cluster's start counts, and others may use the machine
+
+SOURCE = Path(__file__).resolve().parents[2]
+CONF = StateStoreConf(maintenance_interval_ms=200, min_deltas_for_snapshot=3)
+
+
+def start(master: str) -> SparkContext:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    path = os.pathsep.join((str(SOURCE / "src"), str(SOURCE)))
+    conf = (
+        SparkConf()
+        .setMaster(master)
+        .setAppName("state placement")
+        .set("spark.ui.enabled", "false")
+        .set("spark.driver.host", "127.0.0.1")
+        .set("spark.driver.bindAddress", "127.0.0.1")
+        .set("spark.executorEnv.PYTHONPATH", path)
+        .set("spark.locality.wait", "60s")
+    )
+    return SparkContext(conf=conf)
+
+
+@pytest.fixture(scope="module")
+def sc() -> Iterator[SparkContext]:
+    context = start("local-cluster[2,1,1024]")
+    try:
+        wait_for_executors(context)
+        yield context
+    finally:
+        context.stop()
+
+
+@pytest.fixture
+def coordinator(sc: SparkContext) -> Iterator[StateCoordinator]:
+    coordinator = StateCoordinator(sc, CONF)
+    yield coordinator
+    coordinator.stop()
+
+
+def wait_for_executors(sc: SparkContext) -> None:
+    while len(executors(sc)) < 2:
+        sc.parallelize(range(2), 2).count()
+
+
+def count_words(store: StateStore, words: Iterator[str]) -> Iterable[tuple[str, int]]:
+    """Add 1 per word; give the new counts, as Spark's own suite does."""
+    touched: dict[str, int] = {}
+    for word in words:
+        found = store.get((word, 0))
+        store.put((word, 0), (1 if found is None else found[0] + 1,))
+        touched[word] = 1
+    counts = [(word, store.get((word, 0))) for word in touched]
+    store.commit()
+    return [(word, found[0]) for word, found in counts if found is not None]
+
+
+def say_where(store: StateStore, words: Iterator[str]) -> Iterable[tuple[int, str, int, int, int]]:
+    """Count, and tell the partition, executor, worker, cache hits and misses."""
+    count_words(store, words)
+    custom = store.metrics.custom
+    executor = this_executor()
+    yield (
+        store.id.partition_id,
+        executor.executor_id,
+        os.getpid(),
+        custom[CACHE_HITS],
+        custom[CACHE_MISSES],
+    )
+
+
+class Query:
+    """One run of a query with word counts in `partitions` partitions."""
+
+    def __init__(
+        self, where: Path, coordinator: StateCoordinator, conf: StateStoreConf = CONF
+    ) -> None:
+        self.where, self.coordinator, self.conf = where, coordinator, conf
+        self.run_id = str(uuid4())
+
+    def run(self, rdd: RDD[Any], version: int, fn: Any = count_words) -> list[Any]:
+        results: list[Any] = map_partitions_with_state_store(
+            rdd,
+            fn,
+            checkpoint=str(self.where),
+            version=version,
+            query_run_id=self.run_id,
+            key_schema=KEY,
+            value_schema=VALUE,
+            conf=self.conf,
+            coordinator=self.coordinator,
+        ).collect()
+        return results
+
+    def provider_id(self, partition: int) -> StateStoreProviderId:
+        return StateStoreProviderId(StateStoreId(f"{self.where}/state", 0, partition), self.run_id)
+
+    def content(self, version: int, partitions: int) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for partition in range(partitions):
+            store_id = self.provider_id(partition).store_id
+            states = HDFSBackedStateStoreProvider(store_id, KEY, VALUE)
+            found |= {key[0]: value for key, value in content_at(states, version).items()}
+        return found
+
+
+def test_versions_do_not_change_when_later_ones_are_made(
+    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, coordinator)
+    first = sc.parallelize(["a", "b", "a"], 1)
+    assert sorted(query.run(first, 0)) == [("a", 2), ("b", 1)]
+    assert sorted(query.run(sc.parallelize(["a", "c"], 1), 1)) == [("a", 3), ("c", 1)]
+    assert query.content(2, 1) == {"a": 3, "b": 1, "c": 1}
+    assert sorted(query.run(first, 0)) == [("a", 2), ("b", 1)]
+    assert query.content(1, 1) == {"a": 2, "b": 1}
+
+
+def test_partitions_return_to_the_executor_and_the_cache_that_hold_their_state(
+    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, coordinator)
+    words = sc.parallelize([f"w{n}" for n in range(40)], 4)
+    runs = [sorted(query.run(words, version, say_where)) for version in range(5)]
+    places = [[row[:3] for row in run] for run in runs]
+    assert {row[1] for row in runs[0]} == {"0", "1"}
+    assert all(place == places[0] for place in places)
+    assert [row[3:] for row in runs[4]] == [(4, 0)] * 4
+    for partition, executor, *_ in runs[0]:
+        location = coordinator.ref.get_location(query.provider_id(partition))
+        assert location is not None
+        assert location.endswith(f"_{executor}")
+    assert query.content(5, 4) == {f"w{n}": 5 for n in range(40)}
+
+
+def test_the_preference_follows_whoever_reported_last(
+    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, coordinator)
+    words = sc.parallelize(["a"], 1)
+    ((_, first, *_),) = query.run(words, 0, say_where)
+    (other,) = [each for each in executors(sc) if each.executor_id != first]
+    coordinator.ref.report_active_instance(
+        query.provider_id(0), other.host, other.executor_id, "elsewhere", ()
+    )
+    ((_, second, _, hits, misses),) = query.run(words, 1, say_where)
+    assert second == other.executor_id
+    assert (hits, misses) == (0, 1)
+    # The first executor still has a provider in memory, with a cache from before: asked again,
+    # it must read what the other one has written.
+    (mine,) = [each for each in executors(sc) if each.executor_id == first]
+    coordinator.ref.report_active_instance(
+        query.provider_id(0), mine.host, mine.executor_id, "elsewhere", ()
+    )
+    assert query.run(words, 2, count_words) == [("a", 3)]
+    assert query.content(3, 1) == {"a": 3}
+
+
+def test_a_store_that_another_executor_took_is_unloaded(
+    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, coordinator)
+    words = sc.parallelize(["a"], 1)
+    ((_, first, worker, *_),) = query.run(words, 0, say_where)
+    (mine,) = [each for each in executors(sc) if each.executor_id == first]
+    (other,) = [each for each in executors(sc) if each.executor_id != first]
+    place = f"executor_{mine.host}_{mine.executor_id}"
+    provider_id = query.provider_id(0)
+
+    def is_loaded(_: Any) -> Iterator[tuple[int, bool]]:
+        from epochal.spark import state_rdd
+
+        yield (
+            os.getpid(),
+            any(loaded.is_loaded(provider_id) for loaded in state_rdd._loaded.values()),
+        )
+
+    def ask_worker() -> bool:
+        from epochal.spark.state_rdd import _worker_pool
+
+        asked = placed(sc, [b""], [[place]]).mapPartitions(is_loaded)
+        with _worker_pool(sc, "state"):
+            ((pid, found),) = asked.collect()
+        return bool(found) and pid == worker
+
+    assert ask_worker() is True
+    coordinator.ref.report_active_instance(provider_id, other.host, other.executor_id, "", ())
+    while ask_worker():  # until maintenance has come around
+        pass
+    assert query.run(words, 1, count_words) == [("a", 2)]
+
+
+def test_a_function_that_does_not_commit_leaves_nothing(
+    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
+) -> None:
+    def forgetful(store: StateStore, words: Iterator[str]) -> Iterable[int]:
+        for word in words:
+            store.put((word, 0), (1,))
+        return [len(store)]
+
+    query = Query(tmp_path, coordinator)
+    assert query.run(sc.parallelize(["a", "b"], 1), 0, forgetful) == [2]
+    assert list((tmp_path / "state" / "0" / "0").iterdir()) == []
+
+
+def test_unloading_on_commit_gives_the_same_results(
+    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
+) -> None:
+    conf = StateStoreConf(unload_on_commit=True)
+    query = Query(tmp_path, coordinator, conf)
+    words = sc.parallelize(["a", "b"], 2)
+    for version in range(3):
+        rows = sorted(query.run(words, version, say_where))
+        assert [row[3:] for row in rows] == [(0, 1 if version else 0)] * 2
+    assert query.content(3, 2) == {"a": 3, "b": 3}
+
+
+def test_commits_are_reported_and_validated(
+    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, coordinator)
+    coordinator.ref.start_commit_tracking(query.run_id, 0, {0: {"default": 2}})
+    query.run(sc.parallelize(["a", "b"], 2), 0)
+    coordinator.ref.validate_commits(query.run_id, 0)
+
+
+def test_shuffled_and_text_data_meet_their_state_too(
+    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, coordinator)
+    pairs = sc.parallelize([("a", 1), ("b", 1), ("a", 1), ("c", 1)], 2).partitionBy(3)
+    assert sorted(query.run(pairs.keys(), 0)) == [("a", 2), ("b", 1), ("c", 1)]
+    (tmp_path / "words.txt").write_text("a\nb\na\n")
+    text = sc.textFile(str(tmp_path / "words.txt"), 1).coalesce(1)
+    assert sorted(Query(tmp_path / "text", coordinator).run(text, 0)) == [("a", 2), ("b", 1)]
+
+
+def test_a_new_context_continues_from_the_files(tmp_path: Path, sc: SparkContext) -> None:
+    """Runs last in this module: a second context needs the first one stopped."""
+    first = StateCoordinator(sc, CONF)
+    query = Query(tmp_path, first)
+    words = sc.parallelize(["a"], 1)
+    for version in range(20):
+        query.run(words, version)
+    first.stop()
+    sc.stop()
+    context = start("local[1]")
+    try:
+        second = StateCoordinator(context, CONF)
+        again = Query(tmp_path, second)
+        assert again.run(context.parallelize(["a", "b"], 1), 20) == [("a", 21), ("b", 1)]
+        second.stop()
+    finally:
+        context.stop()
