@@ -80,7 +80,7 @@ CASES = (
         files=VIEWS + CLICKS,
         conf={**CHANGELOG, **UNIQUE_IDS},
         reads=BY_STORE + BY_SIDE,
-        since="4.0",
+        since="4.1",  # 4.0's reader does not find the files of such a join
     ),
     Case(
         name="join_v3",

@@ -71,9 +71,14 @@ def test_every_state_file_is_known_by_its_name(place: Unpacked) -> None:
 
 
 def test_file_logs_written_anew_batch_by_batch_are_the_same_files(place: Unpacked) -> None:
-    """Names, intervals and contents of compactions included."""
+    """Names, intervals and contents of compactions included.
+
+    A log whose beginning is cleaned up cannot be written anew from its beginning.
+    """
     for directory in sorted(place.checkpoint.glob("sources/*")):
         log = FileSourceLog(str(directory), read_only=True)
+        if min(log.batch_ids(), default=0) > 0:
+            continue
         again = FileSourceLog(MemoryFiles(), compact_interval=log.compact_interval, deletion=False)
         for batch_id, own in log.get_range():
             again.add(batch_id, own)
@@ -81,6 +86,8 @@ def test_file_logs_written_anew_batch_by_batch_are_the_same_files(place: Unpacke
     sink = place.output / "_spark_metadata"
     if sink.is_dir():
         written = FileSinkLog(str(sink), read_only=True)
+        if min(written.batch_ids(), default=0) > 0:
+            return
         rewritten = FileSinkLog(
             MemoryFiles(), compact_interval=written.compact_interval, deletion=False
         )
