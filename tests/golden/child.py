@@ -116,7 +116,9 @@ def _keep_rows(case: Case, place: Place, *, failing: bool) -> Callable[[DataFram
     return keep
 
 
-def make(spark: SparkSession, case: Case, base: Path, kept: Path) -> dict[str, Any]:
+def make(
+    spark: SparkSession, case: Case, base: Path, kept: Path, *, readable: bool
+) -> dict[str, Any]:
     """Run a case to its end; leave at `kept` what it looked like before the last step."""
     place = Place(base)
     shutil.rmtree(base, ignore_errors=True)
@@ -148,7 +150,7 @@ def make(spark: SparkSession, case: Case, base: Path, kept: Path) -> dict[str, A
         "output": account.output(session, case, place),
     }
     shutil.copytree(base, kept)
-    if spark.version >= "4":
+    if readable:
         facts.update(describe(session, case, place))
     take_rest(place)
     last = run(session, case, place)
@@ -205,9 +207,10 @@ def answer(spark: SparkSession, request: dict[str, Any], job: dict[str, Any]) ->
     base = Path(job["base"])
     match request["action"]:
         case "make":
-            facts = make(spark, case, base, Path(job["kept"]))
-            if spark.version >= "4":
-                pack(Path(job["kept"]), facts, Path(job["archive"]))
+            kept, readable = Path(job["kept"]), job["reader"] == spark.version
+            facts = make(spark, case, base, kept, readable=readable)
+            if readable:
+                pack(kept, facts, Path(job["archive"]))
             return facts
         case "describe":
             return describe(session_for(spark, case), case, Place(base))
