@@ -140,4 +140,7 @@ def _pick(buffer: Bytes, columns: Sequence[Spans], bases: Sequence[int]) -> AnyB
         2 * count + 1,
         [None, arrow_buffer(offsets), arrow_buffer(buffer)],
     )
-    return cast(AnyBinaryArray, everything.take(np.arange(1, 2 * count, 2, dtype=offsets.dtype)))
+    # Indices from a buffer: given a numpy array, Arrow imports pandas to see whether it is one.
+    odd = arrow_buffer(np.arange(1, 2 * count, 2, dtype=offsets.dtype))
+    indices = pa.Array.from_buffers(pa.int32() if narrow else pa.int64(), count, [None, odd])
+    return cast(AnyBinaryArray, everything.take(cast(Any, indices)))

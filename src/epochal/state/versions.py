@@ -164,6 +164,8 @@ class Draft:
         parent = self.parent
         if not self.changes:
             return parent
+        if not parent.base.rows and not parent.overlay.rows:
+            return FrozenVersion.of({k: v for k, v in self.changes.items() if v is not None})
         base = parent.base.rows
         overlay = {**parent.overlay.rows, **self.changes}
         size, row_bytes = parent.size, parent.row_bytes
