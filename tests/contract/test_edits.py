@@ -48,7 +48,9 @@ def test_a_checkpoint_is_copied_there_edited_undone_and_copied_back(
     assert content(LocalFiles(tmp_path / "back")) == whole
 
 
-@pytest.mark.parametrize("operations", [3, 6, 9, 15])
+@pytest.mark.parametrize(
+    "operations", [6, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 9, 15))]
+)
 def test_an_interrupted_rewind_is_finished_and_undone(
     shared_files: Files, operations: int, tmp_path: Path
 ) -> None:
