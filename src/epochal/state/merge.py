@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.state.format import Records
-from epochal.state.spans import Flags, Ints, Spans
+from epochal.state.spans import Flags, Ints, Spans, numpy_view
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,9 +68,9 @@ def merge_records(base: SourcedRecords | None, deltas: Sequence[SourcedRecords])
     bottom = [] if base is None else [base.puts]  # a snapshot has each key once
     if not changing:
         return [rows for rows in bottom if len(rows)]
-    keys: Any = pa.chunked_array([delta.records.keys.to_arrow() for delta in changing])
+    keys: Any = pa.chunked_array([_wide(delta.records.keys) for delta in changing])
     coded = keys.dictionary_encode().unify_dictionaries()
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in coded.chunks])
+    codes = np.concatenate([_numbers(chunk.indices) for chunk in coded.chunks])
     last = np.full(len(coded.chunk(0).dictionary), -1, np.int64)
     last[codes] = np.arange(len(codes))  # where a code repeats, the last assignment stays
     wins = np.zeros(len(codes), np.bool_)
@@ -86,6 +87,20 @@ def merge_records(base: SourcedRecords | None, deltas: Sequence[SourcedRecords])
 def _found_in(keys: Spans, others: Any) -> Flags:
     if len(keys) == 0:
         return np.zeros(0, np.bool_)
-    found: Any = pc.is_in(keys.to_arrow(), value_set=others)
-    flags: Flags = found.to_numpy(zero_copy_only=False)
+    found: Any = pc.is_in(_wide(keys), value_set=others)
+    bits = np.unpackbits(numpy_view(found.buffers()[1], np.dtype(np.uint8)), bitorder="little")
+    flags: Flags = bits[found.offset : found.offset + len(found)].view(np.bool_)
     return flags
+
+
+def _wide(keys: Spans) -> Any:
+    """Keys with wide offsets, so that those of large and of small files can be compared."""
+    array: Any = keys.to_arrow()
+    return array if array.type == pa.large_binary() else array.cast(pa.large_binary())
+
+
+def _numbers(indices: Any) -> npt.NDArray[np.int32]:
+    """The indices of an encoded column. Arrow's own `to_numpy` would import pandas, which takes
+    longer than reading a million keys."""
+    view = numpy_view(indices.buffers()[1], np.dtype(np.int32))
+    return view[indices.offset : indices.offset + len(indices)]

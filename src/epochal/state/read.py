@@ -29,7 +29,7 @@ from epochal.state.columns import decode_rows
 from epochal.state.content import load_rows
 from epochal.state.merge import Rows
 from epochal.state.rocksdb_keys import decode_keys, rows_of
-from epochal.state.spans import spans_of
+from epochal.state.spans import arrow_buffer, spans_of
 from epochal.state.target import (
     JOIN_OPERATOR,
     Provider,
@@ -211,7 +211,9 @@ class StoreReader:
         columns = self.keys(rows)
         if kind != "TimerState":
             columns = [*columns, self.values(rows)]
-        numbers = pa.array(np.full(len(rows), partition, np.int32))
+        # From a buffer: given anything else, Arrow imports pandas to see whether it is one.
+        same = arrow_buffer(np.full(len(rows), partition, np.int32))
+        numbers = pa.Array.from_buffers(pa.int32(), len(rows), [None, same])
         return pa.RecordBatch.from_arrays(
             [*columns, numbers], names=[name for name, _ in self.fields]
         )

@@ -18,7 +18,7 @@ from epochal.state.content import load_rows
 from epochal.state.json_form import json_rows
 from epochal.state.merge import Rows
 from epochal.state.read import StateReader, StoreReader, choose_partitions, in_parallel
-from epochal.state.spans import Ints, as_spans
+from epochal.state.spans import Ints, Spans, as_spans
 from epochal.state.target import StoreTarget
 
 
@@ -58,10 +58,15 @@ def load_stored(reader: StateReader, partition: int | None = None) -> StoredRows
     loaded = in_parallel(lambda number: load_rows(reader.target, number), chosen)
     parts = [(number, rows) for number, each in zip(chosen, loaded, strict=True) for rows in each]
     empty: Any = pa.array([], pa.large_binary())
-    keys = pa.concat_arrays([rows.keys.to_arrow() for _, rows in parts] or [empty])
-    values = pa.concat_arrays([rows.values.to_arrow() for _, rows in parts] or [empty])
+    keys = pa.concat_arrays([_wide(rows.keys) for _, rows in parts] or [empty])
+    values = pa.concat_arrays([_wide(rows.values) for _, rows in parts] or [empty])
     numbers = [np.full(len(rows), number, np.int64) for number, rows in parts]
     return StoredRows(reader, keys, values, np.concatenate(numbers or [np.empty(0, np.int64)]))
+
+
+def _wide(spans: Spans) -> Any:
+    array: Any = spans.to_arrow()
+    return array.cast(pa.large_binary())
 
 
 def same_form(one: StoreTarget, other: StoreTarget) -> bool:

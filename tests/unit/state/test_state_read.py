@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +185,15 @@ def test_other_libraries_read_the_table_without_a_copy(sample: Sample) -> None:
     series: Any = polars.from_arrow(counts)
     assert series.to_arrow().buffers()[1].address == counts.buffers()[1].address
     assert counts.to_pandas(zero_copy_only=True).tolist() == counts.to_pylist()
+
+
+def test_reading_does_not_import_pandas(sample: Sample) -> None:
+    # Arrow imports it, where it is installed, for innocent calls; that takes longer than the read.
+    code = (
+        "import sys; from epochal.state.read import read_state; "
+        "read_state(sys.argv[1]); print('pandas' in sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, sample.path], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "False\n"
