@@ -22,9 +22,9 @@ from benchmarks.harness import (
     percentile,
     time_process,
 )
-from epochal.checkpoint.entries import CommitEntry
 
 from epochal.checkpoint import CommitLog
+from epochal.checkpoint.entries import CommitEntry
 
 BATCHES, PARTITIONS = 100, 200
 ROUNDS, SPARK_ROUNDS, ADDS = 7, 3, 400
