@@ -98,6 +98,6 @@ CASES = (
         files=VIEWS + CLICKS,
         conf={**ROCKSDB, FORMAT: "4"},
         reads=BY_TIME + BY_SIDE,
-        since="4.2",
+        since="4.3",  # 4.2 knows the format and refuses it as unfinished
     ),
 )
