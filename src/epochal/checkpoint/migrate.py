@@ -15,10 +15,9 @@ from dataclasses import replace
 from epochal.checkpoint.edits import Change, Elsewhere, Plan, Tree, is_crc, is_temporary
 from epochal.checkpoint.entries import OFFSET_FORMAT, OffsetEntry
 from epochal.checkpoint.layout import OFFSETS, SOURCES, source_log_path
+from epochal.checkpoint.pinned import SOURCE_EVOLUTION
 from epochal.checkpoint.survey import Survey
 from epochal.errors import EditError, OptionError
-
-SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 _NAME = re.compile(r"[A-Za-z0-9_]+")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from epochal.checkpoint.entries import OffsetEntry
 from epochal.checkpoint.filelog import (
     FileEntry,
     SinkFileStatus,
@@ -23,6 +24,7 @@ from epochal.checkpoint.findings import Finding, Severity, finding
 from epochal.checkpoint.jackson import parse_json
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SOURCES, crc_target, is_temp_file
 from epochal.checkpoint.picture import Directory, LogPicture, Picture
+from epochal.checkpoint.pinned import SOURCE_EVOLUTION
 from epochal.checkpoint.runs import listed, missing_runs
 from epochal.checkpoint.sources_picture import FILE, SourcePicture
 from epochal.errors import MalformedFileError
@@ -134,7 +136,7 @@ def source_rules(picture: Picture, sources: Mapping[str, SourcePicture]) -> Iter
             yield from _entry_rules(source.log)
     newest = picture.offsets.latest
     entry = None if newest is None else picture.offsets.entries.get(newest)
-    if entry is None:
+    if entry is None or _are_named_elsewhere(entry):
         return
     for name, offset in entry.by_source.items():
         promised = _log_offset(offset)
@@ -149,6 +151,12 @@ def source_rules(picture: Picture, sources: Mapping[str, SourcePicture]) -> Iter
                 f"offsets/{newest} reaches its entry {promised}, the log "
                 + ("has none" if latest is None else f"ends at {latest}"),
             )
+
+
+def _are_named_elsewhere(entry: OffsetEntry) -> bool:
+    """Spark 4.2 names the sources' directories but may still log their offsets by position."""
+    by_position = not isinstance(entry.offsets, dict)
+    return by_position and entry.conf.get(SOURCE_EVOLUTION) == "true"
 
 
 def _entry_rules(log: LogPicture[tuple[FileEntry, ...]]) -> Iterator[Finding]:
