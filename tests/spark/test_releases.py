@@ -19,7 +19,13 @@ def assert_undisturbed(goldens: list[Golden], directory: Path) -> None:
         assert query.output == place.facts["undisturbed"]["output"]
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    "release",
+    [
+        pytest.param(release, marks=() if release == RELEASES[-1] else pytest.mark.long)
+        for release in RELEASES
+    ],
+)
 def test_a_query_moved_to_another_directory_ends_as_the_undisturbed_one(
     release: str, tmp_path: Path
 ) -> None:
