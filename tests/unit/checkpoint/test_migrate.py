@@ -7,7 +7,8 @@ from tests.unit.checkpoint.samples import CONF, checkpoint, content, source_batc
 
 from epochal.checkpoint.entries import OFFSET_FORMAT
 from epochal.checkpoint.journal import Journal
-from epochal.checkpoint.migrate import SOURCE_EVOLUTION, plan_migrate
+from epochal.checkpoint.migrate import plan_migrate
+from epochal.checkpoint.pinned import SOURCE_EVOLUTION
 from epochal.checkpoint.survey import survey
 from epochal.errors import EditError, OptionError
 from epochal.testing.files import MemoryFiles
