@@ -274,7 +274,7 @@ SHAPES = {
     "join_inner": "3.5",
     "join_rocksdb": "3.5",
     "join_v3": "4.1",
-    "join_v4": "4.2",
+    "join_v4": "4.3",
     "rocksdb_zip": "3.5",
     "rocksdb_session": "3.5",
     "rocksdb_v2": "4.0",
