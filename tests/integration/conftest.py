@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from tests.jvm import end_jvm
 
 from epochal.testing.kafka import Kafka, connector_jars, running_kafka
 
@@ -19,7 +19,7 @@ def broker() -> Iterator[Kafka]:
 
 @pytest.fixture(scope="session")
 def kafka_spark() -> Iterator[SparkSession]:
-    _end_jvm()
+    end_jvm()
     jars = ",".join(str(jar) for jar in connector_jars())
     session = (
         SparkSession.builder.master("local[2]")
@@ -31,12 +31,3 @@ def kafka_spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
-
-
-def _end_jvm() -> None:
-    """PySpark keeps one JVM per process, and jars reach it only when it starts."""
-    if SparkContext._gateway is not None:
-        SparkContext._gateway.shutdown()
-        SparkContext._gateway.proc.stdin.close()
-        SparkContext._gateway.proc.wait(60)
-        SparkContext._gateway = SparkContext._jvm = None

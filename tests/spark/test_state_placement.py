@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from pyspark import RDD, SparkConf, SparkContext
+from tests.jvm import end_jvm
 from tests.unit.state.stores import KEY, VALUE, content_at
 
 from epochal.spark.placement import executors, placed, this_executor
@@ -28,6 +29,7 @@ CONF = StateStoreConf(maintenance_interval_ms=200, min_deltas_for_snapshot=3)
 
 
 def start(master: str) -> SparkContext:
+    end_jvm()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     path = os.pathsep.join((str(SOURCE / "src"), str(SOURCE)))
     conf = (
