@@ -19,6 +19,8 @@ import pyarrow as pa
 from epochal.state.types import StructType
 
 Row: TypeAlias = tuple[Any, ...]
+"""Keys and values of stores, in the form of `epochal.state.rows`: a timestamp is an int of
+microseconds, a struct a tuple, an array a list, a map a list of pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +126,9 @@ class StatefulSpec(Protocol):
     @property
     def stores(self) -> tuple[StoreSchema, ...]: ...
 
-    def open(self, partitions: Sequence[int]) -> StatefulOperator: ...
+    @property
+    def output_schema(self) -> pa.Schema: ...
+
+    def open(self, partitions: Sequence[int], state_partitions: int) -> StatefulOperator:
+        """Hold these of all the state partitions there are."""
+        ...
