@@ -1,0 +1,220 @@
+"""Spark's string options become frozen dataclasses: one class per thing that is configured.
+
+A field's name is the option's: `max_file_age` is `maxFileAge`, in any case. Its type says how the
+text is read, its default whether it may be left out. What a reader would get wrong: nothing is
+guessed. A name that no field has is an error, and so is a duration without a unit.
+
+A field may say more in its metadata: `also`, other names of the same option; `prefix`, that it is
+a mapping of every option that begins so, such as `kafka.`, with the prefix taken off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from epochal.errors import OptionError
+
+T = TypeVar("T")
+
+UNITS_MS = {
+    "us": 0.001,
+    "microsecond": 0.001,
+    "ms": 1,
+    "millisecond": 1,
+    "s": 1000,
+    "sec": 1000,
+    "second": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "minute": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptionInfo:
+    """One option of a class, as people write it."""
+
+    name: str
+    also: tuple[str, ...]
+    required: bool
+    default: str
+    prefix: bool
+
+
+def read_options(cls: type[T], given: Mapping[str, str], *, of: str) -> T:
+    """Make a `cls` of the options that a user gave; `of` names in errors what they are for."""
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    names = {name.lower(): field.name for field in fields.values() for name in _names(field)}
+    prefixes = {
+        field.metadata["prefix"].lower(): field.name
+        for field in fields.values()
+        if "prefix" in field.metadata
+    }
+    values: dict[str, Any] = {name: {} for name in prefixes.values()}
+    chosen: dict[str, str] = {}
+    for key, text in given.items():
+        name = names.get(key.lower())
+        if name is not None:
+            if name in chosen:
+                raise OptionError(
+                    f"{of}: options {chosen[name]} and {key} are one and the same: give one of "
+                    f"them."
+                )
+            chosen[name] = key
+            values[name] = _parsed(hints[name], text, f"{of}: {option_name(name)}")
+            continue
+        prefix = next((p for p in prefixes if key.lower().startswith(p)), None)
+        if prefix is None:
+            raise OptionError(_unknown(of, key, cls))
+        values[prefixes[prefix]][key[len(prefix) :]] = str(text)
+    missing = [option.name for option, field in _described(cls) if option.required]
+    missing = [name for name in missing if _field_of(cls, name) not in values]
+    if missing:
+        raise OptionError(f"{of}: option {missing[0]} must be given.")
+    return cls(**values)
+
+
+def options_of(cls: type[Any]) -> list[OptionInfo]:
+    """The options a class reads, in its order."""
+    return [option for option, _ in _described(cls)]
+
+
+def option_name(field: str) -> str:
+    """`max_file_age` as `maxFileAge`."""
+    head, *rest = field.split("_")
+    return head + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def parse_duration(text: str, what: str) -> timedelta:
+    """`100 milliseconds`, `7d`, `1 minute 30 seconds`; `what` names it in errors."""
+    position, total_ms = 0, 0.0
+    while position < len(text) and (found := _AMOUNT.match(text, position)):
+        unit = found[2].lower()
+        scale = UNITS_MS.get(unit) or UNITS_MS.get(unit.removesuffix("s"))
+        if scale is None:
+            break
+        total_ms += float(found[1]) * scale
+        position = found.end()
+    if position == 0 or position < len(text):
+        raise OptionError(
+            f"{what} must be a duration with its unit, such as '100 milliseconds' or '7d', not "
+            f"{text!r}."
+        )
+    return timedelta(milliseconds=total_ms)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """` Did you mean X?` for the nearest known word, else the list of them."""
+    known = sorted(known)
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    if near:
+        return f" Did you mean {by_lower[near[0]]}?"
+    return f" Known: {', '.join(known)}." if known else ""
+
+
+def _described(cls: type[Any]) -> list[tuple[OptionInfo, dataclasses.Field[Any]]]:
+    found = []
+    for field in dataclasses.fields(cls):
+        prefix = field.metadata.get("prefix")
+        required = (
+            prefix is None
+            and field.default is dataclasses.MISSING
+            and field.default_factory is dataclasses.MISSING
+        )
+        name = prefix if prefix is not None else option_name(field.name)
+        also = tuple(field.metadata.get("also", ()))
+        default = "" if required or prefix is not None else _shown(field.default)
+        found.append((OptionInfo(name, also, required, default, prefix is not None), field))
+    return found
+
+
+def _field_of(cls: type[Any], name: str) -> str:
+    return next(field.name for option, field in _described(cls) if option.name == name)
+
+
+def _names(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    if "prefix" in field.metadata:
+        return ()
+    return (option_name(field.name), *field.metadata.get("also", ()))
+
+
+def _unknown(of: str, key: str, cls: type[Any]) -> str:
+    known = [name for option in options_of(cls) for name in (option.name, *option.also)]
+    return f"{of} has no option {key!r}: it would have no effect.{suggestion(key, known)}"
+
+
+def _parsed(hint: Any, text: Any, what: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = (arm for arm in typing.get_args(hint) if arm is not type(None))
+        return _parsed(inner, text, what)
+    text = _as_text(text, what)
+    if origin is tuple:
+        inner = typing.get_args(hint)[0]
+        return tuple(_parsed(inner, part.strip(), what) for part in text.split(",") if part.strip())
+    if hint is str:
+        return text
+    if hint is timedelta:
+        return parse_duration(text, what)
+    if hint is bool:
+        if text.strip().lower() not in ("true", "false"):
+            raise OptionError(f"{what} must be true or false, not {text!r}.")
+        return text.strip().lower() == "true"
+    if hint in (int, float):
+        try:
+            return hint(text.strip())
+        except ValueError:
+            kind = "a whole number" if hint is int else "a number"
+            raise OptionError(f"{what} must be {kind}, not {text!r}.") from None
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        for member in hint:
+            if str(member.value).lower() == text.strip().lower():
+                return member
+        known = ", ".join(str(member.value) for member in hint)
+        raise OptionError(f"{what} must be one of {known}, not {text!r}.")
+    raise AssertionError(f"{what}: no reader for options of type {hint}")
+
+
+def _as_text(value: Any, what: str) -> str:
+    match value:
+        case str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return str(value)
+        case enum.Enum():
+            return str(value.value)
+        case list() | tuple():
+            return ",".join(map(str, value))
+        case timedelta():
+            return f"{value / timedelta(milliseconds=1)} ms"
+    raise OptionError(f"{what} must be text, a number or true or false, not {value!r}.")
+
+
+def _shown(default: Any) -> str:
+    match default:
+        case None | dataclasses._MISSING_TYPE():
+            return ""
+        case tuple():
+            return ",".join(map(str, default))
+        case timedelta():
+            return f"{default // timedelta(milliseconds=1)} ms"
+        case _:
+            return _as_text(default, "")
