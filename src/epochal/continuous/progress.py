@@ -1,0 +1,247 @@
+"""Sums committed epochs up into progress reports with Spark's JSON keys. Pure.
+
+Epochs are a tenth of a second long, so a report covers all that were committed since the last one.
+What Spark says of a batch is said of that span: `batchId` is its newest epoch, offsets run from
+where its first epoch began to where its last one ended, and rates are over the span.
+
+What a reader would get wrong: `processedRowsPerSecond` counts the time in which epochs were being
+read, `inputRowsPerSecond` the time since the report before; only a query that idles shows them
+apart. `epochLatencyMs` is what Spark has no word for: from the cut of an epoch to its commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedEpoch:
+    """What is known of an epoch once it is history."""
+
+    epoch: int
+    started_ms: int
+    cut_ms: int
+    committed_ms: int
+    rows_in: tuple[int, ...]
+    """Per source."""
+    rows_out: int
+    offsets: tuple[str, ...]
+    """Per source, where the epoch ended, in Spark's form."""
+    state: tuple[tuple[int, int, int, int], ...] = ()
+    """(operator, rows in total, rows updated, rows removed), over all tasks."""
+    watermark_ms: int | None = None
+    """None if the query has no watermark."""
+    highest_ms: int | None = None
+    """Highest event time seen; None if none was."""
+    wal_ms: int = 0
+    sink_ms: int = 0
+    publish_ms: int = 0
+    commit_ms: int = 0
+    """How long the decision, the sink, the state's publication and the commit log took."""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether anything happened in it."""
+        return bool(
+            sum(self.rows_in) or self.rows_out or any(up or gone for _, _, up, gone in self.state)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorNote:
+    """What a report says of a stateful operator and no epoch tells."""
+
+    operator_id: int
+    name: str
+    partitions: int
+    stores: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryNote:
+    """What every report of a query says."""
+
+    query_id: str
+    run_id: str
+    name: str | None
+    sources: tuple[str, ...]
+    sink: str
+    operators: tuple[OperatorNote, ...] = ()
+
+
+class ProgressMaker:
+    """Collects epochs between two reports."""
+
+    def __init__(self, note: QueryNote, start_offsets: Sequence[str | None], now_ms: int) -> None:
+        self._note = note
+        self._start: list[str | None] = list(start_offsets)
+        self._epochs: list[CommittedEpoch] = []
+        self._reported_ms = now_ms
+        self._quiet_since_ms = now_ms
+
+    def add(self, epoch: CommittedEpoch) -> None:
+        """Take in a committed epoch."""
+        self._epochs.append(epoch)
+
+    def is_due(self, now_ms: int, interval_ms: int) -> bool:
+        """Whether there is something to report, and the last report is old enough."""
+        return now_ms - self._reported_ms >= interval_ms and self._has_data()
+
+    def is_idle(self, now_ms: int, interval_ms: int) -> bool:
+        """Whether nothing has happened for so long that it is to be said; then starts anew."""
+        if self._has_data() or now_ms - self._quiet_since_ms < interval_ms:
+            return False
+        self._quiet_since_ms = now_ms
+        if self._epochs:
+            self._start = list(self._epochs[-1].offsets)
+            self._epochs.clear()
+        return True
+
+    def make(
+        self,
+        now_ms: int,
+        latest: Sequence[str | None] = (),
+        behind: Sequence[int | None] = (),
+    ) -> dict[str, Any] | None:
+        """The report on all epochs since the last one; None if nothing happened in them."""
+        if not self._has_data():
+            return None
+        epochs, self._epochs = self._epochs, []
+        began_ms, self._reported_ms = self._reported_ms, now_ms
+        self._quiet_since_ms = now_ms
+        first, last = epochs[0], epochs[-1]
+        span = _Span(
+            rows_in=tuple(map(sum, zip(*(each.rows_in for each in epochs), strict=True))),
+            elapsed_ms=max(1, now_ms - began_ms),
+            busy_ms=max(1, sum(max(0, each.cut_ms - each.started_ms) for each in epochs)),
+        )
+        ends: list[str | None] = list(last.offsets)
+        sources = [
+            self._source(number, span, ends[number], latest, behind)
+            for number in range(len(self._note.sources))
+        ]
+        self._start = ends
+        rows = sum(span.rows_in)
+        return {
+            "id": self._note.query_id,
+            "runId": self._note.run_id,
+            "name": self._note.name,
+            "timestamp": iso(first.started_ms),
+            "batchId": last.epoch,
+            "batchDuration": max(0, last.committed_ms - first.started_ms),
+            "numInputRows": rows,
+            "inputRowsPerSecond": rows * 1000 / span.elapsed_ms,
+            "processedRowsPerSecond": rows * 1000 / span.busy_ms,
+            "durationMs": _durations(epochs),
+            "eventTime": _event_time(last),
+            "stateOperators": [self._operator(each, epochs) for each in self._note.operators],
+            "sources": sources,
+            "sink": {
+                "description": self._note.sink,
+                "numOutputRows": sum(each.rows_out for each in epochs),
+            },
+            "epochs": {"first": first.epoch, "last": last.epoch, "count": len(epochs)},
+            "epochLatencyMs": latency([each.committed_ms - each.cut_ms for each in epochs]),
+        }
+
+    def _has_data(self) -> bool:
+        return any(each.has_data for each in self._epochs)
+
+    def _source(
+        self,
+        number: int,
+        span: _Span,
+        end: str | None,
+        latest: Sequence[str | None],
+        behind: Sequence[int | None],
+    ) -> dict[str, Any]:
+        rows = span.rows_in[number] if number < len(span.rows_in) else 0
+        newest = latest[number] if number < len(latest) else None
+        lag = behind[number] if number < len(behind) else None
+        return {
+            "description": self._note.sources[number],
+            "startOffset": _parsed(self._start[number]),
+            "endOffset": _parsed(end),
+            "latestOffset": _parsed(newest if newest is not None else end),
+            "numInputRows": rows,
+            "inputRowsPerSecond": rows * 1000 / span.elapsed_ms,
+            "processedRowsPerSecond": rows * 1000 / span.busy_ms,
+            "metrics": {} if lag is None else {"behindLatest": str(lag)},
+        }
+
+    def _operator(self, note: OperatorNote, epochs: Sequence[CommittedEpoch]) -> dict[str, Any]:
+        found = [each for epoch in epochs for each in epoch.state if each[0] == note.operator_id]
+        return {
+            "operatorName": note.name,
+            "numRowsTotal": found[-1][1] if found else 0,
+            "numRowsUpdated": sum(each[2] for each in found),
+            "allUpdatesTimeMs": 0,
+            "numRowsRemoved": sum(each[3] for each in found),
+            "allRemovalsTimeMs": 0,
+            "commitTimeMs": _mean([each.publish_ms for each in epochs]),
+            "memoryUsedBytes": 0,
+            "numRowsDroppedByWatermark": 0,
+            "numShufflePartitions": note.partitions,
+            "numStateStoreInstances": note.partitions * note.stores,
+            "customMetrics": {},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    rows_in: tuple[int, ...]
+    elapsed_ms: int
+    busy_ms: int
+
+
+def iso(moment_ms: int) -> str:
+    """A time as Spark's progress has it."""
+    moment = datetime.fromtimestamp(moment_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def latency(times_ms: Sequence[int]) -> dict[str, int]:
+    """The middle, the 99th percentile and the worst of some times, by nearest rank."""
+    ordered = sorted(max(0, each) for each in times_ms)
+
+    def rank(share: float) -> int:
+        return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
+
+    return {"p50": rank(0.5), "p99": rank(0.99), "max": ordered[-1]}
+
+
+def _durations(epochs: Sequence[CommittedEpoch]) -> dict[str, int]:
+    return {
+        "addBatch": _mean([each.sink_ms for each in epochs]),
+        "commitOffsets": _mean([each.commit_ms for each in epochs]),
+        "publishState": _mean([each.publish_ms for each in epochs]),
+        "triggerExecution": _mean([each.committed_ms - each.started_ms for each in epochs]),
+        "walCommit": _mean([each.wal_ms for each in epochs]),
+    }
+
+
+def _event_time(last: CommittedEpoch) -> dict[str, str]:
+    if last.watermark_ms is None:
+        return {}
+    found: Mapping[str, int | None] = {
+        "max": last.highest_ms,
+        "watermark": max(0, last.watermark_ms),
+    }
+    return {key: iso(value) for key, value in found.items() if value is not None}
+
+
+def _mean(times_ms: Sequence[int]) -> int:
+    return round(sum(times_ms) / len(times_ms)) if times_ms else 0
+
+
+def _parsed(offset: str | None) -> Any:
+    if offset is None:
+        return None
+    try:
+        return json.loads(offset)
+    except ValueError:
+        return offset

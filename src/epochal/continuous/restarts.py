@@ -1,0 +1,95 @@
+"""Decides whether a failed query starts again, and after how long. Pure but for its random numbers.
+
+Two limits, because two things go wrong. A machine that dies now and then is worth any number of
+restarts, as long as they are spread out; a row that the user's code cannot digest fails again at
+once, and the sooner that is said the better. So restarts are counted in a window of time, and
+those in a row that did not get a single epoch further are counted apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+from typing import TypeAlias
+
+from epochal.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How often, and how soon, a failed query is started again."""
+
+    max_restarts: int = 20
+    """Within the window. 0 lets the first failure end the query."""
+    window_seconds: float = 600.0
+    max_fruitless: int = 3
+    """In a row, without an epoch committed in between."""
+    backoff_seconds: float = 0.1
+    """Before the first of such a row; doubled for each that follows."""
+    max_backoff_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0 or self.max_fruitless < 0:
+            raise OptionError(
+                f"maxRestarts and maxFruitlessRestarts must not be negative; they are "
+                f"{self.max_restarts} and {self.max_fruitless}."
+            )
+        if self.window_seconds <= 0 or self.backoff_seconds < 0:
+            raise OptionError(
+                f"restartWindow must be positive and restartBackoff not negative; they are "
+                f"{self.window_seconds} s and {self.backoff_seconds} s."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAfter:
+    """Start again after this time."""
+
+    seconds: float
+    number: int
+    """Of the restart, within the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End the query with the failure."""
+
+    reason: str
+
+
+RestartDecision: TypeAlias = RestartAfter | GiveUp
+
+
+class Restarts:
+    """The failures of one run."""
+
+    def __init__(self, policy: RestartPolicy, rng: Random) -> None:
+        self._policy, self._rng = policy, rng
+        self._failures: deque[float] = deque(maxlen=policy.max_restarts + 1)
+        self._committed: int | None = None
+        self._fruitless = 0
+        self.total = 0
+
+    def after_failure(self, now_seconds: float, committed: int) -> RestartDecision:
+        """What to do about a failure now; `committed` is the newest committed epoch."""
+        policy = self._policy
+        stuck = self._committed is not None and committed <= self._committed
+        self._fruitless = self._fruitless + 1 if stuck else 0
+        self._committed = committed
+        while self._failures and now_seconds - self._failures[0] >= policy.window_seconds:
+            self._failures.popleft()
+        if len(self._failures) >= policy.max_restarts:
+            return GiveUp(
+                f"{len(self._failures)} restarts within {policy.window_seconds:g} s are allowed "
+                f"(maxRestarts, restartWindow)"
+            )
+        if self._fruitless >= policy.max_fruitless:
+            return GiveUp(
+                f"{self._fruitless} restarts in a row committed no epoch (maxFruitlessRestarts)"
+            )
+        self._failures.append(now_seconds)
+        self.total += 1
+        wait = min(policy.max_backoff_seconds, policy.backoff_seconds * 2.0**self._fruitless)
+        # Half of it is chance, so that queries that died together do not come back together.
+        return RestartAfter(wait * (0.5 + self._rng.random() / 2), len(self._failures))

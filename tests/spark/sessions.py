@@ -1,0 +1,42 @@
+"""A local Spark of two slots for continuous queries, shared by the test modules that want it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from tests.jvm import end_jvm
+
+ROOT = Path(__file__).resolve().parents[2]
+APP = "continuous queries"
+
+
+def local_session() -> SparkSession:
+    """The session of `local[2]`; one that another module left is used again."""
+    active = SparkContext._active_spark_context
+    if active is not None and active.appName == APP and active.master == "local[2]":
+        return SparkSession.builder.getOrCreate()
+    end_jvm()
+    return session("local[2]")
+
+
+def session(master: str, **conf: str) -> SparkSession:
+    """A new session; the names of settings have `__` for a dot."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    builder = (
+        SparkSession.builder.master(master)
+        .appName(APP)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.executorEnv.PYTHONPATH", path)
+        .config("spark.python.task.killTimeout", "200ms")
+        .config("spark.sql.shuffle.partitions", "2")
+    )
+    for key, value in conf.items():
+        builder = builder.config(key.replace("__", "."), value)
+    return builder.getOrCreate()
