@@ -16,6 +16,7 @@ SURFACE = {
         "MetadataLog",
         "OffsetLog",
     ],
+    "epochal.kafka": ["KafkaGroup", "OffsetCommitter"],
     "epochal.state": [
         "HDFSBackedStateStoreProvider",
         "StateStoreConf",

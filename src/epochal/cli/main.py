@@ -38,6 +38,7 @@ class Commands(LazyGroup):
     table: ClassVar[dict[str, str]] = {
         "checkpoint": "epochal.cli.checkpoint:app",
         "state": "epochal.cli.state:app",
+        "kafka": "epochal.cli.kafka:app",
     }
 
 

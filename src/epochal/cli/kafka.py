@@ -1,0 +1,231 @@
+"""`epochal kafka`: show a query's position to Kafka's tools, and how far it is behind.
+
+Neither command touches a checkpoint. `commit` writes to a consumer group, at once: that is what it
+is called for, and Kafka's own tools can put the group back.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from epochal.cli.groups import LazyGroup
+from epochal.errors import OptionError
+
+if TYPE_CHECKING:
+    from epochal.connectors.kafka.lag import PartitionLag
+    from epochal.connectors.kafka.measure import Subject
+    from epochal.connectors.kafka.offsets import Cluster
+
+COMMANDS = "epochal.cli.kafka:commands"
+
+
+class KafkaCommands(LazyGroup):
+    table: ClassVar[dict[str, str]] = {"commit": COMMANDS, "lag": COMMANDS}
+
+
+app = typer.Typer(
+    name="kafka",
+    cls=KafkaCommands,
+    help="Consumer groups that show how far a query is, and how far it is behind.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
+
+
+@app.callback()
+def root() -> None:
+    """Consumer groups that show how far a query is, and how far it is behind."""
+
+
+BootstrapServers = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="The brokers, several with commas.")
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A properties file as Kafka's tools take it: security."),
+]
+ClientConfig = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A setting of the Kafka client (librdkafka)."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@commands.command()
+def commit(
+    checkpoint: Annotated[str, typer.Option(metavar="DIR", help="The query's checkpoint.")],
+    group: Annotated[str, typer.Option(metavar="G", help="The consumer group to write.")],
+    bootstrap_servers: BootstrapServers,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I|NAME", help="One source of the query; all its Kafka sources otherwise."
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as the query goes on, until interrupted.")
+    ] = False,
+    poll_seconds: Annotated[
+        float, typer.Option(metavar="S", min=0.05, help="How often --follow looks.")
+    ] = 1.0,
+    allow_backwards: Annotated[
+        bool, typer.Option("--allow-backwards", help="Also move the group back, after a rewind.")
+    ] = False,
+    command_config: CommandConfig = None,
+    client_config: ClientConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Write the position of a query's last finished batch to a consumer group.
+
+    The job is not involved: its checkpoint says all. The group must have no live members and is
+    never moved backwards unless asked. Exit status 1 if a partition was left alone for that reason.
+    """
+    from epochal.checkpoint import Checkpoint
+    from epochal.cli.kafka_run import commit_once, follow_commits
+    from epochal.connectors.kafka.follow import query_id_of
+
+    if not group:
+        raise OptionError("--group must not be empty.")
+    cluster = _cluster(bootstrap_servers, command_config, client_config)
+    opened = Checkpoint(checkpoint)
+    query_id = query_id_of(opened)
+    run = follow_commits if follow else commit_once
+    status = run(
+        opened,
+        query_id,
+        group,
+        cluster,
+        source=source,
+        allow_backwards=allow_backwards,
+        as_json=as_json,
+        poll_seconds=poll_seconds,
+    )
+    raise typer.Exit(status)
+
+
+@commands.command()
+def lag(
+    bootstrap_servers: BootstrapServers,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIR", help="A query's checkpoint; may be repeated."),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(metavar="G", help="A consumer group: one per checkpoint, in the same order."),
+    ] = None,
+    command_config: CommandConfig = None,
+    client_config: ClientConfig = None,
+    as_json: Json = False,
+    watch: Annotated[
+        float | None,
+        typer.Option(metavar="S", min=0.1, help="Measure again every S seconds."),
+    ] = None,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print in Prometheus' text form.")
+    ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=65535, help="Serve /metrics for Prometheus."),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="HOST", help="The address to serve on.")
+    ] = "127.0.0.1",
+    cluster_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The label `cluster_name` of the metrics.")
+    ] = None,
+) -> None:
+    """Per query, topic and partition: committed, processed, latest, and the lag between them.
+
+    `lag` counts from what the query has processed, where its checkpoint is given, else from what
+    its group holds. Seconds are the age of the oldest record that waits.
+    """
+    from epochal.cli.kafka_run import serve_metrics
+    from epochal.clock import SystemClock
+    from epochal.connectors.kafka.client import KafkaClient
+    from epochal.connectors.kafka.exposition import lag_text
+    from epochal.connectors.kafka.measure import measure
+
+    if sum((as_json, prometheus, metrics_port is not None)) > 1:
+        raise OptionError("Give one of --json, --prometheus and --metrics-port.")
+    subjects = _subjects(checkpoint or [], group or [])
+    client = KafkaClient(_cluster(bootstrap_servers, command_config, client_config))
+    clock = SystemClock()
+    name = cluster_name or bootstrap_servers
+
+    def measured() -> list[PartitionLag]:
+        return measure(client, subjects, clock.now_ms())
+
+    if metrics_port is not None:
+        serve_metrics(metrics_host, metrics_port, lambda: lag_text(measured(), name))
+        return
+    while True:
+        _print(measured(), clock.now_ms(), as_json=as_json, text_of=name if prometheus else None)
+        if watch is None:
+            return
+        time.sleep(watch)
+
+
+def _subjects(checkpoints: list[str], groups: list[str]) -> list[Subject]:
+    from epochal.checkpoint import Checkpoint
+    from epochal.connectors.kafka.measure import Subject
+
+    if not checkpoints and not groups:
+        raise OptionError("Give --checkpoint, --group, or both.")
+    if not checkpoints:
+        return [Subject(None, group) for group in groups]
+    if groups and len(groups) not in (1, len(checkpoints)):
+        raise OptionError(
+            f"{len(checkpoints)} checkpoints and {len(groups)} groups: give one group for each "
+            f"checkpoint, in the same order, or one for all."
+        )
+    named: list[str | None] = [*groups]
+    if len(groups) < len(checkpoints):
+        named = (named or [None]) * len(checkpoints)
+    return [Subject(Checkpoint(c), g) for c, g in zip(checkpoints, named, strict=True)]
+
+
+def _cluster(servers: str, config: Path | None, client_config: list[str] | None) -> Cluster:
+    from epochal.cli.editing import pairs
+    from epochal.connectors.kafka.offsets import Cluster
+    from epochal.connectors.kafka.settings import connection_settings, parse_properties
+
+    given = pairs(client_config or [], "--client-config")
+    java = parse_properties(config.read_text(encoding="utf-8")) if config else {}
+    settings = connection_settings({**java, **{k: v for k, v in given.items() if k in java}})
+    return Cluster.of({**settings, **given, "bootstrap.servers": servers})
+
+
+def _print(lags: list[PartitionLag], now_ms: int, *, as_json: bool, text_of: str | None) -> None:
+    from epochal.cli.output import print_json, print_line, print_table, time_text
+    from epochal.connectors.kafka.exposition import lag_text
+
+    if as_json:
+        print_json({"timestamp_ms": now_ms, "partitions": [lag.as_json() for lag in lags]})
+    elif text_of is not None:
+        print_line(lag_text(lags, text_of).rstrip("\n"))
+    elif not lags:
+        print_line("Nothing is committed yet, neither by the query nor to the group.")
+    else:
+        columns = (
+            *("query", "group", "topic", "partition", "committed", "processed"),
+            *("latest", "lag", "seconds"),
+        )
+        print_table(columns, [_row(lag) for lag in lags], title=time_text(now_ms))
+
+
+def _row(lag: PartitionLag) -> tuple[str, ...]:
+    def text(value: object) -> str:
+        return "-" if value is None else str(value)
+
+    return (
+        *(text(lag.query), text(lag.group), lag.topic, str(lag.partition)),
+        *(text(lag.committed), text(lag.processed), text(lag.latest), text(lag.lag)),
+        "-" if lag.seconds is None else f"{lag.seconds:.1f}",
+    )

@@ -1,0 +1,1 @@
+"""Kafka: consumer groups that show how far a query is, and how far it is behind."""

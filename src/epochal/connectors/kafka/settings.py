@@ -1,0 +1,197 @@
+"""Java's Kafka settings in librdkafka's words, as far as they are about reaching a cluster. Pure.
+
+Spark's sources carry settings of the Java client. Those about fetching, polling or decoding mean
+nothing to a client that reads and writes group offsets, and are left out. One about security that
+has no counterpart is an error: connecting without it would be another connection than asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from epochal.errors import OptionError
+
+SAME = {
+    "bootstrap.servers",
+    "client.id",
+    "client.dns.lookup",
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms",
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.username",
+    "sasl.password",
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.key.location",
+    "ssl.key.pem",
+    "ssl.key.password",
+    "ssl.keystore.password",
+    "ssl.endpoint.identification.algorithm",
+    "enable.ssl.certificate.verification",
+}
+JAAS = "sasl.jaas.config"
+STORES = {
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "ssl.truststore.password",
+    "ssl.truststore.certificates",
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+}
+# Of the security settings, those that only tune what librdkafka does in its own way.
+HARMLESS = {
+    "ssl.protocol",
+    "ssl.enabled.protocols",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+    "ssl.keymanager.algorithm",
+    "ssl.cipher.suites",
+}
+_HARMLESS_PREFIX = ("sasl.login.refresh.", "sasl.login.retry.", "sasl.login.connect.")
+_MODULE = re.compile(
+    r"^\s*([\w.]+)\s+(?:required|requisite|sufficient|optional)\s*(.*?);?\s*$", re.S
+)
+_PAIR = re.compile(r"([\w.]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'|([^\s;]+))")
+_ADVICE = "Give librdkafka's setting instead, in OffsetCommitter(settings=…) or --client-config."
+
+
+def kafka_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The client's settings among a Spark source's options: `kafka.` taken off."""
+    return {
+        key.lower().removeprefix("kafka."): value
+        for key, value in options.items()
+        if key.lower().startswith("kafka.")
+    }
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The settings in a Java properties file, as Kafka's tools take it by --command-config."""
+    found: dict[str, str] = {}
+    joined = re.sub(r"\\\r?\n\s*", "", text)
+    for line in joined.splitlines():
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, equals, value = re.sub(r"\s*[=:]\s*", "\0", line, count=1).partition("\0")
+        if not equals:
+            raise OptionError(f"A line of a properties file must be key=value, not {line[:60]!r}.")
+        found[key] = re.sub(r"\\([=:#! \\])", r"\1", value)
+    return found
+
+
+def connection_settings(java: Mapping[str, str]) -> dict[str, str]:
+    """What librdkafka needs to make the connection that these settings describe."""
+    found = {key: value for key, value in java.items() if key in SAME}
+    _stores(java, found)
+    if JAAS in java:
+        _jaas(java[JAAS], java.get("sasl.mechanism", "GSSAPI"), java, found)
+    for key in java:
+        if key.startswith(("ssl.", "sasl.")) and not _known(key):
+            raise OptionError(f"Kafka setting {key}: librdkafka has no counterpart. {_ADVICE}")
+    if found.get("ssl.endpoint.identification.algorithm") == "":
+        found["ssl.endpoint.identification.algorithm"] = "none"
+    return found
+
+
+def _known(key: str) -> bool:
+    return (
+        key in SAME
+        or key == JAAS
+        or key in STORES
+        or key in HARMLESS
+        or key == "sasl.login.callback.handler.class"
+        or key.startswith(_HARMLESS_PREFIX)
+    )
+
+
+def _stores(java: Mapping[str, str], found: dict[str, str]) -> None:
+    trusted, kind = java.get("ssl.truststore.location"), java.get("ssl.truststore.type", "JKS")
+    if "ssl.truststore.certificates" in java:
+        found["ssl.ca.pem"] = java["ssl.truststore.certificates"]
+    elif trusted and kind.upper() == "PEM":
+        found["ssl.ca.location"] = trusted
+    elif trusted and "ssl.ca.location" not in java and "ssl.ca.pem" not in java:
+        raise OptionError(
+            f"Kafka setting ssl.truststore.location={trusted} is a {kind} store, which librdkafka "
+            f"cannot read. Export the certificates as PEM and set ssl.ca.location to that file, "
+            f"in OffsetCommitter(settings=…) or --client-config."
+        )
+    own, kind = java.get("ssl.keystore.location"), java.get("ssl.keystore.type", "JKS")
+    if "ssl.keystore.certificate.chain" in java:
+        found["ssl.certificate.pem"] = java["ssl.keystore.certificate.chain"]
+        found["ssl.key.pem"] = java.get("ssl.keystore.key", "")
+    elif own and kind.upper() == "PEM":
+        found["ssl.certificate.location"] = found["ssl.key.location"] = own
+    elif own and kind.upper() == "PKCS12":
+        found["ssl.keystore.location"] = own
+    elif own and "ssl.certificate.location" not in java and "ssl.certificate.pem" not in java:
+        raise OptionError(
+            f"Kafka setting ssl.keystore.location={own} is a {kind} store, which librdkafka cannot "
+            f"read. Convert it to PKCS12 or PEM and set ssl.keystore.location, or "
+            f"ssl.certificate.location and ssl.key.location, in OffsetCommitter(settings=…) or "
+            f"--client-config."
+        )
+
+
+def _jaas(text: str, mechanism: str, java: Mapping[str, str], found: dict[str, str]) -> None:
+    match = _MODULE.match(text)
+    if match is None:
+        raise OptionError(
+            'Kafka setting sasl.jaas.config must read `MODULE required key="value";`.'
+        )
+    module = match[1].rsplit(".", 1)[-1]
+    given = {
+        name: re.sub(r"\\(.)", r"\1", double or single) if double or single else plain
+        for name, double, single, plain in _PAIR.findall(match[2])
+    }
+    translate = _MODULES.get(module)
+    if translate is None or (module == "OAuthBearerLoginModule" and "clientId" not in given):
+        raise OptionError(
+            f"Kafka setting sasl.jaas.config: {module} ({mechanism}) has no counterpart in "
+            f"librdkafka as it comes from PyPI. Use PLAIN, SCRAM or OAuth client credentials for "
+            f"the committer. {_ADVICE}"
+        )
+    found |= translate(given)
+    if module == "OAuthBearerLoginModule":
+        url = java.get("sasl.oauthbearer.token.endpoint.url") or given.get("tokenEndpointUri")
+        found |= {"sasl.oauthbearer.token.endpoint.url": url} if url else {}
+
+
+def _password(given: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "sasl.username": given.get("username", ""),
+        "sasl.password": given.get("password", ""),
+    }
+
+
+def _oauth(given: Mapping[str, str]) -> dict[str, str]:
+    settings = {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": given["clientId"],
+        "sasl.oauthbearer.client.secret": given.get("clientSecret", ""),
+    }
+    if "scope" in given:
+        settings["sasl.oauthbearer.scope"] = given["scope"]
+    return settings
+
+
+_MODULES: dict[str, Callable[[Mapping[str, str]], dict[str, str]]] = {
+    "PlainLoginModule": _password,
+    "ScramLoginModule": _password,
+    "OAuthBearerLoginModule": _oauth,
+}

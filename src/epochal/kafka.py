@@ -1,0 +1,7 @@
+"""Public names for Kafka: the committer that shows a Spark query's position to every lag tool."""
+
+from __future__ import annotations
+
+from epochal.connectors.kafka.committer import KafkaGroup, OffsetCommitter
+
+__all__ = ["KafkaGroup", "OffsetCommitter"]

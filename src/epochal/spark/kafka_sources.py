@@ -1,0 +1,103 @@
+"""Finds a running query inside the driver's JVM, and the options of its sources.
+
+Everything goes through what `StreamExecution` keeps in memory; nothing is computed. The one thing
+to know is order: a progress report lists the distinct sources of the *executed* plan, while the
+options stand in the *analyzed* plan. The executed plan is made by replacing leaves, so the leaves
+of both correspond one to one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+CONTINUOUS = "ContinuousExecution"
+
+
+def has_jvm() -> bool:
+    """Whether this process drives a JVM: not so in Spark Connect."""
+    return SparkContext._active_spark_context is not None
+
+
+def find_query(query_id: str) -> Any | None:
+    """The StreamExecution of a running query, of whichever session; None if it has ended."""
+    session: Any = SparkSession._instantiatedSession
+    if session is None or not has_jvm():
+        return None
+    jvm: Any = session._jvm
+    wanted = jvm.java.util.UUID.fromString(query_id)
+    found = session._jsparkSession.sharedState().activeStreamingQueries().get(wanted)
+    if found is None:
+        found = session._jsparkSession.streams().get(wanted)
+    if found is not None and found.getClass().getSimpleName() == "StreamingQueryWrapper":
+        found = found.streamingQuery()
+    return found
+
+
+def is_continuous(execution: Any) -> bool:
+    """Whether the query runs in continuous mode, in which Spark reports no progress."""
+    return bool(execution.getClass().getSimpleName() == CONTINUOUS)
+
+
+def source_options(execution: Any) -> list[dict[str, str]] | None:
+    """The options of the query's sources, in the order of its progress reports.
+
+    None before the first batch has been planned: until then there is no executed plan to ask.
+    """
+    if execution.lastExecution() is None:
+        return None
+    executed = _leaves(execution.logicalPlan())
+    analyzed = _leaves(execution.analyzedPlan())
+    if len(executed) != len(analyzed):
+        raise RuntimeError(
+            f"the executed plan has {len(executed)} leaves, the analyzed one {len(analyzed)}"
+        )
+    streams: list[Any] = []
+    options: list[dict[str, str]] = []
+    for ran, asked in zip(executed, analyzed, strict=True):
+        stream = _stream(ran)
+        if stream is not None and not any(stream.equals(known) for known in streams):
+            streams.append(stream)
+            options.append(_options(asked))
+    return options
+
+
+def committed_ends(execution: Any) -> tuple[str | None, ...]:
+    """The offsets of the sources up to which the query has committed, in the same order."""
+    committed = execution.committedOffsets()
+    ends: list[str | None] = []
+    streams: list[Any] = []
+    for leaf in _leaves(execution.logicalPlan()):
+        stream = _stream(leaf)
+        if stream is not None and not any(stream.equals(known) for known in streams):
+            streams.append(stream)
+            offset = committed.get(stream)
+            ends.append(str(offset.get().json()) if offset.isDefined() else None)
+    return tuple(ends)
+
+
+def _leaves(plan: Any) -> list[Any]:
+    leaves = plan.collectLeaves()
+    return [leaves.apply(place) for place in range(leaves.size())]
+
+
+def _stream(leaf: Any) -> Any | None:
+    match leaf.getClass().getSimpleName():
+        case "StreamingDataSourceV2ScanRelation":
+            return leaf.stream()
+        case "StreamingExecutionRelation":
+            return leaf.source()
+    return None
+
+
+def _options(leaf: Any) -> dict[str, str]:
+    match leaf.getClass().getSimpleName():
+        case "StreamingRelationV2":
+            return {str(k): str(v) for k, v in dict(leaf.extraOptions()).items()}
+        case "StreamingRelation":
+            pairs = leaf.dataSource().options().toSeq()
+            each = [pairs.apply(place) for place in range(pairs.size())]
+            return {str(pair._1()): str(pair._2()) for pair in each}
+    return {}

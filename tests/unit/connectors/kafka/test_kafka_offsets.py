@@ -1,0 +1,106 @@
+"""From what sources report to what groups should hold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochal.connectors.kafka.offsets import (
+    Cluster,
+    Mark,
+    Position,
+    Target,
+    Want,
+    parse_offsets,
+    wants_of,
+)
+
+ONE = Cluster.of({"bootstrap.servers": "one:9092"})
+TWO = Cluster.of({"bootstrap.servers": "two:9092"})
+
+
+def position(*ends: str | None) -> Position:
+    return Position("q", 7, ends)
+
+
+def want(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> Want:
+    return Want(cluster, group, "q", 7, offsets)
+
+
+def test_the_end_offset_is_the_next_to_read_and_is_committed_as_it_is() -> None:
+    assert wants_of(position('{"t":{"1":789,"0":456}}'), [Target("g", ONE, 0)]) == [
+        want(ONE, "g", {("t", 0): 456, ("t", 1): 789})
+    ]
+
+
+def test_each_source_goes_to_its_own_group_and_a_source_without_one_nowhere() -> None:
+    ends = position('{"a":{"0":1}}', '{"b":{"0":2}}', '{"c":{"0":3}}')
+    assert wants_of(ends, [Target("g1", ONE, 0), Target("g2", TWO, 2)]) == [
+        want(ONE, "g1", {("a", 0): 1}),
+        want(TWO, "g2", {("c", 0): 3}),
+    ]
+
+
+def test_sources_that_share_a_group_are_one_want() -> None:
+    ends = position('{"a":{"0":1}}', '{"b":{"0":2}}')
+    assert wants_of(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
+        want(ONE, "g", {("a", 0): 1, ("b", 0): 2})
+    ]
+
+
+def test_of_two_sources_on_one_partition_the_one_behind_counts() -> None:
+    ends = position('{"a":{"0":10}}', '{"a":{"0":4}}')
+    assert wants_of(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
+        want(ONE, "g", {("a", 0): 4})
+    ]
+
+
+def test_a_target_for_all_sources_passes_over_those_that_are_not_kafka() -> None:
+    ends = position('{"logOffset":3}', '{"a":{"0":1}}', "42", None, "None")
+    assert wants_of(ends, [Target("g", ONE)]) == [want(ONE, "g", {("a", 0): 1})]
+
+
+def test_nothing_is_wanted_of_a_source_that_has_no_offset_yet() -> None:
+    assert wants_of(position(None), [Target("g", ONE, 0)]) == []
+    assert wants_of(position('{"a":{"0":1}}'), [Target("g", ONE, 5)]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "", "null", "None", "-", "42", "[]", "{}", '"x"', "{", '{"t":5}', '{"t":[0,1]}'),
+        *('{"t":{"0":"5"}}', '{"t":{"x":5}}', '{"t":{"0":true}}', '{"t":{"0":1.5}}', "{1:{2:3}}"),
+        *('{"logOffset":345}', '{"t":{"-1":5}}', "{__import__('os')}"),
+    ],
+)
+def test_what_is_no_kafka_offset_is_none(text: str | None) -> None:
+    assert parse_offsets(text) is None
+
+
+def test_earliest_and_latest_are_no_position() -> None:
+    assert parse_offsets('{"t":{"0":-2,"1":-1,"2":5}}') == {("t", 2): 5}
+
+
+def test_the_form_of_spark_connect_before_4_1_is_read_too() -> None:
+    assert parse_offsets("{'t': {'0': 5}}") == {("t", 0): 5}
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_offsets_or_none(text: str) -> None:
+    assert parse_offsets("{" + text) is None or isinstance(parse_offsets("{" + text), dict)
+
+
+@given(st.uuids(), st.integers(-1, 2**62))
+def test_a_mark_says_who_wrote_it(query: object, batch: int) -> None:
+    mark = Mark(str(query), batch)
+    assert Mark.parse(mark.to_text()) == mark
+
+
+@pytest.mark.parametrize("text", [None, "", "x", "{}", '{"epochal":2}', '{"epochal":1,"query":1}'])
+def test_metadata_of_others_is_no_mark(text: str | None) -> None:
+    assert Mark.parse(text) is None
+
+
+def test_a_cluster_does_not_show_its_password() -> None:
+    assert "secret" not in repr(Cluster.of({"bootstrap.servers": "a", "sasl.password": "secret"}))

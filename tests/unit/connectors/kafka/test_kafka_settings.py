@@ -1,0 +1,150 @@
+"""Java's settings in librdkafka's words; what cannot be said is refused."""
+
+from __future__ import annotations
+
+import confluent_kafka.admin
+import pytest
+
+from epochal.connectors.kafka.settings import connection_settings, kafka_options, parse_properties
+from epochal.errors import OptionError
+
+PLAIN = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="al\\"ice" password="s;e cret";'
+)
+SCRAM = (
+    "org.apache.kafka.common.security.scram.ScramLoginModule required username=bob password='pw';"
+)
+OAUTH = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+    'clientId="me" clientSecret="x" scope="s";'
+)
+KERBEROS = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true;"
+
+
+def test_options_of_a_source_are_those_with_the_prefix() -> None:
+    options = {"kafka.bootstrap.servers": "a:1", "Kafka.Client.Id": "me", "subscribe": "t"}
+    assert kafka_options(options) == {"bootstrap.servers": "a:1", "client.id": "me"}
+
+
+def test_settings_about_reading_are_left_out() -> None:
+    java = {
+        "bootstrap.servers": "a:1",
+        "max.poll.records": "5",
+        "consumer.commit.groupid": "g",
+        "fetch.max.wait.ms": "5",
+        "key.deserializer": "x",
+    }
+    assert connection_settings(java) == {"bootstrap.servers": "a:1"}
+
+
+@pytest.mark.parametrize(
+    ("java", "found"),
+    [
+        (
+            {"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN},
+            {
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": 'al"ice',
+                "sasl.password": "s;e cret",
+            },
+        ),
+        (
+            {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": SCRAM},
+            {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "bob", "sasl.password": "pw"},
+        ),
+        (
+            {
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.jaas.config": OAUTH,
+                "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1/token",
+                "sasl.login.callback.handler.class": "Handler",
+            },
+            {
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.client.id": "me",
+                "sasl.oauthbearer.client.secret": "x",
+                "sasl.oauthbearer.scope": "s",
+                "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1/token",
+            },
+        ),
+        (
+            {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"},
+            {"ssl.ca.location": "/ca.pem"},
+        ),
+        ({"ssl.truststore.certificates": "PEM"}, {"ssl.ca.pem": "PEM"}),
+        (
+            {"ssl.keystore.certificate.chain": "C", "ssl.keystore.key": "K"},
+            {"ssl.certificate.pem": "C", "ssl.key.pem": "K"},
+        ),
+        (
+            {
+                "ssl.keystore.location": "/k.p12",
+                "ssl.keystore.type": "PKCS12",
+                "ssl.keystore.password": "pw",
+            },
+            {"ssl.keystore.location": "/k.p12", "ssl.keystore.password": "pw"},
+        ),
+        (
+            {"ssl.endpoint.identification.algorithm": "", "ssl.enabled.protocols": "TLSv1.3"},
+            {"ssl.endpoint.identification.algorithm": "none"},
+        ),
+        (
+            {"ssl.truststore.location": "/t.jks", "ssl.ca.location": "/ca.pem"},
+            {"ssl.ca.location": "/ca.pem"},
+        ),
+    ],
+    ids=["plain", "scram", "oauth", "pem", "ca", "keys", "pkcs12", "no hostname", "override"],
+)
+def test_security_is_translated(java: dict[str, str], found: dict[str, str]) -> None:
+    assert connection_settings(java) == found
+
+
+@pytest.mark.parametrize(
+    ("java", "said"),
+    [
+        ({"ssl.truststore.location": "/t.jks"}, "Export the certificates as PEM"),
+        ({"ssl.keystore.location": "/k.jks"}, "Convert it to PKCS12"),
+        ({"sasl.jaas.config": KERBEROS}, "Krb5LoginModule"),
+        ({"sasl.jaas.config": "nonsense"}, "must read"),
+        ({"ssl.engine.factory.class": "X"}, "ssl.engine.factory.class"),
+        ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class"),
+    ],
+)
+def test_what_has_no_counterpart_is_an_error_that_says_what_to_do(
+    java: dict[str, str], said: str
+) -> None:
+    with pytest.raises(OptionError, match=said):
+        connection_settings(java)
+
+
+def test_the_client_takes_what_comes_out() -> None:
+    java = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": PLAIN,
+        "ssl.endpoint.identification.algorithm": "",
+        "reconnect.backoff.ms": "50",
+        "client.dns.lookup": "use_all_dns_ips",
+        "connections.max.idle.ms": "1000",
+        "metadata.max.age.ms": "1000",
+    }
+    confluent_kafka.admin.AdminClient({**connection_settings(java), "log_level": "0"})
+
+
+def test_a_properties_file_is_read_as_java_does() -> None:
+    text = "# note\n! too\n\na=1\nb : 2\nlong=one,\\\n   two\njaas=X required u=\\=v;\npath=C\\:x\n"
+    assert parse_properties(text) == {
+        "a": "1",
+        "b": "2",
+        "long": "one,two",
+        "jaas": "X required u==v;",
+        "path": "C:x",
+    }
+
+
+def test_a_line_that_says_nothing_is_an_error() -> None:
+    with pytest.raises(OptionError, match="key=value"):
+        parse_properties("hello")
