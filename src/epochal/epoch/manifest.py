@@ -6,10 +6,15 @@ not named there does not exist: state is loaded by these names and checksums, ne
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from epochal.checkpoint.entries import OffsetEntry
+from epochal.checkpoint.jackson import JsonValue, list_of, long_of, string_of
 from epochal.epoch.messages import PreparedState
+from epochal.errors import MalformedFileError
 
 MANIFEST_KEY = "epochal"
 MANIFEST_VERSION = 1
@@ -28,3 +33,89 @@ class Manifest:
     state: tuple[PreparedState, ...]
     watermarks: tuple[int, ...] = field(default=())
     """Highest event time seen, per watermark of the plan; -1 if none."""
+
+
+def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
+    """The manifest as the offset entry keeps it; messages are base64."""
+    return {
+        "version": MANIFEST_VERSION,
+        "attempt": manifest.attempt,
+        "runId": manifest.run_id,
+        "positions": [dict(positions) for positions in manifest.positions],
+        "messages": [base64.b64encode(message).decode() for message in manifest.messages],
+        "state": [
+            [each.operator, each.partition, each.store, each.version, each.name, each.checksum]
+            for each in manifest.state
+        ],
+        "watermarks": list(manifest.watermarks),
+    }
+
+
+def manifest_of(entry: OffsetEntry, path: str) -> Manifest | None:
+    """The manifest in an offset entry, None if it has none; errors name the file, `path`."""
+    value = entry.extra.get(MANIFEST_KEY)
+    return None if value is None else manifest_from_json(value, path)
+
+
+def manifest_from_json(value: JsonValue, path: str) -> Manifest:
+    """Read a manifest back; MalformedFileError unless all of it is as it was written."""
+    if not isinstance(value, dict):
+        raise _malformed(path, f"it must be an object, not {str(value)[:60]}")
+    version = long_of(value, "version", path)
+    if version != MANIFEST_VERSION:
+        newest = f"the one known here is {MANIFEST_VERSION}"
+        raise _malformed(path, f"it has version {version}, {newest}: it needs another release")
+    attempt = long_of(value, "attempt", path)
+    if attempt < 0:
+        raise _malformed(path, f"attempt {attempt} is negative")
+    return Manifest(
+        attempt=attempt,
+        run_id=string_of(value, "runId", path),
+        positions=tuple(_positions(each, path) for each in _listed(value, "positions", path)),
+        messages=tuple(_message(each, path) for each in _listed(value, "messages", path)),
+        state=_states(_listed(value, "state", path), path),
+        watermarks=tuple(_long(each, path) for each in _listed(value, "watermarks", path)),
+    )
+
+
+def _listed(found: dict[str, JsonValue], key: str, path: str) -> list[JsonValue]:
+    if key not in found:
+        raise _malformed(path, f"{key} is missing")
+    return list_of(found, key, path)
+
+
+def _positions(value: JsonValue, path: str) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise _malformed(path, f"positions must be objects, not {str(value)[:60]}")
+    return {partition: string_of(value, partition, path) for partition in value}
+
+
+def _message(value: JsonValue, path: str) -> bytes:
+    try:
+        return base64.b64decode(str(value), validate=True)
+    except (binascii.Error, ValueError):
+        raise _malformed(path, f"a message is not base64: {str(value)[:60]}") from None
+
+
+def _states(values: list[JsonValue], path: str) -> tuple[PreparedState, ...]:
+    states = tuple(_state(value, path) for value in values)
+    places = {(each.operator, each.partition, each.store) for each in states}
+    if len(places) < len(states):
+        raise _malformed(path, "it names two states for one store")
+    return states
+
+
+def _state(value: JsonValue, path: str) -> PreparedState:
+    match value:
+        case [int(operator), int(partition), str(store), int(version), str(name), int(checksum)]:
+            if operator >= 0 and partition >= 0 and version >= 0 and "/" not in store + name:
+                return PreparedState(operator, partition, store, version, name, checksum)
+    raise _malformed(path, f"{str(value)[:80]} is no state version")
+
+
+def _long(value: JsonValue, path: str) -> int:
+    return long_of({"watermarks": value}, "watermarks", path)
+
+
+def _malformed(path: str, reason: str) -> MalformedFileError:
+    return MalformedFileError(path, f"its manifest cannot be used: {reason}")

@@ -51,7 +51,10 @@ class CommitPartitionEpoch(msgspec.Struct, frozen=True, array_like=True, tag="co
 
 
 class GetCurrentEpoch(msgspec.Struct, frozen=True, array_like=True, tag="current"):
-    """Which epoch is being read? A task's fallback if pushes are lost. Two-way -> EpochStarted."""
+    """What was pushed last? A task's fallback if pushes are lost. Two-way.
+
+    -> Done while tasks register, then Peers, then the newest EpochStarted, in the end Leave.
+    """
 
     attempt: int
 
@@ -160,11 +163,14 @@ class EpochStarted(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
     attempt: int
     epoch: int
     watermarks: tuple[int, ...] = ()
-    """The query's watermarks as of the newest decided epoch: a floor for every task's own."""
+    """Highest event time seen by any task up to the newest decided epoch, per watermark of the
+    plan and before its delay is taken off; -1 if none. A floor for every task's own watermark."""
     hold: bool = False
     """Read nothing in `epoch`: the query is about to stop or to be reconfigured."""
     limits: tuple[tuple[int, str], ...] | None = None
-    """(reader, position): read exactly to there in `epoch`, then wait. Follows a hold."""
+    """(reader, position): read these exactly to there in `epoch`, all others not at all. A task
+    cuts `epoch` unasked as soon as its readers are there, and reads nothing in the next. Follows a
+    hold."""
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):

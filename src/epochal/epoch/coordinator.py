@@ -1,0 +1,430 @@
+"""Decides when an epoch is whole, and what must be done then. Pure: no clock, thread or file.
+
+Tasks report in any order and epochs become whole in any order; they are decided strictly one
+after the other. An epoch is whole when every reader has said where it ends and every task that
+all of it is durable. Its steps are then asked for at once, in their order (see `effects`), and
+must be performed in that order before those of the next.
+
+What a reader would get wrong: `step` decides for the query as a whole, so a broken report does
+not raise, it returns `Fail`, after which nothing is ever decided again. What raises is the
+refusal of a single sender: a message of another attempt, or an ask that makes no sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from epochal.epoch.effects import (
+    Acknowledge,
+    CommitSink,
+    Decide,
+    Effect,
+    Event,
+    Fail,
+    Finish,
+    Held,
+    Hold,
+    Limit,
+    LogCommit,
+    Performed,
+    PublishState,
+    Push,
+    Tick,
+    watermark_of,
+)
+from epochal.epoch.messages import (
+    CommitPartitionEpoch,
+    Done,
+    EpochReply,
+    EpochStarted,
+    GetCurrentEpoch,
+    IncrementAndGetEpoch,
+    Leave,
+    Peer,
+    Peers,
+    PreparedState,
+    RegisterTask,
+    ReportPartitionOffset,
+    SetReaderPartitions,
+    SetWriterPartitions,
+    StopContinuousExecutionWrites,
+    TaskActive,
+    TaskFailed,
+    TaskReady,
+)
+from epochal.errors import (
+    EpochalError,
+    EpochBacklogError,
+    EpochConflictError,
+    EpochError,
+    EpochProtocolError,
+    RendezvousError,
+    StaleAttemptError,
+    TaskFailedError,
+)
+
+MAX_EPOCHS_IN_FLIGHT = 8
+MAX_BACKLOG = 10_000
+"""Spark's default of spark.sql.streaming.continuous.epochBacklogQueueSize."""
+
+OneWay: TypeAlias = (
+    ReportPartitionOffset | CommitPartitionEpoch | TaskReady | TaskActive | TaskFailed
+)
+TwoWay: TypeAlias = (
+    GetCurrentEpoch
+    | IncrementAndGetEpoch
+    | SetReaderPartitions
+    | SetWriterPartitions
+    | StopContinuousExecutionWrites
+    | RegisterTask
+)
+Answer: TypeAlias = tuple[EpochReply, list[Effect]]
+
+
+class Phase(StrEnum):
+    """Where an attempt is. It only moves forward."""
+
+    REGISTERING = "registering"
+    PREPARING = "preparing"
+    """All tasks know each other and load their state."""
+    RUNNING = "running"
+    LEFT = "left"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long things may take, in seconds, and how many may be under way."""
+
+    epoch_seconds: float = 0.1
+    idle_epoch_seconds: float = 10.0
+    """An epoch in which nothing happened still ends after this."""
+    max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT
+    """Ended but not committed: beyond it the timer waits."""
+    max_backlog: int = MAX_BACKLOG
+    register_seconds: float = 60.0
+    ready_seconds: float = 600.0
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """What has been reported of an epoch that is not decided."""
+
+    ends: dict[int, str] = field(default_factory=dict)
+    commits: dict[int, CommitPartitionEpoch] = field(default_factory=dict)
+
+
+class EpochCoordinator:
+    """One attempt of a query, from its tasks' first word to its last decision."""
+
+    def __init__(
+        self,
+        *,
+        attempt: int,
+        first_epoch: int,
+        readers: int = 0,
+        tasks: int = 0,
+        highs: Sequence[int] = (),
+        delays_ms: Sequence[int] = (),
+        watermark_ms: int = 0,
+        pace: Pace | None = None,
+    ) -> None:
+        self.attempt = attempt
+        self.phase = Phase.REGISTERING
+        self.current = first_epoch
+        """The epoch that is being read."""
+        self.decided = self.committed = first_epoch - 1
+        self.stale = 0
+        """Messages of other attempts."""
+        self.late = 0
+        """Reports of epochs that were decided already."""
+        self.pace = pace or Pace()
+        self._readers, self._tasks = readers, tasks
+        self._highs, self._delays_ms = tuple(highs), tuple(delays_ms)
+        self._watermark_ms = watermark_ms
+        self._registered: dict[int, RegisterTask] = {}
+        self._ready: set[int] = set()
+        self._announced: EpochReply = Done()
+        self._open: dict[int, _Epoch] = {}
+        self._whole: set[int] = set()
+        self._writes_stopped = False
+        self._hold_asked = False
+        self._last_epoch: int | None = None
+        """The epoch after which all stands still."""
+        self._limited = False
+        self._active = False
+        self._now = self._since = 0.0
+        self._began: float | None = None
+
+    def step(self, event: OneWay | Event) -> list[Effect]:
+        """Take in one message or event; return what must now be done, in this order."""
+        match event:
+            case Performed() | Tick() | Hold() | Limit() | Finish():
+                return self._happen(event)
+        self._admit(event.attempt)
+        if self._writes_stopped or self.phase in (Phase.FAILED, Phase.LEFT):
+            return []
+        match event:
+            case CommitPartitionEpoch() | ReportPartitionOffset():
+                return self._report(event)
+            case TaskActive(epoch=epoch):
+                self._active = self._active or epoch == self.current
+                return []
+            case TaskReady(task=task):
+                return self._make_ready(task)
+            case TaskFailed(task=task, error=error, traceback=traceback):
+                return self._fail(TaskFailedError(task, error, traceback))
+
+    def ask(self, message: TwoWay) -> Answer:
+        """Answer a question, and return what must now be done besides."""
+        self._admit(message.attempt)
+        match message:
+            case GetCurrentEpoch():
+                return self._announced, []
+            case IncrementAndGetEpoch():
+                if self.phase is not Phase.RUNNING or self._last_epoch is not None:
+                    raise EpochProtocolError("IncrementAndGetEpoch", "no epoch is being read")
+                pushes = self._next_epoch()
+                return self._announced, pushes
+            case SetReaderPartitions(count=count):
+                self._refuse_change("reader", self._readers, count)
+                self._readers = count
+            case SetWriterPartitions(count=count):
+                self._refuse_change("writer", self._tasks, count)
+                self._tasks = count
+                return Done(), self._introduce()
+            case StopContinuousExecutionWrites():
+                self._writes_stopped = True
+            case RegisterTask():
+                return Done(), self._register(message)
+        return Done(), []
+
+    def due(self) -> float | None:
+        """When a `Tick` will next change something, as far as is known; None if none will."""
+        match self.phase:
+            case Phase.REGISTERING:
+                return None if self._began is None else self._began + self.pace.register_seconds
+            case Phase.PREPARING:
+                return self._since + self.pace.ready_seconds
+            case Phase.RUNNING if self._may_end_epoch():
+                pace = self.pace
+                return self._since + (
+                    pace.epoch_seconds if self._active else pace.idle_epoch_seconds
+                )
+        return None
+
+    def _admit(self, attempt: int) -> None:
+        if attempt != self.attempt:
+            self.stale += 1
+            raise StaleAttemptError(attempt, self.attempt)
+
+    def _happen(self, event: Event) -> list[Effect]:
+        if self.phase in (Phase.FAILED, Phase.LEFT):
+            return []
+        match event:
+            case Performed(kind, epoch):
+                if kind is LogCommit:
+                    self.committed = max(self.committed, epoch)
+                return []
+            case Tick(now):
+                return self._tick(now)
+            case Hold():
+                return self._hold()
+            case Limit(limits):
+                return self._limit(limits)
+            case Finish():
+                self.phase = Phase.LEFT
+                self._announced = Leave(self.attempt)
+                return [Push(self._announced)]
+
+    def _register(self, message: RegisterTask) -> list[Effect]:
+        task = message.task
+        known = self._registered.get(task)
+        if not 0 <= task < self._tasks:
+            raise EpochProtocolError(f"Task {task}", f"there are {self._tasks} tasks")
+        if self.phase is Phase.REGISTERING:
+            self._registered[task] = message
+            return self._introduce()
+        if known != message:
+            # The others were sent to the first address: rows would go to nobody.
+            return self._fail(
+                EpochConflictError(f"Task {task}", self.current, *_two(known, message))
+            )
+        return [Push(self._announced, task)]
+
+    def _introduce(self) -> list[Effect]:
+        if self.phase is not Phase.REGISTERING or not 0 < self._tasks == len(self._registered):
+            return []
+        self.phase = Phase.PREPARING
+        self._since = self._now
+        peers = tuple(
+            Peer(task, each.url, each.key) for task, each in sorted(self._registered.items())
+        )
+        self._announced = Peers(self.attempt, peers)
+        return [Push(self._announced)]
+
+    def _make_ready(self, task: int) -> list[Effect]:
+        if self.phase is Phase.REGISTERING or not 0 <= task < self._tasks:
+            return self._fail(EpochProtocolError(f"Task {task}", "ready before it had its peers"))
+        self._ready.add(task)
+        if self.phase is not Phase.PREPARING or len(self._ready) < self._tasks:
+            return []
+        self.phase = Phase.RUNNING
+        effects = self._announce(EpochStarted(self.attempt, self.current, self._highs))
+        return effects + (self._hold() if self._hold_asked else [])
+
+    def _report(self, report: CommitPartitionEpoch | ReportPartitionOffset) -> list[Effect]:
+        epoch = report.epoch
+        if self.phase is not Phase.RUNNING or epoch > self._newest_ended():
+            who = f"Report of epoch {epoch}"
+            return self._fail(EpochProtocolError(who, f"epoch {self.current} is being read"))
+        if epoch <= self.decided:
+            self.late += 1
+            return []
+        opened = self._open.setdefault(epoch, _Epoch())
+        match report:
+            case ReportPartitionOffset(reader=reader, position=position):
+                error = _take(opened.ends, reader, position, self._readers, "Reader", epoch)
+            case CommitPartitionEpoch(task=task, watermarks=watermarks):
+                error = _take(opened.commits, task, report, self._tasks, "Task", epoch)
+                if watermarks and len(watermarks) != len(self._highs):
+                    reason = f"{len(watermarks)} watermarks, the plan has {len(self._highs)}"
+                    error = EpochProtocolError(f"Task {task}", reason)
+        if error:
+            return self._fail(error)
+        if len(opened.ends) == self._readers and len(opened.commits) == self._tasks:
+            self._whole.add(epoch)
+        return self._decide_whole() or self._check_backlog()
+
+    def _decide_whole(self) -> list[Effect]:
+        effects: list[Effect] = []
+        while self.decided + 1 in self._whole:
+            self.decided += 1
+            self._whole.discard(self.decided)
+            effects += self._decide(self.decided, self._open.pop(self.decided))
+        return effects
+
+    def _decide(self, epoch: int, whole: _Epoch) -> list[Effect]:
+        positions = tuple(whole.ends[reader] for reader in range(self._readers))
+        reports = tuple(whole.commits[task] for task in range(self._tasks))
+        messages = tuple(report.message for report in reports)
+        state = tuple(sorted((each for report in reports for each in report.state), key=_place))
+        before_ms = self._watermark_ms
+        seen = [self._highs, *(report.watermarks for report in reports if report.watermarks)]
+        self._highs = tuple(max(highs) for highs in zip(*seen, strict=True))
+        self._watermark_ms = watermark_of(self._highs, self._delays_ms, before_ms)
+        # Rows may have to leave their windows now: Spark runs a batch without data for that.
+        self._active = self._active or self._watermark_ms > before_ms
+        effects: list[Effect] = [
+            Decide(epoch, positions, messages, state, self._highs, before_ms),
+            CommitSink(epoch, messages),
+            PublishState(epoch, state),
+            LogCommit(epoch, self._watermark_ms),
+            Acknowledge(epoch, positions, reports),
+        ]
+        if epoch == self._last_epoch:
+            effects.append(Held(epoch, positions))
+            if self._limited:
+                self._limited = False
+                self.current += 1
+                self._announced = EpochStarted(self.attempt, self.current, self._highs, hold=True)
+        return effects
+
+    def _check_backlog(self) -> list[Effect]:
+        # Whole epochs are counted as epochs only: otherwise reports would always be too many first.
+        partial = [each for epoch, each in self._open.items() if epoch not in self._whole]
+        queues = {
+            "partition offset": sum(len(each.ends) for each in partial),
+            "partition commit": sum(len(each.commits) for each in partial),
+            "epoch": len(self._whole),
+        }
+        limit = self.pace.max_backlog
+        over = next((queue for queue, size in queues.items() if size > limit), None)
+        return self._fail(EpochBacklogError(over, queues[over], limit)) if over else []
+
+    def _newest_ended(self) -> int:
+        return self.current if self._limited else self.current - 1
+
+    def _may_end_epoch(self) -> bool:
+        in_flight = self.current - 1 - self.committed
+        return (
+            self.phase is Phase.RUNNING
+            and self._last_epoch is None
+            and not self._writes_stopped
+            and in_flight < self.pace.max_epochs_in_flight
+        )
+
+    def _tick(self, now: float) -> list[Effect]:
+        self._now = now
+        if self._began is None:
+            self._began = now
+        due = self.due()
+        if due is None or now < due:
+            return []
+        match self.phase:
+            case Phase.REGISTERING:
+                return self._too_late("registered", self._registered, self.pace.register_seconds)
+            case Phase.PREPARING:
+                return self._too_late("become ready", self._ready, self.pace.ready_seconds)
+            case _:
+                return self._next_epoch()
+
+    def _too_late(self, step: str, there: Collection[int], seconds: float) -> list[Effect]:
+        missing = tuple(task for task in range(self._tasks) if task not in there)
+        return self._fail(RendezvousError(step, missing, self._tasks, seconds))
+
+    def _next_epoch(self, *, hold: bool = False) -> list[Effect]:
+        self.current += 1
+        return self._announce(EpochStarted(self.attempt, self.current, self._highs, hold=hold))
+
+    def _announce(self, started: EpochStarted) -> list[Effect]:
+        self._announced = started
+        self._active = False
+        self._since = self._now
+        return [Push(started)]
+
+    def _hold(self) -> list[Effect]:
+        self._hold_asked = True
+        if self.phase is not Phase.RUNNING or self._last_epoch is not None:
+            return []  # held as soon as the tasks are there, or already
+        self._last_epoch = self.current
+        return self._next_epoch(hold=True)
+
+    def _limit(self, limits: tuple[tuple[int, str], ...]) -> list[Effect]:
+        if self._last_epoch is None or self.decided < self._last_epoch or self._limited:
+            return self._fail(EpochProtocolError("Limits", "they must follow a hold"))
+        self._limited = True
+        self._last_epoch = self.current
+        return self._announce(EpochStarted(self.attempt, self.current, self._highs, limits=limits))
+
+    def _fail(self, error: EpochalError) -> list[Effect]:
+        self.phase = Phase.FAILED
+        return [Fail(error)]
+
+    def _refuse_change(self, what: str, known: int, count: int) -> None:
+        if self.phase is not Phase.REGISTERING and count != known:
+            reason = f"there are {known} {what} partitions, now {count} are said"
+            raise EpochProtocolError("The driver", reason)
+
+
+def _take(
+    table: dict[int, Any], number: int, value: object, count: int, kind: str, epoch: int
+) -> EpochError | None:
+    """Note what was reported; say again what was said before is no error."""
+    if not 0 <= number < count:
+        return EpochProtocolError(f"{kind} {number}", f"there are {count}")
+    known = table.setdefault(number, value)
+    if known != value:
+        return EpochConflictError(f"{kind} {number}", epoch, *_two(known, value))
+    return None
+
+
+def _two(known: object, other: object) -> tuple[str, str]:
+    return str(known)[:300], str(other)[:300]
+
+
+def _place(state: PreparedState) -> tuple[int, int, str]:
+    return state.operator, state.partition, state.store
