@@ -1,0 +1,44 @@
+"""Noting event time as rows pass: `with_watermark`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import compute
+
+from epochal.continuous.operators.contract import Moment
+
+pc: Any = compute  # its stubs know neither scalars beside arrays nor calls by name
+
+NONE_SEEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveEventTimeSpec:
+    """Watch a timestamp column for watermark number `watermark` of the plan."""
+
+    watermark: int
+    column: str
+
+    def open(self) -> ObserveEventTime:
+        return ObserveEventTime(self.watermark, self.column)
+
+
+class ObserveEventTime:
+    """Passes rows on unchanged and remembers the highest event time."""
+
+    def __init__(self, watermark: int, column: str) -> None:
+        self.watermark, self._column = watermark, column
+        self._highest_ms = NONE_SEEN
+
+    def highest_ms(self) -> int:
+        return self._highest_ms
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        highest = pc.max(batch.column(self._column)).cast(pa.timestamp("us", "UTC")).value
+        if highest is not None:
+            self._highest_ms = max(self._highest_ms, highest // 1000)
+        return (batch,)
