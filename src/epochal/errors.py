@@ -629,3 +629,19 @@ class QueryFailedError(QueryError):
 
 class ComponentError(EpochalError):
     """A real component that a test or a demo needs cannot be found, fetched or started."""
+
+
+class SinkConflictError(EpochError):
+    """A sink's log has an epoch already, with other output than this query's."""
+
+    def __init__(self, log: str, epoch: int, missing: str) -> None:
+        super().__init__(log, epoch, missing)
+        self.log, self.epoch, self.missing = log, epoch, missing
+
+    def __str__(self) -> str:
+        return (
+            f"{self.log} has an entry for epoch {self.epoch} that does not name {self.missing}, "
+            f"which this query wrote in it. Another query, or an earlier checkpoint of this one, "
+            f"writes to the same directory; committing would lose these rows. Give the query a "
+            f"directory of its own, or the checkpoint that belongs to this one."
+        )

@@ -1,0 +1,130 @@
+"""What tasks send each other: a packed header, and rows as one Arrow IPC message. Pure.
+
+Both ends know the schema of a stage's input from the plan, so no schema ever travels. A frame is
+two parts, header and body; only data frames have a body. Rows of a data frame are ordered by state
+partition, and `runs` says how many belong to which, so that the receiver need not hash again.
+
+What a reader would get wrong: the checksum is not against the network, which CURVE already guards.
+Arrow trusts the offsets inside a buffer, and a frame that a broken peer made up must end as an
+error and not as a read beyond the end.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+import google_crc32c
+import pyarrow as pa
+
+from epochal.errors import FrameError
+
+MAGIC = 0xEC
+FRAME_VERSION = 1
+MAX_FRAME_BYTES = 256 << 20
+"""Far above what a turn makes; more is not taken from a peer."""
+
+_HEADER = struct.Struct("<BBBBIHIqQII")
+"""Magic, version, kind, watermarks, attempt, stage, sender, epoch, seq, runs, checksum."""
+
+_MAX_RUNS = 1 << 20
+
+Runs: TypeAlias = tuple[tuple[int, int], ...]
+"""(state partition, rows), in the order of the rows."""
+
+Body: TypeAlias = "bytes | memoryview | pa.Buffer"
+
+
+class FrameKind(IntEnum):
+    """What a frame is for."""
+
+    DATA = 1
+    MARKER = 2
+    """The sender's rows of `epoch` end here."""
+    CREDIT = 3
+    """The sender of this frame has processed everything up to `seq`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message on the channel between two tasks at one stage."""
+
+    kind: FrameKind
+    attempt: int
+    stage: int
+    sender: int
+    epoch: int
+    seq: int
+    """Data frames and markers of a channel are numbered from 1, together."""
+    highs: tuple[int, ...] = ()
+    """Highest event time that the sender has seen, per watermark of the plan; -1 if none."""
+    runs: Runs = ()
+    batch: pa.RecordBatch | None = None
+    size: int = 0
+    """Bytes of the rows, as credits count them."""
+
+
+def encode_frame(frame: Frame, body: Body = b"") -> tuple[bytes, Body]:
+    """Pack a frame; `body` is `encode_batch` of its rows."""
+    flat = [number for run in frame.runs for number in run]
+    rest = struct.pack(f"<{len(frame.highs)}q{len(flat)}I", *frame.highs, *flat)
+    fields = (
+        MAGIC,
+        FRAME_VERSION,
+        frame.kind,
+        len(frame.highs),
+        frame.attempt,
+        frame.stage,
+        frame.sender,
+        frame.epoch,
+        frame.seq,
+        len(frame.runs),
+    )
+    unsigned = _HEADER.pack(*fields, 0)
+    checksum = google_crc32c.extend(google_crc32c.value(unsigned + rest), body)
+    return _HEADER.pack(*fields, checksum) + rest, body
+
+
+def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
+    """Rows as one IPC message, without their schema."""
+    return batch.serialize()
+
+
+def decode_frame(header: bytes, body: Body, schemas: Sequence[pa.Schema]) -> Frame:
+    """Unpack a frame; `schemas` are those of the stages' inputs. FrameError if it is not one."""
+    if len(header) < _HEADER.size:
+        raise FrameError(f"its header has {len(header)} bytes, at least {_HEADER.size} are needed")
+    magic, version, kind, watermarks, attempt, stage, sender, epoch, seq, runs, checksum = (
+        _HEADER.unpack_from(header)
+    )
+    if magic != MAGIC or version != FRAME_VERSION:
+        raise FrameError(f"it starts with {magic:#x}, version {version}, not {MAGIC:#x}, version 1")
+    if kind not in (FrameKind.DATA, FrameKind.MARKER, FrameKind.CREDIT) or runs > _MAX_RUNS:
+        raise FrameError(f"it is of kind {kind} with {runs} runs")
+    if len(header) != _HEADER.size + 8 * watermarks + 8 * runs:
+        raise FrameError(f"its header has {len(header)} bytes, which its counts contradict")
+    unsigned = header[: _HEADER.size - 4] + bytes(4) + header[_HEADER.size :]
+    if google_crc32c.extend(google_crc32c.value(unsigned), body) != checksum:
+        raise FrameError("its checksum does not match")
+    if stage >= len(schemas):
+        raise FrameError(f"it is for stage {stage}, the query has {len(schemas)}")
+    numbers = struct.unpack_from(f"<{watermarks}q{2 * runs}I", header, _HEADER.size)
+    highs, flat = numbers[:watermarks], numbers[watermarks:]
+    pairs = tuple(zip(flat[::2], flat[1::2], strict=True))
+    batch = _decode_batch(body, schemas[stage], pairs) if kind == FrameKind.DATA else None
+    size = memoryview(body).nbytes
+    return Frame(FrameKind(kind), attempt, stage, sender, epoch, seq, highs, pairs, batch, size)
+
+
+def _decode_batch(body: Body, schema: pa.Schema, runs: Runs) -> pa.RecordBatch:
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+        batch.validate()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise FrameError(f"its rows cannot be read ({error})") from None
+    if batch.num_rows != sum(count for _, count in runs):
+        raise FrameError(f"it has {batch.num_rows} rows, and its runs say otherwise")
+    return batch
