@@ -38,7 +38,8 @@
     │   ├── RecoveryError              the logs do not say where to go on
     │   ├── FrameError                 what came from a peer is not a frame of the exchange
     │   ├── ExchangeError              frames between two tasks were lost or out of order
-    │   └── DriverSilentError          a task has not heard of its driver for too long
+    │   ├── DriverSilentError          a task has not heard of its driver for too long
+    │   └── SinkConflictError          a sink has an epoch already, with other output
     ├── QueryError                     a continuous query cannot run, or runs no more
     │   ├── TooFewSlotsError           its tasks do not fit into the cluster
     │   ├── TaskFailedError            a task or the job of all tasks ended
