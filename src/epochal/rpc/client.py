@@ -1,5 +1,9 @@
 """A task's side: `send` and `ask` from any thread, over one lazily opened socket per process.
 
+What the driver pushes comes over the same socket, and there is no thread that waits for it: the
+caller looks with `poll_push`, and waits on `fd` if it wants to. ZeroMQ's descriptor is edge
+triggered: poll until None is returned, then wait, and use the client for nothing in between.
+
 PySpark forks its workers, and a ZeroMQ socket must not cross a fork: a client notices that its
 process id has changed, abandons what it inherited and opens its own. A client pickles as its
 address, so it may travel in a task closure.
@@ -11,16 +15,21 @@ import itertools
 import os
 import threading
 import time
+from collections import deque
 from typing import Any
 
 import zmq
 
 from epochal.errors import RpcRemoteError, RpcTimeoutError
-from epochal.rpc.framing import decode_body, decode_reply, encode_request
-from epochal.rpc.messages import ONE_WAY, EndpointType, RpcAddress
+from epochal.rpc.curve import CurveKeys, introduce
+from epochal.rpc.framing import decode_body, decode_push, decode_reply, encode_request
+from epochal.rpc.messages import ONE_WAY, EndpointType, Pushed, RpcAddress
 
 QUEUED_FRAMES = 1_000
 """One-way frames not yet taken by the network; beyond it `send` waits, then fails."""
+
+KEPT_PUSHES = 1_000
+"""Pushed messages that nobody has polled; of more, the oldest are dropped."""
 
 CLOSE_LINGER_MS = 1_000
 
@@ -60,9 +69,33 @@ class RpcClient:
                 reply = decode_reply(socket.recv())
                 if reply.call == call:
                     break  # others are answers that came after their ask had given up
+                if reply.call == ONE_WAY:
+                    self._pushes.append(decode_push(reply))
         if reply.failure is not None:
             raise RpcRemoteError(endpoint.name, reply.failure.kind, reply.failure.reason)
         return decode_body(endpoint.replies, reply.body)
+
+    def poll_push(self, endpoint: EndpointType) -> Any | None:
+        """The next message that the endpoint has pushed, None if there is none now. Never waits."""
+        with self._locked():
+            socket = self._connected()
+            while True:
+                while self._pushes:
+                    pushed = self._pushes.popleft()
+                    if pushed.endpoint == endpoint.name:
+                        return decode_body(endpoint.replies, pushed.body)
+                try:
+                    reply = decode_reply(socket.recv(zmq.NOBLOCK))
+                except zmq.Again:
+                    return None
+                if reply.call == ONE_WAY:
+                    self._pushes.append(decode_push(reply))
+
+    @property
+    def fd(self) -> int:
+        """Readable when something may have come; see the module's note on how to wait."""
+        with self._locked():
+            return int(self._connected().getsockopt(zmq.FD))
 
     def close(self) -> None:
         """Release the socket; what was sent but not yet delivered gets a second to leave."""
@@ -77,6 +110,7 @@ class RpcClient:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._calls = itertools.count(1)
+        self._pushes: deque[Pushed] = deque(maxlen=KEPT_PUSHES)
         self._context = self._socket = None
 
     def _locked(self) -> threading.Lock:
@@ -98,9 +132,10 @@ class RpcClient:
         if self._socket is None:
             self._context = zmq.Context()
             socket = self._context.socket(zmq.DEALER)
-            socket.curve_serverkey = self.address.server_public_key
-            socket.curve_publickey = self.address.client_public_key
-            socket.curve_secretkey = self.address.client_secret_key
+            keys = CurveKeys(self.address.client_public_key, self.address.client_secret_key)
+            introduce(socket, self.address.server_public_key, keys)
+            # One name over all reconnections, or pushes would go to the connection that broke.
+            socket.setsockopt(zmq.IDENTITY, b"e" + os.urandom(16))
             socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES)
             socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES)
             socket.setsockopt(zmq.LINGER, CLOSE_LINGER_MS)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from epochal.errors import RpcFrameError
-from epochal.rpc.messages import PROTOCOL_VERSION, Failure, Reply, Request
+from epochal.rpc.messages import ONE_WAY, PROTOCOL_VERSION, Failure, Pushed, Reply, Request
 
 MAGIC = 0xE9
 MAX_FRAME_BYTES = 8 << 20
@@ -41,6 +41,11 @@ def encode_failure(call: int, kind: str, reason: str) -> bytes:
     return _framed(_encoder.encode(Reply(call, _EMPTY, Failure(kind, reason))))
 
 
+def encode_push(endpoint: str, message: object) -> bytes:
+    """Frame a message that nobody asked for."""
+    return encode_reply(ONE_WAY, Pushed(endpoint, msgspec.Raw(_encoder.encode(message))))
+
+
 def decode_request(frame: bytes) -> Request:
     """Read a request's envelope; its body stays encoded."""
     try:
@@ -55,6 +60,12 @@ def decode_reply(frame: bytes) -> Reply:
         return _reply_decoder.decode(_envelope(frame))
     except (msgspec.DecodeError, ValueError) as error:
         raise RpcFrameError(f"it is not a reply ({error})") from None
+
+
+def decode_push(reply: Reply) -> Pushed:
+    """The pushed message in a reply of call number `ONE_WAY`; its body stays encoded."""
+    pushed: Pushed = decode_body(Pushed, reply.body)
+    return pushed
 
 
 def decode_body(union: Any, body: msgspec.Raw) -> Any:

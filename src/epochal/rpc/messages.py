@@ -8,13 +8,16 @@ reach executors inside Spark's task closures, so they are as secret as the job i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 PROTOCOL_VERSION = 1
 ONE_WAY = 0
-"""The call number of a request that expects no reply."""
+"""The call number of a request that expects no reply, and of a reply that nobody asked for."""
+
+PeerId: TypeAlias = bytes
+"""Who sent a message, as the server names it: a client's own for as long as it is open."""
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -38,6 +41,13 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
     call: int
     body: msgspec.Raw
     failure: Failure | None = None
+
+
+class Pushed(msgspec.Struct, frozen=True, array_like=True):
+    """A message that an endpoint sends by itself: the body of a reply to call number `ONE_WAY`."""
+
+    endpoint: str
+    body: msgspec.Raw
 
 
 @dataclass(frozen=True, slots=True)

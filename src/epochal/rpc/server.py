@@ -1,47 +1,48 @@
 """The driver's side: one thread, one socket, the endpoints registered on it.
 
 Every handler runs on that one thread, so an endpoint needs no lock; a handler that blocks delays
-all others. A peer must prove twice that it is ours: it has the server's public key, or the
-handshake fails, and it holds the client key pair, or ZeroMQ's authentication (ZAP, answered in
-the same loop) turns it away. Whatever is refused is counted and answered as little as possible.
+all others. Whoever may not speak is turned away (see `curve`); whatever is refused is counted and
+answered as little as possible.
+
+`push` may be called from any thread, also from a handler: the loop sends. A push is a courtesy. It
+is lost, and counted, if its peer has gone or does not read; whoever needs it must be able to ask.
 """
 
 from __future__ import annotations
 
 import logging
+import socket as sockets
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import zmq
-from zmq.utils import z85
-from zmq.utils.monitor import recv_monitor_message
 
-from epochal.errors import EpochalError, OptionError, RpcError, RpcFrameError
+from epochal.errors import EpochalError, OptionError, RpcError, RpcFrameError, StaleAttemptError
+from epochal.rpc.curve import CurveKeys, Gatekeeper, protect
 from epochal.rpc.framing import (
     MAX_FRAME_BYTES,
     decode_body,
     decode_request,
     encode_failure,
+    encode_push,
     encode_reply,
 )
-from epochal.rpc.messages import ONE_WAY, EndpointType, RpcAddress
+from epochal.rpc.messages import ONE_WAY, EndpointType, PeerId, RpcAddress
 
 logger = logging.getLogger(__name__)
 
 QUEUED_FRAMES = 10_000
 """Frames waiting per peer and direction; beyond it the sender waits."""
 
-_ZAP_URL = "inproc://zeromq.zap.01"
-_ZAP_DOMAIN = b"epochal"
-_HANDSHAKE_FAILURES = (
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
+MAX_PUSHES = 10_000
+"""Calls of `push` that the loop has not come to; more are lost."""
 
-Handler = Callable[[Any], Any]
+Handler = Callable[[Any, PeerId], Any]
+"""Takes a message and who sent it; returns the reply, which a one-way message has no use for."""
 
 
 @dataclass(slots=True)
@@ -54,7 +55,12 @@ class RpcCounters:
     oversized: int = 0
     unknown_version: int = 0
     unknown_endpoint: int = 0
+    stale: int = 0
+    """Messages of attempts that are over."""
     refused_peers: int = 0
+    pushed: int = 0
+    undelivered: int = 0
+    """Frames for peers that had gone, or did not read."""
 
     def count(self, fault: str) -> None:
         """Add one frame that broke the protocol in this way."""
@@ -75,27 +81,25 @@ class RpcServer:
         self.counters = RpcCounters()
         self._endpoints: dict[str, tuple[EndpointType, Handler]] = {}
         self._max_frame_bytes = max_frame_bytes
-        server_public, server_secret = zmq.curve_keypair()
-        client_public, client_secret = zmq.curve_keypair()
-        self._client_key = client_public
+        server, client = CurveKeys.new(), CurveKeys.new()
         self._context = zmq.Context()
-        self._zap = self._context.socket(zmq.REP)
-        self._zap.bind(_ZAP_URL)
+        self._gatekeeper = Gatekeeper(self._context, client.public)
         self._router = self._context.socket(zmq.ROUTER)
-        self._router.curve_server = True
-        self._router.curve_publickey = server_public
-        self._router.curve_secretkey = server_secret
-        self._router.setsockopt(zmq.ZAP_DOMAIN, _ZAP_DOMAIN)
+        protect(self._router, server)
         # Longer ones never reach us: ZeroMQ drops the connection. Those just above what an
         # endpoint accepts do, so that they can be counted.
         self._router.setsockopt(zmq.MAXMSGSIZE, 2 * max_frame_bytes)
+        # A client that reconnects keeps its name; and what cannot be delivered is said, not lost.
+        self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.RCVHWM, QUEUED_FRAMES)
         self._router.setsockopt(zmq.SNDHWM, QUEUED_FRAMES)
         self._router.setsockopt(zmq.LINGER, 0)
-        self._monitor = self._router.get_monitor_socket(_HANDSHAKE_FAILURES)
-        self._wake_url = f"inproc://wake-{id(self)}"
-        self._wake = self._context.socket(zmq.PAIR)
-        self._wake.bind(self._wake_url)
+        self._gatekeeper.watch(self._router)
+        self._pushes: deque[tuple[tuple[PeerId, ...], bytes]] = deque()
+        self._waker, self._woken = sockets.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
         try:
             self._router.bind(f"tcp://{bind_host}:{port}")
         except zmq.ZMQError as error:
@@ -105,9 +109,9 @@ class RpcServer:
         self.address = RpcAddress(
             advertised_host,
             int(bound.rpartition(":")[2]),
-            server_public,
-            client_public,
-            client_secret,
+            server.public,
+            client.public,
+            client.secret,
         )
         self._thread = threading.Thread(target=self._run, name="epochal-rpc-server", daemon=True)
         self._stopped = False
@@ -134,12 +138,21 @@ class RpcServer:
             return
         self._stopped = True
         if self._thread.is_alive():
-            waker = self._context.socket(zmq.PAIR)
-            waker.connect(self._wake_url)
-            waker.send(b"")
+            self._wake()
             self._thread.join()
-            waker.close(linger=0)
         self._release()
+
+    def push(self, endpoint: EndpointType, peers: Iterable[PeerId], message: object) -> None:
+        """Send `message` to these peers, in the endpoint's name, as soon as the loop comes to it.
+
+        It is encoded once for all. Nothing happens once the server has stopped.
+        """
+        targets = tuple(peers)
+        if len(self._pushes) >= MAX_PUSHES:
+            self.counters.undelivered += len(targets)
+            return
+        self._pushes.append((targets, encode_push(endpoint.name, message)))
+        self._wake()
 
     def __enter__(self) -> RpcServer:
         return self.start()
@@ -147,35 +160,47 @@ class RpcServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _wake(self) -> None:
+        with suppress(OSError):  # full: it wakes anyway; closed: nobody is there to be woken
+            self._waker.send(b"\0")
+
     def _release(self) -> None:
-        self._router.disable_monitor()
-        for socket in (self._router, self._monitor, self._zap, self._wake):
-            socket.close(linger=0)
+        self._gatekeeper.close()
+        self._router.close(linger=0)
         self._context.term()
+        self._waker.close()
+        self._woken.close()
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for socket in (self._wake, self._zap, self._monitor, self._router):
+        for socket in self._gatekeeper.sockets:
             poller.register(socket, zmq.POLLIN)
-        while True:
+        poller.register(self._woken, zmq.POLLIN)
+        poller.register(self._router, zmq.POLLIN)
+        while not self._stopped:
             ready = dict(poller.poll())
-            if self._wake in ready:
-                return
-            if self._zap in ready:
-                self._authenticate()
-            if self._monitor in ready:
-                recv_monitor_message(self._monitor)
-                self.counters.refused_peers += 1
+            if self._woken.fileno() in ready:
+                self._woken.recv(4096)
+            if any(socket in ready for socket in self._gatekeeper.sockets):
+                self._gatekeeper.answer()
+                self.counters.refused_peers = self._gatekeeper.refused
             if self._router in ready:
                 self._drain()
+            self._send_pushes()
 
-    def _authenticate(self) -> None:
-        parts = self._zap.recv_multipart()
-        version, request_id = parts[0], parts[1]
-        mechanism, credentials = parts[5], parts[6:]
-        known = mechanism == b"CURVE" and z85.encode(credentials[0]) == self._client_key
-        status = (b"200", b"OK") if known else (b"400", b"unknown key")
-        self._zap.send_multipart([version, request_id, *status, b"", b""])
+    def _send_pushes(self) -> None:
+        while self._pushes:
+            peers, frame = self._pushes.popleft()
+            for peer in peers:
+                self.counters.pushed += self._send(peer, frame)
+
+    def _send(self, peer: PeerId, frame: bytes) -> bool:
+        try:
+            self._router.send_multipart([peer, frame], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            self.counters.undelivered += 1
+            return False
+        return True
 
     def _drain(self) -> None:
         # At most one queue's length at a time, so that a flood cannot starve stop.
@@ -185,11 +210,11 @@ class RpcServer:
             except zmq.Again:
                 return
             self.counters.received += 1
-            reply = self._answer(b"" if len(frames) != 1 else frames[0])
+            reply = self._answer(peer, b"" if len(frames) != 1 else frames[0])
             if reply is not None:
-                self._router.send_multipart([peer, reply])
+                self._send(peer, reply)
 
-    def _answer(self, frame: bytes) -> bytes | None:
+    def _answer(self, peer: PeerId, frame: bytes) -> bytes | None:
         try:
             if len(frame) > self._max_frame_bytes:
                 raise RpcFrameError(f"{len(frame)} bytes are too many", "oversized")
@@ -199,7 +224,10 @@ class RpcServer:
             logger.warning("%s", error)
             return None
         try:
-            result = self._handle(request.endpoint, request.body)
+            result = self._handle(request.endpoint, request.body, peer)
+        except StaleAttemptError as error:
+            self.counters.stale += 1
+            kind, reason = type(error).__name__, str(error)
         except EpochalError as error:
             self.counters.failed += 1
             kind, reason = type(error).__name__, str(error)
@@ -212,7 +240,7 @@ class RpcServer:
             return None if request.call == ONE_WAY else encode_reply(request.call, result)
         return None if request.call == ONE_WAY else encode_failure(request.call, kind, reason)
 
-    def _handle(self, name: str, body: Any) -> Any:
+    def _handle(self, name: str, body: Any, peer: PeerId) -> Any:
         found = self._endpoints.get(name)
         if found is None:
             self.counters.unknown_endpoint += 1
@@ -223,4 +251,4 @@ class RpcServer:
         except RpcFrameError as error:
             self.counters.count(error.fault)
             raise
-        return handle(message)
+        return handle(message, peer)

@@ -53,7 +53,7 @@ class StateStoreCoordinatorEndpoint:
 
     def register(self, server: RpcServer) -> None:
         """Answer workers that speak to this server."""
-        server.register(ENDPOINT, self.ask)
+        server.register(ENDPOINT, lambda message, _: self.ask(message))
 
     def ask(self, message: Request) -> Reply:
         """Answer one message; lag is also written to the log, at most once per interval."""

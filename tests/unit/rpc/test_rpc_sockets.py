@@ -16,7 +16,7 @@ import zmq
 from epochal.errors import OptionError, RpcError, RpcRemoteError, RpcTimeoutError, StateError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.framing import encode_request
-from epochal.rpc.messages import EndpointType, RpcAddress
+from epochal.rpc.messages import EndpointType, PeerId, RpcAddress
 from epochal.rpc.server import RpcServer
 
 
@@ -51,7 +51,7 @@ class Sums:
         self.notes: list[str] = []
         self.gate = threading.Event()
 
-    def handle(self, message: Add | Note | Fail | Wait) -> Sum | None:
+    def handle(self, message: Add | Note | Fail | Wait, peer: PeerId) -> Sum | None:
         match message:
             case Add(left, right):
                 return Sum(left + right)
@@ -182,7 +182,7 @@ def test_an_endpoint_no_longer_registered_is_unknown(client: RpcClient, server: 
 
 def test_a_name_can_be_registered_once(server: RpcServer) -> None:
     with pytest.raises(OptionError):
-        server.register(SUMS, lambda message: message)
+        server.register(SUMS, lambda message, _: message)
 
 
 def test_a_peer_without_the_servers_key_is_refused_and_counted(server: RpcServer) -> None:
