@@ -39,7 +39,10 @@ class SourceReader(Protocol):
         ...
 
     def positions(self) -> Positions:
-        """Where each partition goes on after the last batch that `read` returned."""
+        """Where each partition goes on after what `read` returned.
+
+        It may have moved though `read` returned None, over what holds no rows.
+        """
         ...
 
     def limit(self, ends: Positions) -> None:
@@ -109,6 +112,8 @@ class WriterContext:
     attempt: int
     run_id: str
     schema: pa.Schema
+    epoch: int = 0
+    """The epoch that the first rows belong to."""
 
 
 class SinkWriter(Protocol):
