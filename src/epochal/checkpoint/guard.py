@@ -1,9 +1,10 @@
 """One writer at a time: a run owns a checkpoint from its claim until it ends, dies or falls silent.
 
 A claim is a numbered attempt, created if absent: of all who race for a number one wins, and the
-newest attempt is the owner. The owner shows that it lives by rewriting its lease every few
-seconds. Ages are compared by the storage's own clock (a claimant writes a lease too and compares
-the two times of modification), so the clocks of hosts need not agree.
+newest attempt is the owner. A run that restarts its tasks begins a further attempt of its own. The
+owner shows that it lives by rewriting its lease every few seconds. Ages are compared by the
+storage's own clock (a claimant writes a lease too and compares the two times of modification), so
+the clocks of hosts need not agree.
 
 What a reader would get wrong: an owner that was silent for longer than its lease has lost the
 checkpoint even if nobody has claimed it yet. It may not renew and carry on, because somebody may
@@ -18,7 +19,7 @@ import re
 import socket
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -28,6 +29,7 @@ from epochal.checkpoint.log import MetadataLog, parse_version, storage_errors
 from epochal.clock import Clock, SystemClock
 from epochal.errors import (
     CheckpointInUseError,
+    CheckpointLostError,
     ConcurrentUpdateError,
     MissingBatchError,
     OptionError,
@@ -215,6 +217,37 @@ class Guard:
             with storage_errors(join_url(self._files.url, following)):
                 self._lost = self._files.info(following) is not None
             return not self._lost
+
+    def next_attempt(self, *, above: int = -1) -> int:
+        """Begin another attempt of this run; CheckpointLostError if the run was fenced.
+
+        `above` is the newest attempt that the checkpoint's decisions name: numbers must not be
+        used again, even if the record of them was lost on the way to another disk.
+        """
+        with self._lock:
+            if self._lapsed() or self._stop.is_set():
+                raise self._fenced("it was silent for longer than its lease, or has released it")
+            attempt = max(self.attempt, above) + 1
+            log = MetadataLog(self._files.at(ATTEMPTS), ATTEMPT_FORMAT)
+            if not self._record(log, attempt):
+                self._lost = True
+                owner = log.get_latest()
+                assert owner is not None
+                raise self._fenced(f"run {owner[1].run_id} has begun attempt {owner[0]}")
+            self.attempt = attempt
+            log.purge(attempt - ATTEMPTS_KEPT)
+            return attempt
+
+    def _record(self, log: MetadataLog[Attempt], attempt: int) -> bool:
+        me = replace(self._me, started_ms=self._clock.now_ms())
+        if log.latest_batch_id() in (None, self.attempt) and _publish(log, attempt, me):
+            return True
+        # The answer to an earlier try may have been lost: what is there can be ours.
+        newest = log.get_latest()
+        return newest is not None and newest[0] == attempt and _same_process(newest[1], self._me)
+
+    def _fenced(self, reason: str) -> CheckpointLostError:
+        return CheckpointLostError(self._files.url, self.run_id, reason)
 
     def release(self) -> None:
         """Give the checkpoint up. Does nothing the second time."""
