@@ -6,6 +6,9 @@ alike, and both are a StateFormatError at the byte where reading stopped.
 What a reader would get wrong: Spark's `lz4` is lz4-java's block framing, not the LZ4 frame format,
 and its checksum keeps only 28 of xxHash's 32 bits. Lengths that a header claims are checked against
 what the format and its greatest possible ratio allow before anything of that size is allocated.
+
+Each codec's library is imported when it is first used: a checkpoint has one codec, and importing
+all of them takes longer than reading a small state.
 """
 
 from __future__ import annotations
@@ -13,12 +16,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
-
-import cramjam
-import lz4.block
-import xxhash
-import zstandard
+from typing import NamedTuple, TypeAlias
 
 from epochal.errors import OptionError, StateFormatError
 
@@ -35,9 +33,12 @@ _CLASS_NAMES = {
 }
 
 
+Unpacked: TypeAlias = bytes | bytearray
+
+
 class _Codec(NamedTuple):
     compress: Callable[[bytes], bytes]
-    decompress: Callable[[bytes, str], bytes]
+    decompress: Callable[[bytes, str], Unpacked]
 
 
 def codec_name(name: str) -> str:
@@ -58,6 +59,11 @@ def compress(data: bytes, codec: str) -> bytes:
 
 def decompress(data: bytes, codec: str, *, source: str = "state file") -> bytes:
     """Decompress a whole file, checking every checksum the codec has."""
+    return bytes(decompress_buffer(data, codec, source=source))
+
+
+def decompress_buffer(data: bytes, codec: str, *, source: str = "state file") -> Unpacked:
+    """As `decompress`, without the copy that makes bytes of what was put together in a buffer."""
     return _CODECS[codec_name(codec)].decompress(data, source)
 
 
@@ -69,10 +75,14 @@ _LZ4_RATIO = 255
 
 
 def _lz4_checksum(block: bytes | memoryview) -> int:
+    import xxhash
+
     return xxhash.xxh32_intdigest(block, _LZ4_SEED) & 0x0FFFFFFF
 
 
 def _compress_lz4(data: bytes) -> bytes:
+    import lz4.block
+
     level = max(0, math.ceil(math.log2(LZ4_BLOCK_BYTES)) - 10)
     pieces: list[bytes] = []
     view = memoryview(data)
@@ -91,8 +101,10 @@ def _compress_lz4(data: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def _decompress_lz4(data: bytes, source: str) -> bytes:
-    pieces: list[bytes] = []
+def _decompress_lz4(data: bytes, source: str) -> Unpacked:
+    # One buffer that grows: a list of all blocks would be the file once more, in memory that is
+    # new to the process, which costs more than unpacking.
+    whole = bytearray()
     view = memoryview(data)
     at = 0
     while at < len(data):
@@ -119,15 +131,17 @@ def _decompress_lz4(data: bytes, source: str) -> bytes:
                 source, start, f"the file ends {at - len(data)} bytes before its LZ4 block does"
             )
         if size:
-            pieces.append(_lz4_block(view[start:at], method, size, checksum, source, start))
-    if not pieces and at == 0:
+            whole += _lz4_block(view[start:at], method, size, checksum, source, start)
+    if at == 0:
         raise StateFormatError(source, 0, "the file is empty")
-    return b"".join(pieces)
+    return whole
 
 
 def _lz4_block(
     payload: memoryview, method: int, size: int, checksum: int, source: str, at: int
 ) -> bytes:
+    import lz4.block
+
     if method == _LZ4_STORED:
         block = bytes(payload)
     else:
@@ -150,6 +164,8 @@ _ZSTD_MAX_WINDOW_BYTES = 1 << 27
 
 
 def _compress_zstd(data: bytes) -> bytes:
+    import zstandard
+
     compressor = zstandard.ZstdCompressor(
         level=1, write_checksum=False, write_content_size=False
     ).compressobj()
@@ -157,6 +173,8 @@ def _compress_zstd(data: bytes) -> bytes:
 
 
 def _decompress_zstd(data: bytes, source: str) -> bytes:
+    import zstandard
+
     if not data:
         raise StateFormatError(source, 0, "the file is empty")
     pieces: list[bytes] = []
@@ -180,6 +198,8 @@ _SNAPPY_RATIO = 64
 
 
 def _compress_snappy(data: bytes) -> bytes:
+    import cramjam
+
     pieces = [_SNAPPY_HEADER]
     for start in range(0, len(data), SNAPPY_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + SNAPPY_BLOCK_BYTES]))
@@ -188,6 +208,8 @@ def _compress_snappy(data: bytes) -> bytes:
 
 
 def _decompress_snappy(data: bytes, source: str) -> bytes:
+    import cramjam
+
     if data[:8] != _SNAPPY_MAGIC or len(data) < len(_SNAPPY_HEADER):
         raise StateFormatError(source, 0, "no snappy-java stream starts here: is it snappy?")
     pieces: list[bytes] = []

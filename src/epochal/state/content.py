@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from epochal.errors import StateLoadError
 from epochal.files import Files, join_url
 from epochal.state.checksum_file import SUFFIX, verify_checksum
-from epochal.state.codecs import decompress
+from epochal.state.codecs import decompress, decompress_buffer
 from epochal.state.format import FileKind, scan_records
 from epochal.state.merge import Rows, SourcedRecords, merge_records
 from epochal.state.plan import delta_name, snapshot_name, snapshot_versions
-from epochal.state.rocksdb import FAMILY_BYTES, RocksDirectory
 from epochal.state.spans import Spans, spans_of
 from epochal.state.target import Provider, StateSettings, StoreTarget
+
+if TYPE_CHECKING:
+    from epochal.state.rocksdb import RocksDirectory
 
 MISSING_DELTA = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS"
 MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
@@ -86,7 +89,7 @@ def read_records(
         raise StateLoadError(source, "the file does not exist", condition) from None
     if has_checksum_file:
         verify_checksum(packed, files.read(f"{name}{SUFFIX}"), source=source)
-    data = decompress(packed, codec, source=source)
+    data = decompress_buffer(packed, codec, source=source)
     return SourcedRecords(
         scan_records(data, kind, row_checksums=row_checksums, source=source), source
     )
@@ -94,6 +97,7 @@ def read_records(
 
 def open_rocksdb(files: Files, settings: StateSettings) -> RocksDirectory:
     """One partition's directory of a RocksDB-backed store."""
+    from epochal.state.rocksdb import RocksDirectory
 
     def inflate(data: bytes, source: str) -> bytes:
         return decompress(data, settings.codec, source=source)
@@ -103,6 +107,8 @@ def open_rocksdb(files: Files, settings: StateSettings) -> RocksDirectory:
 
 def _rocks_rows(entries: list[tuple[bytes, bytes]], target: StoreTarget, source: str) -> list[Rows]:
     """Encoded keys without their family, and one encoded value for each; lists are unrolled."""
+    from epochal.state.rocksdb import FAMILY_BYTES
+
     form = target.settings.form
     skip = 0 if target.family is None else FAMILY_BYTES
     if target.has_lists:

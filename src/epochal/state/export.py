@@ -54,9 +54,10 @@ def _batches(reader: StateReader, partition: int | None) -> Iterator[pa.RecordBa
 def _to_parquet(reader: StateReader, path: str, partition: int | None) -> int:
     count = 0
     with pq.ParquetWriter(path, reader.schema()) as writer:
-        for batch in _batches(reader, partition):
-            writer.write_batch(batch)
-            count += len(batch)
+        for number in choose_partitions(reader.target, partition):
+            rows = pa.Table.from_batches(reader.batches(number), reader.schema())
+            writer.write_table(rows)  # a batch each would be a small row group each
+            count += len(rows)
     return count
 
 

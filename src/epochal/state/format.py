@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from epochal.errors import StateFormatError
+from epochal.state.codecs import Unpacked
 from epochal.state.row_checksums import row_checksums as checksums_of
 from epochal.state.spans import Flags, Ints, Spans, join
 
@@ -34,7 +35,8 @@ END_MARK = b"\xff\xff\xff\xff"
 
 _LOAD = "CANNOT_LOAD_STATE_STORE."
 _CHECKSUM_CONDITION = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
-_CHUNK_WORDS = 1 << 17
+_CHUNK_BYTES = 1 << 19
+"""What is looked at together: few enough guesses to stay in the processor's cache."""
 
 
 class FileKind(StrEnum):
@@ -53,6 +55,12 @@ class Records:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def slice(self, start: int, end: int) -> Records:
+        """The records from `start` to before `end`."""
+        return Records(
+            self.keys.slice(start, end), self.values.slice(start, end), self.deleted[start:end]
+        )
+
     def to_list(self) -> list[tuple[bytes, bytes | None]]:
         """Every record as key and value, None for a delete."""
         rows = zip(self.keys, self.values, self.deleted.tolist(), strict=True)
@@ -60,7 +68,7 @@ class Records:
 
 
 def scan_records(
-    data: bytes, kind: FileKind, *, row_checksums: bool = False, source: str = "state file"
+    data: Unpacked, kind: FileKind, *, row_checksums: bool = False, source: str = "state file"
 ) -> Records:
     """Find every record; StateFormatError if the file breaks off or a length cannot be.
 
@@ -125,7 +133,7 @@ def _heads(
     return before_key, Spans(buffer, places * 16 + 8, np.where(gone, 4, 8))
 
 
-def _scan(data: bytes, kind: FileKind, checksums: bool, source: str) -> tuple[Ints, Ints, Ints]:
+def _scan(data: Unpacked, kind: FileKind, checksums: bool, source: str) -> tuple[Ints, Ints, Ints]:
     starts, key_lengths, value_lengths, nexts = _guess(data, kind, checksums)
     # A run of guesses ends where the next record is not the next guess.
     run_ends = np.flatnonzero(np.append(nexts[:-1] != starts[1:], True)[: len(starts)])
@@ -148,7 +156,9 @@ def _scan(data: bytes, kind: FileKind, checksums: bool, source: str) -> tuple[In
                 walked.append(record)
             if position is not None and guess < len(starts) and starts[guess] < position:
                 guess = int(np.searchsorted(starts, position))
-    found = (starts[chained], key_lengths[chained], value_lengths[chained])
+    found = (starts, key_lengths, value_lengths)
+    if not chained.all():
+        found = (starts[chained], key_lengths[chained], value_lengths[chained])
     if not walked:
         return found
     extra = np.array(walked, np.int64).T
@@ -157,7 +167,7 @@ def _scan(data: bytes, kind: FileKind, checksums: bool, source: str) -> tuple[In
     return merged[0][order], merged[1][order], merged[2][order]
 
 
-def _guess(data: bytes, kind: FileKind, checksums: bool) -> tuple[Ints, Ints, Ints, Ints]:
+def _guess(data: Unpacked, kind: FileKind, checksums: bool) -> tuple[Ints, Ints, Ints, Ints]:
     """Every place a record may start, with the record a sequential reader would find there.
 
     A guess needs a key length above 0 and below 64 KiB, rows of whole words behind the checksum if
@@ -170,22 +180,27 @@ def _guess(data: bytes, kind: FileKind, checksums: bool) -> tuple[Ints, Ints, In
     # the bits below a whole step.
     mask = np.uint32(0x0000FFFF | (step - 1) << 24)
     places = words[:: step // 4]
-    hits: list[Ints] = []
-    for chunk in range(0, len(places), _CHUNK_WORDS):
-        part = places[chunk : chunk + _CHUNK_WORDS]
-        fits = ((part & mask) == 0) & (part != 0)
-        hits.append(np.flatnonzero(fits) + chunk)
-    starts = np.concatenate(hits) * step if hits else np.empty(0, np.int64)
-    key_lengths = _lengths_at(words, starts)
-    value_places = starts + key_lengths + 4
     last_place = len(data) - 4
-    value_lengths = _lengths_at(words, np.minimum(value_places, last_place))
-    nexts = value_places + 4 + np.maximum(value_lengths, 0)
-    good = (value_lengths >= 0) & (value_lengths & 7 == extra) & (key_lengths & 7 == 0)
-    if kind is FileKind.DELTA:
-        good |= (value_lengths == -1) & (key_lengths & 7 == extra)
-    good &= nexts <= last_place
-    return starts[good], key_lengths[good], value_lengths[good], nexts[good]
+    found: list[tuple[Ints, Ints, Ints, Ints]] = []
+    for chunk in range(0, len(places), _CHUNK_BYTES // step):
+        part = places[chunk : chunk + _CHUNK_BYTES // step]
+        starts = (np.flatnonzero(((part & mask) == 0) & (part != 0)) + chunk) * step
+        key_lengths = _lengths_at(words, starts)
+        value_places = starts + key_lengths + 4
+        value_lengths = _lengths_at(words, np.minimum(value_places, last_place))
+        nexts = value_places + 4 + np.maximum(value_lengths, 0)
+        good = (value_lengths >= 0) & (value_lengths & 7 == extra) & (key_lengths & 7 == 0)
+        if kind is FileKind.DELTA:
+            good |= (value_lengths == -1) & (key_lengths & 7 == extra)
+        good &= nexts <= last_place
+        found.append((starts[good], key_lengths[good], value_lengths[good], nexts[good]))
+    none = np.empty(0, np.int64)
+    return _joined(found) if found else (none, none, none, none)
+
+
+def _joined(parts: list[tuple[Ints, Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints, Ints]:
+    starts, key_lengths, value_lengths, nexts = map(np.concatenate, zip(*parts, strict=True))
+    return starts, key_lengths, value_lengths, nexts
 
 
 def _lengths_at(words: npt.NDArray[np.uint32], positions: Ints) -> Ints:
@@ -193,7 +208,7 @@ def _lengths_at(words: npt.NDArray[np.uint32], positions: Ints) -> Ints:
 
 
 def _read_one(
-    data: bytes, at: int, kind: FileKind, source: str
+    data: Unpacked, at: int, kind: FileKind, source: str
 ) -> tuple[tuple[int, int, int] | None, int | None]:
     """Read the record at `at`: itself and the place of the next; None and None at the end mark."""
     key_length = _length(data, at, source)
@@ -221,7 +236,7 @@ def _read_one(
     return (at, key_length, value_length), end
 
 
-def _length(data: bytes, at: int, source: str) -> int:
+def _length(data: Unpacked, at: int, source: str) -> int:
     if at + 4 > len(data):
         raise StateFormatError(
             source, at, "the file ends without an end mark, so it was not written to its end"

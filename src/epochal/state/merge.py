@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from epochal.state.format import Records
 from epochal.state.spans import Flags, Ints, Spans, numpy_view
@@ -37,6 +37,10 @@ class Rows:
         """The chosen rows."""
         return Rows(self.keys.take(which), self.values.take(which), self.source)
 
+    def slice(self, start: int, end: int) -> Rows:
+        """The rows from `start` to before `end`."""
+        return Rows(self.keys.slice(start, end), self.values.slice(start, end), self.source)
+
     def parts(self, most_bytes: int) -> list[Rows]:
         """The rows in their order, in as few parts as keep each below `most_bytes`."""
         ends = np.cumsum(self.keys.lengths + self.values.lengths)
@@ -44,10 +48,7 @@ class Rows:
             return [self]
         cuts = np.searchsorted(ends, np.arange(most_bytes, int(ends[-1]), most_bytes))
         bounds = np.unique(np.concatenate(([0], cuts, [len(self)])))
-        return [
-            self.take(np.arange(start, end))
-            for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        ]
+        return [self.slice(start, end) for start, end in pairwise(bounds.tolist())]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +88,10 @@ def merge_records(base: SourcedRecords | None, deltas: Sequence[SourcedRecords])
 def _found_in(keys: Spans, others: Any) -> Flags:
     if len(keys) == 0:
         return np.zeros(0, np.bool_)
-    found: Any = pc.is_in(_wide(keys), value_set=others)
+    # Only here, because a snapshot alone is read sooner than Arrow's functions are imported.
+    from pyarrow import compute
+
+    found: Any = compute.is_in(_wide(keys), value_set=others)
     bits = np.unpackbits(numpy_view(found.buffers()[1], np.dtype(np.uint8)), bitorder="little")
     flags: Flags = bits[found.offset : found.offset + len(found)].view(np.bool_)
     return flags

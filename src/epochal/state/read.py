@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from epochal.checkpoint.layout import DEFAULT_STORE
 from epochal.checkpoint.view import Checkpoint
 from epochal.errors import StateFormatError, StateReadError
 from epochal.files import Files
-from epochal.state.columns import decode_rows
+from epochal.state.columns import ROWS_AT_ONCE, decode_rows
 from epochal.state.content import load_rows
 from epochal.state.merge import Rows
 from epochal.state.rocksdb_keys import decode_keys, rows_of
@@ -41,7 +39,7 @@ from epochal.state.types import AtomicType, DataType, StructType
 
 T = TypeVar("T")
 MAX_BATCH_BYTES = 1 << 30
-"""Arrow's strings hold 2 GiB in one column; larger files become several batches."""
+"""Arrow's strings hold 2 GiB in one column."""
 JoinSide = Literal["left", "right"]
 CONFLICT = "STDS_CONFLICT_OPTIONS"
 INVALID = "STDS_INVALID_OPTION_VALUE.WITH_MESSAGE"
@@ -199,7 +197,8 @@ class StoreReader:
         return [
             self.decode(part, partition)
             for rows in load_rows(self.target, partition)
-            for part in rows.parts(MAX_BATCH_BYTES)
+            for start in range(0, len(rows), ROWS_AT_ONCE)
+            for part in rows.slice(start, start + ROWS_AT_ONCE).parts(MAX_BATCH_BYTES)
         ]
 
     def schema(self) -> pa.Schema:
@@ -289,9 +288,13 @@ def in_parallel(read: Callable[[int], T], partitions: Sequence[int]) -> list[T]:
 
     Decompression, hashing and Arrow's kernels run outside the interpreter's lock.
     """
-    if len(partitions) < 2:
+    workers = min(len(partitions), os.cpu_count() or 1)
+    if workers < 2:
         return [read(partition) for partition in partitions]
-    with ThreadPoolExecutor(min(len(partitions), os.cpu_count() or 1)) as pool:
+    # Here, because the pool brings `logging`, and a single partition is read without either.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(read, partitions))
 
 
@@ -337,7 +340,7 @@ def _open_join(batch: StateBatch, operator_id: int, side: JoinSide) -> JoinReade
 def _total(counts: pa.RecordBatch) -> int:
     """The sum of the only field of the values."""
     values: Any = counts.column(1)
-    return int(pc.sum(values.field(0)).as_py() or 0)
+    return int(values.field(0).sum().as_py() or 0)
 
 
 def _is_marked(value: StructType) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from epochal.errors import StateValueError
 from epochal.state.columns import decode_rows, encode_rows
 from epochal.state.rows import decode_row, encode_row
-from epochal.state.spans import Spans, arrow_buffer, spans_of
+from epochal.state.spans import arrow_buffer, spans_of
 from epochal.state.types import StructType
 from epochal.state.values import Row
 
@@ -50,11 +50,11 @@ class RowCodec:
 
     def encode_keys(self, keys: pa.RecordBatch) -> list[bytes]:
         """The key of each row of a batch, whose columns are those of the key."""
-        return _listed(encode_rows(keys, self.key_schema))
+        return encode_rows(keys, self.key_schema).to_list()
 
     def encode_values(self, values: pa.RecordBatch) -> list[bytes]:
         """The value of each row of a batch, whose columns are those of the value."""
-        return _listed(encode_rows(values, self.value_schema))
+        return encode_rows(values, self.value_schema).to_list()
 
     def decode_values(
         self, values: Sequence[bytes | None]
@@ -84,7 +84,7 @@ class RowCodec:
             ]
         columns = decode_rows(spans_of(keys), self.key_schema).flatten()[:count]
         batch = pa.RecordBatch.from_arrays(columns, names=list(self._prefix_schema.names))
-        return _listed(encode_rows(batch, self._prefix_schema))
+        return encode_rows(batch, self._prefix_schema).to_list()
 
     def range_test(
         self,
@@ -106,11 +106,6 @@ class RowCodec:
         schema = StructType(self.key_schema.fields[: len(bound)])
         values = _in_order(bound, schema, "bound")
         return decode_row(encode_row(values, schema), schema)  # refuses what no key could hold
-
-
-def _listed(rows: Spans) -> list[bytes]:
-    data = rows.buffer.tobytes()
-    return [data[a:b] for a, b in zip(rows.starts.tolist(), rows.ends.tolist(), strict=True)]
 
 
 def _order(values: Sequence[Any]) -> tuple[Any, ...]:

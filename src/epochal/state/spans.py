@@ -2,7 +2,12 @@
 
 A span is a start and a length. Rows, keys and values of a whole file are spans over the file's
 bytes, so selecting, merging and rewriting them moves no data until `packed` or `join` is called;
-those copy with Arrow's `take`, which is one memcpy per span in C.
+those copy in C, span by span.
+
+Spans of one length are elements of one numpy type, at any byte of the buffer: numpy then copies
+them, or makes Python's byte strings of them, without an object for each place. Rows come in whole
+words, so even a state whose keys vary has few lengths. Where there are many, Arrow's `take` does
+it; its functions take longer to import than a hundred thousand keys to read.
 """
 
 from __future__ import annotations
@@ -20,6 +25,10 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 AnyBinaryArray: TypeAlias = pa.BinaryArray | pa.LargeBinaryArray
 
+_FEW_LENGTHS = 16
+_SHORT_BYTES = 1 << 12
+_LISTED_AT_ONCE = 1 << 13
+"""Few enough for the places of one part to stay in the processor's cache."""
 _MAX_NARROW = (1 << 31) - 1
 """How far the offsets of an Arrow array reach before they need 64 bits."""
 
@@ -58,7 +67,61 @@ class Spans:
 
     def to_arrow(self) -> AnyBinaryArray:
         """Copy into an Arrow array of byte strings."""
-        return _pick(self.buffer, [self], [0])
+        few = _few_lengths(self.lengths)
+        if few is None or int(self.lengths.sum()) > _MAX_NARROW:
+            return _pick(self.buffer, [self], [0])
+        offsets = np.zeros(len(self) + 1, np.int32)
+        np.cumsum(self.lengths, out=offsets[1:])
+        if len(few) == 1 and self.lengths.all():
+            data = _elements(self.buffer, few[0])[self.starts].view(np.uint8)
+        else:
+            data = np.empty(int(offsets[-1]), np.uint8)
+            for length in few:
+                here = np.flatnonzero(self.lengths == length)
+                elements = _elements(self.buffer, length)[self.starts[here]]
+                _elements(data, length)[offsets[here]] = elements
+        array = pa.Array.from_buffers(
+            pa.binary(), len(self), [None, arrow_buffer(offsets), arrow_buffer(data)]
+        )
+        return cast(pa.BinaryArray, array)
+
+    def slice(self, start: int, end: int) -> Spans:
+        """The spans from `start` to before `end`."""
+        return Spans(self.buffer, self.starts[start:end], self.lengths[start:end])
+
+    def to_list(self) -> list[bytes]:
+        """Every byte string."""
+        strings: list[bytes] = []
+        for start in range(0, len(self), _LISTED_AT_ONCE):
+            strings += self.slice(start, start + _LISTED_AT_ONCE)._listed()
+        return strings
+
+    def _listed(self) -> list[bytes]:
+        few = _few_lengths(self.lengths)
+        if few is None:
+            return list(self)
+        if len(few) == 1 and self.lengths.all():
+            return cast(list[bytes], _elements(self.buffer, few[0])[self.starts].tolist())
+        strings = np.full(len(self), b"", np.object_)
+        for length in few:
+            here = np.flatnonzero(self.lengths == length)
+            strings[here] = _elements(self.buffer, length)[self.starts[here]].astype(np.object_)
+        return cast(list[bytes], strings.tolist())
+
+
+def _few_lengths(lengths: Ints) -> list[int] | None:
+    """The lengths above 0 that occur; None if they are many, or too long for it to be worth it."""
+    if len(lengths) == 0 or (lengths == lengths[0]).all():
+        return [length for length in lengths[:1].tolist() if length]
+    if int(lengths.max()) > _SHORT_BYTES:
+        return None
+    found = np.flatnonzero(np.bincount(lengths)[1:]) + 1
+    return found.tolist() if len(found) <= _FEW_LENGTHS else None
+
+
+def _elements(buffer: Bytes, length: int) -> npt.NDArray[np.void]:
+    """What lies at each byte of the buffer, as an element of so many bytes."""
+    return np.ndarray((len(buffer) - length + 1,), f"V{length}", buffer, strides=(1,))
 
 
 def arrow_buffer(array: npt.NDArray[Any]) -> pa.Buffer:

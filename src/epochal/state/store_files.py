@@ -13,17 +13,16 @@ from dataclasses import dataclass
 
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import AtomicFile, FileInfo, Files, join_url
-from epochal.state.codecs import compress, decompress
+from epochal.state.codecs import compress, decompress_buffer
 from epochal.state.columns import validate_rows
 from epochal.state.conf import StateStoreConf
 from epochal.state.format import FileKind, Records, encode_records, scan_records
 from epochal.state.plan import checksum_name, delta_name, snapshot_name
 from epochal.state.rows import validate_row
-from epochal.state.spans import Flags, Spans
 from epochal.state.types import StructType
 from epochal.state.versions import Change
 
-_SLICED_AT_ONCE = 1 << 16
+_LISTED_AT_ONCE = 1 << 13
 _WORTH_A_BATCH = 64
 """Below this many rows, one at a time is quicker."""
 
@@ -59,9 +58,8 @@ class StoreFiles:
                 f"snapshot {join_url(self.files.url, name)} does not exist",
                 "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE",
             ) from None
-        raw, records = self._records(data, FileKind.SNAPSHOT, name)
-        for keys, values, _ in _rows(raw, records):
-            rows.update(zip(keys, values, strict=True))
+        for part in _parts(self._records(data, FileKind.SNAPSHOT, name)):
+            rows.update(zip(part.keys.to_list(), part.values.to_list(), strict=True))
         return rows
 
     def apply_delta(self, version: int, changes: dict[bytes, bytes | None]) -> None:
@@ -79,12 +77,12 @@ class StoreFiles:
 
     def apply_bytes(self, data: bytes, name: str, changes: dict[bytes, bytes | None]) -> None:
         """Add to `changes` what a delta says that was read already."""
-        raw, records = self._records(data, FileKind.DELTA, name)
-        for keys, values, deleted in _rows(raw, records):
-            if not deleted.any():
+        for part in _parts(self._records(data, FileKind.DELTA, name)):
+            keys, values = part.keys.to_list(), part.values.to_list()
+            if not part.deleted.any():
                 changes.update(zip(keys, values, strict=True))
                 continue
-            for key, value, gone in zip(keys, values, deleted.tolist(), strict=True):
+            for key, value, gone in zip(keys, values, part.deleted.tolist(), strict=True):
                 changes[key] = None if gone else value
 
     def encode_delta(self, changes: Iterable[Change]) -> bytes:
@@ -111,14 +109,14 @@ class StoreFiles:
         self.drop_checksum(name)
         self.files.replace(name, data)
 
-    def _records(self, data: bytes, kind: FileKind, name: str) -> tuple[bytes, Records]:
+    def _records(self, data: bytes, kind: FileKind, name: str) -> Records:
         source = join_url(self.files.url, name)
-        raw = decompress(data, self.conf.compression_codec, source=source)
+        raw = decompress_buffer(data, self.conf.compression_codec, source=source)
         checksums = self.conf.row_checksum_enabled
         records = scan_records(raw, kind, row_checksums=checksums, source=source)
         if self.conf.format_validation_enabled:
             self._validate(records, source)
-        return raw, records
+        return records
 
     def _validate(self, records: Records, source: str) -> None:
         puts = records.values.take(~records.deleted)
@@ -139,18 +137,7 @@ class StoreFiles:
                 ) from None
 
 
-def _rows(data: bytes, records: Records) -> Iterator[tuple[list[bytes], list[bytes], Flags]]:
-    """Keys, values and whether each is deleted, a part at a time: lists of a million numbers
-    would take more room than the rows."""
-    for start in range(0, len(records), _SLICED_AT_ONCE):
-        part = slice(start, start + _SLICED_AT_ONCE)
-        yield (
-            _slices(data, records.keys, part),
-            _slices(data, records.values, part),
-            records.deleted[part],
-        )
-
-
-def _slices(data: bytes, spans: Spans, part: slice) -> list[bytes]:
-    starts, ends = spans.starts[part].tolist(), spans.ends[part].tolist()
-    return [data[start:end] for start, end in zip(starts, ends, strict=True)]
+def _parts(records: Records) -> Iterator[Records]:
+    """The records, some at a time: lists of all rows beside the map would double its size."""
+    for start in range(0, len(records), _LISTED_AT_ONCE):
+        yield records.slice(start, start + _LISTED_AT_ONCE)

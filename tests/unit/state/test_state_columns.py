@@ -114,6 +114,19 @@ def test_names_the_place_of_the_first_bad_row_in_the_buffer() -> None:
     assert (caught.value.source, caught.value.offset) == ("3.delta", start_of_padding)
 
 
+@pytest.mark.parametrize("damaged", [0, 2, 3, 9])
+def test_a_damaged_row_is_found_in_whichever_part_it_lies(
+    damaged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = struct_of([LONG])
+    rows = [encode_row((n,), schema) for n in range(10)]
+    rows[damaged] = b"\x02" + rows[damaged][1:]  # a null bit of a column that is not there
+    monkeypatch.setattr("epochal.state.column_decoder.ROWS_AT_ONCE", 3)
+    with pytest.raises(StateFormatError) as caught:
+        validate_rows(spans_of(rows), schema)
+    assert caught.value.offset == 16 * damaged
+
+
 def test_reads_no_rows_as_an_empty_column() -> None:
     schema = struct_of([LONG, STRING, ArrayType(STRING), MapType(STRING, DecimalType(38, 2))])
     assert len(decode_rows(spans_of([]), schema)) == 0

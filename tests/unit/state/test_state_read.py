@@ -187,8 +187,22 @@ def test_other_libraries_read_the_table_without_a_copy(sample: Sample) -> None:
     assert counts.to_pandas(zero_copy_only=True).tolist() == counts.to_pylist()
 
 
-def test_reading_does_not_import_pandas(sample: Sample) -> None:
-    # Arrow imports it, where it is installed, for innocent calls; that takes longer than the read.
+def test_reading_a_snapshot_imports_nothing_it_does_not_need(tmp_path: Path) -> None:
+    # Arrow imports pandas, where it is installed, for innocent calls; that takes longer than the
+    # read, and so do Arrow's functions and the codecs that are not used.
+    sample = make(tmp_path, BATCHES[:1], snapshots=[1])
+    heavy = ["pandas", "pyarrow.compute", "rich", "typer", "zmq", "zipfile", "zstandard", "cramjam"]
+    code = (
+        "import sys; from epochal.state import read_state; rows = read_state(sys.argv[1]).num_rows;"
+        f"print(rows, [name for name in {heavy} if name in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, sample.path], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "3 []\n"
+
+
+def test_reading_deltas_does_not_import_pandas(sample: Sample) -> None:
     code = (
         "import sys; from epochal.state.read import read_state; "
         "read_state(sys.argv[1]); print('pandas' in sys.modules)"
@@ -197,3 +211,14 @@ def test_reading_does_not_import_pandas(sample: Sample) -> None:
         [sys.executable, "-c", code, sample.path], capture_output=True, text=True, check=True
     )
     assert run.stdout == "False\n"
+
+
+def test_rows_decoded_in_parts_are_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {f"key {n}": (n, -n) for n in range(50)}
+    sample = make(tmp_path, [rows], snapshots=[1], partitions=2)
+    monkeypatch.setattr("epochal.state.read.ROWS_AT_ONCE", 7)
+    state = read_state(sample.path)
+    assert rows_of(state) == rows
+    assert max(len(batch) for batch in state.to_batches()) == 7
