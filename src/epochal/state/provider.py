@@ -198,6 +198,15 @@ class HDFSBackedStateStoreProvider:
             if rows is not None:
                 self._remember(prepared.version, rows, None)
 
+    def is_gone(self, prepared: PreparedVersion) -> bool:
+        """Whether its own name is gone: it has its plain one, or was dropped, as `publish` tells."""
+        return self._files.files.info(prepared.name) is None
+
+    def release(self, prepared: PreparedVersion) -> None:
+        """Let go of a prepared version's rows in memory; its file stays as it is."""
+        with self._lock:
+            self._prepared.pop(prepared.name, None)
+
     def discard(self, keep: tuple[PreparedVersion, ...] = ()) -> list[str]:
         """Delete every prepared version but those to keep; return the names deleted."""
         names = frozenset(prepared.name for prepared in keep)
@@ -297,7 +306,8 @@ class HDFSBackedStateStoreProvider:
             return rows
 
     def _read(self, version: int) -> FrozenVersion:
-        snapshots = [*snapshot_versions(self._files.names()), *self._cache]
+        cached = [known for known in list(self._cache) if self._fresh(known) is not None]
+        snapshots = [*snapshot_versions(self._files.names()), *cached]
         plan = plan_snapshots(
             version,
             snapshots,
