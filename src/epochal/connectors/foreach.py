@@ -1,0 +1,209 @@
+"""User code as a sink: PySpark's ForeachWriter objects, functions of a row, functions of a batch.
+
+It runs in tasks, on a thread of its own, as soon as rows arrive: before their epoch is decided.
+After a crash rows come again, and in other epochs than before: at least once, whatever the code
+does with the numbers of epochs. What a reader would get wrong: code that falls behind holds up
+its task, once `WAITING_BATCHES` wait for it; there is no other end to what may pile up.
+
+A writer is opened at the first row of an epoch and closed at its end; epochs without rows do not
+open it, for there may be ten of them a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from epochal.connectors.contract import Prepare, WriterContext
+from epochal.errors import OptionError
+
+logger = logging.getLogger(__name__)
+
+WAITING_BATCHES = 64
+
+BatchFunction: TypeAlias = Callable[[pa.RecordBatch, int], None]
+"""Takes a task's rows of an epoch, and the epoch's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The end of an epoch, in the queue behind its rows."""
+
+    epoch: int
+    done: Future[bytes]
+
+
+class RowFunction:
+    """A function of a row, in the form of a ForeachWriter."""
+
+    def __init__(self, function: Callable[[Any], None]) -> None:
+        self.process = function
+
+
+class OpenEpoch:
+    """A ForeachWriter over the rows of one epoch. `open` may answer False: skip these rows."""
+
+    def __init__(self, user: Any, task: int, epoch: int) -> None:
+        self._user = user
+        self._wanted = not hasattr(user, "open") or user.open(task, epoch) is not False
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        if self._wanted:
+            for row in _rows(batch):
+                self._user.process(row)
+
+    def close(self, error: Exception | None) -> None:
+        if hasattr(self._user, "close"):
+            self._user.close(error)
+
+
+class ForeachTaskWriter:
+    """Passes batches to the user's code in order; a cut waits for what came before it."""
+
+    def __init__(self, user: Any, context: WriterContext) -> None:
+        self._user, self._task = user, context.task
+        self._inbox: queue.Queue[pa.RecordBatch | Cut | None] = queue.Queue(WAITING_BATCHES)
+        self._error: Exception | None = None
+        self._epoch = context.epoch
+        self._open: OpenEpoch | None = None
+        self._thread = threading.Thread(target=self._run, name="epochal-foreach", daemon=True)
+        self._thread.start()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._error is not None:
+            raise self._error
+        self._inbox.put(batch)
+
+    def cut(self, epoch: int) -> Prepare:
+        done: Future[bytes] = Future()
+        self._inbox.put(Cut(epoch, done))
+        return done.result
+
+    def close(self) -> None:
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._inbox.get()) is not None:
+            if self._error is None:
+                try:
+                    self._take(item)
+                except Exception as error:  # noqa: BLE001  user code may raise anything
+                    self._error = error
+                    self._end(error)
+            if isinstance(item, Cut):
+                if self._error is None:
+                    item.done.set_result(b"")
+                else:
+                    item.done.set_exception(self._error)
+        self._end(None)
+
+    def _take(self, item: pa.RecordBatch | Cut) -> None:
+        if isinstance(item, Cut):
+            opened, self._open = self._open, None
+            if opened is not None:
+                opened.close(None)
+            self._epoch = item.epoch + 1
+            return
+        if self._open is None:
+            self._open = OpenEpoch(self._user, self._task, self._epoch)
+        self._open.process(item)
+
+    def _end(self, error: Exception | None) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            try:
+                opened.close(error)
+            except Exception:
+                logger.warning("close of a ForeachWriter failed", exc_info=True)
+
+
+class BatchTaskWriter:
+    """Gathers an epoch's rows for a function that takes them all at once."""
+
+    def __init__(self, function: BatchFunction, context: WriterContext) -> None:
+        self._function, self._schema = function, context.schema
+        self._rows: list[pa.RecordBatch] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows.append(batch)
+
+    def cut(self, epoch: int) -> Prepare:
+        rows, self._rows = self._rows, []
+
+        def prepare() -> bytes:
+            table = pa.Table.from_batches(rows, self._schema).combine_chunks()
+            for batch in table.to_batches():
+                if batch.num_rows:
+                    self._function(batch, epoch)
+            return b""
+
+        return prepare
+
+    def close(self) -> None:
+        self._rows.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class ForeachWriters:
+    """Opens writers in tasks; the user's code travels with it."""
+
+    user: Any
+    by_batch: bool
+
+    def open(self, context: WriterContext) -> ForeachTaskWriter | BatchTaskWriter:
+        if self.by_batch:
+            return BatchTaskWriter(self.user, context)
+        return ForeachTaskWriter(self.user, context)
+
+
+class ForeachSink:
+    """The driver's side: nothing to do at a commit, all is visible already."""
+
+    exactly_once = False
+    decides = False
+
+    def __init__(self, user: Any, *, by_batch: bool = False) -> None:
+        """`user` is a ForeachWriter or a function of a row; by batch, of rows and an epoch."""
+        if by_batch or not hasattr(user, "process"):
+            if not callable(user):
+                raise OptionError(
+                    f"foreach takes an object with a method process, or a function, not {user!r}."
+                )
+            user = user if by_batch else RowFunction(user)
+        for name in ("open", "process", "close"):
+            if hasattr(user, name) and not callable(getattr(user, name)):
+                raise OptionError(f"foreach: {name} of {user!r} must be a method.")
+        self._writers = ForeachWriters(user, by_batch)
+
+    @property
+    def writers(self) -> ForeachWriters:
+        return self._writers
+
+    def fence(self, attempt: int) -> None:
+        del attempt
+
+    def decided(self, epoch: int) -> bool:
+        del epoch
+        return False
+
+    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        del epoch, messages
+
+    def close(self) -> None:
+        pass
+
+
+def _rows(batch: pa.RecordBatch) -> list[Any]:
+    from pyspark.sql import Row
+
+    make = Row(*batch.schema.names)
+    columns = [column.to_pylist() for column in batch.columns]
+    return [make(*values) for values in zip(*columns, strict=True)]

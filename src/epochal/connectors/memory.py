@@ -1,0 +1,317 @@
+"""A source fed by the driver's own code, and a sink whose rows the driver reads: for tests and
+notebooks.
+
+Both pass their rows through small Arrow files, since readers and writers live in other processes:
+the source through a directory of its own (a temporary one unless told otherwise), the sink
+through `.epochal/memory` in the checkpoint. What a reader would get wrong: "memory" is the
+driver's. On a cluster the source's directory must be one that all hosts see; say which.
+
+What the sink holds survives restarts of a query, not of the process. An epoch is taken in once,
+by its number, so that a restarted query leaves nothing twice in an output that lived on.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from epochal.checkpoint.jackson import parse_object, to_json
+from epochal.checkpoint.layout import EPOCHAL
+from epochal.checkpoint.log import parse_batch_id
+from epochal.connectors.arrow_ipc import from_ipc, to_ipc
+from epochal.connectors.contract import Offset, Positions, Prepare, WriterContext
+from epochal.errors import MalformedFileError, OptionError, StorageError
+from epochal.files import Files, join_url, open_files
+
+MEMORY_OUTPUT = f"{EPOCHAL}/memory"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPosition:
+    """A batch that was added, and a row in it."""
+
+    batch: int
+    row: int
+
+    def text(self) -> str:
+        return f'{{"batch":{self.batch},"row":{self.row}}}'
+
+
+def parse_position(text: str) -> MemoryPosition:
+    """The position in a text that `MemoryPosition.text` made."""
+    match parse_object(text, "memory position"):
+        case {"batch": int(batch), "row": int(row)} if batch >= 0 and row >= 0:
+            return MemoryPosition(batch, row)
+    raise MalformedFileError("memory position", f"{text[:80]!r} is none")
+
+
+class MemoryReader:
+    """Reads the files of some partitions, in the order they were added."""
+
+    def __init__(self, files: Files, partitions: Positions) -> None:
+        self._files = files
+        self._at = {name: parse_position(text) for name, text in partitions.items()}
+        self._ends: dict[str, MemoryPosition] = {}
+        self._open: dict[str, pa.RecordBatch] = {}
+        self._names = deque(self._at)
+
+    def read(self, max_rows: int) -> pa.RecordBatch | None:
+        self._names.rotate(-1)
+        for name in self._names:
+            at, end = self._at[name], self._ends.get(name)
+            batch = self._batch(name, at)
+            if batch is None or (end is not None and at == end):
+                continue
+            room = batch.num_rows - at.row
+            if end is not None and end.batch == at.batch:
+                room = min(room, end.row - at.row)
+            taken = batch.slice(at.row, min(max_rows, room))
+            done = at.row + taken.num_rows
+            if done == batch.num_rows:
+                del self._open[name]
+                self._at[name] = MemoryPosition(at.batch + 1, 0)
+            else:
+                self._at[name] = MemoryPosition(at.batch, done)
+            return taken
+        return None
+
+    def positions(self) -> Positions:
+        return {name: at.text() for name, at in self._at.items()}
+
+    def limit(self, ends: Positions) -> None:
+        self._ends = {name: parse_position(text) for name, text in ends.items()}
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def _batch(self, name: str, at: MemoryPosition) -> pa.RecordBatch | None:
+        if name not in self._open:
+            try:
+                data = self._files.read(f"{name}/{at.batch}")
+            except FileNotFoundError:
+                return None
+            (self._open[name],) = from_ipc(data).to_batches()
+        return self._open[name]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReaders:
+    """Opens readers in tasks."""
+
+    directory: str
+
+    def open(self, partitions: Positions) -> MemoryReader:
+        return MemoryReader(open_files(self.directory), partitions)
+
+
+class MemoryStream:
+    """A source to which the driver adds rows; pass it to `format(...)`."""
+
+    def __init__(
+        self, schema: pa.Schema, *, partitions: int = 1, directory: str | None = None
+    ) -> None:
+        if partitions <= 0:
+            raise OptionError(f"A memory stream needs a partition or more, not {partitions}.")
+        self._schema, self._partitions = schema, partitions
+        self._directory = directory or tempfile.mkdtemp(prefix="epochal-memory-")
+        self._files = open_files(self._directory)
+        self._lock = threading.Lock()
+        self._added = [
+            sum(not info.hidden for info in self._files.list(str(p))) for p in range(partitions)
+        ]
+        self._turn = 0
+
+    def add(
+        self,
+        rows: pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]],
+        *,
+        partition: int | None = None,
+    ) -> None:
+        """Add rows to one partition: the next in turn, unless told which."""
+        table = rows if isinstance(rows, pa.Table | pa.RecordBatch) else self._table(rows)
+        if isinstance(table, pa.RecordBatch):
+            table = pa.Table.from_batches([table])
+        batches = table.select(self._schema.names).cast(self._schema).combine_chunks().to_batches()
+        with self._lock:
+            for batch in (each for each in batches if each.num_rows):
+                chosen = self._turn if partition is None else partition
+                name = f"{chosen}/{self._added[chosen]}"
+                self._files.create(name, to_ipc(self._schema, [batch]))
+                self._added[chosen] += 1
+                if partition is None:
+                    self._turn = (self._turn + 1) % self._partitions
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def readers(self) -> MemoryReaders:
+        return MemoryReaders(self._directory)
+
+    def initial(self) -> Positions:
+        return {str(p): MemoryPosition(0, 0).text() for p in range(self._partitions)}
+
+    def resume(self, offset: Offset) -> Positions:
+        found = parse_object(offset, "memory offset")
+        return {name: parse_position(to_json(at)).text() for name, at in found.items()}
+
+    def discover(self, known: Positions) -> Positions:
+        return {name: at for name, at in self.initial().items() if name not in known}
+
+    def offset(self, positions: Positions) -> Offset:
+        inner = ",".join(f"{to_json(name)}:{at}" for name, at in sorted(positions.items()))
+        return f"{{{inner}}}"
+
+    def boundary(self, positions: Positions) -> Positions:
+        return positions
+
+    def latest(self) -> Positions:
+        with self._lock:
+            return {str(p): MemoryPosition(n, 0).text() for p, n in enumerate(self._added)}
+
+    def lag(self, positions: Positions, latest: Positions) -> int:
+        at = {name: parse_position(text).batch for name, text in positions.items()}
+        return sum(
+            max(0, parse_position(text).batch - at.get(name, 0)) for name, text in latest.items()
+        )
+
+    def acknowledge(self, epoch: int, positions: Positions) -> None:
+        del epoch, positions
+
+    def close(self) -> None:
+        """Nothing ends here: a restarted query reads on from the same files."""
+
+    def _table(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        return pa.Table.from_pylist([dict(row) for row in rows], schema=self._schema)
+
+
+class MemoryWriter:
+    """Gathers a task's rows; one file per epoch that has any."""
+
+    def __init__(self, directory: str, context: WriterContext) -> None:
+        self._directory, self._context = directory, context
+        self._rows: list[pa.RecordBatch] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows.append(batch)
+
+    def cut(self, epoch: int) -> Prepare:
+        rows, self._rows = self._rows, []
+        who = f"a{self._context.attempt}-t{self._context.task}-{uuid4().hex[:8]}"
+
+        def prepare() -> bytes:
+            if not rows:
+                return b""
+            name = f"{epoch}-{who}.arrow"
+            open_files(self._directory).create(name, to_ipc(self._context.schema, rows))
+            return name.encode()
+
+        return prepare
+
+    def close(self) -> None:
+        self._rows.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWriters:
+    """Opens writers in tasks."""
+
+    directory: str
+
+    def open(self, context: WriterContext) -> MemoryWriter:
+        return MemoryWriter(self.directory, context)
+
+
+class MemoryOutput:
+    """What committed epochs put out. Keep it over restarts: pass the same one to `format(...)`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epochs: dict[int, pa.Table] = {}
+        self._complete = False
+        self._schema: pa.Schema | None = None
+
+    def begin(self, schema: pa.Schema, *, complete: bool) -> None:
+        """Say what is to come; in complete mode each epoch's rows replace all earlier ones."""
+        with self._lock:
+            self._schema, self._complete = schema, complete
+
+    def take(self, epoch: int, rows: pa.Table) -> None:
+        """Take an epoch in, unless it is there already."""
+        with self._lock:
+            if self._complete and rows.num_rows and epoch not in self._epochs:
+                self._epochs = dict.fromkeys(self._epochs, rows.slice(0, 0))
+            self._epochs.setdefault(epoch, rows)
+
+    def newest(self) -> int:
+        """The newest epoch that was taken in; -1 if none was."""
+        with self._lock:
+            return max(self._epochs, default=-1)
+
+    def table(self) -> pa.Table:
+        """All rows of committed epochs, in the order of epochs."""
+        with self._lock:
+            if self._schema is None:
+                raise OptionError("No query has been started with this memory output yet.")
+            tables = [self._epochs[epoch] for epoch in sorted(self._epochs)]
+            return pa.concat_tables([self._schema.empty_table(), *tables])
+
+    def to_spark(self, spark: Any) -> Any:
+        """The same rows as a Spark DataFrame."""
+        return spark.createDataFrame(self.table())
+
+
+class MemorySink:
+    """The driver's side: moves committed epochs from files into a `MemoryOutput`."""
+
+    exactly_once = True
+    decides = False
+
+    def __init__(
+        self, output: MemoryOutput, checkpoint: Files, schema: pa.Schema, *, complete: bool = False
+    ) -> None:
+        self.output = output
+        self._files, self._schema = checkpoint.at(MEMORY_OUTPUT), schema
+        output.begin(schema, complete=complete)
+
+    @property
+    def writers(self) -> MemoryWriters:
+        return MemoryWriters(self._files.url)
+
+    def fence(self, attempt: int) -> None:
+        del attempt  # a writer that lives on leaves files that no commit will name
+
+    def decided(self, epoch: int) -> bool:
+        return self.output.newest() >= epoch
+
+    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        names = [message.decode() for message in messages if message]
+        if epoch > self.output.newest():
+            tables = [self._schema.empty_table(), *map(self._read, names)]
+            self.output.take(epoch, pa.concat_tables(tables))
+        # Whatever else this epoch or an earlier one left was never decided.
+        for info in self._files.list():
+            of = parse_batch_id(info.name.removeprefix(".").partition("-")[0])
+            if of is not None and of <= epoch:
+                self._files.delete(info.name)
+
+    def close(self) -> None:
+        pass
+
+    def _read(self, name: str) -> pa.Table:
+        try:
+            return from_ipc(self._files.read(name))
+        except FileNotFoundError:
+            raise StorageError(
+                join_url(self._files.url, name),
+                "a task wrote this, the driver cannot see it: the checkpoint of a query on "
+                "several hosts must be on storage that all of them share",
+            ) from None

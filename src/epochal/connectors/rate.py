@@ -1,0 +1,286 @@
+"""Spark's rate source at row granularity: numbers, each with the time at which it was due.
+
+Values and timestamps are those of Spark's micro-batch rate source for the same second, and so are
+the log in `sources/N` (when the source was created) and the offset (whole seconds since then): a
+checkpoint may go from one engine to the other at any whole second. Between seconds the offset
+says the last one that was read completely, so Spark would repeat rows but never miss one.
+
+Partition `p` of `n` holds the values with remainder `p`. What a reader would get wrong: a second
+may be read completely before it is over, since its last row is due earlier. Spark takes an offset
+ahead of its clock for a broken checkpoint, so `close` waits for that second to pass.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+
+from epochal.checkpoint.jackson import parse_object
+from epochal.checkpoint.layout import source_log_path
+from epochal.checkpoint.sourcelogs import RateLog
+from epochal.clock import Clock, SystemClock
+from epochal.connectors.contract import Offset, Positions
+from epochal.errors import MalformedFileError, OptionError
+from epochal.files import Files
+
+RATE_SCHEMA = pa.schema(
+    [pa.field("timestamp", pa.timestamp("us", tz="UTC")), pa.field("value", pa.int64())]
+)
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateOptions:
+    """What Spark's rate source takes."""
+
+    rows_per_second: int = 1
+
+    ramp_up_time: timedelta = timedelta(0)
+    """Until then the rate grows evenly. Whole seconds; the rest is cut off, as Spark does."""
+
+    num_partitions: int | None = None
+    """Counts in the first run of a checkpoint, and whenever Spark has run on it since."""
+
+    def __post_init__(self) -> None:
+        if self.rows_per_second <= 0:
+            raise OptionError(
+                f"rate: rowsPerSecond must be positive, not {self.rows_per_second}: there would "
+                f"be no rows."
+            )
+        if self.num_partitions is not None and self.num_partitions <= 0:
+            raise OptionError(f"rate: numPartitions must be positive, not {self.num_partitions}.")
+        if self.ramp_up_time.total_seconds() > LONG_MAX // self.rows_per_second:
+            raise OptionError(
+                f"rate: rampUpTime must not exceed {LONG_MAX // self.rows_per_second} s at "
+                f"{self.rows_per_second} rows per second: values would overflow."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Which value is due when. Times are milliseconds since the epoch."""
+
+    created_ms: int
+    rows_per_second: int
+    ramp_up_seconds: int = 0
+
+    def value_at(self, second: int) -> int:
+        """The first value of a second."""
+        ramp = min(second, self.ramp_up_seconds)
+        growth = self.rows_per_second // (self.ramp_up_seconds + 1)
+        return growth * ramp * (ramp + 1) // 2 + (second - ramp) * self.rows_per_second
+
+    def second_of(self, value: int) -> int:
+        """The second that a value belongs to; the last one, where seconds before it are empty."""
+        ramped = self.value_at(self.ramp_up_seconds)
+        if value >= ramped:
+            return self.ramp_up_seconds + (value - ramped) // self.rows_per_second
+        return bisect_right(range(self.ramp_up_seconds + 1), value, key=self.value_at) - 1
+
+    def due_before(self, now_ms: int) -> int:
+        """The end of what is due: all values below it are."""
+        elapsed = now_ms - self.created_ms
+        if elapsed < 0:
+            return 0
+        second, rest = divmod(elapsed, 1000)
+        start, rows = self._rows(second)
+        guess = min(rows, math.ceil((rest + 0.5) * rows / 1000))
+        # Stamps are rounded as Spark rounds them; the inverse may be off by one.
+        while guess < rows and _rounded(guess, rows) <= rest:
+            guess += 1
+        while guess > 0 and _rounded(guess - 1, rows) > rest:
+            guess -= 1
+        return start + guess
+
+    def stamps_ms(self, values: Sequence[int] | np.ndarray) -> np.ndarray:
+        """When each of these values was due."""
+        wanted = np.asarray(values, dtype=np.int64)
+        ramped = self.value_at(self.ramp_up_seconds)
+        seconds, row = np.divmod(wanted - ramped, self.rows_per_second)
+        scaled = row * (1000.0 / self.rows_per_second)
+        stamps = (seconds + self.ramp_up_seconds) * 1000 + np.floor(scaled + 0.5).astype(np.int64)
+        for index in np.flatnonzero(wanted < ramped):
+            value = int(wanted[index])
+            second = self.second_of(value)
+            start, rows = self._rows(second)
+            stamps[index] = second * 1000 + _rounded(value - start, rows)
+        return stamps + self.created_ms
+
+    def _rows(self, second: int) -> tuple[int, int]:
+        start = self.value_at(second)
+        return start, self.value_at(second + 1) - start
+
+
+def _rounded(row: int, rows: int) -> int:
+    return math.floor(row * (1000.0 / rows) + 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class RatePosition:
+    """The next value of a partition, and the step to the one after it."""
+
+    next: int
+    step: int
+
+    def text(self) -> str:
+        return f'{{"next":{self.next},"step":{self.step}}}'
+
+
+def parse_position(text: str) -> RatePosition:
+    """The position in a text that `RatePosition.text` made."""
+    match parse_object(text, "rate position"):
+        case {"next": int(following), "step": int(step)} if following >= 0 and step > 0:
+            return RatePosition(following, step)
+    raise MalformedFileError("rate position", f"{text[:80]!r} is none")
+
+
+class RateReader:
+    """Hands out what is due."""
+
+    def __init__(self, schedule: Schedule, partitions: Positions, clock: Clock) -> None:
+        self._schedule, self._clock = schedule, clock
+        self._at = {name: parse_position(text) for name, text in partitions.items()}
+        self._ends: dict[str, int] = {}
+        self._turn = 0
+
+    def read(self, max_rows: int) -> pa.RecordBatch | None:
+        due = self._schedule.due_before(self._clock.now_ms())
+        names = list(self._at)
+        found: list[np.ndarray] = []
+        # Another partition comes first each time, or the first could take all there is room for.
+        for name in names[self._turn :] + names[: self._turn]:
+            at = self._at[name]
+            end = min(due, self._ends.get(name, due), at.next + max_rows * at.step)
+            if max_rows > 0 and at.next < end:
+                values = np.arange(at.next, end, at.step, dtype=np.int64)
+                max_rows -= len(values)
+                self._at[name] = RatePosition(int(values[-1]) + at.step, at.step)
+                found.append(values)
+        if not found:
+            return None
+        self._turn = (self._turn + 1) % len(names)
+        values = np.concatenate(found)
+        stamps = self._schedule.stamps_ms(values) * 1000
+        columns = [pa.array(stamps, RATE_SCHEMA.field(0).type), pa.array(values)]
+        return pa.RecordBatch.from_arrays(columns, schema=RATE_SCHEMA)
+
+    def positions(self) -> Positions:
+        return {name: at.text() for name, at in self._at.items()}
+
+    def limit(self, ends: Positions) -> None:
+        self._ends = {name: parse_position(text).next for name, text in ends.items()}
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class RateReaders:
+    """Opens readers in tasks."""
+
+    schedule: Schedule
+    clock: Clock = field(default_factory=SystemClock)
+
+    def open(self, partitions: Positions) -> RateReader:
+        return RateReader(self.schedule, partitions, self.clock)
+
+
+class RateSource:
+    """The driver's side; creates or reads the log in `sources/N`."""
+
+    def __init__(
+        self,
+        options: RateOptions,
+        checkpoint: Files,
+        index: int,
+        *,
+        parallelism: int = 1,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._partitions = options.num_partitions or parallelism
+        log = RateLog(checkpoint.at(source_log_path(index)))
+        created_ms = log.get(0)
+        if created_ms is None:
+            created_ms = self._clock.now_ms()
+            log.add(0, created_ms)
+        ramp_up_seconds = int(options.ramp_up_time.total_seconds())
+        self._schedule = Schedule(created_ms, options.rows_per_second, ramp_up_seconds)
+        self._logged_second = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        return RATE_SCHEMA
+
+    @property
+    def readers(self) -> RateReaders:
+        return RateReaders(self._schedule, self._clock)
+
+    def initial(self) -> Positions:
+        return _from(0, self._partitions)
+
+    def resume(self, offset: Offset) -> Positions:
+        if not offset.isascii() or not offset.isdigit():
+            raise MalformedFileError("rate offset", f"{offset[:40]!r} is no number of seconds")
+        return _from(self._schedule.value_at(int(offset)), self._partitions)
+
+    def discover(self, known: Positions) -> Positions:
+        del known
+        return {}
+
+    def offset(self, positions: Positions) -> Offset:
+        lowest = _lowest(positions)
+        # With nothing read the first second it is, also where the ramp leaves several empty.
+        self._logged_second = self._schedule.second_of(lowest) if lowest else 0
+        return str(self._logged_second)
+
+    def boundary(self, positions: Positions) -> Positions:
+        at = _parsed(positions)
+        # A partition that has read all of its values below v stands at or above v.
+        highest = max(each.next - each.step for each in at.values()) + 1
+        second = self._schedule.second_of(max(highest, 0))
+        while self._schedule.value_at(second) < highest:
+            second += 1
+        return _from(self._schedule.value_at(second), len(at))
+
+    def latest(self) -> Positions:
+        due = self._schedule.due_before(self._clock.now_ms())
+        return _from(due, self._partitions)
+
+    def lag(self, positions: Positions, latest: Positions) -> int:
+        return max(0, _count(_parsed(latest)) - _count(_parsed(positions)))
+
+    def acknowledge(self, epoch: int, positions: Positions) -> None:
+        del epoch, positions
+
+    def close(self) -> None:
+        ahead_ms = self._schedule.created_ms + self._logged_second * 1000 - self._clock.now_ms()
+        if 0 < ahead_ms <= 1000:
+            self._clock.sleep(ahead_ms / 1000)
+
+
+def _from(value: int, partitions: int) -> Positions:
+    """Each partition at its first value that is not below `value`."""
+    return {
+        str(p): RatePosition(value + (p - value) % partitions, partitions).text()
+        for p in range(partitions)
+    }
+
+
+def _parsed(positions: Positions) -> Mapping[str, RatePosition]:
+    return {name: parse_position(text) for name, text in positions.items()}
+
+
+def _lowest(positions: Positions) -> int:
+    return min(each.next for each in _parsed(positions).values())
+
+
+def _count(positions: Mapping[str, RatePosition]) -> int:
+    """How many values lie below the positions of all partitions."""
+    return sum(each.next // each.step for each in positions.values())

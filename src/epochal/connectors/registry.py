@@ -1,0 +1,280 @@
+"""From the name of a format to its source or sink. Each is imported when it is asked for.
+
+A format may also be an object: an instance of a class that keeps `contract.Source` or
+`contract.Sink`, or the class itself, which is then called with the options.
+
+What a reader would get wrong: the schema of a source is asked for while the query is written
+down, long before there is a checkpoint; opening comes later, and again at every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import pyarrow as pa
+
+from epochal.connectors.contract import Sink, Source
+from epochal.errors import OptionError
+from epochal.files import Files
+from epochal.options import read_options, suggestion
+
+APPEND, COMPLETE = "append", "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRequest:
+    """Which source to open, and where its checkpoint is."""
+
+    format: str
+    options: Mapping[str, str]
+    schema: pa.Schema | None
+    checkpoint: Files
+    index: int
+    parallelism: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRequest:
+    """Which sink to open, and for what."""
+
+    format: str
+    options: Mapping[str, str]
+    schema: pa.Schema
+    output_mode: str
+    partition_by: tuple[str, ...]
+    checkpoint: Files
+    query_id: str
+
+
+SchemaOf: TypeAlias = Callable[[str, Mapping[str, str], pa.Schema | None], pa.Schema]
+"""The schema of a format, given its options and the schema that the user gave, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFormat:
+    schema: SchemaOf
+    open: Callable[[SourceRequest], Source]
+
+
+def source_schema(format: Any, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
+    """The schema of a source's rows, before it is opened; checks its options too."""
+    if not isinstance(format, str):
+        return _own_source(format, options).schema
+    return _source_format(format).schema(format.lower(), options, schema)
+
+
+def open_source(
+    format: Any,
+    options: Mapping[str, str],
+    schema: pa.Schema | None,
+    checkpoint: Files,
+    index: int,
+    *,
+    parallelism: int = 1,
+) -> Source:
+    """Open a source; `parallelism` is how many partitions it has if nothing else says."""
+    if not isinstance(format, str):
+        return _own_source(format, options)
+    request = SourceRequest(format.lower(), options, schema, checkpoint, index, parallelism)
+    return _source_format(format).open(request)
+
+
+def open_sink(
+    format: Any,
+    options: Mapping[str, str],
+    schema: pa.Schema,
+    *,
+    output_mode: str = APPEND,
+    partition_by: Sequence[str] = (),
+    checkpoint: Files,
+    query_id: str,
+) -> Sink:
+    """Open a sink. Besides names and objects: `("foreach", f)` and `("foreachBatch", f)`."""
+    if not isinstance(format, str):
+        return _own_sink(format, options, schema, output_mode, checkpoint)
+    opened = SINKS.get(format.lower())
+    if opened is None:
+        raise OptionError(f"There is no sink {format!r}.{suggestion(format, SINKS)}")
+    if partition_by and format.lower() not in FILE_FORMATS:
+        raise OptionError(f"{format}: only sinks of files take partitionBy.")
+    return opened(
+        SinkRequest(
+            format.lower(),
+            options,
+            schema,
+            output_mode,
+            tuple(partition_by),
+            checkpoint,
+            query_id,
+        )
+    )
+
+
+def _source_format(name: str) -> SourceFormat:
+    found = SOURCES.get(name.lower())
+    if found is None:
+        raise OptionError(f"There is no source {name!r}.{suggestion(name, SOURCES)}")
+    return found
+
+
+SOURCE_METHODS = (
+    "schema",
+    "readers",
+    "initial",
+    "resume",
+    "discover",
+    "offset",
+    "boundary",
+    "latest",
+    "lag",
+    "acknowledge",
+    "close",
+)
+SINK_METHODS = ("exactly_once", "decides", "writers", "fence", "decided", "commit", "close")
+
+
+def _own_source(found: Any, options: Mapping[str, str]) -> Source:
+    return cast(Source, _own("source", found, options, SOURCE_METHODS))
+
+
+def _own_sink(
+    found: Any, options: Mapping[str, str], schema: pa.Schema, mode: str, checkpoint: Files
+) -> Sink:
+    from epochal.connectors.foreach import ForeachSink
+    from epochal.connectors.memory import MemoryOutput, MemorySink
+
+    match found:
+        case ("foreach" | "foreachBatch" as kind, function):
+            _no_options(kind, options)
+            return ForeachSink(function, by_batch=kind == "foreachBatch")
+        case MemoryOutput():
+            _no_options("memory", options)
+            return MemorySink(found, checkpoint, schema, complete=mode == COMPLETE)
+    return cast(Sink, _own("sink", found, options, SINK_METHODS))
+
+
+def _own(kind: str, found: Any, options: Mapping[str, str], wanted: Sequence[str]) -> Any:
+    made = found(dict(options)) if isinstance(found, type) else found
+    if not isinstance(found, type):
+        _no_options(type(found).__name__, options)
+    missing = [name for name in wanted if not hasattr(made, name)]
+    if missing:
+        raise OptionError(
+            f"{type(made).__name__} cannot be a {kind}: it has no {', '.join(missing)}. What a "
+            f"{kind} must have is said in epochal.connectors.contract."
+        )
+    return made
+
+
+def _no_options(of: str, options: Mapping[str, str]) -> None:
+    if options:
+        raise OptionError(f"{of} takes no options, and was given {', '.join(sorted(options))}.")
+
+
+def _append_only(request: SinkRequest) -> None:
+    if request.output_mode != APPEND:
+        raise OptionError(
+            f"{request.format}: files are only ever added, so output mode {request.output_mode} "
+            f"cannot be kept. Use append, or another sink."
+        )
+
+
+def _rate_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
+    from epochal.connectors.rate import RATE_SCHEMA, RateOptions
+
+    read_options(RateOptions, options, of=name)
+    if schema is not None:
+        raise OptionError("rate: its rows are always timestamp and value: give no schema.")
+    return RATE_SCHEMA
+
+
+def _open_rate(request: SourceRequest) -> Source:
+    from epochal.connectors.rate import RateOptions, RateSource
+
+    options = read_options(RateOptions, request.options, of="rate")
+    return RateSource(options, request.checkpoint, request.index, parallelism=request.parallelism)
+
+
+def _files_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
+    from epochal.connectors.file_formats import FileFormat
+    from epochal.connectors.files import FileSourceOptions, checked_schema
+
+    read_options(FileSourceOptions, options, of=name)
+    return checked_schema(FileFormat(name), schema)
+
+
+def _open_files(request: SourceRequest) -> Source:
+    from epochal.connectors.file_formats import FileFormat
+    from epochal.connectors.files import FileSource, FileSourceOptions
+
+    return FileSource(
+        FileFormat(request.format),
+        read_options(FileSourceOptions, request.options, of=request.format),
+        request.schema,
+        request.checkpoint,
+        request.index,
+        parallelism=request.parallelism,
+    )
+
+
+def _open_file_sink(request: SinkRequest) -> Sink:
+    from epochal.connectors.file_formats import FileFormat
+    from epochal.connectors.file_sink import FileSink, FileSinkOptions
+
+    _append_only(request)
+    return FileSink(
+        FileFormat(request.format),
+        read_options(FileSinkOptions, request.options, of=request.format),
+        request.schema,
+        request.query_id,
+        partition_by=request.partition_by,
+    )
+
+
+def _open_console(request: SinkRequest) -> Sink:
+    from epochal.connectors.console import ConsoleOptions, ConsoleSink
+
+    return ConsoleSink(read_options(ConsoleOptions, request.options, of="console"))
+
+
+def _open_noop(request: SinkRequest) -> Sink:
+    from epochal.connectors.noop import NoopSink
+
+    _no_options("noop", request.options)
+    return NoopSink()
+
+
+def _memory_source(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
+    del name, options, schema
+    raise OptionError(
+        "memory: rows come from your own code, so the source is an object: "
+        "format(epochal.connectors.memory.MemoryStream(schema))."
+    )
+
+
+def _memory_sink(request: SinkRequest) -> Sink:
+    del request
+    raise OptionError(
+        "memory: the rows are read from an object that you keep: "
+        "format(epochal.connectors.memory.MemoryOutput())."
+    )
+
+
+def _no_memory_source(request: SourceRequest) -> Source:
+    raise AssertionError(f"{request.format} has no schema to be opened with")
+
+
+FILE_FORMATS = ("csv", "json", "parquet", "text")
+SOURCES: dict[str, SourceFormat] = {
+    "rate": SourceFormat(_rate_schema, _open_rate),
+    "memory": SourceFormat(_memory_source, _no_memory_source),
+    **dict.fromkeys(FILE_FORMATS, SourceFormat(_files_schema, _open_files)),
+}
+SINKS: dict[str, Callable[[SinkRequest], Sink]] = {
+    "console": _open_console,
+    "noop": _open_noop,
+    "memory": _memory_sink,
+    **dict.fromkeys(FILE_FORMATS, _open_file_sink),
+}

@@ -1,0 +1,115 @@
+"""Worlds for the contract of sinks: how to open one, and what of it can be seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from epochal.checkpoint.filelog import FileSinkLog
+from epochal.connectors.console import ConsoleOptions, ConsoleSink
+from epochal.connectors.contract import Sink
+from epochal.connectors.file_formats import Csv, FileFormat, decode
+from epochal.connectors.file_sink import FileSink, FileSinkOptions
+from epochal.connectors.foreach import ForeachSink
+from epochal.connectors.memory import MemoryOutput, MemorySink
+from epochal.files.local import LocalFiles
+
+WORDS = pa.schema([pa.field("word", pa.string())])
+QUERY_ID = "2f9c6d0e-5f0b-4f8f-9f1a-0c1f6f2d7a11"
+
+
+class World(Protocol):
+    def open(self) -> Sink:
+        """The driver's side, over what the world has kept."""
+        ...
+
+    def visible(self) -> list[str]:
+        """The words that can be seen, sorted."""
+        ...
+
+
+class MemoryWorld:
+    def __init__(self, tmp: Path) -> None:
+        self._output, self._files = MemoryOutput(), LocalFiles(tmp, durable=False)
+
+    def open(self) -> Sink:
+        return MemorySink(self._output, self._files, WORDS)
+
+    def visible(self) -> list[str]:
+        return sorted(map(str, self._output.table()["word"].to_pylist()))
+
+
+class FilesWorld:
+    def __init__(self, tmp: Path, form: FileFormat, partition_by: tuple[str, ...] = ()) -> None:
+        self._out, self._form, self._by = tmp / "o u%t", form, partition_by
+
+    def open(self) -> Sink:
+        options = FileSinkOptions(path=str(self._out), compact_interval=3)
+        return FileSink(self._form, options, WORDS, QUERY_ID, partition_by=self._by)
+
+    def visible(self) -> list[str]:
+        words: list[str] = []
+        for entry in FileSinkLog(str(self._out / "_spark_metadata"), read_only=True).all_files():
+            path = Path(unquote(entry.path.removeprefix("file://")))
+            data = path.read_bytes()
+            assert entry.size == len(data)
+            for batch in decode(self._form, data, path.name, WORDS, Csv()):
+                words.extend(map(str, batch.column("word").to_pylist()))
+        return sorted(words)
+
+
+class ConsoleWorld:
+    def __init__(self, tmp: Path) -> None:
+        self._out = StringIO()
+
+    def open(self) -> Sink:
+        return ConsoleSink(ConsoleOptions(), self._out)
+
+    def visible(self) -> list[str]:
+        return sorted(set(re.findall(r"w\d+", self._out.getvalue())))
+
+
+class Notes:
+    """A ForeachWriter that appends to a file, as other processes could."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def process(self, row: object) -> None:
+        with self._path.open("a") as out:
+            out.write(f"{row.word}\n")  # type: ignore[attr-defined]
+
+
+class ForeachWorld:
+    def __init__(self, tmp: Path, *, by_batch: bool = False) -> None:
+        self._path, self._by_batch = tmp / "seen", by_batch
+
+    def open(self) -> Sink:
+        if self._by_batch:
+            return ForeachSink(partial(note, self._path), by_batch=True)
+        return ForeachSink(Notes(self._path))
+
+    def visible(self) -> list[str]:
+        return sorted(set(self._path.read_text().split())) if self._path.exists() else []
+
+
+def note(path: Path, rows: pa.RecordBatch, epoch: int) -> None:
+    with path.open("a") as out:
+        out.writelines(f"{word}\n" for word in rows.column("word").to_pylist())
+
+
+WORLDS: dict[str, Callable[[Path], World]] = {
+    "memory": MemoryWorld,
+    "console": ConsoleWorld,
+    "foreach": ForeachWorld,
+    "foreach-batch": partial(ForeachWorld, by_batch=True),
+    **{f"files-{form.value}": partial(FilesWorld, form=form) for form in FileFormat},
+}
+EXACTLY_ONCE = [name for name in sorted(WORLDS) if name.startswith(("memory", "files"))]

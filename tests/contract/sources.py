@@ -1,0 +1,188 @@
+"""Worlds for the contract of sources: how to open one, feed it, and know its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from epochal.connectors.contract import Positions, Source, SourceReader
+from epochal.connectors.file_formats import FileFormat
+from epochal.connectors.files import FileSource, FileSourceOptions
+from epochal.connectors.generator import GeneratorSource
+from epochal.connectors.memory import MemoryStream
+from epochal.connectors.rate import RateOptions, RateSource
+from epochal.files.local import LocalFiles
+from epochal.testing.clock import ManualClock
+from epochal.testing.files import MemoryFiles
+
+NUMBERS = pa.schema([pa.field("n", pa.int64())])
+
+
+class World(Protocol):
+    """A source that a test can feed."""
+
+    def open(self) -> Source:
+        """The driver's side, over what the world has kept."""
+        ...
+
+    def feed(self, source: Source) -> None:
+        """Let more rows be there."""
+        ...
+
+    def end(self, source: Source) -> Positions:
+        """Where everything fed so far has been read."""
+        ...
+
+
+@dataclass
+class RateWorld:
+    tmp: Path
+    clock: ManualClock = field(default_factory=ManualClock)
+    files: MemoryFiles = field(default_factory=MemoryFiles)
+
+    def open(self) -> Source:
+        options = RateOptions(rows_per_second=7, num_partitions=3)
+        return RateSource(options, self.files, 0, clock=self.clock)
+
+    def feed(self, source: Source) -> None:
+        self.clock.advance(3.3)
+
+    def end(self, source: Source) -> Positions:
+        latest = source.latest()
+        assert latest is not None
+        return latest
+
+
+class MemoryWorld:
+    def __init__(self, tmp: Path) -> None:
+        self._stream = MemoryStream(NUMBERS, partitions=2, directory=str(tmp / "rows"))
+        self._next = 0
+
+    def open(self) -> Source:
+        return self._stream
+
+    def feed(self, source: Source) -> None:
+        for _ in range(3):
+            self._stream.add([{"n": n} for n in range(self._next, self._next + 5)])
+            self._next += 5
+
+    def end(self, source: Source) -> Positions:
+        return self._stream.latest()
+
+
+def up_to(limits: dict[str, int], partition: int, start: int) -> Iterator[pa.RecordBatch | None]:
+    """Numbers of a partition, as far as the dictionary allows, in batches of four."""
+    while True:
+        end = min(start + 4, limits["rows"])
+        if start < end:
+            numbers = [10 * n + partition for n in range(start, end)]
+            yield pa.record_batch([pa.array(numbers, pa.int64())], schema=NUMBERS)
+            start = end
+        else:
+            yield None
+
+
+class GeneratorWorld:
+    def __init__(self, tmp: Path) -> None:
+        self._limits = {"rows": 0}
+
+    def open(self) -> Source:
+        return GeneratorSource(NUMBERS, partial(up_to, self._limits), partitions=2)
+
+    def feed(self, source: Source) -> None:
+        self._limits["rows"] += 9
+
+    def end(self, source: Source) -> Positions:
+        return {"0": str(self._limits["rows"]), "1": str(self._limits["rows"])}
+
+
+class FilesWorld:
+    """Files of rows, with empty ones among them; one log batch per feed."""
+
+    def __init__(self, tmp: Path, form: FileFormat) -> None:
+        self._tmp, self._form, self._next = tmp, form, 0
+        (tmp / "in").mkdir()
+
+    def open(self) -> Source:
+        schema = None if self._form is FileFormat.TEXT else NUMBERS
+        options = FileSourceOptions(path=str(self._tmp / "in"), num_partitions=2)
+        checkpoint = LocalFiles(self._tmp / "checkpoint", durable=False)
+        return FileSource(self._form, options, schema, checkpoint, 0, watch=False)
+
+    def feed(self, source: Source) -> None:
+        assert isinstance(source, FileSource)
+        for count in (4, 0, 7, 1):
+            numbers = range(self._next, self._next + count)
+            path = self._tmp / "in" / f"f{self._next}-{count}"
+            path.write_bytes(file_of(self._form, numbers))
+            self._next += count
+        assert source.look()
+
+    def end(self, source: Source) -> Positions:
+        latest = source.latest()
+        assert latest is not None
+        return latest
+
+
+def file_of(form: FileFormat, numbers: range) -> bytes:
+    match form:
+        case FileFormat.JSON:
+            return "".join(json.dumps({"n": n}) + "\n" for n in numbers).encode()
+        case FileFormat.PARQUET:
+            out = pa.BufferOutputStream()
+            pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), out)
+            return out.getvalue().to_pybytes()
+        case _:
+            return "".join(f"{n}\n" for n in numbers).encode()
+
+
+WORLDS: dict[str, Callable[[Path], World]] = {
+    "rate": RateWorld,
+    "memory": MemoryWorld,
+    "generator": GeneratorWorld,
+    **{f"files-{form.value}": partial(FilesWorld, form=form) for form in FileFormat},
+}
+
+
+def rows_of(batch: pa.RecordBatch) -> list[Any]:
+    return [tuple(row.values()) for row in batch.to_pylist()]
+
+
+def read_to(reader: SourceReader, end: Positions, *, max_rows: int = 1000) -> list[Any]:
+    """All rows up to these positions; a reader with a thread of its own is waited for."""
+    rows: list[Any] = []
+    deadline = time.monotonic() + 30
+    while dict(reader.positions()) != {p: at for p, at in end.items() if p in reader.positions()}:
+        batch = reader.read(max_rows)
+        if batch is None:
+            assert time.monotonic() < deadline, f"{reader.positions()} never became {end}"
+            os.sched_yield()
+            time.sleep(0.001)
+        else:
+            assert 0 < batch.num_rows <= max_rows
+            rows.extend(rows_of(batch))
+    return rows
+
+
+def read_some(reader: SourceReader, count: int, *, max_rows: int) -> list[Any]:
+    """At least `count` rows, a few at a time."""
+    rows: list[Any] = []
+    deadline = time.monotonic() + 30
+    while len(rows) < count:
+        batch = reader.read(max_rows)
+        if batch is None:
+            assert time.monotonic() < deadline, f"{len(rows)} rows of {count}"
+            time.sleep(0.001)
+        else:
+            assert 0 < batch.num_rows <= max_rows
+            rows.extend(rows_of(batch))
+    return rows

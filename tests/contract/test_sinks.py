@@ -1,0 +1,140 @@
+"""What every sink keeps, wherever it writes; and what those that are exactly once add to it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.contract.sinks import EXACTLY_ONCE, WORDS, WORLDS, World
+
+from epochal.connectors.contract import Sink, SinkWriter, WriterContext
+
+
+@pytest.fixture(params=sorted(WORLDS))
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return WORLDS[request.param](tmp_path)
+
+
+@pytest.fixture(params=EXACTLY_ONCE)
+def exact(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return WORLDS[request.param](tmp_path)
+
+
+def opened(sink: Sink, task: int = 0, attempt: int = 1) -> SinkWriter:
+    factory = pickle.loads(pickle.dumps(sink.writers))
+    writer: SinkWriter = factory.open(WriterContext(task, attempt, "run", WORDS))
+    return writer
+
+
+def words(*found: str) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(found, pa.string())], schema=WORDS)
+
+
+def messages(
+    sink: Sink, epoch: int, per_task: Sequence[Sequence[str]], attempt: int = 1
+) -> list[bytes]:
+    """What tasks report that wrote these words in one epoch."""
+    found = []
+    for task, written in enumerate(per_task):
+        with closing(opened(sink, task, attempt)) as writer:
+            if written:
+                writer.write(words(*written))
+            found.append(writer.cut(epoch)())
+    return found
+
+
+def test_committed_rows_are_seen(world: World) -> None:
+    with closing(world.open()) as sink:
+        sink.fence(1)
+        sink.commit(0, messages(sink, 0, [["w1", "w2"], ["w3"]]))
+        sink.commit(1, messages(sink, 1, [["w4"], []]))
+        assert world.visible() == ["w1", "w2", "w3", "w4"]
+
+
+def test_rows_after_a_cut_belong_to_the_next_epoch(world: World) -> None:
+    with closing(world.open()) as sink:
+        sink.fence(1)
+        with closing(opened(sink)) as writer:
+            writer.write(words("w1"))
+            first = writer.cut(0)
+            writer.write(words("w2"))
+            second = writer.cut(1)
+            writer.write(words("w3"))
+            prepared = [first(), second()]
+        sink.commit(0, prepared[:1])
+        if sink.exactly_once:
+            assert world.visible() == ["w1"]
+        sink.commit(1, prepared[1:])
+        assert set(world.visible()) >= {"w1", "w2"}
+        assert not sink.exactly_once or world.visible() == ["w1", "w2"]
+
+
+def test_epochs_without_rows_are_committed_too(world: World) -> None:
+    with closing(world.open()) as sink:
+        sink.fence(1)
+        for epoch in range(5):
+            sink.commit(epoch, messages(sink, epoch, [[], []]))
+        assert world.visible() == []
+
+
+def test_nothing_is_seen_before_the_commit(exact: World) -> None:
+    with closing(exact.open()) as sink:
+        assert sink.exactly_once
+        sink.fence(1)
+        sink.commit(0, messages(sink, 0, [["w0"]]))
+        prepared = messages(sink, 1, [["w1"], ["w2"]])
+        assert exact.visible() == ["w0"]
+        sink.commit(1, prepared)
+        assert exact.visible() == ["w0", "w1", "w2"]
+
+
+def test_a_commit_may_be_repeated(exact: World) -> None:
+    with closing(exact.open()) as sink:
+        sink.fence(1)
+        for epoch in range(8):
+            prepared = messages(sink, epoch, [[f"w{epoch}"], []])
+            sink.commit(epoch, prepared)
+            sink.commit(epoch, prepared)
+        assert exact.visible() == [f"w{epoch}" for epoch in range(8)]
+
+
+def test_a_decided_epoch_is_finished_by_the_next_run(exact: World) -> None:
+    with closing(exact.open()) as sink:
+        sink.fence(1)
+        sink.commit(0, messages(sink, 0, [["w0"]]))
+        decided = messages(sink, 1, [["w1"], ["w2"]])
+    with closing(exact.open()) as sink:
+        sink.fence(2)
+        assert [sink.decided(epoch) for epoch in (0, 1)] == [True, False]
+        sink.commit(1, decided)
+        sink.commit(1, decided)
+        assert sink.decided(1)
+        sink.commit(2, messages(sink, 2, [["w3"]], attempt=2))
+        assert exact.visible() == ["w0", "w1", "w2", "w3"]
+
+
+def test_what_an_earlier_attempt_left_is_never_seen(exact: World) -> None:
+    with closing(exact.open()) as sink:
+        sink.fence(1)
+        sink.commit(0, messages(sink, 0, [["w0"]]))
+        messages(sink, 1, [["left"], ["over"]])
+    with closing(exact.open()) as sink:
+        sink.fence(2)
+        for epoch in range(1, 5):
+            messages(sink, epoch, [["zombie"]], attempt=1)
+            sink.commit(epoch, messages(sink, epoch, [[f"w{epoch}"]], attempt=2))
+        assert exact.visible() == ["w0", "w1", "w2", "w3", "w4"]
+
+
+def test_a_writer_that_leaves_early_shows_nothing(exact: World) -> None:
+    with closing(exact.open()) as sink:
+        sink.fence(1)
+        writer = opened(sink)
+        writer.write(words("w1"))
+        writer.cut(0)
+        writer.close()
+        assert exact.visible() == []
