@@ -1,0 +1,180 @@
+"""Arrow columns as the values that stores hold, and back. Pure.
+
+Stores hold what a row of Spark's holds (`epochal.state.rows`): a timestamp is an int of
+microseconds, a date an int of days, a struct a tuple. Keys are held in dicts as well, so here an
+array is a tuple too, and every NaN is the same object: `nan != nan`, yet a key of NaN must be
+found again. `-0.0` becomes `0.0`, as Spark makes it for grouping keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochal.continuous.operators.contract import Row
+from epochal.errors import OptionError
+
+Array: TypeAlias = Any
+"""Stubs of pyarrow tell arrays apart by element, which code over any column cannot."""
+
+NAN = float("nan")
+
+_MICROS = pa.timestamp("us")
+
+
+def cells(column: Array) -> list[Any]:
+    """The column's values as a store holds them."""
+    column, kind = _decoded(column)
+    types = pa.types
+    if types.is_timestamp(kind):
+        return _list(column.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64()))
+    if types.is_date(kind):
+        return _list(column.cast(pa.date32()).cast(pa.int32()))
+    if types.is_duration(kind):
+        return _list(column.cast(pa.duration("us"), safe=False).cast(pa.int64()))
+    if types.is_time(kind):
+        return _list(column.cast(pa.time64("ns")).cast(pa.int64()))
+    if types.is_floating(kind):
+        return [_same_float(value) for value in column.to_pylist()]
+    if types.is_struct(kind):
+        members = [cells(column.field(i)) for i in range(kind.num_fields)]
+        rows = list(zip(*members, strict=True)) if members else [()] * len(column)
+        return _masked(rows, column)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _sliced(cells(column.flatten()), column)
+    return _list(column)
+
+
+def keys_of(batch: pa.RecordBatch, columns: Sequence[int]) -> list[Row]:
+    """The values of some columns, row by row."""
+    if not columns:
+        return [()] * batch.num_rows
+    return list(zip(*(cells(batch.column(each)) for each in columns), strict=True))
+
+
+def hashable(value: Any) -> Any:
+    """A value that a store gave back, as `cells` would have given it."""
+    if type(value) is list or type(value) is tuple:
+        return tuple(hashable(each) for each in value)
+    return _same_float(value) if type(value) is float else value
+
+
+def arrow(values: Sequence[Any], kind: pa.DataType) -> Array:
+    """The values of stores as a column of the type."""
+    types = pa.types
+    if types.is_struct(kind):
+        absent = [value is None for value in values]
+        members = [
+            arrow([None if value is None else value[i] for value in values], kind.field(i).type)
+            for i in range(kind.num_fields)
+        ]
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(members, fields=fields, mask=pa.array(absent))
+    if types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(pa.timestamp("us", tz=kind.tz)).cast(kind)
+    if types.is_duration(kind):
+        return pa.array(values, pa.int64()).cast(pa.duration("us")).cast(kind)
+    if types.is_time(kind):
+        return pa.array(values, pa.int64()).cast(pa.time64("ns")).cast(kind, safe=False)
+    if types.is_date(kind):
+        return pa.array(values, pa.int32()).cast(pa.date32()).cast(kind)
+    if types.is_list(kind) and not types.is_primitive(kind.value_type):
+        flat = [each for value in values if value is not None for each in value]
+        offsets: list[int | None] = [0]
+        for value in values:
+            offsets.append((offsets[-1] or 0) + (0 if value is None else len(value)))
+        mask = pa.array([value is None for value in values])
+        return pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), arrow(flat, kind.value_type), type=kind, mask=mask
+        )
+    return pa.array(values, kind)
+
+
+def micros(column: Array) -> Array:
+    """A timestamp column as microseconds since 1970, in an int64 column."""
+    if not pa.types.is_timestamp(column.type):
+        raise OptionError(
+            f"event time must be a timestamp, but the column is of type {column.type}: cast it "
+            f"before naming it as event time"
+        )
+    return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(pa.int64())
+
+
+def on_time(batch: pa.RecordBatch, ends: Array, late_ms: int) -> pa.RecordBatch:
+    """The rows whose end, in microseconds, lies after what is late; those without one stay."""
+    if late_ms < 0 or not batch.num_rows:
+        return batch
+    late: Array = pc.less_equal(ends, pa.scalar(late_ms * 1000, pa.int64()))
+    if not pc.any(late).as_py():
+        return batch
+    return batch.filter(pc.invert(late.fill_null(False)))
+
+
+def in_order(floats: bool) -> Callable[[Iterable[Row]], list[Row]]:
+    """Sort keys as Spark does: ascending, nulls first, NaN last."""
+
+    def by_value(keys: Iterable[Row]) -> list[Row]:
+        found = list(keys)
+        try:
+            found.sort()
+        except TypeError:  # a null among them
+            found.sort(key=_rank)
+        return found
+
+    def by_rank(keys: Iterable[Row]) -> list[Row]:
+        return sorted(keys, key=_rank)
+
+    return by_rank if floats else by_value
+
+
+def holds_floats(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(holds_floats(kind.field(i).type) for i in range(kind.num_fields))
+    return pa.types.is_floating(kind)
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    if value is None:
+        return (0, 0)
+    if type(value) is tuple:
+        return (1, tuple(_rank(each) for each in value))
+    return (2, 0) if value is NAN else (1, value)
+
+
+def _same_float(value: float | None) -> float | None:
+    if value is None:
+        return None
+    return NAN if value != value else value + 0.0
+
+
+def _decoded(column: Array) -> tuple[Array, pa.DataType]:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column, column.type
+
+
+def _list(column: Array) -> list[Any]:
+    found: list[Any] = column.to_pylist()
+    return found
+
+
+def _masked(rows: list[Any], column: Array) -> list[Any]:
+    if not column.null_count:
+        return rows
+    valid = column.is_valid().to_pylist()
+    return [row if there else None for row, there in zip(rows, valid, strict=True)]
+
+
+def _sliced(flat: list[Any], column: Array) -> list[Any]:
+    rows: list[Any] = []
+    place = 0
+    for length in pc.list_value_length(column).to_pylist():
+        if length is None:
+            rows.append(None)
+        else:
+            rows.append(tuple(flat[place : place + length]))
+            place += length
+    return rows

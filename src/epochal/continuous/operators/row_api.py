@@ -1,0 +1,186 @@
+"""Rows in and out of a processor: PySpark's Row for `transformWithState`, pandas for `…InPandas`.
+
+What PySpark's worker does with a batch is done here with a turn: group by key, hand over all
+columns, take what comes back by name. Some of it looks odd and is deliberate. A row's struct is a
+dict and its timestamp has a zone; an int column with a null in it reaches pandas as floats, keys
+and all; a missing column is null for rows and a KeyError for pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import PySparkValueError
+
+from epochal.continuous.operators.cells import Array, cells, holds_floats, in_order
+from epochal.continuous.operators.contract import Row
+from epochal.continuous.operators.state_values import row_class
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Group: TypeAlias = tuple[Row, Any, Callable[[], Iterator[Any]]]
+"""A key as stores hold it, as the processor gets it, and its rows."""
+
+
+class Api(Protocol):
+    """How a processor takes its input and gives its output."""
+
+    def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
+        """The keys of a batch in Spark's order, each with its rows."""
+        ...
+
+    def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
+        """The same for initial state: one item for each call of `handleInitialState`."""
+        ...
+
+    def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
+        """What the processor gave out, as batches."""
+        ...
+
+
+class RowApi:
+    """Rows are PySpark's Row."""
+
+    def __init__(self, key: Sequence[str], output: pa.Schema) -> None:
+        self._key = tuple(key)
+        self._output = output
+        self._names = list(output.names)
+        self._flat = not any(pa.types.is_nested(each.type) for each in output)
+        self._rows: dict[tuple[str, ...], Any] = {}
+
+    def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
+        names = tuple(batch.schema.names)
+        made = self._rows.get(names)
+        if made is None:
+            made = self._rows[names] = row_class(names)
+        new = tuple.__new__
+        columns = [column.to_pylist() for column in batch.columns]
+        places = [names.index(each) for each in self._key]
+        keys, outer = _keys(batch, places, columns)
+        found: dict[Row, list[Any]] = {}
+        for key, values in zip(keys, zip(*columns, strict=True), strict=True):
+            group = found.get(key)
+            if group is None:
+                found[key] = [new(made, values)]
+            else:
+                group.append(new(made, values))
+        floats = any(holds_floats(batch.schema.field(each).type) for each in places)
+        for key in in_order(floats)(found):
+            yield key, outer[key] if outer is not None else key, found[key].__iter__
+
+    def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
+        return self.groups(batch)
+
+    def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
+        if not results:
+            return ()
+        names = self._names
+        if self._flat and all(getattr(each, "__fields__", None) == names for each in results):
+            columns = zip(*results, strict=True)
+            arrays = [
+                pa.array(column, field.type)
+                for column, field in zip(columns, self._output, strict=True)
+            ]
+            return (pa.RecordBatch.from_arrays(arrays, schema=self._output),)
+        named = [each.asDict(True) for each in results]
+        return (pa.RecordBatch.from_pylist(named, schema=self._output),)
+
+
+class PandasApi:
+    """Rows are DataFrames."""
+
+    def __init__(self, key: Sequence[str], output: pa.Schema, timezone: str) -> None:
+        self._key = tuple(key)
+        self._output = output
+        self._timezone = timezone
+
+    def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
+        import pandas as pd
+
+        names = list(batch.schema.names)
+        frame = pd.concat([self._series(batch, each) for each in range(len(names))], axis=1)
+        rows = list(frame.itertuples(index=False, name=None))
+        places = [names.index(each) for each in self._key]
+        stored = list(zip(*(cells(batch.column(each)) for each in places), strict=True))
+        found: dict[Row, list[int]] = {}
+        for number, key in enumerate(stored):
+            found.setdefault(key, []).append(number)
+        floats = any(holds_floats(batch.schema.field(each).type) for each in places)
+        for key in in_order(floats)(found):
+            numbers = found[key]
+            first = rows[numbers[0]]
+            chosen = [rows[number] for number in numbers]
+            yield key, tuple(first[each] for each in places), _frames(chosen, names)
+
+    def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
+        return self.groups(batch)
+
+    def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
+        import pandas as pd
+
+        for frame in results:
+            if not isinstance(frame, pd.DataFrame):
+                raise PySparkValueError(
+                    "Invalid return type. Please make sure that the UDF returns a "
+                    "pandas.DataFrame when the specified return type is StructType."
+                )
+            by_name = any(isinstance(each, str) for each in frame.columns)
+            arrays = []
+            for place, field in enumerate(self._output):
+                if len(frame) == 0 and len(frame.columns) == 0:
+                    arrays.append(pa.array([], field.type))
+                    continue
+                series = frame[field.name] if by_name else frame[frame.columns[place]]
+                arrays.append(self._column(series, field.type))
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self._output)
+            if batch.num_rows:
+                yield batch
+
+    def _series(self, batch: pa.RecordBatch, place: int) -> pd.Series:
+        column: Array = batch.column(place)
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        series = column.to_pandas(date_as_object=True)
+        if pa.types.is_timestamp(column.type) and column.type.tz:
+            series = series.dt.tz_convert(self._timezone).dt.tz_localize(None)
+        return series.rename(batch.schema.field(place).name)
+
+    def _column(self, series: pd.Series, kind: pa.DataType) -> Array:
+        if pa.types.is_timestamp(kind) and series.dtype.kind == "M":
+            if kind.tz and getattr(series.dtype, "tz", None) is None:
+                series = series.dt.tz_localize(self._timezone)
+            elif not kind.tz and getattr(series.dtype, "tz", None) is not None:
+                series = series.dt.tz_convert(self._timezone).dt.tz_localize(None)
+        try:
+            return pa.Array.from_pandas(series, type=kind, safe=False)
+        except (pa.ArrowTypeError, pa.ArrowInvalid):
+            # Spark converts by the values' own type first and then casts.
+            return pa.Array.from_pandas(series).cast(kind, safe=False)
+
+
+def _frames(rows: list[tuple[Any, ...]], names: list[str]) -> Callable[[], Iterator[Any]]:
+    def frames() -> Iterator[Any]:
+        import pandas as pd
+
+        yield pd.DataFrame(rows, columns=names)
+
+    return frames
+
+
+def _keys(
+    batch: pa.RecordBatch, places: Sequence[int], columns: Sequence[list[Any]]
+) -> tuple[Iterable[Row], dict[Row, Any] | None]:
+    """Keys as stores hold them, and, where they look different there, as the processor does."""
+    outer = list(zip(*(columns[each] for each in places), strict=True))
+    if all(_same(batch.schema.field(each).type) for each in places):
+        return outer, None
+    stored = list(zip(*(cells(batch.column(each)) for each in places), strict=True))
+    return stored, dict(zip(stored, outer, strict=True))
+
+
+def _same(kind: pa.DataType) -> bool:
+    types = pa.types
+    return not (types.is_temporal(kind) or types.is_floating(kind) or types.is_nested(kind))
