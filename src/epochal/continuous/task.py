@@ -170,16 +170,22 @@ class TaskCore:
         return self._reading
 
     def turn(
-        self, now_ms: int, frames: Iterable[Frame] = (), pushes: Iterable[EpochStarted] = ()
+        self,
+        now_ms: int,
+        frames: Iterable[Frame] = (),
+        pushes: Iterable[EpochStarted] = (),
+        *,
+        read: bool = True,
     ) -> TurnOutput:
-        """Do what can be done now."""
+        """Do what can be done now; without `read`, sources are left alone."""
         out = TurnOutput()
         self._exchange.receive(frames)
         for push in pushes:
             self._heed(push)
         self._run_stages(now_ms, out, expire=False)
         self._cut_sources(out)
-        self._read_sources(now_ms, out)
+        if read:
+            self._read_sources(now_ms, out)
         self._run_stages(now_ms, out, expire=True)
         return out
 

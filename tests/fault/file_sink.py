@@ -1,0 +1,53 @@
+"""A sink of plain files, staged by tasks and named by the message: whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from epochal.connectors.contract import Prepare, WriterContext
+from epochal.continuous.operators.contract import Row
+
+
+@dataclass(frozen=True, slots=True)
+class FileWriters:
+    folder: str
+
+    def open(self, context: WriterContext) -> FileWriter:
+        return FileWriter(Path(self.folder), context)
+
+
+@dataclass(slots=True)
+class FileWriter:
+    folder: Path
+    context: WriterContext
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.batches.append(batch)
+
+    def cut(self, epoch: int) -> Prepare:
+        batches, self.batches = self.batches, []
+        name = f"{epoch}-{self.context.task}-{self.context.attempt}.json"
+
+        def prepare() -> bytes:
+            rows = [list(row.values()) for batch in batches for row in batch.to_pylist()]
+            (self.folder / name).write_text(json.dumps(rows))
+            return name.encode()
+
+        return prepare
+
+    def close(self) -> None:
+        pass
+
+
+def staged_rows(folder: Path, messages: tuple[bytes, ...]) -> list[Row]:
+    """The rows that these messages of an epoch name."""
+    return [
+        tuple(row)
+        for message in messages
+        for row in json.loads((folder / message.decode()).read_text())
+    ]
