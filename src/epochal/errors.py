@@ -469,8 +469,8 @@ class EpochProtocolError(EpochError):
 
     def __str__(self) -> str:
         return (
-            f"{self.who}: {self.reason}. Driver and tasks do not agree on what runs, so nothing "
-            f"more is committed; the next attempt goes on from the last decided epoch."
+            f"{self.who}: {self.reason}. Driver and tasks do not agree on what runs, and nothing is "
+            f"committed on a guess; the next attempt goes on from the last decided epoch."
         )
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from epochal.epoch.effects import (
     Acknowledge,
+    Broken,
     CommitSink,
     Decide,
     Effect,
@@ -56,7 +57,6 @@ from epochal.epoch.messages import (
     TaskReady,
 )
 from epochal.errors import (
-    EpochalError,
     EpochBacklogError,
     EpochConflictError,
     EpochError,
@@ -162,7 +162,7 @@ class EpochCoordinator:
     def step(self, event: OneWay | Event) -> list[Effect]:
         """Take in one message or event; return what must now be done, in this order."""
         match event:
-            case Performed() | Tick() | Hold() | Limit() | Finish():
+            case Performed() | Tick() | Hold() | Limit() | Finish() | Broken():
                 return self._happen(event)
         self._admit(event.attempt)
         if self._writes_stopped or self.phase in (Phase.FAILED, Phase.LEFT):
@@ -235,6 +235,8 @@ class EpochCoordinator:
                 return self._hold()
             case Limit(limits):
                 return self._limit(limits)
+            case Broken(error):
+                return self._fail(error)
             case Finish():
                 self.phase = Phase.LEFT
                 self._announced = Leave(self.attempt)
@@ -244,15 +246,16 @@ class EpochCoordinator:
         task = message.task
         known = self._registered.get(task)
         if not 0 <= task < self._tasks:
-            raise EpochProtocolError(f"Task {task}", f"there are {self._tasks} tasks")
+            raise EpochProtocolError(f"Task {task}", f"there are {self._tasks}, numbered from 0")
         if self.phase is Phase.REGISTERING:
             self._registered[task] = message
             return self._introduce()
+        if self.phase in (Phase.FAILED, Phase.LEFT):
+            return [Push(self._announced, task)]
         if known != message:
             # The others were sent to the first address: rows would go to nobody.
-            return self._fail(
-                EpochConflictError(f"Task {task}", self.current, *_two(known, message))
-            )
+            reason = f"a second process came for it, {_clip(message)} after {_clip(known)}"
+            return self._fail(EpochProtocolError(f"Task {task}", reason))
         return [Push(self._announced, task)]
 
     def _introduce(self) -> list[Effect]:
@@ -279,8 +282,8 @@ class EpochCoordinator:
     def _report(self, report: CommitPartitionEpoch | ReportPartitionOffset) -> list[Effect]:
         epoch = report.epoch
         if self.phase is not Phase.RUNNING or epoch > self._newest_ended():
-            who = f"Report of epoch {epoch}"
-            return self._fail(EpochProtocolError(who, f"epoch {self.current} is being read"))
+            reason = f"it has not ended: {self.current} is being read, the query is {self.phase}"
+            return self._fail(EpochProtocolError(f"Report of epoch {epoch}", reason))
         if epoch <= self.decided:
             self.late += 1
             return []
@@ -400,9 +403,10 @@ class EpochCoordinator:
         self._last_epoch = self.current
         return self._announce(EpochStarted(self.attempt, self.current, self._highs, limits=limits))
 
-    def _fail(self, error: EpochalError) -> list[Effect]:
+    def _fail(self, error: Exception) -> list[Effect]:
         self.phase = Phase.FAILED
-        return [Fail(error)]
+        self._announced = Leave(self.attempt)
+        return [Fail(error), Push(self._announced)]
 
     def _refuse_change(self, what: str, known: int, count: int) -> None:
         if self.phase is not Phase.REGISTERING and count != known:
@@ -413,17 +417,17 @@ class EpochCoordinator:
 def _take(
     table: dict[int, Any], number: int, value: object, count: int, kind: str, epoch: int
 ) -> EpochError | None:
-    """Note what was reported; say again what was said before is no error."""
+    """Note what was reported; to say again what was said before is no error."""
     if not 0 <= number < count:
-        return EpochProtocolError(f"{kind} {number}", f"there are {count}")
+        return EpochProtocolError(f"{kind} {number}", f"there are {count}, numbered from 0")
     known = table.setdefault(number, value)
     if known != value:
-        return EpochConflictError(f"{kind} {number}", epoch, *_two(known, value))
+        return EpochConflictError(f"{kind} {number}", epoch, _clip(known), _clip(value))
     return None
 
 
-def _two(known: object, other: object) -> tuple[str, str]:
-    return str(known)[:300], str(other)[:300]
+def _clip(value: object) -> str:
+    return str(value)[:300]
 
 
 def _place(state: PreparedState) -> tuple[int, int, str]:

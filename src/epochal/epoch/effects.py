@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, PreparedState
-from epochal.errors import EpochalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +81,9 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the attempt: nothing more is decided in it."""
+    """End the attempt: nothing more is decided in it. Followed by a push of `Leave`."""
 
-    error: EpochalError
+    error: Exception
 
 
 Step: TypeAlias = Decide | CommitSink | PublishState | LogCommit | Acknowledge | Held
@@ -125,7 +124,14 @@ class Finish:
     """Let all tasks leave."""
 
 
-Event: TypeAlias = Performed | Tick | Hold | Limit | Finish
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A step could not be taken."""
+
+    error: Exception
+
+
+Event: TypeAlias = Performed | Tick | Hold | Limit | Finish | Broken
 
 
 def watermark_of(highs: Sequence[int], delays_ms: Sequence[int], floor_ms: int) -> int:
