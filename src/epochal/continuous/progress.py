@@ -17,38 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class CommittedEpoch:
-    """What is known of an epoch once it is history."""
-
-    epoch: int
-    started_ms: int
-    cut_ms: int
-    committed_ms: int
-    rows_in: tuple[int, ...]
-    """Per source."""
-    rows_out: int
-    offsets: tuple[str, ...]
-    """Per source, where the epoch ended, in Spark's form."""
-    state: tuple[tuple[int, int, int, int], ...] = ()
-    """(operator, rows in total, rows updated, rows removed), over all tasks."""
-    watermark_ms: int | None = None
-    """None if the query has no watermark."""
-    highest_ms: int | None = None
-    """Highest event time seen; None if none was."""
-    wal_ms: int = 0
-    sink_ms: int = 0
-    publish_ms: int = 0
-    commit_ms: int = 0
-    """How long the decision, the sink, the state's publication and the commit log took."""
-
-    @property
-    def has_data(self) -> bool:
-        """Whether anything happened in it."""
-        return bool(
-            sum(self.rows_in) or self.rows_out or any(up or gone for _, _, up, gone in self.state)
-        )
+from epochal.epoch.committed import CommittedEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +187,7 @@ def _durations(epochs: Sequence[CommittedEpoch]) -> dict[str, int]:
     return {
         "addBatch": _mean([each.sink_ms for each in epochs]),
         "commitOffsets": _mean([each.commit_ms for each in epochs]),
+        "prepare": _mean([each.prepare_ms for each in epochs]),
         "publishState": _mean([each.publish_ms for each in epochs]),
         "triggerExecution": _mean([each.committed_ms - each.started_ms for each in epochs]),
         "walCommit": _mean([each.wal_ms for each in epochs]),

@@ -78,6 +78,14 @@ class EngineOptions:
     lease: timedelta = timedelta(seconds=30)
     """How long a driver may be silent before another may take the checkpoint over."""
 
+    state_maintenance_interval: timedelta = timedelta(seconds=10)
+    """How often tasks write snapshots of their state and delete what is no longer needed. Rarer
+    makes a restart slower, since it reads all that changed since the last snapshot."""
+
+    stall_timeout: timedelta = timedelta(minutes=2)
+    """How long a query may commit nothing, not even an empty epoch, before its tasks are started
+    again: one of them hangs. Longer than user code takes for one batch."""
+
     seed: int | None = None
     """Of the random part of waits; for tests."""
 
@@ -105,6 +113,10 @@ class EngineOptions:
             register_seconds=self.register_timeout.total_seconds(),
             ready_seconds=self.ready_timeout.total_seconds(),
         )
+
+    @property
+    def maintenance_ms(self) -> int:
+        return max(1, self.state_maintenance_interval // timedelta(milliseconds=1))
 
     @property
     def restarts(self) -> RestartPolicy:

@@ -109,6 +109,15 @@ def jvm_is_alive(sc: SparkContext) -> bool:
     return True
 
 
+def is_stopped(sc: SparkContext) -> bool:
+    """Whether somebody has stopped the context; a JVM that lives on can be used by another."""
+    context: Any = sc._jsc
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
+
+
 def failure_text(error: BaseException) -> str:
     """What went wrong in a job, without the frames of the JVM: the Python traceback if it has one.
 

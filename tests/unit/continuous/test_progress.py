@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from epochal.continuous.progress import (
-    CommittedEpoch,
     OperatorNote,
     ProgressMaker,
     QueryNote,
     iso,
     latency,
 )
+from epochal.epoch.committed import CommittedEpoch
 
 NOTE = QueryNote(
     query_id="11111111-1111-1111-1111-111111111111",
