@@ -29,7 +29,7 @@ from epochal.continuous.operators.stateless import (
     PandasFunction,
     ProjectSpec,
 )
-from epochal.continuous.operators.transform_with_state import transform_with_state
+from epochal.continuous.operators.transform_with_state import TransformWithStateSpec
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan import QueryPlan, SourcePlan, StagePlan, Watermark
 from epochal.errors import OptionError
@@ -171,7 +171,7 @@ class Stream:
         `initial_state` is a pyarrow Table, or a DataFrame of Spark's, with the key's columns.
         """
         names = tuple(self.known(name) for name in key)
-        spec = transform_with_state(
+        spec = TransformWithStateSpec.plan(
             processor,
             names,
             self.schema,
