@@ -5,7 +5,6 @@ VENV := .venv
 PY := $(VENV)/bin/python
 WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 BENCHES := log state
-PYTEST = $(PY) -m pytest --durations=15 --cov --cov-report=term:skip-covered
 
 .PHONY: setup demo test test-long check bench lock docs format clean
 .DEFAULT_GOAL := setup
@@ -20,7 +19,7 @@ demo: setup
 	$(WITH_JAVA) $(PY) examples/rescue.py
 
 test: setup
-	$(WITH_JAVA) $(PYTEST) -m "not long"
+	$(WITH_JAVA) scripts/test
 
 test-long: setup
 	$(WITH_JAVA) $(PY) -m pytest --durations=15 -m long
