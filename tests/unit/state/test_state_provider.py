@@ -30,6 +30,14 @@ from epochal.state.types import StringType, StructField, StructType
 from epochal.testing.files import FaultyFiles
 
 
+def test_a_version_that_another_replaced_is_no_start_for_the_next(tmp_path: Path) -> None:
+    mine, other = provider(tmp_path), provider(tmp_path)
+    put(mine, 0, ("a", 0, 1))
+    put(other, 0, ("b", 0, 22222))
+    put(other, 1, ("c", 0, 3))
+    assert content_at(mine, 2) == {("b", 0): 22222, ("c", 0): 3}
+
+
 def test_the_two_newest_versions_stay_in_memory(tmp_path: Path) -> None:
     states = provider(tmp_path, in_memory=2)
     update_to(states, 0, 1)
