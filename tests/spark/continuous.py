@@ -1,0 +1,86 @@
+"""What tests of running queries share: a stream of numbers, a query over it, its workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from epochal.connectors.memory import MemoryOutput, MemoryStream
+from epochal.continuous.query import StreamingQuery
+from epochal.continuous.readwriter import StreamWriter
+
+NUMBERS = pa.schema([("n", pa.int64())])
+PATIENCE_SECONDS = 120.0
+
+
+def numbers(directory: Path, partitions: int = 1) -> MemoryStream:
+    """A source of the numbers that a test adds; it outlives queries, not the test."""
+    return MemoryStream(NUMBERS, partitions=partitions, directory=str(directory))
+
+
+def add(stream: MemoryStream, values: Iterable[int]) -> None:
+    """Add numbers, one batch each, so that they spread over the partitions."""
+    for value in values:
+        stream.add([{"n": value}])
+
+
+def found(output: MemoryOutput, column: str = "n") -> list[Any]:
+    """What was committed, in ascending order."""
+    return sorted(output.table()[column].to_pylist())
+
+
+def run(writer: StreamWriter, checkpoint: Path, **options: Any) -> StreamingQuery:
+    """Start a query on a checkpoint, with quick restarts."""
+    usual = {"epoch": "50 milliseconds", "restartBackoff": "20 milliseconds", "seed": 7}
+    return writer.options(checkpointLocation=str(checkpoint), **{**usual, **options}).start()
+
+
+def until(true: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
+    """Wait until something is so, and return it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = true()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"{what}: not within {seconds} s")
+
+
+def workers() -> list[int]:
+    """The Python workers that run tasks for this process, by pid: children of Spark's daemons."""
+    parents = _parents()
+    daemons = [pid for pid in parents if _runs(pid, "pyspark.daemon") and _is_mine(pid, parents)]
+    return [pid for pid, parent in parents.items() if parent in daemons]
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as stat:
+                    found[int(name)] = int(stat.read().rpartition(b")")[2].split()[1])
+            except OSError:
+                continue
+    return found
+
+
+def _runs(pid: int, module: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as command:
+            return module in command.read().decode(errors="replace")
+    except OSError:
+        return False
+
+
+def _is_mine(pid: int, parents: dict[int, int]) -> bool:
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = parents.get(pid, 0)
+    return False

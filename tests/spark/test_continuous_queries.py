@@ -1,0 +1,274 @@
+"""Continuous queries on a real Spark: restarts, operators, failures, handles."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.continuous import (
+    NUMBERS,
+    PATIENCE_SECONDS,
+    add,
+    found,
+    numbers,
+    run,
+    until,
+    workers,
+)
+from tests.spark.sessions import local_session
+
+from epochal import read_stream, streams
+from epochal.checkpoint import CommitLog, OffsetLog
+from epochal.connectors.memory import MemoryOutput, MemoryStream
+from epochal.errors import (
+    CheckpointInUseError,
+    OptionError,
+    QueryFailedError,
+    TooFewSlotsError,
+)
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return local_session()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running(spark: SparkSession) -> Iterator[None]:
+    yield
+    for query in streams(spark).active:
+        query.stop()
+
+
+def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.record_batch([pc.multiply(batch["n"], 2)], schema=NUMBERS)
+
+
+def logged(checkpoint: Path) -> tuple[list[int], list[int]]:
+    offsets = OffsetLog(str(checkpoint / "offsets"), read_only=True)
+    commits = CommitLog(str(checkpoint / "commits"), read_only=True)
+    return offsets.batch_ids(), commits.batch_ids()
+
+
+def test_a_restarted_query_goes_on_with_what_came_while_it_was_stopped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, output = numbers(tmp_path / "in"), MemoryOutput()
+    writer = read_stream(spark).format(source).load().write_stream.format(output)
+    add(source, [0, 1, 2])
+    query = run(writer, tmp_path / "checkpoint")
+    query.process_all_available(PATIENCE_SECONDS)
+    assert found(output) == [0, 1, 2]
+    query.stop()
+    add(source, [3, 4, 5])
+    again = run(writer, tmp_path / "checkpoint")
+    again.process_all_available(PATIENCE_SECONDS)
+    assert found(output) == [0, 1, 2, 3, 4, 5]
+    assert (again.id, again.run_id) != (query.id, query.run_id)
+    assert again.id == query.id
+    again.stop()
+    offsets, commits = logged(tmp_path / "checkpoint")
+    assert offsets == commits
+
+
+def test_operators_work_across_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    source, output = numbers(tmp_path / "in", partitions=2), MemoryOutput()
+    stream = read_stream(spark).format(source).load()
+    stream = stream.filter("n % 2 = 0").map_in_arrow(doubled, NUMBERS).with_column("m", "n + 1")
+    writer = stream.select("m").write_stream.format(output)
+    for first in (0, 10):
+        add(source, range(first, first + 10))
+        query = run(writer, tmp_path / "checkpoint")
+        query.process_all_available(PATIENCE_SECONDS)
+        query.stop()
+    assert found(output, "m") == [2 * n + 1 for n in range(0, 20, 2)]
+
+
+def test_quick_restarts_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    source, output = numbers(tmp_path / "in"), MemoryOutput()
+    writer = read_stream(spark).format(source).load().write_stream.format(output)
+    for turn in range(4):
+        add(source, range(turn * 5, turn * 5 + 5))
+        query = run(writer, tmp_path / "checkpoint")
+        query.stop()
+        assert not query.is_active
+        assert query.exception() is None
+    query = run(writer, tmp_path / "checkpoint")
+    query.process_all_available(PATIENCE_SECONDS)
+    assert found(output) == list(range(20))
+
+
+def test_a_stopped_query_has_ended_where_an_epoch_ends(spark: SparkSession, tmp_path: Path) -> None:
+    output = MemoryOutput()
+    stream = read_stream(spark).format("rate").option("rowsPerSecond", 200).load()
+    query = run(stream.write_stream.format(output), tmp_path / "checkpoint")
+    until(lambda: query.status["epoch"] >= 1, "some epochs")
+    query.stop()
+    offsets, commits = logged(tmp_path / "checkpoint")
+    assert offsets == commits
+    values = found(output, "value")
+    assert values == list(range(len(values)))
+    assert len(values) % 200 == 0  # a whole second: Spark can go on from it
+
+
+def test_the_error_of_the_users_code_ends_the_query_after_some_restarts(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if 7 in batch["n"].to_pylist():
+                raise ValueError("seven is not to be digested")
+            yield batch
+
+    source, output = numbers(tmp_path / "in"), MemoryOutput()
+    stream = read_stream(spark).format(source).load().map_in_arrow(refuse, NUMBERS)
+    add(source, [1, 2, 3])
+    query = run(stream.write_stream.format(output), tmp_path / "c", maxFruitlessRestarts=1)
+    query.process_all_available(PATIENCE_SECONDS)
+    with caplog.at_level(logging.WARNING):
+        add(source, [7])
+        with pytest.raises(QueryFailedError, match="seven is not to be digested"):
+            query.await_termination(PATIENCE_SECONDS)
+    error = query.exception()
+    assert error is not None
+    assert "ValueError: seven is not to be digested" in error.cause
+    assert query.status["restarts"] == 1
+    assert any("restart 1" in record.getMessage() for record in caplog.records)
+    assert found(output) == [1, 2, 3]
+
+
+def test_a_killed_worker_costs_a_restart_and_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    source, output = numbers(tmp_path / "in", partitions=2), MemoryOutput()
+    writer = read_stream(spark).format(source).load().write_stream.format(output)
+    add(source, range(10))
+    query = run(writer, tmp_path / "checkpoint")
+    query.process_all_available(PATIENCE_SECONDS)
+    os.kill(query_workers(2)[0], signal.SIGKILL)
+    add(source, range(10, 20))
+    query.process_all_available(PATIENCE_SECONDS)
+    assert found(output) == list(range(20))
+    assert query.status["restarts"] == 1
+    assert query.is_active
+
+
+def query_workers(count: int) -> list[int]:
+    found_workers: list[int] = until(
+        lambda: workers() if len(workers()) >= count else None, f"{count} workers"
+    )
+    return found_workers
+
+
+def test_too_few_slots_are_said_within_seconds(spark: SparkSession, tmp_path: Path) -> None:
+    source = numbers(tmp_path / "in")
+    writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
+    began = time.monotonic()
+    with pytest.raises(TooFewSlotsError, match="needs 5 slots at once"):
+        run(writer, tmp_path / "checkpoint", parallelism=5, slotTimeout="1 second")
+    assert time.monotonic() - began < 60
+    assert streams(spark).active == []
+    query = run(writer, tmp_path / "checkpoint")  # the claim was given up
+    assert query.is_active
+
+
+def test_two_queries_run_in_one_session(spark: SparkSession, tmp_path: Path) -> None:
+    outputs, queries = [MemoryOutput(), MemoryOutput()], []
+    for number, output in enumerate(outputs):
+        source = numbers(tmp_path / f"in{number}")
+        add(source, [number])
+        writer = read_stream(spark).format(source).load().write_stream.format(output)
+        queries.append(run(writer.query_name(f"q{number}"), tmp_path / f"c{number}"))
+    for query in queries:
+        query.process_all_available(PATIENCE_SECONDS)
+    assert [found(output) for output in outputs] == [[0], [1]]
+    manager = streams(spark)
+    assert {each.name for each in manager.active} == {"q0", "q1"}
+    assert manager.get(queries[1].id) is queries[1]
+    queries[0].stop()
+    assert [each.name for each in manager.active] == ["q1"]
+
+
+def test_names_and_checkpoints_are_not_shared(spark: SparkSession, tmp_path: Path) -> None:
+    source = numbers(tmp_path / "in")
+    writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
+    query = run(writer.query_name("one"), tmp_path / "checkpoint")
+    with pytest.raises(OptionError, match="'one' is already active"):
+        run(writer.query_name("one"), tmp_path / "other")
+    with pytest.raises(CheckpointInUseError, match="in use by run " + query.run_id):
+        run(writer.query_name("two"), tmp_path / "checkpoint")
+    assert query.is_active
+
+
+def test_a_new_partition_is_picked_up(spark: SparkSession, tmp_path: Path) -> None:
+    first, output = numbers(tmp_path / "in", partitions=1), MemoryOutput()
+    writer = read_stream(spark).format(first).load().write_stream.format(output)
+    add(first, [0, 1])
+    query = run(writer, tmp_path / "checkpoint", discoverInterval="200 milliseconds")
+    query.process_all_available(PATIENCE_SECONDS)
+    grow(first, 3)
+    for value in range(2, 8):
+        first.add([{"n": value}], partition=value % 3)
+    query.process_all_available(PATIENCE_SECONDS)
+    assert found(output) == list(range(8))
+    assert query.status["restarts"] == 0  # a reconfiguration is no failure
+
+
+def grow(stream: MemoryStream, partitions: int) -> None:
+    stream._added += [0] * (partitions - stream._partitions)
+    stream._partitions = partitions
+
+
+def test_progress_says_what_spark_would(spark: SparkSession, tmp_path: Path) -> None:
+    source, output = numbers(tmp_path / "in"), MemoryOutput()
+    writer = read_stream(spark).format(source).load().write_stream.format(output)
+    add(source, range(10))
+    query = run(writer.query_name("told"), tmp_path / "c", progressInterval="100 milliseconds")
+    query.process_all_available(PATIENCE_SECONDS)
+    query.stop()
+    reports = query.recent_progress
+    assert sum(each.numInputRows for each in reports) == 10
+    assert sum(each.sink.numOutputRows for each in reports) == 10
+    last = query.last_progress
+    assert last is not None
+    assert (str(last.id), str(last.runId), last.name) == (query.id, query.run_id, "told")
+    assert last.sources[0].endOffset == last.sources[0].latestOffset
+    assert query.status["message"] == "Stopped"
+    assert (query.status["isDataAvailable"], query.status["isTriggerActive"]) == (False, False)
+
+
+def test_the_plan_can_be_shown(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = numbers(tmp_path / "in")
+    stream = read_stream(spark).format(source).load().filter("n > 1")
+    query = run(stream.write_stream.format(MemoryOutput()), tmp_path / "checkpoint")
+    query.explain()
+    assert "Filter" in capsys.readouterr().out
+
+
+def test_waiting_for_any_query_returns_when_one_ends(spark: SparkSession, tmp_path: Path) -> None:
+    manager = streams(spark)
+    manager.reset_terminated()
+    source = numbers(tmp_path / "in")
+    writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
+    query = run(writer, tmp_path / "checkpoint")
+    assert not manager.await_any_termination(0.05)
+    query.stop()
+    assert manager.await_any_termination(PATIENCE_SECONDS)
+
+
+def test_an_option_that_does_not_exist_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    source = numbers(tmp_path / "in")
+    writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
+    with pytest.raises(OptionError, match="maxRestart"):
+        run(writer, tmp_path / "checkpoint", maxRestart=3)
