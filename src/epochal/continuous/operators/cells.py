@@ -1,9 +1,9 @@
 """Arrow columns as the values that stores hold, and back. Pure.
 
 Stores hold what a row of Spark's holds (`epochal.state.rows`): a timestamp is an int of
-microseconds, a date an int of days, a struct a tuple. Keys are held in dicts as well, so here an
-array is a tuple too, and every NaN is the same object: `nan != nan`, yet a key of NaN must be
-found again. `-0.0` becomes `0.0`, as Spark makes it for grouping keys.
+microseconds, a date an int of days, a struct a tuple. Keys are held in dicts as well, so an array
+is a tuple here, and every NaN of a key is the same object: `nan != nan`, yet a key of NaN must be
+found again. A key's `-0.0` is `0.0`, as Spark makes it for grouping.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NAN = float("nan")
 _MICROS = pa.timestamp("us")
 
 
-def cells(column: Array) -> list[Any]:
-    """The column's values as a store holds them."""
+def cells(column: Array, *, keys: bool = False) -> list[Any]:
+    """The column's values as a store holds them; `keys` are fit for a dict."""
     column, kind = _decoded(column)
     types = pa.types
     if types.is_timestamp(kind):
@@ -37,14 +37,14 @@ def cells(column: Array) -> list[Any]:
         return _list(column.cast(pa.duration("us"), safe=False).cast(pa.int64()))
     if types.is_time(kind):
         return _list(column.cast(pa.time64("ns")).cast(pa.int64()))
-    if types.is_floating(kind):
+    if types.is_floating(kind) and keys:
         return [_same_float(value) for value in column.to_pylist()]
     if types.is_struct(kind):
-        members = [cells(column.field(i)) for i in range(kind.num_fields)]
+        members = [cells(column.field(i), keys=keys) for i in range(kind.num_fields)]
         rows = list(zip(*members, strict=True)) if members else [()] * len(column)
         return _masked(rows, column)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _sliced(cells(column.flatten()), column)
+        return _sliced(cells(column.flatten(), keys=keys), column)
     return _list(column)
 
 
@@ -52,7 +52,7 @@ def keys_of(batch: pa.RecordBatch, columns: Sequence[int]) -> list[Row]:
     """The values of some columns, row by row."""
     if not columns:
         return [()] * batch.num_rows
-    return list(zip(*(cells(batch.column(each)) for each in columns), strict=True))
+    return list(zip(*(cells(batch.column(each), keys=True) for each in columns), strict=True))
 
 
 def hashable(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
 
-from epochal.continuous.operators.cells import Array, cells, holds_floats, in_order
+from epochal.continuous.operators.cells import Array, holds_floats, in_order, keys_of
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.state_values import row_class
 
@@ -104,7 +104,7 @@ class PandasApi:
         frame = pd.concat([self._series(batch, each) for each in range(len(names))], axis=1)
         rows = list(frame.itertuples(index=False, name=None))
         places = [names.index(each) for each in self._key]
-        stored = list(zip(*(cells(batch.column(each)) for each in places), strict=True))
+        stored = keys_of(batch, places)
         found: dict[Row, list[int]] = {}
         for number, key in enumerate(stored):
             found.setdefault(key, []).append(number)
@@ -177,7 +177,7 @@ def _keys(
     outer = list(zip(*(columns[each] for each in places), strict=True))
     if all(_same(batch.schema.field(each).type) for each in places):
         return outer, None
-    stored = list(zip(*(cells(batch.column(each)) for each in places), strict=True))
+    stored = keys_of(batch, places)
     return stored, dict(zip(stored, outer, strict=True))
 
 

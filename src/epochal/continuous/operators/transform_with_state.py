@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +70,54 @@ class TransformWithStateSpec:
     pandas: bool = False
     timezone: str = "UTC"
 
+    @classmethod
+    def plan(
+        cls,
+        processor: Any,
+        key: Sequence[str],
+        input_schema: pa.Schema,
+        output_schema: pa.Schema,
+        *,
+        time_mode: str = "None",
+        output_mode: str = "Update",
+        event_time: str | None = None,
+        initial_state: pa.Table | None = None,
+        initial_key: Sequence[str] | None = None,
+        pandas: bool = False,
+        timezone: str = "UTC",
+    ) -> Self:
+        """Plan a processor: run its `init` once, on a copy, to learn what state it declares."""
+        if output_mode.lower() not in ("append", "update"):
+            raise OptionError(
+                f"the output mode is {output_mode!r}, but transformWithState gives out rows once: "
+                f"choose Append or Update"
+            )
+        missing = [each for each in key if each not in input_schema.names]
+        if missing or not key:
+            raise OptionError(
+                f"the key is {list(key)}, but the columns are {input_schema.names}: name at least "
+                f"one of them, and no others"
+            )
+        mode = TimeMode.named(time_mode)
+        if event_time is not None and event_time not in input_schema.names:
+            raise OptionError(
+                f"event time is in column {event_time!r}, but the columns are {input_schema.names}"
+            )
+        pickled = cloudpickle.dumps(processor)
+        return cls(
+            processor=pickled,
+            key=tuple(key),
+            input_schema=input_schema,
+            output_schema=output_schema,
+            time_mode=mode,
+            event_time=event_time,
+            variables=record_variables(cloudpickle.loads(pickled), mode),
+            initial_state=initial_state,
+            initial_key=tuple(initial_key or key),
+            pandas=pandas,
+            timezone=timezone,
+        )
+
     @property
     def name(self) -> str:
         return f"transformWithStateIn{'Pandas' if self.pandas else 'PySpark'}Exec"
@@ -88,53 +136,6 @@ class TransformWithStateSpec:
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> TransformWithState:
         return TransformWithState(self, partitions, state_partitions)
-
-
-def transform_with_state(
-    processor: Any,
-    key: Sequence[str],
-    input_schema: pa.Schema,
-    output_schema: pa.Schema,
-    *,
-    time_mode: str = "None",
-    output_mode: str = "Update",
-    event_time: str | None = None,
-    initial_state: pa.Table | None = None,
-    initial_key: Sequence[str] | None = None,
-    pandas: bool = False,
-    timezone: str = "UTC",
-) -> TransformWithStateSpec:
-    """Plan a processor: run its `init` once, on a copy, to learn what state it declares."""
-    if output_mode.lower() not in ("append", "update"):
-        raise OptionError(
-            f"the output mode is {output_mode!r}, but transformWithState gives out rows once: "
-            f"choose Append or Update"
-        )
-    missing = [each for each in key if each not in input_schema.names]
-    if missing or not key:
-        raise OptionError(
-            f"the key is {list(key)}, but the columns are {input_schema.names}: name at least one "
-            f"of them, and no others"
-        )
-    mode = TimeMode.named(time_mode)
-    if event_time is not None and event_time not in input_schema.names:
-        raise OptionError(
-            f"event time is in column {event_time!r}, but the columns are {input_schema.names}"
-        )
-    pickled = cloudpickle.dumps(processor)
-    return TransformWithStateSpec(
-        processor=pickled,
-        key=tuple(key),
-        input_schema=input_schema,
-        output_schema=output_schema,
-        time_mode=mode,
-        event_time=event_time,
-        variables=record_variables(cloudpickle.loads(pickled), mode),
-        initial_state=initial_state,
-        initial_key=tuple(initial_key or key),
-        pandas=pandas,
-        timezone=timezone,
-    )
 
 
 class _Partition:
@@ -245,6 +246,8 @@ class TransformWithState:
         return list(self._api.output(results))
 
     def due_ms(self) -> int | None:
+        if not self._seeded:
+            return 0
         found = [self._purge_due()]
         if self._spec.time_mode is TimeMode.PROCESSING:
             found += [each.timers.first() for each in self._partitions.values() if each.timers]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -107,6 +109,11 @@ def columns(**types: pa.DataType) -> pa.Schema:
 
 def frozen(value: Any) -> Any:
     return tuple(frozen(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def at_ms(ms: int) -> datetime:
+    """As pyarrow gives it back, zone and all."""
+    return datetime(1970, 1, 1, tzinfo=ZoneInfo("UTC")) + timedelta(milliseconds=ms)
 
 
 def in_any_order(rows: Iterable[dict[str, Any]]) -> list[str]:

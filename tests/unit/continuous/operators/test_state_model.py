@@ -12,7 +12,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.unit.continuous.operators.driving import Driver, columns, in_any_order, table
 
-from epochal.continuous.operators.transform_with_state import transform_with_state
+from epochal.continuous.operators.transform_with_state import TransformWithStateSpec
 
 INPUT = columns(id=pa.int32(), seed=pa.int64())
 OUTPUT = columns(id=pa.int32(), out=pa.string())
@@ -141,7 +141,7 @@ def expected(naive: Naive, rows: list[tuple[int | None, int]], now: int) -> list
 def test_state_and_timers_are_what_plain_dicts_would_hold(seed: int) -> None:
     rng = random.Random(seed)
     partitions = rng.choice([1, 1, 3])
-    made = transform_with_state(Real(), ["id"], INPUT, OUTPUT, time_mode="ProcessingTime")
+    made = TransformWithStateSpec.plan(Real(), ["id"], INPUT, OUTPUT, time_mode="ProcessingTime")
     driver, naive, now = Driver(made, partitions), Naive(), 1000
     for _ in range(120):
         now += rng.randrange(15)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pandas as pd
@@ -13,13 +13,10 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType
-from tests.unit.continuous.operators.driving import Driver, columns, table
+from tests.unit.continuous.operators.driving import Driver, at_ms, columns, table
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.transform_with_state import (
-    TransformWithStateSpec,
-    transform_with_state,
-)
+from epochal.continuous.operators.transform_with_state import TransformWithStateSpec
 from epochal.errors import OptionError
 
 INPUT = columns(id=pa.string(), v=pa.int64())
@@ -32,13 +29,9 @@ def said(key: Any, *what: Any) -> Row:
     return Row(id=key[0], out=" ".join(map(str, what)))
 
 
-def at_ms(ms: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
-
-
 def spec(processor: Any, **options: Any) -> TransformWithStateSpec:
     schema = options.pop("input_schema", INPUT)
-    return transform_with_state(processor, ["id"], schema, OUTPUT, **options)
+    return TransformWithStateSpec.plan(processor, ["id"], schema, OUTPUT, **options)
 
 
 def outs(rows: list[dict[str, Any]]) -> list[str]:

@@ -1,0 +1,134 @@
+"""Windows over event time, and the operator that says in which windows a row lies.
+
+Windows are Spark's: aligned to 1970 plus a start, closed at their beginning and open at their end;
+a row without event time lies in none. With sliding windows a row goes on as one row per window.
+
+What a reader would get wrong: windows are assigned *before* rows are exchanged, because the window
+is part of the key by which they are. So the state of a window is where Spark would have put it.
+Sessions are not: how far one reaches is known only where all its rows are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from epochal.continuous.operators.cells import Array, micros
+from epochal.continuous.operators.contract import Moment
+from epochal.errors import OptionError
+from epochal.options import parse_duration
+
+Ints = npt.NDArray[np.int64]
+
+WINDOW, SESSION_WINDOW = "window", "session_window"
+"""The names that Spark gives the columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Windows over the event time in a column; make one with `tumbling`, `sliding`, `session`."""
+
+    column: str
+    size_us: int
+    slide_us: int
+    start_us: int = 0
+    is_session: bool = False
+    """If so, `size_us` is the gap after which a session ends."""
+
+    @property
+    def name(self) -> str:
+        return SESSION_WINDOW if self.is_session else WINDOW
+
+    def type(self, event_time: pa.DataType) -> pa.DataType:
+        """The type of the column that holds the window."""
+        bound = pa.timestamp("us", tz=getattr(event_time, "tz", None))
+        return pa.struct([pa.field("start", bound), pa.field("end", bound)])
+
+
+def tumbling(column: str, size: str, start: str = "0 seconds") -> Window:
+    """Windows one after another."""
+    return sliding(column, size, size, start)
+
+
+def sliding(column: str, size: str, slide: str, start: str = "0 seconds") -> Window:
+    """Windows that overlap: a new one every `slide`."""
+    length, step, first = (_micros(text) for text in (size, slide, start))
+    if not 0 < step <= length:
+        raise OptionError(
+            f"a window slides by {slide} and is {size} long, but must be longer than nothing and "
+            f"not shorter than it slides: rows between two windows would be lost"
+        )
+    if first >= step:
+        raise OptionError(f"windows start at {start}, which must be less than the slide, {slide}")
+    return Window(column, length, step, first)
+
+
+def session(column: str, gap: str) -> Window:
+    """Windows that last until there has been no row for `gap`."""
+    length = _micros(gap)
+    if length <= 0:
+        raise OptionError(f"the gap that ends a session is {gap}, but must be longer than nothing")
+    return Window(column, length, length, is_session=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AssignWindowsSpec:
+    """Adds a column with the window; goes before the exchange."""
+
+    window: Window
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        kind = self.window.type(schema.field(self.window.column).type)
+        return schema.append(pa.field(self.window.name, kind))
+
+    def open(self) -> AssignWindows:
+        return AssignWindows(self.window)
+
+
+class AssignWindows:
+    """One row per window that a row lies in."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        times: Array = batch.column(self._window.column)
+        stamps = micros(times)
+        if stamps.null_count:
+            batch = batch.filter(stamps.is_valid())
+            stamps = stamps.drop_null()
+        if not batch.num_rows:
+            return ()
+        rows, starts = windows_of(stamps.to_numpy(), self._window)
+        if len(starts) != batch.num_rows or self._window.slide_us != self._window.size_us:
+            batch = batch.take(rows)
+        kind = self._window.type(times.type)
+        bounds = [
+            pa.array(each).cast(kind.field(0).type)
+            for each in (starts, starts + self._window.size_us)
+        ]
+        column = pa.StructArray.from_arrays(bounds, fields=[kind.field(0), kind.field(1)])
+        schema = batch.schema.append(pa.field(self._window.name, kind))
+        return (pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema),)
+
+
+def windows_of(stamps: Ints, window: Window) -> tuple[Ints, Ints]:
+    """For every window of every time: the time's place, and where the window starts."""
+    last = stamps - np.mod(stamps - window.start_us, window.slide_us)
+    places = np.arange(len(stamps), dtype=np.int64)
+    if window.slide_us == window.size_us:
+        return places, last
+    overlaps = -(-window.size_us // window.slide_us)
+    starts = (last[:, None] - np.arange(overlaps, dtype=np.int64) * window.slide_us).ravel()
+    places = np.repeat(places, overlaps)
+    within = stamps[places] < starts + window.size_us
+    return places[within], starts[within]
+
+
+def _micros(text: str) -> int:
+    return parse_duration(text, "a window's duration") // timedelta(microseconds=1)
