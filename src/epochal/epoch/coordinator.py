@@ -353,11 +353,13 @@ class EpochCoordinator:
 
     def _may_end_epoch(self) -> bool:
         in_flight = self.current - 1 - self.committed
+        # Very many tasks go slower, instead of reporting more than may wait.
+        bearable = max(1, self.pace.max_backlog // max(1, self._readers, self._tasks))
         return (
             self.phase is Phase.RUNNING
             and self._last_epoch is None
             and not self._writes_stopped
-            and in_flight < self.pace.max_epochs_in_flight
+            and in_flight < min(self.pace.max_epochs_in_flight, bearable)
         )
 
     def _tick(self, now: float) -> list[Effect]:

@@ -46,6 +46,7 @@ from epochal.epoch.ground import (
     Positions,
     Recovered,
     acknowledge,
+    confirm,
     decide,
     follow_up,
     purge,
@@ -240,6 +241,7 @@ class EpochDriver:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
+        self._ground.state.close()
 
     def _step(self, event: Event) -> None:
         with self._lock:
@@ -283,7 +285,10 @@ class EpochDriver:
                 decide(
                     self._ground, self.attempt, step, self._template, positions, offsets, started_ms
                 )
-            case CommitSink() | PublishState() | LogCommit():
+            case CommitSink():
+                follow_up(self._ground, step)
+                confirm(self._ground, self.attempt, step.epoch)
+            case PublishState() | LogCommit():
                 follow_up(self._ground, step)
             case Acknowledge():
                 self._conclude(step)

@@ -93,13 +93,13 @@ def read_logs(ground: Ground) -> Logs:
 
 
 def newest_attempt(offsets: OffsetLog) -> int:
-    """The attempt that made the newest decision, -1 if none did: new ones must be above it."""
-    latest = offsets.get_latest()
-    if latest is None:
-        return -1
-    epoch, entry = latest
-    manifest = manifest_of(entry, join_url(offsets.url, str(epoch)))
-    return -1 if manifest is None else manifest.attempt
+    """The newest attempt that a recent decision names, -1 if none: new ones must be above it."""
+    found = -1
+    for epoch in offsets.batch_ids()[-2:]:
+        entry = offsets.get(epoch)
+        manifest = manifest_of(entry, join_url(offsets.url, str(epoch))) if entry else None
+        found = max(found, manifest.attempt if manifest else -1)
+    return found
 
 
 def recover(ground: Ground, attempt: int) -> Recovered:
@@ -172,6 +172,21 @@ def follow_up(ground: Ground, step: CommitSink | PublishState | LogCommit) -> No
         case LogCommit(epoch, next_watermark_ms):
             if not ground.commits.add(epoch, CommitEntry(next_watermark_ms=next_watermark_ms)):
                 raise ConcurrentUpdateError(ground.commits.url, epoch)
+
+
+def confirm(ground: Ground, attempt: int, epoch: int) -> None:
+    """Check, where the sink decides, that it was this attempt's epoch that it committed.
+
+    A later attempt drops an entry whose epoch the sink has not, and logs and commits its own. The
+    sink has nothing to do then when this one commits, and does not complain; but the state that
+    this attempt would publish next is not that of the epoch that counts.
+    """
+    if not ground.sink.decides:
+        return
+    entry, path = ground.offsets.get(epoch), join_url(ground.offsets.url, str(epoch))
+    manifest = manifest_of(entry, path) if entry is not None else None
+    if manifest is None or manifest.attempt != attempt:
+        raise CheckpointLostError(ground.url, ground.run_id, f"{path} is not its own any more")
 
 
 def purge(ground: Ground, epoch: int) -> None:

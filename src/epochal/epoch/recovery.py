@@ -19,6 +19,7 @@ from typing import TypeAlias
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.runs import missing_runs
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState, watermark_of
 from epochal.epoch.manifest import Manifest, manifest_of
 from epochal.errors import RecoveryError
@@ -152,14 +153,13 @@ def _check_order(logs: Logs) -> None:
             paths, f"epoch {committed} is committed, and its offsets are not logged"
         )
     if newest > committed + 1:
-        known = set(logs.offset_ids)
         first = _path(logs, OFFSETS, committed + 1)
         paths = (first, _path(logs, OFFSETS, newest))
         after = f"epoch {committed}" if logs.commit_ids else "none"
-        if all(epoch in known for epoch in range(committed + 1, newest)):
+        if not missing_runs(logs.offset_ids, committed + 1, newest):
             reason = f"they are {newest - committed} epochs without a commit, one at most may be"
         else:
-            reason = f"the log has a gap between them; the newest commit is of {after}"
+            reason = "the log has a gap between them"
         raise RecoveryError(paths, f"{reason} (newest commit: {after})")
     if newest >= 0 and newest - 1 == committed >= 0 and committed not in logs.offset_ids:
         path = _path(logs, OFFSETS, committed)

@@ -1,0 +1,94 @@
+"""A manifest is read back as it was written, or not at all, and the error names the file."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from epochal.checkpoint.entries import OFFSET_FORMAT, OffsetEntry
+from epochal.epoch.manifest import (
+    MANIFEST_KEY,
+    Manifest,
+    manifest_from_json,
+    manifest_of,
+    manifest_to_json,
+)
+from epochal.epoch.messages import PreparedState
+from epochal.errors import MalformedFileError
+
+PATH = "file:/checkpoint/offsets/7"
+STATE = PreparedState(0, 3, "default", 8, "8.delta.prepared-a2", 4_000_000_000)
+MANIFEST = Manifest(
+    attempt=2,
+    run_id="run-a",
+    positions=({"0": '{"offset":17}', "1": "ä\n"}, {}),
+    messages=(b"", b"\x00\xff rows"),
+    state=(STATE, PreparedState(0, 3, "left", 8, "8.delta.prepared-a2", 0)),
+    watermarks=(-1, 1_700_000_000_000),
+)
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    value: dict[str, Any] = copy.deepcopy(manifest_to_json(MANIFEST))
+    value.update(fields)
+    return value
+
+
+def test_a_manifest_is_read_back_as_it_was_written() -> None:
+    assert manifest_from_json(manifest_to_json(MANIFEST), PATH) == MANIFEST
+
+
+def test_it_travels_in_the_metadata_of_an_offset_entry() -> None:
+    entry = OffsetEntry(1, ('{"0":17}', None), extra={MANIFEST_KEY: manifest_to_json(MANIFEST)})
+    read = OFFSET_FORMAT.deserialize(OFFSET_FORMAT.serialize(entry), PATH)
+    assert manifest_of(read, PATH) == MANIFEST
+    assert manifest_of(OffsetEntry(1, ()), PATH) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("version", 2),
+        ("version", "1"),
+        ("attempt", -1),
+        ("attempt", None),
+        ("attempt", 2.5),
+        ("runId", None),
+        ("positions", {"0": "x"}),
+        ("positions", ["x"]),
+        ("positions", [{"0": 17}]),
+        ("messages", ["not base64!"]),
+        ("messages", [17]),
+        ("messages", "AA=="),
+        ("state", [[0, 3, "default", 8, "8.delta.prepared-a2"]]),
+        ("state", [[0, 3, "default", "8", "8.delta.prepared-a2", 1]]),
+        ("state", [[0, -3, "default", 8, "8.delta.prepared-a2", 1]]),
+        ("state", [[0, 3, "default", 8, "../../elsewhere", 1]]),
+        ("state", [[0, 3, "default", 8, "a", 1], [0, 3, "default", 8, "b", 1]]),
+        ("watermarks", ["now"]),
+        ("watermarks", 5),
+    ],
+)
+def test_a_field_that_is_not_as_it_was_written_is_refused_by_the_files_name(
+    field: str, value: Any
+) -> None:
+    with pytest.raises(MalformedFileError) as refused:
+        manifest_from_json(changed(**{field: value}), PATH)
+    assert refused.value.path == PATH
+
+
+@pytest.mark.parametrize("field", sorted(manifest_to_json(MANIFEST)))
+def test_no_field_may_be_missing(field: str) -> None:
+    value = changed()
+    del value[field]
+    with pytest.raises(MalformedFileError) as refused:
+        manifest_from_json(value, PATH)
+    assert refused.value.path == PATH
+
+
+@pytest.mark.parametrize("value", [[], "x", 5, True])
+def test_what_is_not_an_object_is_refused(value: Any) -> None:
+    with pytest.raises(MalformedFileError, match="offsets/7"):
+        manifest_from_json(value, PATH)

@@ -1,0 +1,206 @@
+"""What a restart makes of logs: in every state a crash can leave them, and in some it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from epochal.checkpoint.entries import CommitEntry, ControlBatch, OffsetEntry
+from epochal.epoch.effects import CommitSink, LogCommit, PublishState
+from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
+from epochal.epoch.messages import PreparedState
+from epochal.epoch.recovery import DropEpoch, Logs, RecoveryPlan, open_epoch, plan_recovery
+from epochal.errors import MalformedFileError, RecoveryError
+
+URL = "file:/checkpoint"
+SHUFFLE = "spark.sql.shuffle.partitions"
+
+
+def manifest(epoch: int, attempt: int = 1, watermarks: tuple[int, ...] = ()) -> Manifest:
+    state = PreparedState(0, 0, "default", epoch + 1, f"{epoch + 1}.delta.prepared-a{attempt}", 5)
+    positions = ({"p": f"{epoch}.5"},)
+    return Manifest(
+        attempt, "run-a", positions, (f"files of {epoch}".encode(),), (state,), watermarks
+    )
+
+
+def ours(epoch: int, **more: Any) -> OffsetEntry:
+    """An entry that we wrote: with a manifest."""
+    found = manifest(epoch, **more)
+    return OffsetEntry(1, (str(epoch),), extra={MANIFEST_KEY: manifest_to_json(found)})
+
+
+def sparks(epoch: int, **more: Any) -> OffsetEntry:
+    """An entry that Spark wrote: without."""
+    return OffsetEntry(1, (str(epoch),), **more)
+
+
+def logs(
+    entries: Mapping[int, OffsetEntry], commits: tuple[int, ...], next_watermark_ms: int = 0
+) -> Logs:
+    commit = CommitEntry(next_watermark_ms=next_watermark_ms) if commits else None
+    return Logs(URL, tuple(sorted(entries)), commits, entries, commit)
+
+
+def plan(found: Logs, **more: Any) -> RecoveryPlan:
+    return plan_recovery(found, **{"attempt": 2, "sources": 1, **more})
+
+
+def refusal(found: Logs, **more: Any) -> RecoveryError:
+    with pytest.raises(RecoveryError) as refused:
+        plan(found, **more)
+    return refused.value
+
+
+def test_a_new_checkpoint_starts_at_epoch_0_with_nothing_known() -> None:
+    assert plan(logs({}, ())) == RecoveryPlan((), 0, None, None, (), 0)
+    assert plan(logs({}, ()), delays_ms=(10, 20)).highs == (-1, -1)
+
+
+def test_a_committed_epoch_is_followed_by_the_next() -> None:
+    found = plan(logs({3: ours(3), 4: ours(4)}, (3, 4)))
+    assert found == RecoveryPlan((), 5, ours(4), manifest(4), (), 0)
+
+
+def test_a_decided_epoch_is_finished_and_followed_by_the_next() -> None:
+    found = plan(logs({3: ours(3), 4: ours(4)}, (2, 3)))
+    assert found.steps == (
+        CommitSink(4, (b"files of 4",)),
+        PublishState(4, manifest(4).state),
+        LogCommit(4, 0),
+    )
+    assert (found.first_epoch, found.manifest) == (5, manifest(4))
+
+
+def test_the_very_first_epoch_is_finished_too() -> None:
+    found = plan(logs({0: ours(0)}, ()))
+    assert [type(step) for step in found.steps] == [CommitSink, PublishState, LogCommit]
+    assert found.first_epoch == 1
+
+
+def test_with_a_sink_that_decides_what_it_has_decided_is_finished() -> None:
+    found = plan(logs({3: ours(3), 4: ours(4)}, (3,)), sink_decides=True, sink_decided=True)
+    assert [type(step) for step in found.steps] == [CommitSink, PublishState, LogCommit]
+    assert found.first_epoch == 5
+
+
+def test_with_a_sink_that_decides_what_it_has_not_decided_is_cut_anew() -> None:
+    found = plan(logs({3: ours(3), 4: ours(4)}, (3,)), sink_decides=True, sink_decided=False)
+    assert found == RecoveryPlan((DropEpoch(4),), 4, ours(3), manifest(3), (), 0)
+
+
+def test_the_first_epoch_of_a_sink_that_decides_is_cut_anew_from_the_beginning() -> None:
+    found = plan(logs({0: ours(0)}, ()), sink_decides=True)
+    assert found == RecoveryPlan((DropEpoch(0),), 0, None, None, (), 0)
+
+
+def test_the_word_of_a_sink_that_does_not_decide_has_no_weight_against_a_manifest() -> None:
+    found = logs({3: ours(3), 4: ours(4)}, (3,))
+    assert plan(found, sink_decided=False) == plan(found, sink_decided=True)
+
+
+def test_a_batch_that_spark_planned_and_did_not_write_is_cut_anew() -> None:
+    found = plan(logs({3: sparks(3), 4: sparks(4)}, (3,)), sink_decided=False)
+    assert found == RecoveryPlan((DropEpoch(4),), 4, sparks(3), None, (), 0)
+
+
+def test_a_batch_that_spark_wrote_and_did_not_log_is_logged() -> None:
+    found = plan(logs({3: sparks(3), 4: sparks(4, watermark_ms=70)}, (3,)), sink_decided=True)
+    assert found.steps == (LogCommit(4, 70),)
+    assert (found.first_epoch, found.manifest, found.watermark_ms) == (5, None, 70)
+
+
+def test_a_checkpoint_that_spark_left_in_order_goes_by_its_offsets_and_numbers() -> None:
+    found = plan(logs({3: sparks(3), 4: sparks(4)}, (3, 4), 5000), delays_ms=(1000,))
+    assert found == RecoveryPlan((), 5, sparks(4), None, (6000,), 5000)
+
+
+def test_ours_before_a_batch_that_spark_planned_is_gone_back_to_with_its_manifest() -> None:
+    found = plan(logs({3: ours(3), 4: sparks(4)}, (3,)))
+    assert (found.steps, found.manifest) == ((DropEpoch(4),), manifest(3))
+
+
+def test_only_the_open_epoch_is_asked_about() -> None:
+    assert open_epoch(logs({}, ())) is None
+    assert open_epoch(logs({3: ours(3)}, (3,))) is None
+    assert open_epoch(logs({3: ours(3), 4: ours(4)}, (3,))) == 4
+    assert open_epoch(logs({0: ours(0)}, ())) == 0
+
+
+def test_event_times_of_the_last_decision_are_taken_up() -> None:
+    found = logs({4: ours(4, watermarks=(9000, 7000))}, (4,), 6500)
+    assert plan(found, delays_ms=(1000, 500)).highs == (9000, 7000)
+    assert plan(found, delays_ms=(1000, 500)).watermark_ms == 6500
+
+
+def test_the_watermark_of_an_epoch_that_is_finished_now_is_logged_with_it() -> None:
+    found = plan(logs({3: ours(3), 4: ours(4, watermarks=(9000,))}, (3,)), delays_ms=(1000,))
+    assert found.steps[-1] == LogCommit(4, 8000)
+    assert found.watermark_ms == 8000
+
+
+def test_a_watermark_never_goes_back() -> None:
+    entry = replace(ours(4, watermarks=(2000,)), watermark_ms=5000)
+    found = plan(logs({3: ours(3), 4: entry}, (3,)), delays_ms=(1000,))
+    assert (found.steps[-1], found.watermark_ms) == (LogCommit(4, 5000), 5000)
+
+
+def test_a_watermark_that_was_added_to_the_query_starts_where_the_query_is() -> None:
+    found = plan(logs({4: ours(4, watermarks=(9000,))}, (4,), 8000), delays_ms=(1000, 300))
+    assert (found.highs, found.watermark_ms) == ((9000, 8300), 8000)
+
+
+def test_two_epochs_without_a_commit_are_refused_by_name() -> None:
+    error = refusal(logs({3: ours(3), 4: ours(4)}, (2,)))
+    assert error.paths == (f"{URL}/offsets/3", f"{URL}/offsets/4")
+
+
+def test_offsets_without_any_commit_are_refused_unless_it_is_the_first_epoch() -> None:
+    assert refusal(logs({3: ours(3), 4: ours(4)}, ())).paths[1] == f"{URL}/offsets/4"
+
+
+def test_a_gap_in_the_offsets_is_refused_by_name() -> None:
+    error = refusal(logs({2: ours(2), 4: ours(4)}, (2,)))
+    assert "gap" in error.reason
+    assert error.paths == (f"{URL}/offsets/3", f"{URL}/offsets/4")
+
+
+def test_a_commit_without_offsets_is_refused_by_name() -> None:
+    assert refusal(logs({3: ours(3)}, (3, 4))).paths == (f"{URL}/commits/4", f"{URL}/offsets/4")
+    assert refusal(logs({}, (0,))).paths == (f"{URL}/commits/0", f"{URL}/offsets/0")
+
+
+def test_an_open_epoch_whose_predecessor_is_gone_is_refused_by_name() -> None:
+    assert refusal(logs({4: ours(4)}, (3,))).paths == (f"{URL}/offsets/3",)
+
+
+def test_a_decision_of_a_later_attempt_means_that_this_one_is_fenced() -> None:
+    for attempt in (2, 3):
+        error = refusal(logs({3: ours(3), 4: ours(4, attempt=attempt)}, (3,)))
+        assert error.paths == (f"{URL}/offsets/4",)
+        assert "run-a" in error.reason
+    refusal(logs({3: ours(3, attempt=9), 4: sparks(4)}, (3, 4)))
+
+
+def test_an_unfinished_repartition_is_left_to_spark() -> None:
+    control = OffsetEntry(2, {"0": "4"}, control_batch_info=ControlBatch("REPARTITION"))
+    before = OffsetEntry(2, {"0": "3"})
+    assert refusal(logs({3: before, 4: control}, (3,))).paths == (f"{URL}/offsets/4",)
+    was, now = sparks(3, conf={SHUFFLE: "200"}), sparks(4, conf={SHUFFLE: "10"})
+    assert "from 200 to 10" in refusal(logs({3: was, 4: now}, (3,))).reason
+    assert plan(logs({3: was, 4: now}, (3, 4))).first_epoch == 5
+
+
+def test_another_number_of_sources_is_refused() -> None:
+    assert "1 sources, the query has 2" in refusal(logs({4: ours(4)}, (4,)), sources=2).reason
+    assert "1 sources, the query has 2" in refusal(logs({4: sparks(4)}, (4,)), sources=2).reason
+
+
+def test_a_manifest_that_cannot_be_read_stops_the_start_and_names_its_file() -> None:
+    broken = replace(ours(4), extra={MANIFEST_KEY: {"version": 1}})
+    with pytest.raises(MalformedFileError) as refused:
+        plan(logs({3: ours(3), 4: broken}, (3,)))
+    assert refused.value.path == f"{URL}/offsets/4"
