@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,12 +21,74 @@ from epochal.checkpoint.journal import NOTICE, Journal
 from epochal.checkpoint.records import JournalState
 from epochal.files.local import LocalFiles
 
-COMMANDS = {
-    "rewind": ("rewind", "windowed", ("--to-batch", "4")),
-    "set-offsets": ("set-offsets", "join_inner", ("--shift-by", "-3")),
-    "migrate-offsets": ("migrate-offsets", "several_sources", ()),
-}
 LONGEST_WAIT_SECONDS = 60.0
+EXECUTE = ("--execute", "--settle-seconds", "0")
+A_WINDOW = {
+    "window": {"start": "2024-01-01T00:08:00.000000Z", "end": "2024-01-01T00:09:00.000000Z"},
+    "k": "k4",
+}
+
+
+def undamaged(checkpoint: Path) -> None:
+    """Nothing is broken: most commands work on a checkpoint that is well."""
+    del checkpoint
+
+
+def damaged(checkpoint: Path) -> None:
+    (checkpoint / "offsets" / ".11.crc").write_bytes(b"crc\0\0\0\2\0")
+    (checkpoint / "commits" / "007").write_bytes((checkpoint / "commits" / "7").read_bytes())
+    (checkpoint / "state" / "0" / "0" / "abc.snapshot").write_bytes(b"stray")
+    for name in ("metadata", ".metadata.crc"):
+        (checkpoint / name).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line and the golden checkpoint it is run on."""
+
+    words: tuple[str, ...]
+    case: str
+    options: tuple[str, ...] = ()
+    damage: Callable[[Path], None] = undamaged
+    copies: bool = False
+    """Whether it leaves the checkpoint alone and writes to a place beside it."""
+
+    def prepare(self, base: Path) -> Path:
+        """Lay its checkpoint out; returns the directory that it edits."""
+        checkpoint = unpack(Golden("4.3.0", self.case), base).checkpoint
+        self.damage(checkpoint)
+        return base / "copied" if self.copies else checkpoint
+
+    def line(self, edited: Path) -> tuple[str, ...]:
+        places = (edited.parent / "checkpoint", edited) if self.copies else (edited,)
+        return (*self.words, *map(str, places), *self.options, *EXECUTE)
+
+
+COMMANDS = {
+    "rewind": Command(("checkpoint", "rewind"), "windowed", ("--to-batch", "4")),
+    "set-offsets": Command(("checkpoint", "set-offsets"), "join_inner", ("--shift-by", "-3")),
+    "migrate-offsets": Command(("checkpoint", "migrate-offsets"), "several_sources"),
+    "repair": Command(
+        ("checkpoint", "repair"),
+        "windowed",
+        ("--query-id", "53b62e34-0476-452d-8313-c1786e091891"),
+        damaged,
+    ),
+    "copy": Command(("checkpoint", "copy"), "windowed", copies=True),
+    "state-put": Command(
+        ("state", "put"),
+        "windowed",
+        ("--key", json.dumps(A_WINDOW), "--value", '{"count": 9, "sum": 99}'),
+    ),
+    "state-delete": Command(("state", "delete"), "windowed", ("--key", json.dumps(A_WINDOW))),
+    "state-repartition": Command(("state", "repartition"), "dedup", ("--partitions", "5")),
+    "state-evolve": Command(("state", "evolve"), "windowed", ("--add", 'seen:string="yes"')),
+}
+EVERYDAY_MOMENTS = 2
+MOMENTS = [
+    pytest.param(seed, marks=[pytest.mark.long] if seed >= EVERYDAY_MOMENTS else [])
+    for seed in range(40)
+]
 
 
 def content(directory: Path) -> dict[str, bytes]:
@@ -32,7 +97,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "epochal.cli.main", "checkpoint", *arguments]
+    command = [sys.executable, "-m", "epochal.cli.main", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -42,64 +107,35 @@ def run(*arguments: str) -> None:
     assert process.returncode == 0, errors.decode()
 
 
+def run_undo(edited: Path) -> None:
+    run("checkpoint", "undo", str(edited), *EXECUTE)
+
+
 @cache
 def undisturbed(name: str) -> dict[str, bytes]:
     """What the command makes of its checkpoint when nobody kills it."""
-    command, case, options = COMMANDS[name]
+    command = COMMANDS[name]
     with TemporaryDirectory() as scratch:
-        directory = unpack(Golden("4.3.0", case), Path(scratch)).checkpoint
-        run(command, str(directory), *options, "--execute", "--settle-seconds", "0")
-        return content(directory)
+        edited = command.prepare(Path(scratch))
+        run(*command.line(edited))
+        return elsewhere(content(edited), Path(scratch))
 
 
-def kill_inside(directory: Path, draw: random.Random, *arguments: str) -> bool:
-    """Start a command and kill it once it has begun to write; False if it was done before."""
+def elsewhere(found: dict[str, bytes], base: Path) -> dict[str, bytes]:
+    """Without the name of the directory that this test happens to run in."""
+    return {path: data.replace(str(base).encode(), b"BASE") for path, data in found.items()}
+
+
+def kill_inside(edited: Path, began: str, draw: random.Random, *arguments: str) -> None:
+    """Start a command and kill it once it has begun to write, some moments later."""
     process = start(*arguments)
-    journal = directory / ".epochal" / "journal"
+    journal = edited / ".epochal" / "journal"
     deadline = time.monotonic() + LONGEST_WAIT_SECONDS
-    while process.poll() is None and not journal.exists() and time.monotonic() < deadline:
+    while process.poll() is None and not any(journal.glob(began)) and time.monotonic() < deadline:
         time.sleep(0.001)
     time.sleep(draw.uniform(0, 0.25))
-    was_running = process.poll() is None
     process.kill()
     process.communicate()
-    return was_running
-
-
-MOMENTS = [pytest.param(seed, marks=[pytest.mark.long] if seed >= 4 else []) for seed in range(40)]
-
-
-@pytest.mark.parametrize("seed", MOMENTS)
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_killed_command_is_finished_by_running_it_again_or_undone(
-    name: str, seed: int, tmp_path: Path
-) -> None:
-    command, case, options = COMMANDS[name]
-    place = unpack(Golden("4.3.0", case), tmp_path / "golden")
-    directory = place.checkpoint
-    flags = (*options, "--execute", "--settle-seconds", "0")
-    before = content(directory)
-    after = undisturbed(name)
-    kill_inside(directory, random.Random(f"{name}/{seed}"), command, str(directory), *flags)
-
-    journal = Journal(LocalFiles(directory))
-    states = [entry.state for entry in journal.entries()]
-    now = content(directory)
-    if now not in (before, after):
-        assert states == [JournalState.UNFINISHED]
-        assert NOTICE.encode() in now["metadata"] or without_crc(now) in (
-            without_crc(before),
-            without_crc(after),
-        )
-    if seed % 2:
-        if states:
-            run("undo", str(directory), "--execute", "--settle-seconds", "0")
-        assert content(directory) == before
-    else:
-        if states != [JournalState.DONE]:
-            run(command, str(directory), *flags)
-        assert content(directory) == after
-    assert journal.unfinished() is None
 
 
 def without_crc(found: dict[str, bytes]) -> dict[str, bytes]:
@@ -109,3 +145,60 @@ def without_crc(found: dict[str, bytes]) -> dict[str, bytes]:
         for path, data in found.items()
         if path != ".metadata.crc" and not path.endswith(".tmp")
     }
+
+
+@pytest.mark.parametrize("seed", MOMENTS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_killed_command_is_finished_by_running_it_again_or_undone(
+    name: str, seed: int, tmp_path: Path
+) -> None:
+    command = COMMANDS[name]
+    base = tmp_path / "golden"
+    edited = command.prepare(base)
+    before, after = content(edited), undisturbed(name)
+    kill_inside(edited, "*", random.Random(f"{name}/{seed}"), *command.line(edited))
+
+    journal = Journal(LocalFiles(edited))
+    states = [entry.state for entry in journal.entries()]
+    now = content(edited)
+    if now != before and elsewhere(now, base) != after:
+        assert states == [JournalState.UNFINISHED] or (command.copies and not states)
+        assert NOTICE.encode() in now.get("metadata", b"") or without_crc(elsewhere(now, base)) in (
+            without_crc(elsewhere(before, base)),
+            without_crc(after),
+        )
+    if seed % 2:
+        if states:
+            run_undo(edited)
+        assert content(edited) == before
+    else:
+        if states != [JournalState.DONE]:
+            run(*command.line(edited))
+        assert elsewhere(content(edited), base) == after
+    assert journal.unfinished() is None
+
+
+@pytest.mark.parametrize("seed", MOMENTS)
+def test_a_killed_undo_is_completed_by_the_next_undo(seed: int, tmp_path: Path) -> None:
+    name = sorted(COMMANDS)[seed % len(COMMANDS)]
+    command = COMMANDS[name]
+    base = tmp_path / "golden"
+    edited = command.prepare(base)
+    before = content(edited)
+    run(*command.line(edited))
+    draw = random.Random(f"undo/{seed}")
+    kill_inside(edited, "*/undoing", draw, "checkpoint", "undo", str(edited), *EXECUTE)
+
+    journal = Journal(LocalFiles(edited))
+    (entry,) = journal.entries()
+    now = elsewhere(content(edited), base)
+    if now not in (elsewhere(before, base), undisturbed(name)):
+        assert entry.state is JournalState.HALF_UNDONE
+        assert NOTICE.encode() in now.get("metadata", b"") or without_crc(now) in (
+            without_crc(elsewhere(before, base)),
+            without_crc(undisturbed(name)),
+        )
+    if entry.state is not JournalState.UNDONE:
+        run_undo(edited)
+    assert content(edited) == before
+    assert [each.state for each in journal.entries()] == [JournalState.UNDONE]
