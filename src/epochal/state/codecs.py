@@ -3,9 +3,8 @@
 The codec is not in the file: it comes from the offset log. So a wrong codec and a damaged file look
 alike, and both are a StateFormatError at the byte where reading stopped.
 
-What a reader would get wrong: Spark's `lz4` is lz4-java's block framing, not the LZ4 frame format,
-and its checksum keeps only 28 of xxHash's 32 bits. Lengths that a header claims are checked against
-what the format and its greatest possible ratio allow before anything of that size is allocated.
+Lengths that a header claims are checked against what the format and its greatest possible ratio
+allow before anything of that size is allocated.
 
 Each codec's library is imported when it is first used: a checkpoint has one codec, and importing
 all of them takes longer than reading a small state.
@@ -13,15 +12,11 @@ all of them takes longer than reading a small state.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from epochal.errors import OptionError, StateFormatError
-
-LZ4_BLOCK_BYTES = 32 * 1024
-"""`spark.io.compression.lz4.blockSize`; the reader takes any size the format allows."""
 
 SNAPPY_BLOCK_BYTES = 32 * 1024
 
@@ -67,97 +62,16 @@ def decompress_buffer(data: bytes, codec: str, *, source: str = "state file") ->
     return _CODECS[codec_name(codec)].decompress(data, source)
 
 
-_LZ4_MAGIC = b"LZ4Block"
-_LZ4_HEADER = struct.Struct("<8sBiiI")
-_LZ4_STORED, _LZ4_COMPRESSED = 0x10, 0x20
-_LZ4_SEED = 0x9747B28C
-_LZ4_RATIO = 255
-
-
-def _lz4_checksum(block: bytes | memoryview) -> int:
-    import xxhash
-
-    return xxhash.xxh32_intdigest(block, _LZ4_SEED) & 0x0FFFFFFF
-
-
 def _compress_lz4(data: bytes) -> bytes:
-    import lz4.block
+    from epochal.state.lz4_blocks import compress_blocks
 
-    level = max(0, math.ceil(math.log2(LZ4_BLOCK_BYTES)) - 10)
-    pieces: list[bytes] = []
-    view = memoryview(data)
-    for start in range(0, len(data), LZ4_BLOCK_BYTES):
-        block = view[start : start + LZ4_BLOCK_BYTES]
-        payload = lz4.block.compress(block, store_size=False)
-        method = _LZ4_COMPRESSED
-        if len(payload) >= len(block):
-            method, payload = _LZ4_STORED, bytes(block)
-        token, checksum = method | level, _lz4_checksum(block)
-        pieces += (
-            _LZ4_HEADER.pack(_LZ4_MAGIC, token, len(payload), len(block), checksum),
-            payload,
-        )
-    pieces.append(_LZ4_HEADER.pack(_LZ4_MAGIC, _LZ4_STORED | level, 0, 0, 0))
-    return b"".join(pieces)
+    return compress_blocks(data)
 
 
 def _decompress_lz4(data: bytes, source: str) -> Unpacked:
-    # One buffer that grows: a list of all blocks would be the file once more, in memory that is
-    # new to the process, which costs more than unpacking.
-    whole = bytearray()
-    view = memoryview(data)
-    at = 0
-    while at < len(data):
-        start = at + _LZ4_HEADER.size
-        if start > len(data):
-            raise StateFormatError(source, at, "the file ends inside an LZ4 block header")
-        magic, token, packed, size, checksum = _LZ4_HEADER.unpack_from(data, at)
-        method, largest = token & 0xF0, 1 << (10 + (token & 0x0F))
-        if magic != _LZ4_MAGIC or method not in (_LZ4_STORED, _LZ4_COMPRESSED):
-            raise StateFormatError(source, at, "no LZ4 block starts here: is the codec lz4?")
-        if (
-            packed < 0
-            or not 0 <= size <= min(largest, (packed + 1) * _LZ4_RATIO)
-            or (size == 0) != (packed == 0)
-            or (method == _LZ4_STORED and packed != size)
-            or (size == 0 and checksum != 0)
-        ):
-            raise StateFormatError(
-                source, at, f"an LZ4 block claims {packed} bytes for {size}, which cannot be"
-            )
-        at = start + packed
-        if at > len(data):
-            raise StateFormatError(
-                source, start, f"the file ends {at - len(data)} bytes before its LZ4 block does"
-            )
-        if size:
-            whole += _lz4_block(view[start:at], method, size, checksum, source, start)
-    if at == 0:
-        raise StateFormatError(source, 0, "the file is empty")
-    return whole
+    from epochal.state.lz4_blocks import decompress_blocks
 
-
-def _lz4_block(
-    payload: memoryview, method: int, size: int, checksum: int, source: str, at: int
-) -> bytes:
-    import lz4.block
-
-    if method == _LZ4_STORED:
-        block = bytes(payload)
-    else:
-        try:
-            block = lz4.block.decompress(payload, uncompressed_size=size)
-        except lz4.block.LZ4BlockError as error:
-            raise StateFormatError(source, at, f"an LZ4 block is damaged ({error})") from None
-    found = _lz4_checksum(block)
-    if len(block) != size or found != checksum:
-        raise StateFormatError(
-            source,
-            at,
-            f"an LZ4 block has {len(block)} bytes of checksum {found:#09x}; its header says "
-            f"{size} bytes of {checksum:#09x}",
-        )
-    return block
+    return decompress_blocks(data, source)
 
 
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27

@@ -1,0 +1,106 @@
+"""Spark's `lz4`: lz4-java's framing of LZ4 blocks. Pure.
+
+What a reader would get wrong: it is not the LZ4 frame format, and its checksum keeps only 28 of
+xxHash's 32 bits.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import lz4.block
+import xxhash
+
+from epochal.errors import StateFormatError
+
+BLOCK_BYTES = 32 * 1024
+"""`spark.io.compression.lz4.blockSize`; the reader takes any size the format allows."""
+
+_MAGIC = b"LZ4Block"
+_HEADER = struct.Struct("<8sBiiI")
+_STORED, _COMPRESSED = 0x10, 0x20
+_SEED = 0x9747B28C
+_RATIO = 255
+
+
+def _checksum(block: bytes | memoryview) -> int:
+    return xxhash.xxh32_intdigest(block, _SEED) & 0x0FFFFFFF
+
+
+def compress_blocks(data: bytes) -> bytes:
+    """Compress a whole file."""
+    level = max(0, math.ceil(math.log2(BLOCK_BYTES)) - 10)
+    pieces: list[bytes] = []
+    view = memoryview(data)
+    for start in range(0, len(data), BLOCK_BYTES):
+        block = view[start : start + BLOCK_BYTES]
+        payload = lz4.block.compress(block, store_size=False)
+        method = _COMPRESSED
+        if len(payload) >= len(block):
+            method, payload = _STORED, bytes(block)
+        token, checksum = method | level, _checksum(block)
+        pieces += (
+            _HEADER.pack(_MAGIC, token, len(payload), len(block), checksum),
+            payload,
+        )
+    pieces.append(_HEADER.pack(_MAGIC, _STORED | level, 0, 0, 0))
+    return b"".join(pieces)
+
+
+def decompress_blocks(data: bytes, source: str) -> bytes | bytearray:
+    """Decompress a whole file, checking every block's checksum."""
+    # One buffer that grows: a list of all blocks would be the file once more, in memory that is
+    # new to the process, which costs more than unpacking.
+    whole = bytearray()
+    view = memoryview(data)
+    at = 0
+    while at < len(data):
+        start = at + _HEADER.size
+        if start > len(data):
+            raise StateFormatError(source, at, "the file ends inside an LZ4 block header")
+        magic, token, packed, size, checksum = _HEADER.unpack_from(data, at)
+        method, largest = token & 0xF0, 1 << (10 + (token & 0x0F))
+        if magic != _MAGIC or method not in (_STORED, _COMPRESSED):
+            raise StateFormatError(source, at, "no LZ4 block starts here: is the codec lz4?")
+        if (
+            packed < 0
+            or not 0 <= size <= min(largest, (packed + 1) * _RATIO)
+            or (size == 0) != (packed == 0)
+            or (method == _STORED and packed != size)
+            or (size == 0 and checksum != 0)
+        ):
+            raise StateFormatError(
+                source, at, f"an LZ4 block claims {packed} bytes for {size}, which cannot be"
+            )
+        at = start + packed
+        if at > len(data):
+            raise StateFormatError(
+                source, start, f"the file ends {at - len(data)} bytes before its LZ4 block does"
+            )
+        if size:
+            whole += _block(view[start:at], method, size, checksum, source, start)
+    if at == 0:
+        raise StateFormatError(source, 0, "the file is empty")
+    return whole
+
+
+def _block(
+    payload: memoryview, method: int, size: int, checksum: int, source: str, at: int
+) -> bytes:
+    if method == _STORED:
+        block = bytes(payload)
+    else:
+        try:
+            block = lz4.block.decompress(payload, uncompressed_size=size)
+        except lz4.block.LZ4BlockError as error:
+            raise StateFormatError(source, at, f"an LZ4 block is damaged ({error})") from None
+    found = _checksum(block)
+    if len(block) != size or found != checksum:
+        raise StateFormatError(
+            source,
+            at,
+            f"an LZ4 block has {len(block)} bytes of checksum {found:#09x}; its header says "
+            f"{size} bytes of {checksum:#09x}",
+        )
+    return block
