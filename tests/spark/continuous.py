@@ -53,12 +53,13 @@ def until(true: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS)
 
 def workers() -> list[int]:
     """The Python workers that run tasks for this process, by pid: children of Spark's daemons."""
-    parents = _parents()
-    daemons = [pid for pid in parents if _runs(pid, "pyspark.daemon") and _is_mine(pid, parents)]
+    parents = parents_of_all()
+    daemons = [pid for pid in parents if runs(pid, "pyspark.daemon") and _is_mine(pid, parents)]
     return [pid for pid, parent in parents.items() if parent in daemons]
 
 
-def _parents() -> dict[int, int]:
+def parents_of_all() -> dict[int, int]:
+    """Who started whom, of all processes that can be seen."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -70,7 +71,8 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _runs(pid: int, module: str) -> bool:
+def runs(pid: int, module: str) -> bool:
+    """Whether a process was started with this in its command line."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as command:
             return module in command.read().decode(errors="replace")

@@ -113,6 +113,12 @@ class Attempt:
         """Read on to where offsets say all of the positions; False if they do already."""
         return self._driver.limit(held)
 
+    @property
+    def is_at_boundary(self) -> bool:
+        """Whether offsets say all of the positions from which the attempt began."""
+        pairs = zip(self._opened.sources, self.positions, strict=True)
+        return all(dict(source.boundary(at)) == dict(at) for source, at in pairs)
+
     def finish(self) -> None:
         """Let the tasks leave."""
         self._driver.finish()

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from random import Random
 from typing import Any, TypeAlias
 
@@ -54,7 +55,7 @@ from epochal.errors import (
     RecoveryError,
     TaskFailedError,
 )
-from epochal.spark.barrier_job import check_conf, failure_text, is_stopped, jvm_is_alive
+from epochal.spark.barrier_job import check_conf, failure_text, why_lost
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,9 @@ class NewPartitions:
 
     names: tuple[str, ...]
 
+
+Prepare: TypeAlias = Callable[..., Attempt]
+"""`prepare_attempt`, with all that stays the same filled in."""
 
 Event: TypeAlias = StopAsked | NewPartitions | Held | JobEnded | AttemptFailed
 
@@ -125,8 +129,9 @@ class Engine:
 
     def __init__(
         self,
-        sc: SparkContext,
         opened: Opened,
+        prepare: Prepare,
+        why_lost: Callable[[], QueryError | None],
         bus: ListenerBus,
         on_end: Callable[[Engine], None],
         clock: Clock,
@@ -136,7 +141,8 @@ class Engine:
         self.name = options.query_name
         self.error: QueryFailedError | None = None
         self.state = EngineState()
-        self._sc, self._opened, self._bus, self._on_end = sc, opened, bus, on_end
+        self._opened, self._prepare_attempt, self._why_lost = opened, prepare, why_lost
+        self._bus, self._on_end = bus, on_end
         self._clock = clock
         self._reporter = Reporter(
             opened.note,
@@ -222,11 +228,8 @@ class Engine:
 
     def _prepare(self, slot_seconds: float) -> None:
         self._attempt = None
-        attempt = prepare_attempt(
-            self._sc,
-            self._opened,
+        attempt = self._prepare_attempt(
             slot_seconds=slot_seconds,
-            clock=self._clock,
             stopped=self._stop_asked.is_set,
             post=self._inbox.put,
             on_committed=self._note_commit,
@@ -242,11 +245,11 @@ class Engine:
         try:
             outcome = self._run_attempt()
             while not isinstance(outcome, Stopped):
-                if isinstance(outcome, Broken) and self._stop_asked.is_set():
-                    logger.warning("%s failed while stopping: %s", self._who(), outcome.error)
-                    break
-                if isinstance(outcome, Broken):
+                if isinstance(outcome, Broken) and not self._stop_asked.is_set():
                     self._wait_for_restart(outcome.error)
+                if isinstance(outcome, Broken) and self._stop_asked.is_set():
+                    logger.warning("%s failed before it stopped: %s", self._who(), outcome.error)
+                    break
                 outcome = self._run_next()
         except Exception as raised:  # noqa: BLE001  it ends the query and is what exception() shows
             error = raised
@@ -262,8 +265,6 @@ class Engine:
     def _run_attempt(self) -> Outcome:
         attempt = self._attempt
         assert attempt is not None
-        if self._stop_asked.is_set():
-            return Stopped()
         self._show(message="Starting tasks")
         try:
             attempt.start()
@@ -289,8 +290,8 @@ class Engine:
                     seconds = self._opened.options.stop_timeout.total_seconds()
                     stopping, deadline = True, deadline or self._clock.monotonic() + seconds
                     self._show(message="Stopping")
-                    if not attempt.hold():
-                        return Stopped()  # no task reads yet
+                    if not attempt.hold() and attempt.is_at_boundary:
+                        return Stopped()  # no task reads yet, and none needs to
                 case NewPartitions(names) if not stopping and not leaving:
                     logger.info("%s: new partitions %s", self._who(), ", ".join(names[:10]))
                     self._show(message="Reconfiguring")
@@ -330,10 +331,9 @@ class Engine:
         """Wait as long as is due before the next attempt; raise if there is to be none."""
         if isinstance(error, FATAL):
             raise error
-        if not jvm_is_alive(self._sc):
-            raise DriverLostError(str(error).partition("\n")[0]) from error
-        if is_stopped(self._sc):
-            raise QueryError("The SparkContext was stopped, and the query with it.") from error
+        lost = self._why_lost()
+        if lost is not None:
+            raise lost from error
         now = self._clock.monotonic()
         match self._restarts.after_failure(now, self.state.committed):
             case GiveUp(reason):
@@ -387,9 +387,10 @@ class Engine:
             attempt = self._attempt
             if attempt is None:
                 continue
-            if not jvm_is_alive(self._sc):
-                lost = DriverLostError("its process has ended")
+            lost = self._why_lost()
+            if lost is not None:
                 self._inbox.put(AttemptFailed(attempt.number, lost))
+                return
             now = self._clock.monotonic()
             stalled = now - self._moved
             if attempt.is_reading and stalled > self._opened.options.stall_timeout.total_seconds():
@@ -427,7 +428,8 @@ def open_engine(
     check_conf(sc)
     clock = clock or SystemClock()
     opened = open_query(definition, clock, lambda: start_server(sc))
-    return Engine(sc, opened, bus, on_end, clock)
+    prepare: Prepare = partial(prepare_attempt, sc, opened, clock=clock)
+    return Engine(opened, prepare, lambda: why_lost(sc), bus, on_end, clock)
 
 
 def _told(error: Exception) -> str:

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import InheritableThread, SparkContext
 
 from epochal.clock import Clock
-from epochal.errors import DriverLostError, OptionError, TooFewSlotsError
+from epochal.errors import DriverLostError, OptionError, QueryError, TooFewSlotsError
 from epochal.spark.placement import placed
 
 logger = logging.getLogger(__name__)
@@ -109,13 +109,16 @@ def jvm_is_alive(sc: SparkContext) -> bool:
     return True
 
 
-def is_stopped(sc: SparkContext) -> bool:
-    """Whether somebody has stopped the context; a JVM that lives on can be used by another."""
+def why_lost(sc: SparkContext) -> QueryError | None:
+    """Why no task can run any more: the JVM is gone, or the context was stopped. None if it can."""
+    if not jvm_is_alive(sc):
+        return DriverLostError("its process has ended")
     context: Any = sc._jsc
     try:
-        return context is None or bool(context.sc().isStopped())
-    except (Py4JError, OSError):
-        return True
+        stopped = context is None or context.sc().isStopped()
+    except (Py4JError, OSError) as error:
+        return DriverLostError(str(error))
+    return QueryError("The SparkContext was stopped, and the query with it.") if stopped else None
 
 
 def failure_text(error: BaseException) -> str:
