@@ -15,6 +15,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from epochal.cli.main import app
+from epochal.options import options_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -104,3 +105,21 @@ def test_commands_in_the_docs_exist_with_the_options_they_show(page: Path) -> No
         known = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
         shown = {word.split("=")[0] for word in rest if word.startswith("--")}
         assert shown - known - {"--help"} == set(), f"{name_of(page)}: {' '.join(words)}"
+
+
+def option_classes() -> list[type[Any]]:
+    """Every class of options that a connector reads."""
+    found = []
+    for path in sorted((ROOT / "src" / "epochal" / "connectors").rglob("*.py")):
+        for name in re.findall(r"^class (\w+Options)\b", path.read_text(), re.M):
+            module = path.relative_to(ROOT / "src").with_suffix("").as_posix().replace("/", ".")
+            found.append(getattr(importlib.import_module(module), name))
+    return found
+
+
+@pytest.mark.parametrize("cls", option_classes(), ids=lambda cls: cls.__name__)
+def test_every_option_of_a_connector_is_documented_with_its_default(cls: type[Any]) -> None:
+    text = (ROOT / "docs" / "options.md").read_text()
+    (section,) = re.findall(rf"^### [^\n]*`{cls.__name__}`\n(.*?)(?=^#|\Z)", text, re.M | re.S)
+    rows = re.findall(r"^\| `([^`]+)`[^|]* \| (?:`([^`]*)`)?[^|]*\|", section, re.M)
+    assert rows == [(option.name, option.default) for option in options_of(cls)]
