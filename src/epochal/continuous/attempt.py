@@ -20,6 +20,7 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Source
 from epochal.continuous.opened import Opened, pinned_partitions
+from epochal.continuous.places import tell_place
 from epochal.continuous.plan import ReaderPlan, readers_of, readers_of_task
 from epochal.continuous.settings import task_count
 from epochal.continuous.shape import settle_shape
@@ -34,6 +35,7 @@ from epochal.epoch.state_files import StateFiles
 from epochal.rpc.messages import EndpointType
 from epochal.rpc.server import RpcServer
 from epochal.spark.barrier_job import BarrierJob, count_slots, wait_for_slots
+from epochal.spark.placement import executors
 from epochal.state.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)
@@ -91,11 +93,11 @@ class Attempt:
         readers = [(each.source, each.partition) for each in self._readers]
         self._driver.start(readers, tasks, template=_template(opened, self._recovered))
         opened.server.register(self._endpoint, self._driver.handle)
-        number = self.number
+        number, alive = self.number, executors(self._sc)
         self._job = BarrierJob(
             self._sc,
-            assigned(self._assignment(), self._readers),
-            opened.places or [[]] * tasks,
+            assigned(self._assignment(), self._readers, tell=len(alive) > 1),
+            opened.places.wishes(tasks, alive),
             group=opened.run_id,
             description=f"continuous query {opened.options.query_name or opened.query_id}",
             on_end=lambda error: self._post(JobEnded(number, error)),
@@ -220,10 +222,14 @@ def start_server(sc: SparkContext) -> RpcServer:
     return RpcServer(advertised_host=host, bind_host=bind).start()
 
 
-def assigned(base: TaskAssignment, readers: Sequence[ReaderPlan]) -> Callable[[int], None]:
+def assigned(
+    base: TaskAssignment, readers: Sequence[ReaderPlan], *, tell: bool
+) -> Callable[[int], None]:
     """What each task of the job runs; it finds its readers by its number."""
 
     def run(task: int) -> None:
+        if tell:
+            tell_place(base.rpc, base.run_id, task)
         mine = readers_of_task(readers, task, base.tasks)
         run_task(replace(base, task=task, readers=mine))
 

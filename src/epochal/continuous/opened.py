@@ -20,6 +20,7 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
 from epochal.connectors.contract import Sink, Source
 from epochal.continuous.definition import QueryDefinition
+from epochal.continuous.places import Places, endpoint_of
 from epochal.continuous.plan import QueryPlan
 from epochal.continuous.progress import OperatorNote, QueryNote
 from epochal.continuous.settings import EngineOptions
@@ -50,8 +51,7 @@ class Opened:
     server: RpcServer
     tasks: int = 0
     """0 until the first attempt has looked for slots."""
-    places: list[list[str]] = field(default_factory=list)
-    """Where tasks would rather run, by task; empty if nobody minds."""
+    places: Places = field(default_factory=Places)
     _closing: ExitStack = field(default_factory=ExitStack)
     _attempted: bool = False
 
@@ -121,8 +121,9 @@ def open_query(
         plan = definition.plan(sources)
         sink = definition.sink.open(files, query_id, plan.output_schema)
         opening.callback(_quietly, sink.close, definition.sink.description)
-        server = start_server()
+        server, places = start_server(), Places()
         opening.callback(_quietly, server.stop, "the endpoint")
+        server.register(endpoint_of(run_id), places.note)
         note = QueryNote(
             query_id,
             run_id,
@@ -141,6 +142,7 @@ def open_query(
             plan=replace(plan, writers=sink.writers),
             note=note,
             server=server,
+            places=places,
             _closing=opening.pop_all(),
         )
 
