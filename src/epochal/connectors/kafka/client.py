@@ -1,15 +1,18 @@
-"""The one client of a Kafka cluster that reads and writes group offsets, and asks for log ends.
+"""The one place that talks to a Kafka cluster about group offsets and log ends.
 
-Offsets are written as Kafka's own admin tools write them, without being a member of the group: the
-broker refuses that as long as the group has live members, so no check of ours can be too late.
-`confluent-kafka` (extra `kafka`) is imported when the first client is opened.
+Offsets are written without being a member of the group, as Kafka's own admin tools do: the broker
+refuses that as long as the group has live members, so no check of ours can be too late.
+
+It would be natural to read groups through librdkafka's admin client. Do not: its
+ListConsumerGroupOffsets (2.16.0) follows a null pointer when a broker answers NOT_COORDINATOR, as
+every broker does for a moment after it starts, and ends the process: the Spark driver. A consumer
+that joins nothing asks the same question safely, at the price of one for each group.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 from epochal.connectors.kafka.decide import Held
@@ -17,6 +20,7 @@ from epochal.connectors.kafka.offsets import Cluster, Place
 from epochal.errors import GroupRefusedError, KafkaError, KafkaUnavailableError, OptionError
 
 REQUEST_SECONDS = 10.0
+COORDINATOR_SECONDS = 0.2
 NAMED_MEMBERS = 3
 
 # What librdkafka would print by itself; it comes back to us as errors.
@@ -31,6 +35,7 @@ class KafkaClient:
         self._servers = cluster.bootstrap_servers
         self._seconds = request_seconds
         self._settings = dict(cluster.settings)
+        self._consumers: dict[str, Any] = {}
         self._said = ""
         if not self._servers:
             raise OptionError(
@@ -43,22 +48,20 @@ class KafkaClient:
             raise OptionError(f"Kafka settings: {_reason(error)}.") from error
 
     def held(self, group: str, places: Iterable[Place] | None = None) -> dict[Place, Held]:
-        """What the group holds, for some partitions or for all it has."""
+        """What the group holds, for some partitions or for all there are."""
         kafka = self._kafka
-        asked = kafka.ConsumerGroupTopicPartitions(
-            group,
-            None if places is None else [kafka.TopicPartition(*place) for place in places],
-        )
-        answer = self._answer(
-            lambda: self._admin.list_consumer_group_offsets([asked], request_timeout=self._seconds)[
-                group
-            ],
-            group,
-        )
+        asked = [kafka.TopicPartition(*p) for p in (self._all() if places is None else places)]
+        if not asked:
+            return {}
+        consumer = self._consumer(group)
+        try:
+            answer = self._answer(lambda: consumer.committed(asked, timeout=self._seconds), group)
+        except _GoneError:
+            answer = []
         found: dict[Place, Held] = {}
-        for each in answer.topic_partitions:
+        for each in answer:
             if each.error is not None:
-                if each.error.code() not in _gone(kafka):
+                if each.error.code() not in self._passed_over(places is None):
                     raise self._error(each.error, group)
             elif each.offset >= 0:
                 found[each.topic, each.partition] = Held(each.offset, each.metadata or "")
@@ -66,26 +69,20 @@ class KafkaClient:
 
     def commit(self, group: str, offsets: Mapping[Place, int], metadata: str) -> list[Place]:
         """Set the group's offsets; return the places that the cluster does not have (any more)."""
-        kafka = self._kafka
-        wanted = [
-            kafka.TopicPartition(topic, partition, offset, metadata)
-            for (topic, partition), offset in offsets.items()
-        ]
-        request = [kafka.ConsumerGroupTopicPartitions(group, wanted)]
-        answer = self._answer(
-            lambda: self._admin.alter_consumer_group_offsets(
-                request, request_timeout=self._seconds
-            )[group],
-            group,
-        )
-        gone: list[Place] = []
-        for each in answer.topic_partitions:
-            if each.error is None:
-                continue
-            if each.error.code() not in _gone(kafka):
-                raise self._error(each.error, group)
-            gone.append((each.topic, each.partition))
-        return gone
+        try:
+            self._commit(group, offsets, metadata)
+            return []
+        except _GoneError:  # which of them, the answer does not say
+            known = set(self.partitions({topic for topic, _ in offsets}))
+        left = {place: offset for place, offset in offsets.items() if place in known}
+        try:
+            if left:
+                self._commit(group, left, metadata)
+        except _GoneError:
+            raise KafkaUnavailableError(
+                self._servers, "its brokers do not agree on which partitions there are"
+            ) from None
+        return [place for place in offsets if place not in known]
 
     def latest(self, places: Iterable[Place]) -> dict[Place, int]:
         """The log ends; places that do not exist are missing from the answer."""
@@ -95,16 +92,15 @@ class KafkaClient:
         """The oldest offsets still there; places that do not exist are missing."""
         return self._log_offsets(places, self._kafka.admin.OffsetSpec.earliest())
 
-    def partitions(self, topics: Iterable[str]) -> list[Place]:
-        """Every partition of these topics, as far as they exist."""
-        wanted = set(topics)
+    def partitions(self, topics: Iterable[str] | None) -> list[Place]:
+        """Every partition of these topics, as far as they exist; of all topics for None."""
         try:
             known = self._admin.list_topics(timeout=self._seconds).topics
         except self._kafka.KafkaException as error:
             raise self._error(error.args[0], None) from error
         return [
             (topic, partition)
-            for topic in sorted(wanted & set(known))
+            for topic in sorted(known if topics is None else set(topics) & set(known))
             for partition in sorted(known[topic].partitions)
         ]
 
@@ -158,11 +154,64 @@ class KafkaClient:
             found[place.topic, place.partition] = answer.offset
         return found
 
-    def _answer(self, ask: Callable[[], Future[Any]], group: str) -> Any:
-        try:
-            return ask().result(self._seconds * 2)
-        except (self._kafka.KafkaException, TimeoutError) as error:
-            raise self._raised(error, group) from error
+    def _commit(self, group: str, offsets: Mapping[Place, int], metadata: str) -> None:
+        kafka = self._kafka
+        wanted = [
+            kafka.TopicPartition(topic, partition, offset, metadata)
+            for (topic, partition), offset in offsets.items()
+        ]
+        consumer = self._consumer(group)
+        answer = self._answer(lambda: consumer.commit(offsets=wanted, asynchronous=False), group)
+        for each in answer:
+            if each.error is not None:
+                if each.error.code() in _gone(kafka):
+                    raise _GoneError
+                raise self._error(each.error, group)
+
+    def _consumer(self, group: str) -> Any:
+        consumer = self._consumers.get(group)
+        if consumer is None:
+            settings = {
+                **QUIET,
+                "socket.timeout.ms": int(self._seconds * 1000),
+                # How long a commit waits for the group's coordinator to be found.
+                "session.timeout.ms": int(self._seconds * 1000),
+                **self._settings,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "error_cb": self._hear,
+            }
+            consumer = self._consumers[group] = self._kafka.Consumer(settings)
+        return consumer
+
+    def _all(self) -> list[Place]:
+        return self.partitions(None)
+
+    def _passed_over(self, asked_for_all: bool) -> tuple[int, ...]:
+        """Errors of single partitions that mean: nothing of this group is there to be seen."""
+        denied = (self._kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,) if asked_for_all else ()
+        return (*_gone(self._kafka), *denied)
+
+    def _answer(self, ask: Callable[[], Any], group: str) -> Any:
+        deadline = time.monotonic() + self._seconds
+        while True:
+            try:
+                return ask()
+            except self._kafka.KafkaException as error:
+                if error.args[0].code() in _gone(self._kafka):
+                    raise _GoneError from error
+                if not self._is_moving(error) or time.monotonic() > deadline:
+                    raise self._error(error.args[0], group) from error
+            time.sleep(COORDINATOR_SECONDS)
+
+    def _is_moving(self, error: Exception) -> bool:
+        """Whether the group's coordinator is only just starting, or has moved elsewhere."""
+        codes = self._kafka.KafkaError
+        return isinstance(error, self._kafka.KafkaException) and error.args[0].code() in (
+            codes.COORDINATOR_LOAD_IN_PROGRESS,
+            codes.COORDINATOR_NOT_AVAILABLE,
+            codes.NOT_COORDINATOR,
+        )
 
     def _raised(self, error: Exception, group: str | None) -> KafkaError:
         if isinstance(error, self._kafka.KafkaException):
@@ -173,6 +222,8 @@ class KafkaClient:
         """A KafkaError of the client as one of ours, with what the client said by the way."""
         self._said = ""
         self._admin.poll(0)
+        for consumer in self._consumers.values():
+            consumer.poll(0)
         codes = self._kafka.KafkaError
         reason = error.str() or error.name()
         if group is not None and error.code() in (codes.UNKNOWN_MEMBER_ID, codes.NON_EMPTY_GROUP):
@@ -209,6 +260,10 @@ class KafkaClient:
 
     def _hear(self, error: Any) -> None:
         self._said = error.str()
+
+
+class _GoneError(Exception):
+    """Some of the partitions do not exist."""
 
 
 def _gone(kafka: Any) -> tuple[int, ...]:

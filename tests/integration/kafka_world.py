@@ -1,0 +1,108 @@
+"""What the Kafka tests do again and again: topics, records, queries, and waiting for a state."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+from epochal.connectors.kafka.client import KafkaClient
+from epochal.connectors.kafka.offsets import Cluster, Place
+from epochal.testing.kafka import Kafka
+
+EPOCHAL = str(Path(sys.executable).parent / "epochal")
+WAIT_SECONDS = 90.0
+
+
+def admin(broker: Kafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": "0"})
+
+
+def unique(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def make_topic(broker: Kafka, name: str, partitions: int = 2) -> str:
+    client = admin(broker)  # the answer comes only while somebody holds it
+    for made in client.create_topics([NewTopic(name, partitions)]).values():
+        made.result(30)
+    return name
+
+
+def produce(broker: Kafka, topic: str, count: int, *, partitions: int = 2) -> None:
+    """`count` records into each partition."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": "0"})
+    for partition in range(partitions):
+        for number in range(count):
+            producer.produce(topic, f"{partition}-{number}".encode(), partition=partition)
+    assert producer.flush(60) == 0
+
+
+def read(
+    spark: SparkSession, broker: Kafka, how: tuple[str, str], group: str | None, **options: str
+) -> DataFrame:
+    reader = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .option("startingOffsets", "earliest")
+        .option(*how)
+        .options(**options)
+    )
+    if group is not None:
+        reader = reader.option("kafka.consumer.commit.groupid", group)
+    return reader.load()
+
+
+def start(frame: DataFrame, home: Path, **trigger: Any) -> Any:
+    return (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", str(home))
+        .trigger(**(trigger or {"processingTime": "200 milliseconds"}))
+        .start()
+    )
+
+
+def held(broker: Kafka, group: str) -> dict[Place, int]:
+    cluster = Cluster.of({"bootstrap.servers": broker.bootstrap_servers})
+    return {place: each.offset for place, each in KafkaClient(cluster).held(group).items()}
+
+
+def wait_for(what: Callable[[], bool], said: Callable[[], object] = lambda: "") -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not what():
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.2)
+
+
+def processed(home: Path) -> dict[Place, int]:
+    """How far a query's checkpoint says that it is, over all its sources."""
+    run = epochal("checkpoint", "show", home, "--json")
+    finished = [batch for batch in json.loads(run)["batches"] if batch["committed"]]
+    return {
+        (topic, int(partition)): offset
+        for source in finished[-1]["offsets"]
+        for topic, partitions in source.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def epochal(*words: str | Path, status: int = 0) -> str:
+    run = subprocess.run([EPOCHAL, *map(str, words)], capture_output=True, text=True, check=False)
+    assert run.returncode == status, (run.returncode, run.stdout, run.stderr)
+    return run.stdout if status == 0 else run.stdout + run.stderr
+
+
+def described(broker: Kafka, group: str) -> dict[Place, tuple[int, int, int]]:
+    """What Kafka's own tool prints of a group: current offset, log end, lag."""
+    lines = broker.consumer_groups("--describe", "--group", group).splitlines()
+    rows = [line.split() for line in lines if line.startswith(f"{group} ")]
+    return {(row[1], int(row[2])): (int(row[3]), int(row[4]), int(row[5])) for row in rows}

@@ -1,0 +1,281 @@
+"""Whatever happens to the broker, topics, groups and rights: the query goes on, the committer says
+what is wrong, and catches up when it is over.
+
+Where only the committer is to suffer, the query reads from one broker and its group is on another
+one that has a topic of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from pyspark.sql import SparkSession
+from tests.integration.kafka_world import (
+    admin,
+    held,
+    make_topic,
+    produce,
+    read,
+    start,
+    unique,
+    wait_for,
+)
+
+from epochal.connectors.kafka.client import KafkaClient
+from epochal.kafka import KafkaGroup, OffsetCommitter
+from epochal.testing.kafka import Kafka, running_kafka
+
+USER, PASSWORD = "lagger", "first-secret"
+
+
+@pytest.fixture(scope="module")
+def frail() -> Iterator[Kafka]:
+    with running_kafka() as running:
+        yield running
+
+
+@pytest.fixture
+def listen(kafka_spark: SparkSession) -> Iterator[Callable[..., OffsetCommitter]]:
+    added: list[OffsetCommitter] = []
+
+    def add(*groups: KafkaGroup) -> OffsetCommitter:
+        committer = OffsetCommitter(
+            groups, open_client=lambda cluster: KafkaClient(cluster, request_seconds=3)
+        )
+        kafka_spark.streams.addListener(committer)
+        added.append(committer)
+        return committer
+
+    yield add
+    for committer in added:
+        kafka_spark.streams.removeListener(committer)
+    for query in kafka_spark.streams.active:
+        query.stop()
+    for committer in added:
+        committer.close(2)
+
+
+def both(topic: str, count: int) -> dict[tuple[str, int], int]:
+    return {(topic, 0): count, (topic, 1): count}
+
+
+@pytest.mark.parametrize("how", ["killed", "paused"])
+def test_while_the_group_s_broker_is_away_the_query_goes_on_and_the_group_catches_up(
+    kafka_spark: SparkSession,
+    broker: Kafka,
+    frail: Kafka,
+    listen: Callable[..., OffsetCommitter],
+    tmp_path: Path,
+    how: str,
+) -> None:
+    topic, group = make_topic(broker, unique("orders")), unique(how)
+    make_topic(frail, topic)
+    committer = listen(KafkaGroup(group, frail.bootstrap_servers))
+    query = start(read(kafka_spark, broker, ("subscribe", topic), None), tmp_path)
+    produce(broker, topic, 10)
+    wait_for(lambda: held(frail, group) == both(topic, 10), committer.problems)
+    (frail.kill if how == "killed" else frail.pause)()
+    try:
+        batches = []
+        for _ in range(3):
+            produce(broker, topic, 10)
+            query.processAllAvailable()
+            batches.append(query.lastProgress.batchId)
+        wait_for(lambda: group in committer.problems())
+        assert query.isActive
+        assert batches == sorted(set(batches))
+    finally:
+        (frail.start if how == "killed" else frail.resume)()
+    wait_for(lambda: held(frail, group) == both(topic, 40), committer.problems)
+    wait_for(lambda: committer.problems() == {}, committer.problems)
+    assert committer.errors == 0
+
+
+def test_a_broker_that_source_and_group_share_is_killed_and_restarted(
+    kafka_spark: SparkSession,
+    frail: Kafka,
+    listen: Callable[..., OffsetCommitter],
+    tmp_path: Path,
+) -> None:
+    topic, group = make_topic(frail, unique("orders")), unique("shared")
+    committer = listen()
+    query = start(read(kafka_spark, frail, ("subscribe", topic), group), tmp_path)
+    produce(frail, topic, 10)
+    wait_for(lambda: held(frail, group) == both(topic, 10), committer.problems)
+    frail.kill()
+    frail.start()
+    produce(frail, topic, 10)
+    wait_for(lambda: held(frail, group) == both(topic, 20), committer.problems)
+    assert query.isActive
+    assert committer.errors == 0
+
+
+def test_partitions_that_are_added_are_committed(
+    kafka_spark: SparkSession,
+    broker: Kafka,
+    listen: Callable[..., OffsetCommitter],
+    tmp_path: Path,
+) -> None:
+    topic, group = make_topic(broker, unique("orders")), unique("grown")
+    committer = listen()
+    fresh = {"kafka.metadata.max.age.ms": "300"}
+    query = start(read(kafka_spark, broker, ("subscribe", topic), group, **fresh), tmp_path)
+    produce(broker, topic, 10)
+    wait_for(lambda: held(broker, group) == both(topic, 10), committer.problems)
+    client = admin(broker)
+    client.create_partitions([NewPartitions(topic, 4)])[topic].result(30)
+    wait_for(lambda: len(client.list_topics(timeout=10).topics[topic].partitions) == 4)
+    produce(broker, topic, 5, partitions=4)
+    grown = {(topic, 0): 15, (topic, 1): 15, (topic, 2): 5, (topic, 3): 5}
+    wait_for(lambda: held(broker, group) == grown, lambda: (held(broker, group), query.exception()))
+    assert query.isActive
+
+
+def test_a_topic_that_is_deleted_and_made_anew_is_followed_from_its_new_beginning(
+    kafka_spark: SparkSession,
+    broker: Kafka,
+    listen: Callable[..., OffsetCommitter],
+    tmp_path: Path,
+) -> None:
+    topic, group = make_topic(broker, unique("orders")), unique("recreated")
+    committer = listen()
+    lenient = {"failOnDataLoss": "false", "kafka.metadata.max.age.ms": "300"}
+    query = start(read(kafka_spark, broker, ("subscribe", topic), group, **lenient), tmp_path)
+    produce(broker, topic, 10)
+    wait_for(lambda: held(broker, group) == both(topic, 10), committer.problems)
+    client = admin(broker)
+    client.delete_topics([topic])[topic].result(30)
+    wait_for(lambda: topic not in client.list_topics(timeout=10).topics)
+    make_topic(broker, topic)
+    produce(broker, topic, 3)
+    wait_for(
+        lambda: held(broker, group) == both(topic, 3),
+        lambda: (held(broker, group), committer.problems(), query.exception()),
+    )
+    produce(broker, topic, 3)
+    wait_for(lambda: held(broker, group) == both(topic, 6), committer.problems)
+    assert query.isActive
+
+
+def test_a_group_that_is_deleted_is_there_again_with_the_next_batch(
+    kafka_spark: SparkSession,
+    broker: Kafka,
+    listen: Callable[..., OffsetCommitter],
+    tmp_path: Path,
+) -> None:
+    topic, group = make_topic(broker, unique("orders")), unique("deleted")
+    committer = listen()
+    query = start(read(kafka_spark, broker, ("subscribe", topic), group), tmp_path)
+    produce(broker, topic, 10)
+    wait_for(lambda: held(broker, group) == both(topic, 10), committer.problems)
+    client = admin(broker)
+    client.delete_consumer_groups([group])[group].result(30)
+    assert held(broker, group) == {}
+    produce(broker, topic, 1)
+    wait_for(lambda: held(broker, group) == both(topic, 11), committer.problems)
+    assert query.isActive
+
+
+def grant(client: AdminClient) -> None:
+    wanted = [
+        AclBinding(
+            kind,
+            "*",
+            ResourcePatternType.LITERAL,
+            f"User:{USER}",
+            "*",
+            AclOperation.ALL,
+            AclPermissionType.ALLOW,
+        )
+        for kind in (ResourceType.GROUP, ResourceType.TOPIC)
+    ]
+    for done in client.create_acls(wanted).values():
+        done.result(30)
+
+
+def revoke(client: AdminClient) -> None:
+    asked = AclBindingFilter(
+        ResourceType.GROUP,
+        None,
+        ResourcePatternType.ANY,
+        f"User:{USER}",
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    for done in client.delete_acls([asked]).values():
+        done.result(30)
+
+
+def enrol(client: AdminClient, password: str) -> None:
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    user = UserScramCredentialUpsertion(USER, info, password.encode())
+    client.alter_user_scram_credentials([user])[USER].result(30)
+
+
+def dismiss(client: AdminClient) -> None:
+    user = UserScramCredentialDeletion(USER, ScramMechanism.SCRAM_SHA_256)
+    client.alter_user_scram_credentials([user])[USER].result(30)
+
+
+def test_rights_and_credentials_that_are_revoked_are_named_and_used_again_when_they_are_back(
+    kafka_spark: SparkSession,
+    broker: Kafka,
+    frail: Kafka,
+    listen: Callable[..., OffsetCommitter],
+    tmp_path: Path,
+) -> None:
+    topic, group = make_topic(broker, unique("orders")), unique("secured")
+    make_topic(frail, topic)
+    client = admin(frail)
+    enrol(client, PASSWORD)
+    grant(client)
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": f'{module} required username="{USER}" password="{PASSWORD}";',
+    }
+    committer = listen(KafkaGroup(group, frail.sasl_servers, settings=settings))
+    query = start(read(kafka_spark, broker, ("subscribe", topic), None), tmp_path)
+
+    def goes_to(count: int) -> None:
+        wait_for(lambda: held(frail, group) == both(topic, count), committer.problems)
+        wait_for(lambda: committer.problems() == {}, committer.problems)
+
+    def says(text: str) -> None:
+        produce(broker, topic, 10)
+        query.processAllAvailable()
+        wait_for(lambda: text in committer.problems().get(group, ""), committer.problems)
+        assert query.isActive
+
+    produce(broker, topic, 10)
+    goes_to(10)
+    revoke(client)
+    says("The committer needs READ on the group")
+    assert held(frail, group) == both(topic, 10)
+    grant(client)
+    goes_to(20)
+    dismiss(client)
+    frail.kill()  # a connection that is open stays open: credentials count for the next one
+    frail.start()
+    says("Authentication failed")
+    enrol(client, PASSWORD)
+    goes_to(30)
+    assert committer.errors == 0
