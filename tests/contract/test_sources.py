@@ -75,6 +75,19 @@ def test_reads_to_its_limits_and_no_further(world: World, source: Source) -> Non
     assert sorted(before + all_rows(world, source, limits)) == everything
 
 
+def test_a_limit_may_be_any_position_that_a_reader_can_reach(world: World, source: Source) -> None:
+    with closing(source.readers.open(source.initial())) as reader:
+        for _ in range(5):
+            read_some(reader, 3, max_rows=3)
+            middle = dict(reader.positions())
+            with closing(source.readers.open(source.initial())) as second:
+                second.limit(middle)
+                before = read_to(second, middle, max_rows=4)
+                assert second.read(10) is None
+            everything = all_rows(world, source, source.initial())
+            assert sorted(before + all_rows(world, source, middle)) == everything
+
+
 def test_a_boundary_is_what_the_logged_offset_gives_back(world: World, source: Source) -> None:
     with closing(source.readers.open(source.initial())) as reader:
         for _ in range(6):
