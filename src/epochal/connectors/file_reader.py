@@ -12,6 +12,7 @@ and decodes; `read` takes from what it has ready, in the order of each partition
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ class FileReader:
         self._of = {name: of for name, (_, of) in parsed.items()}
         self._ends: dict[str, FilePosition] = {}
         self._ready: dict[str, deque[Ready]] = {name: deque() for name in parsed}
+        self._ask_at = dict.fromkeys(parsed, 0.0)
         self._names = deque(parsed)
         self._changed = threading.Condition()
         self._closed = False
@@ -173,10 +175,12 @@ class FileReader:
             self._error = StorageError(plan.root, f"a file cannot be read: {error}")
 
     def _advance(self, name: str, feed: Iterator[Ready | None]) -> bool:
-        if len(self._ready[name]) >= READY_BATCHES:
+        # Whoever takes rows wakes this thread; the log is still asked no more often than said.
+        if len(self._ready[name]) >= READY_BATCHES or time.monotonic() < self._ask_at[name]:
             return False
         item = next(feed)
         if item is None:
+            self._ask_at[name] = time.monotonic() + self._poll_seconds
             return False
         with self._changed:
             self._ready[name].append(item)
