@@ -58,4 +58,5 @@ def test_finds_exactly_the_planted_fault(
 
 
 def test_every_code_has_a_fault_that_shows_it() -> None:
-    assert {fault.code for fault in FAULTS} == set(RULES)
+    """But for the one that is about the name of the directory: tests/unit has that."""
+    assert {fault.code for fault in FAULTS} == set(RULES) - {"PATH_ESCAPED"}

@@ -66,6 +66,13 @@ RULES: dict[str, Rule] = {
         "A file has the name of one of a checkpoint's directories.",
         "Move the file away and restore the directory from a backup.",
     ),
+    "PATH_ESCAPED": Rule(
+        _E,
+        "Spark before 3.0 escaped special characters in the path and kept the files under that "
+        "name; later releases stop where they find it.",
+        "Stop the query and move the directory with the escaped name to the right one; if both "
+        "have content, keep the one whose batches are newer.",
+    ),
     "METADATA_MISSING": Rule(
         _E,
         "The logs have entries, but there is no `metadata` with the query's id: Spark 4.2 and "

@@ -37,6 +37,7 @@ from epochal.checkpoint.picture import (
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.checkpoint.state_picture import operators_of
 from epochal.checkpoint.verify_logs import log_file_rules, log_rules
+from epochal.checkpoint.verify_paths import checkpoint_path_rules, sink_path_rules
 from epochal.errors import CheckpointError, EpochalError
 from epochal.files import Files
 
@@ -90,6 +91,9 @@ def verify(
     `files` may also be that output directory itself. With more than one of `workers` this process
     forks where there is much to read: not for a process that has threads.
     """
+    twin = list(checkpoint_path_rules(files.url))
+    if twin and files.info("") is None:
+        return Report(files.url, tuple(twin), 0, 0, depth)
     require_directory(files)
     listing = list_all(files)
     if SINK_LOG in listing[""].folders:
@@ -97,7 +101,7 @@ def verify(
         names = [name for name in listing[SINK_LOG].files if not name.startswith(".")]
         return _report(files, found, listing, len(names), depth)
     picture = gather(files, listing)
-    found = list(_checkpoint_rules(picture))
+    found = [*twin, *_checkpoint_rules(picture)]
     if picture.is_stateful:
         from epochal.checkpoint.verify_operators import state_rules
 
@@ -199,7 +203,11 @@ def _sink_rules(output: Files, listing: Listing, newest: int | None) -> Iterator
     from epochal.checkpoint.sources_picture import read_sink_log
     from epochal.checkpoint.verify_files import file_log_rules, sink_rules
 
+    twin = list(sink_path_rules(output.url))
+    yield from twin
     if SINK_LOG not in listing[""].folders:
+        if twin:
+            return
         raise CheckpointError(
             f"{output.url} has no {SINK_LOG}: no file sink of a streaming query wrote there. Give "
             f"the directory that the query has as its output path."
