@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata, SinkMetadata
-from epochal.checkpoint.jackson import JsonValue, parse_json
 from epochal.checkpoint.layout import (
     COMMITS,
     COMPACT_SUFFIX,
@@ -40,8 +39,9 @@ from epochal.checkpoint.views import (
     Problem,
     SourceView,
     StoreView,
+    offsets_of,
 )
-from epochal.errors import EpochalError, MalformedFileError
+from epochal.errors import EpochalError
 from epochal.files import Files
 
 
@@ -160,22 +160,6 @@ def _batches(picture: Picture) -> tuple[BatchView, ...]:
             )
         )
     return tuple(views)
-
-
-def offsets_of(entry: OffsetEntry) -> tuple[JsonValue, ...] | dict[str, JsonValue]:
-    """An entry's offsets as JSON values; text that is no JSON stays text."""
-    if isinstance(entry.offsets, dict):
-        return {name: _offset(text) for name, text in entry.offsets.items()}
-    return tuple(_offset(text) for text in entry.offsets)
-
-
-def _offset(text: str | None) -> JsonValue:
-    if text is None:
-        return None
-    try:
-        return parse_json(text, "")
-    except MalformedFileError:
-        return text
 
 
 def _gaps(log: LogPicture[Any]) -> tuple[Gap, ...]:

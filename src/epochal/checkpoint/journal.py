@@ -37,7 +37,6 @@ from epochal.checkpoint.edits import (
     ancestors,
     check_plan,
     crc_of,
-    read_tree,
 )
 from epochal.checkpoint.layout import METADATA
 from epochal.checkpoint.packs import STAGE_DIRECTORY, PackReader, PackWriter, Stage, digest
@@ -48,6 +47,7 @@ from epochal.checkpoint.records import (
     Record,
     RecordedChange,
     changed,
+    check_watches,
     crc_bytes,
     decode_record,
     stamp_of,
@@ -125,7 +125,7 @@ class Journal:
                 f"this {record.command} is {state}, so it cannot be finished. "
                 f"Run `epochal checkpoint undo` to complete the way back.",
             )
-        self._check_watches(record)
+        check_watches(record, self._root)
         self._check_gate(record)
         self._sweep_temporaries(record)
         for change in record.changes:
@@ -139,12 +139,7 @@ class Journal:
         record = self._needed(entry.id)
         if entry.state is JournalState.UNDONE:
             return entry
-        self._check_watches(record)
-        self._check_gate(record)
-        made = [
-            stands_after(self._root(record, change.root), change, trust_stamp=False)
-            for change in record.changes
-        ]
+        made = self._standing(record)
         if entry.state is not JournalState.DONE:
             self._sweep_temporaries(record)
         self._mark(entry.id, "undoing")
@@ -163,6 +158,14 @@ class Journal:
         self._mark(entry.id, "undone")
         self._drop_leftovers(entry.id)
         return self._entry(entry.id)
+
+    def why_not_undo(self, entry_id: str) -> EditError | None:
+        """Why `undo` would refuse this edit now: the query has gone on, or its files changed."""
+        try:
+            self._standing(self._needed(entry_id))
+        except EditError as error:
+            return error
+        return None
 
     def prune(self) -> list[str]:
         """Forget every edit that is done or undone; what is pruned cannot be undone."""
@@ -211,7 +214,7 @@ class Journal:
             changes,
             closed,
         )
-        self._check_watches(record)
+        check_watches(record, self._root)
         at.create("plan.json", msgspec.json.encode(record))
         return record
 
@@ -280,6 +283,15 @@ class Journal:
         self._mark(entry_id, "done")
         self._drop_leftovers(entry_id)
 
+    def _standing(self, record: Record) -> list[bool]:
+        """Of each change whether it is made; EditError if anything else has happened since."""
+        check_watches(record, self._root)
+        self._check_gate(record)
+        return [
+            stands_after(self._root(record, change.root), change, trust_stamp=False)
+            for change in record.changes
+        ]
+
     def _check_gate(self, record: Record) -> None:
         if record.gate is not None and not self._gate_is_closed():
             stands_after(self._files, record.gate)
@@ -331,25 +343,6 @@ class Journal:
             files.replace(change.path, backups.get(change.before))
         if change.crc is not None and crc_bytes(files, change.path) is None:
             files.create(crc_of(change.path), backups.get(change.crc))
-
-    def _check_watches(self, record: Record) -> None:
-        for watch in record.watches:
-            prefix = f"{watch.directory}/" if watch.directory else ""
-            touched = {
-                change.path[len(prefix) :].partition("/")[0]
-                for change in record.changes
-                if change.root == watch.root and change.path.startswith(prefix)
-            }
-            files = self._root(record, watch.root)
-            there = set(read_tree(files, watch.directory).names(watch.directory))
-            for name in sorted((there ^ set(watch.names)) - touched):
-                event = "appeared" if name in there else "vanished"
-                raise EditError(
-                    join_url(files.url, f"{prefix}{name}"),
-                    f"{event} since this {record.command} was planned: a query, or something "
-                    f"else, has gone on with the checkpoint. To change it now would mix two "
-                    f"histories. Make sure that nothing runs on it, and plan again.",
-                )
 
     def _directories_to_make(self, plan: Plan) -> list[tuple[str, str]]:
         made: dict[tuple[str, str], None] = {}

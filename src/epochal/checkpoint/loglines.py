@@ -15,10 +15,10 @@ from epochal.checkpoint.entries import (
     CommitEntry,
     OffsetEntry,
 )
-from epochal.checkpoint.inspect import offsets_of
 from epochal.checkpoint.layout import COMMITS, COMPACT_SUFFIX, OFFSETS, SINK_LOG
 from epochal.checkpoint.log import parse_batch_id
 from epochal.checkpoint.picture import Directory, read_log, require_directory
+from epochal.checkpoint.views import offsets_of
 from epochal.errors import CheckpointError, EpochalError, MissingBatchError
 from epochal.files import Files, join_url
 

@@ -7,14 +7,14 @@ did. Only its bytes tell a change already made from one made by somebody else.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from epochal.checkpoint.edits import Elsewhere, Stamp, Watch, crc_of, is_crc
+from epochal.checkpoint.edits import Elsewhere, Stamp, Watch, crc_of, is_crc, read_tree
 from epochal.checkpoint.layout import METADATA
 from epochal.checkpoint.packs import Blob
 from epochal.errors import EditError, MalformedFileError, UnsupportedVersionError
@@ -164,3 +164,24 @@ def temporaries(names: Collection[str], listed: Iterable[str]) -> Iterator[str]:
         found = _TEMPORARY.fullmatch(name)
         if found and found[1] in names:
             yield name
+
+
+def check_watches(record: Record, root_of: Callable[[Record, str], Files]) -> None:
+    """EditError if names came or went, beside those of the edit, since it was planned."""
+    for watch in record.watches:
+        prefix = f"{watch.directory}/" if watch.directory else ""
+        touched = {
+            change.path[len(prefix) :].partition("/")[0]
+            for change in record.changes
+            if change.root == watch.root and change.path.startswith(prefix)
+        }
+        files = root_of(record, watch.root)
+        there = set(read_tree(files, watch.directory).names(watch.directory))
+        for name in sorted((there ^ set(watch.names)) - touched):
+            event = "appeared" if name in there else "vanished"
+            raise EditError(
+                join_url(files.url, f"{prefix}{name}"),
+                f"{event} since this {record.command} was planned: a query, or something else, has "
+                f"gone on with the checkpoint. To change it now would mix two histories. Make sure "
+                f"that nothing runs on it, and plan again.",
+            )

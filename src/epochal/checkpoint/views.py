@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from epochal.checkpoint.entries import SinkMetadata
-from epochal.checkpoint.jackson import JsonValue
+from epochal.checkpoint.entries import OffsetEntry, SinkMetadata
+from epochal.checkpoint.jackson import JsonValue, parse_json
 from epochal.checkpoint.restart import RestartPlan
+from epochal.errors import MalformedFileError
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,8 @@ class CheckpointView:
             "restart": {
                 "action": restart.action.value,
                 "batch_id": restart.batch_id,
+                "start": offsets_json(restart.start),
+                "end": offsets_json(restart.end),
                 "watermark_ms": restart.watermark_ms,
                 "condition": restart.condition,
                 "reason": restart.reason,
@@ -233,3 +236,25 @@ def _operator_json(operator: OperatorView) -> dict[str, object]:
             for name, stores in operator.stores.items()
         ],
     }
+
+
+def offsets_of(entry: OffsetEntry) -> tuple[JsonValue, ...] | dict[str, JsonValue]:
+    """An entry's offsets as JSON values; text that is no JSON stays text."""
+    if isinstance(entry.offsets, dict):
+        return {name: _offset(text) for name, text in entry.offsets.items()}
+    return tuple(_offset(text) for text in entry.offsets)
+
+
+def offsets_json(entry: OffsetEntry | None) -> list[JsonValue] | dict[str, JsonValue] | None:
+    """An entry's offsets as `show --json` has them; None for no entry."""
+    offsets = None if entry is None else offsets_of(entry)
+    return list(offsets) if isinstance(offsets, tuple) else offsets
+
+
+def _offset(text: str | None) -> JsonValue:
+    if text is None:
+        return None
+    try:
+        return parse_json(text, "")
+    except MalformedFileError:
+        return text

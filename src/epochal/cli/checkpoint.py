@@ -83,7 +83,7 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Show the query's id, its batches, its state, and what a restart would do next.
+    """Show the query's id, batches, state and settings, and what a restart would do next.
 
     Nothing is written. Of a broken checkpoint everything is shown that can be read, and what
     cannot is named; then the exit status is 1. `epochal checkpoint verify` tells more.
@@ -290,6 +290,7 @@ def _print_view(view: CheckpointView, limit: int) -> None:
             title=title,
         )
     _print_parts(view)
+    _print_conf(view)
     for change in view.conf_changes:
         before, after = change.before or "(none)", change.after or "(none)"
         print_line(f"setting changed in batch {change.batch_id}: {change.key}: {before} → {after}")
@@ -298,6 +299,8 @@ def _print_view(view: CheckpointView, limit: int) -> None:
 
 
 def _facts(view: CheckpointView) -> list[tuple[str, str]]:
+    from epochal.checkpoint.views import offsets_json
+
     restart = view.restart
     facts = [
         ("checkpoint", view.url),
@@ -308,6 +311,10 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
         ),
         ("a restart would", _restart_text(view)),
     ]
+    if restart.start is not None:
+        facts.append(("from", _text(offsets_json(restart.start))))
+    if restart.end is not None:
+        facts.append(("to", _text(offsets_json(restart.end))))
     facts += [("note", note) for note in restart.notes]
     facts += [("gap", f"{gap.log}: {gap.first} to {gap.last} are not there") for gap in view.gaps]
     if view.owner is not None:
@@ -400,6 +407,15 @@ def _print_parts(view: CheckpointView) -> None:
         print_line()
         columns = ("operator", "name", "provider", "partitions", "store", "versions", "snapshots")
         print_table(columns, rows, title="state")
+
+
+def _print_conf(view: CheckpointView) -> None:
+    """All of it: a restart goes by these settings, whatever its session says."""
+    pinned = next((batch for batch in reversed(view.batches) if batch.conf), None)
+    if pinned is not None and pinned.conf:
+        print_line()
+        title = f"settings pinned by batch {pinned.batch_id}"
+        print_table(("setting", "value"), sorted(pinned.conf.items()), title=title)
 
 
 def _span(lows: list[int | None], highs: list[int | None]) -> str:

@@ -327,7 +327,8 @@ def undo_command(
 ) -> None:
     """Take an edit back, byte for byte; edits are undone from the newest.
 
-    Refused once the query has gone on, or when anything else has changed the same files.
+    Refused once the query has gone on, or when anything else has changed the same files; without
+    --execute that is said too, with exit status 1.
     """
     files = open_files(directory)
     journal = Journal(files)
@@ -337,12 +338,7 @@ def undo_command(
         found = prune_edits(files, conditions(0, True)) if execute else journal.prunable()
         _show_pruned(found, execute=execute, as_json=as_json)
     elif not execute:
-        newest = journal.undoable(entry)
-        if as_json:
-            print_json({"command": "undo", "executed": False, "journal": newest.id})
-        else:
-            print_line(f"Would undo {newest.id}: {newest.summary} ({newest.changes} changes).")
-            print_line("Nothing was changed. Run again with --execute to do it.")
+        _show_undo(journal, entry, as_json=as_json)
     else:
         with progress("undo") as advance:
             done = undo(files, entry, conditions(settle_seconds, even_if_busy), advance)
@@ -350,6 +346,22 @@ def undo_command(
             print_json({"command": "undo", "executed": True, "journal": done.id})
         else:
             print_line(f"Undone: {done.id}, {done.summary}.")
+
+
+def _show_undo(journal: Journal, entry: str | None, *, as_json: bool) -> None:
+    newest = journal.undoable(entry)
+    refused = journal.why_not_undo(newest.id)
+    if as_json:
+        reason = None if refused is None else str(refused)
+        print_json({"command": "undo", "executed": False, "journal": newest.id, "refused": reason})
+    elif refused is not None:
+        print_line(f"Cannot undo {newest.id}: {newest.summary} ({newest.changes} changes).")
+        print_line(str(refused))
+    else:
+        print_line(f"Would undo {newest.id}: {newest.summary} ({newest.changes} changes).")
+        print_line("Nothing was changed. Run again with --execute to do it.")
+    if refused is not None:
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 def _list_edits(journal: Journal, *, as_json: bool) -> None:

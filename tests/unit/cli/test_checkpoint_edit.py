@@ -80,8 +80,34 @@ def test_what_is_executed_is_what_was_shown_and_undo_restores_it(
     assert (done["executed"], done["journal"]) == (True, f"0001-{command}")
     assert content(files) != before
     run("undo", files.url, "--json")
-    assert answer(capsys) == {"command": "undo", "executed": False, "journal": f"0001-{command}"}
+    assert answer(capsys) == {
+        "command": "undo",
+        "executed": False,
+        "journal": f"0001-{command}",
+        "refused": None,
+    }
     run("undo", files.url, *NOW)
+    assert content(files) == before
+
+
+def test_a_dry_undo_says_that_it_would_be_refused_when_the_query_has_gone_on(
+    files: LocalFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("rewind", files.url, "--to-batch", "3", *NOW)
+    files.create("offsets/4", files.read("offsets/3"))
+    files.create("offsets/5", files.read("offsets/3"))
+    files.create("offsets/6", files.read("offsets/3"))
+    before = content(files)
+    capsys.readouterr()
+    run("undo", files.url, "--json", status=1)
+    refused = answer(capsys)["refused"]
+    assert "offsets/6" in refused
+    assert "has gone on with the checkpoint" in refused
+    run("undo", files.url, status=1)
+    shown = capsys.readouterr().out
+    assert "Cannot undo 0001-rewind" in shown
+    assert refused in shown
+    run("undo", files.url, *NOW, status=2)
     assert content(files) == before
 
 

@@ -70,6 +70,8 @@ def test_shows_the_promised_json(checkpoint: Path, capsys: pytest.CaptureFixture
     assert [batch["committed"] for batch in shown["batches"]] == [True, True, False]
     assert shown["state"] == {"operators": []}
     assert (shown["restart"]["action"], shown["restart"]["batch_id"]) == ("re-run", 2)
+    assert shown["restart"]["start"] == shown["batches"][1]["offsets"]
+    assert shown["restart"]["end"] == shown["batches"][2]["offsets"]
 
 
 def test_shows_the_sink_in_use_and_the_one_before_it(
@@ -108,7 +110,23 @@ def test_tells_people_what_a_restart_would_do(
     status, out, _ = run(capsys, "checkpoint", "show", checkpoint)
     assert status == 0
     assert "a restart would  run batch 2 again" in out
+    assert '\nfrom             [{"topic": ' in out
+    assert '\nto               [{"topic": {"0": 20, "1": 7}}, null]\n' in out
     assert '2      no         2023-11-14T22:13:20.002Z  -          [{"topic": {"0": 20' in out
+
+
+def test_shows_people_every_setting_that_the_query_is_bound_to(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = {"spark.sql.shuffle.partitions": "3", "spark.other": "a b"}
+    OffsetLog(str(checkpoint / "offsets")).add(3, OffsetEntry(1, ("{}", None), conf=conf))
+    _, out, _ = run(capsys, "checkpoint", "show", checkpoint)
+    shown = out[out.index("settings pinned by batch 3\n") :].splitlines()
+    assert [line.split(maxsplit=1) for line in shown[1:4]] == [
+        ["setting", "value"],
+        ["spark.other", "a b"],
+        ["spark.sql.shuffle.partitions", "3"],
+    ]
 
 
 def test_prints_a_log_as_one_line_per_entry(
