@@ -15,7 +15,6 @@ import google_crc32c
 from epochal.errors import StateFormatError
 
 SUFFIX = ".crc"
-ALGORITHM = "CRC32C"
 MISMATCH = "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
 
 
@@ -30,21 +29,6 @@ class FileChecksum:
 def checksum_of(data: bytes) -> FileChecksum:
     value = google_crc32c.value(data)
     return FileChecksum(value - (1 << 32) if value >> 31 else value, len(data))
-
-
-def encode_checksum_file(
-    data: bytes, *, timestamp_ms: int, executor_id: str = "", task_info: str = ""
-) -> bytes:
-    """The content of the checksum file of a state file with this content."""
-    checksum = checksum_of(data)
-    document = {
-        "algorithm": ALGORITHM,
-        "value": checksum.value,
-        "mainFileSize": checksum.size,
-        "timestampMs": timestamp_ms,
-        "creator": {"executorId": executor_id, "taskInfo": task_info},
-    }
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def parse_checksum_file(content: bytes, *, source: str = "checksum file") -> FileChecksum:

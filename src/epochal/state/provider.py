@@ -199,7 +199,7 @@ class HDFSBackedStateStoreProvider:
                 self._remember(prepared.version, rows, None)
 
     def is_gone(self, prepared: PreparedVersion) -> bool:
-        """Whether its own name is gone: it has its plain one, or was dropped, as `publish` tells."""
+        """Whether its own name is gone: it has its plain one, or was dropped, as `publish` says."""
         return self._files.files.info(prepared.name) is None
 
     def release(self, prepared: PreparedVersion) -> None:
@@ -307,7 +307,8 @@ class HDFSBackedStateStoreProvider:
 
     def _read(self, version: int) -> FrozenVersion:
         cached = [known for known in list(self._cache) if self._fresh(known) is not None]
-        snapshots = [*snapshot_versions(self._files.names()), *cached]
+        there = frozenset(self._files.names())
+        snapshots = [*snapshot_versions(there), *cached]
         plan = plan_snapshots(
             version,
             snapshots,
@@ -315,19 +316,19 @@ class HDFSBackedStateStoreProvider:
             failures_before_repair=self.conf.auto_snapshot_repair_num_failures_before_activating,
             max_replay=self.conf.auto_snapshot_repair_max_change_file_replay,
         )
-        start, rows = self._read_start(plan)
+        start, rows = self._read_start(plan, there)
         if start < version:
             draft = rows.draft()
             for delta in range(start + 1, version + 1):
-                self._files.apply_delta(delta, draft.changes)
+                self._files.apply_delta(delta, draft.changes, there)
             rows = draft.freeze()
         self._report_snapshot(start)
         return rows
 
-    def _read_start(self, plan: SnapshotPlan) -> tuple[int, FrozenVersion]:
+    def _read_start(self, plan: SnapshotPlan, there: frozenset[str]) -> tuple[int, FrozenVersion]:
         for attempt, version in enumerate(plan.attempts):
             try:
-                rows = self._start_at(version)
+                rows = self._start_at(version, there)
             except (EpochalError, OSError) as error:
                 if not self.conf.auto_snapshot_repair_enabled:
                     raise
@@ -343,11 +344,13 @@ class HDFSBackedStateStoreProvider:
             "CANNOT_LOAD_STATE_STORE.AUTO_SNAPSHOT_REPAIR_FAILED",
         ) from last
 
-    def _start_at(self, version: int) -> FrozenVersion:
+    def _start_at(self, version: int, there: frozenset[str]) -> FrozenVersion:
         if version == 0:
             return EMPTY
         cached = self._fresh(version)
-        return FrozenVersion.of(self._files.read_snapshot(version)) if not cached else cached.rows
+        if cached is not None:
+            return cached.rows
+        return FrozenVersion.of(self._files.read_snapshot(version, there))
 
     def _publish_snapshot(self, version: int, data: bytes) -> None:
         self._files.write_snapshot(version, data)

@@ -8,11 +8,13 @@ checksum is stale, and accepts one that has none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import AtomicFile, FileInfo, Files, join_url
+from epochal.state.checksum_file import verify_checksum
 from epochal.state.codecs import compress, decompress_buffer
 from epochal.state.columns import validate_rows
 from epochal.state.conf import StateStoreConf
@@ -46,12 +48,12 @@ class StoreFiles:
         """Size and time of a delta, which together tell one writing of it from another."""
         return self.files.info(delta_name(version))
 
-    def read_snapshot(self, version: int) -> dict[bytes, bytes]:
-        """All rows of a snapshot."""
+    def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
+        """All rows of a snapshot, which is held to its checksum file if that is `there`."""
         rows: dict[bytes, bytes] = {}
         name = snapshot_name(version)
         try:
-            data = self.files.read(name)
+            data = self._checked(name, there)
         except FileNotFoundError:
             raise StateLoadError(
                 self.store,
@@ -62,11 +64,16 @@ class StoreFiles:
             rows.update(zip(part.keys.to_list(), part.values.to_list(), strict=True))
         return rows
 
-    def apply_delta(self, version: int, changes: dict[bytes, bytes | None]) -> None:
-        """Add what a delta says to `changes`, None for a removed key."""
+    def apply_delta(
+        self, version: int, changes: dict[bytes, bytes | None], there: Collection[str] = ()
+    ) -> None:
+        """Add what a delta says to `changes`, None for a removed key.
+
+        It is held to its checksum file if that is `there`.
+        """
         name = delta_name(version)
         try:
-            data = self.files.read(name)
+            data = self._checked(name, there)
         except FileNotFoundError:
             raise StateLoadError(
                 self.store,
@@ -108,6 +115,16 @@ class StoreFiles:
         name = snapshot_name(version)
         self.drop_checksum(name)
         self.files.replace(name, data)
+
+    def _checked(self, name: str, there: Collection[str]) -> bytes:
+        data = self.files.read(name)
+        checksum = checksum_name(name)
+        if checksum in there:
+            # Whoever replaces a file removes its checksum first: gone by now, it says nothing.
+            with suppress(FileNotFoundError):
+                expected = self.files.read(checksum)
+                verify_checksum(data, expected, source=join_url(self.files.url, name))
+        return data
 
     def _records(self, data: bytes, kind: FileKind, name: str) -> Records:
         source = join_url(self.files.url, name)

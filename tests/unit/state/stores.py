@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from epochal.files import Files
 from epochal.files.local import LocalFiles
+from epochal.state.checksum_file import checksum_of
 from epochal.state.conf import StateStoreConf
 from epochal.state.ids import StateStoreId
 from epochal.state.provider import HDFSBackedStateStoreProvider
@@ -73,6 +75,19 @@ def update_to(where: HDFSBackedStateStoreProvider, version: int, target: int) ->
     while version < target:
         version = put(where, version, ("a", 0, version + 1))
     return version
+
+
+def checksum_file(data: bytes) -> bytes:
+    """The visible checksum file that Spark 4.1 leaves beside a state file with this content."""
+    checksum = checksum_of(data)
+    document = {
+        "algorithm": "CRC32C",
+        "value": checksum.value,
+        "mainFileSize": checksum.size,
+        "timestampMs": 5,
+        "creator": {"executorId": "driver", "taskInfo": "Task= 0.0, Stage= 1.0"},
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def files_in(where: Path) -> set[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.state.samples import Sample, home_of, make, write
+from tests.unit.state.stores import checksum_file
 
 from epochal.checkpoint.edits import Plan
 from epochal.checkpoint.journal import Journal
@@ -16,7 +17,7 @@ from epochal.checkpoint.verify import verify
 from epochal.errors import StateFormatError
 from epochal.files.local import LocalFiles
 from epochal.state.changes import read_state_changes
-from epochal.state.checksum_file import encode_checksum_file, verify_checksum
+from epochal.state.checksum_file import verify_checksum
 from epochal.state.convert import plan_convert
 from epochal.state.evolve import RenameColumn, plan_evolve
 from epochal.state.mutate import Mutation, plan_mutations
@@ -52,8 +53,7 @@ def checksums(sample: Sample) -> list[Path]:
 def with_checksums(sample: Sample) -> Sample:
     """As Spark 4.1 leaves a checkpoint, and 4.2 one that 4.1 began."""
     for path in state_files(sample):
-        content = encode_checksum_file(path.read_bytes(), timestamp_ms=0)
-        write(path.with_name(f"{path.name}.crc"), content)
+        write(path.with_name(f"{path.name}.crc"), checksum_file(path.read_bytes()))
     return sample
 
 

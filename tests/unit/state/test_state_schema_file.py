@@ -1,4 +1,4 @@
-"""State schema files and checksum files, byte for byte."""
+"""State schema files, byte for byte."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.state.random_rows import Table, struct_of, tables
 
-from epochal.errors import StateFormatError, StateSchemaError, UnsupportedVersionError
-from epochal.state.checksum_file import (
-    FileChecksum,
-    checksum_of,
-    encode_checksum_file,
-    parse_checksum_file,
-    verify_checksum,
-)
+from epochal.errors import StateSchemaError, UnsupportedVersionError
 from epochal.state.schema_file import (
     FamilySchema,
     KeyEncoder,
@@ -140,42 +133,3 @@ def test_says_where_a_schema_file_breaks(data: bytes, reason: str) -> None:
 def test_refuses_a_version_newer_than_known() -> None:
     with pytest.raises(UnsupportedVersionError, match="v4"):
         parse_schema_file(utf("v4"), source="_metadata/schema")
-
-
-RECORDED = (
-    b'{"algorithm":"CRC32C","value":-263549749,"mainFileSize":176,"timestampMs":1794772438758,'
-    b'"creator":{"executorId":"driver","taskInfo":"Task= 0.0, Stage= 321.0"}}'
-)
-
-
-def test_reads_a_checksum_file_of_spark() -> None:
-    assert parse_checksum_file(RECORDED) == FileChecksum(-263549749, 176)
-
-
-def test_writes_checksum_files_as_spark_does() -> None:
-    content = encode_checksum_file(
-        b"123456789", timestamp_ms=5, executor_id="driver", task_info="Task= 0.0, Stage= 1.0"
-    )
-    assert content == (
-        b'{"algorithm":"CRC32C","value":-486108541,"mainFileSize":9,"timestampMs":5,'
-        b'"creator":{"executorId":"driver","taskInfo":"Task= 0.0, Stage= 1.0"}}'
-    )
-    verify_checksum(b"123456789", content)
-
-
-@pytest.mark.parametrize("data", [b"12345678", b"123456788", b""])
-def test_notices_a_file_that_is_not_the_one_described(data: bytes) -> None:
-    content = encode_checksum_file(b"123456789", timestamp_ms=0)
-    with pytest.raises(StateFormatError, match=r"7\.delta.*9 bytes") as caught:
-        verify_checksum(data, content, source="7.delta")
-    assert caught.value.condition == "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"nonsense", b'{"algorithm":"MD5"}', b"\xff"])
-def test_refuses_what_is_not_a_checksum_file(content: bytes) -> None:
-    with pytest.raises(StateFormatError, match="not a CRC32C checksum"):
-        parse_checksum_file(content)
-
-
-def test_checksums_are_signed_as_in_java() -> None:
-    assert checksum_of(b"123456789") == FileChecksum(0xE3069283 - (1 << 32), 9)
