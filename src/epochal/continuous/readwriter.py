@@ -98,7 +98,7 @@ class StreamWriter:
             self, given={**(self.given or {}), **{key: _text(v) for key, v in options.items()}}
         )
 
-    def outputchecked_mode(self, mode: str) -> StreamWriter:
+    def output_mode(self, mode: str) -> StreamWriter:
         """append, update or complete: handed to sinks that can replace rows."""
         return replace(self, mode=checked_mode(mode))
 

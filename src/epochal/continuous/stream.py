@@ -12,14 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.connectors.contract import Source
 from epochal.continuous.definition import UNOPENED, SourceDefinition
+from epochal.continuous.operators.aggregate import AggregateSpec
+from epochal.continuous.operators.aggregates import Aggregate, Function
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
+from epochal.continuous.operators.deduplicate import DropDuplicatesSpec
 from epochal.continuous.operators.stateless import (
     ArrowExpressionSpec,
     ArrowFunction,
@@ -31,6 +34,7 @@ from epochal.continuous.operators.stateless import (
 )
 from epochal.continuous.operators.transform_with_state import TransformWithStateSpec
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.operators.windows import Window
 from epochal.continuous.plan import QueryPlan, SourcePlan, StagePlan, Watermark
 from epochal.errors import OptionError
 from epochal.options import parse_duration
@@ -79,24 +83,24 @@ class Stream:
     def map_in_arrow(self, function: ArrowFunction, schema: Any) -> Stream:
         """Give batches to a function, as PySpark's `mapInArrow` does, one batch per call."""
         result = arrow_schema(schema)
-        return self._then(MapInArrowSpec(function, result), result)
+        return self.then(MapInArrowSpec(function, result), result)
 
     def map_in_pandas(self, function: PandasFunction, schema: Any) -> Stream:
         """Give DataFrames to a function, as PySpark's `mapInPandas` does, one per call."""
         result = arrow_schema(schema)
-        return self._then(MapInPandasSpec(function, result), result)
+        return self.then(MapInPandasSpec(function, result), result)
 
     def filter(self, condition: Any) -> Stream:
         """Keep rows for which SQL text, a PySpark column or a pyarrow expression is true."""
         if isinstance(condition, pc.Expression):
             spec = ArrowExpressionSpec((condition,), self.schema, filters=True)
-            return self._then(spec, self.schema)
+            return self.then(spec, self.schema)
         found = resolve(self.spark, self.schema, [condition])
         if not pa.types.is_boolean(found.schema.types[0]):
             raise OptionError(
                 f"A filter must be true or false, but {condition} is {found.schema.types[0]}."
             )
-        return self._then(FilterSpec(found.columns[0]), self.schema)
+        return self.then(FilterSpec(found.columns[0]), self.schema)
 
     where = filter
 
@@ -105,7 +109,7 @@ class Stream:
         if not columns:
             raise OptionError("Select at least one column.")
         found = resolve(self.spark, self.schema, columns)
-        return self._then(ProjectSpec(found.columns, found.schema), found.schema)
+        return self.then(ProjectSpec(found.columns, found.schema), found.schema)
 
     def with_column(self, name: str, column: Any) -> Stream:
         """Add a column, or replace the one of that name."""
@@ -118,7 +122,7 @@ class Stream:
         fields = {field.name: field for field in self.schema}
         fields[name] = added.schema.field(0).with_name(name)
         schema = pa.schema(list(fields.values()))
-        return self._then(ProjectSpec(tuple(columns.values()), schema), schema)
+        return self.then(ProjectSpec(tuple(columns.values()), schema), schema)
 
     def drop(self, *names: str) -> Stream:
         """Leave out columns; names that are not there are passed over, as in Spark."""
@@ -151,7 +155,7 @@ class Stream:
             raise OptionError(f"Event time must be a timestamp, but {column} is {field.type}.")
         wait = parse_duration(delay, "with_watermark")
         mark = Watermark(len(self.watermarks), column, wait // timedelta(milliseconds=1))
-        marked = self._then(ObserveEventTimeSpec(mark.index, column), self.schema)
+        marked = self.then(ObserveEventTimeSpec(mark.index, column), self.schema)
         return replace(marked, watermarks=(*self.watermarks, mark))
 
     def transform_with_state(
@@ -178,12 +182,30 @@ class Stream:
             arrow_schema(output),
             time_mode=time_mode,
             output_mode=output_mode,
-            event_time=self._event_time(),
+            event_time=self.event_time,
             initial_state=_table(initial_state),
             pandas=pandas,
             timezone=str(self.spark.conf.get("spark.sql.session.timeZone")),
         )
-        return self._stage(spec)
+        return self.stage(spec)
+
+    def group_by(self, *columns: str, window: Window | None = None) -> GroupedStream:
+        """Group rows by columns, and by a window over event time."""
+        names = tuple(self.known(name) for name in columns)
+        if window is not None:
+            self.known(window.column)
+        return GroupedStream(self, names, window)
+
+    def drop_duplicates(self, columns: Sequence[str] | None = None) -> Stream:
+        """Pass on the first row of each key. With event time among the columns, keys are
+        forgotten when the watermark passes them; without, they are kept for ever."""
+        return self.stage(self._deduplicated(columns, within_watermark=False))
+
+    def drop_duplicates_within_watermark(self, columns: Sequence[str] | None = None) -> Stream:
+        """Pass on the first row of each key; forget the key a watermark's delay after it."""
+        if self.event_time is None:
+            raise OptionError("drop_duplicates_within_watermark needs with_watermark before it.")
+        return self.stage(self._deduplicated(columns, within_watermark=True))
 
     @property
     def write_stream(self) -> StreamWriter:
@@ -209,7 +231,8 @@ class Stream:
             0,
         )
 
-    def _then(self, spec: OperatorSpec, schema: pa.Schema) -> Stream:
+    def then(self, spec: OperatorSpec, schema: pa.Schema) -> Stream:
+        """Append an operator that keeps no state."""
         if self.stages:
             last = self.stages[-1]
             stages = (*self.stages[:-1], replace(last, operators=(*last.operators, spec)))
@@ -217,7 +240,8 @@ class Stream:
         inputs = tuple(replace(each, operators=(*each.operators, spec)) for each in self.inputs)
         return replace(self, schema=schema, inputs=inputs)
 
-    def _stage(self, spec: StatefulSpec) -> Stream:
+    def stage(self, spec: StatefulSpec) -> Stream:
+        """Exchange rows by key, then let a stateful operator have them."""
         stage = _Stage(spec, self.schema)
         return replace(self, schema=spec.output_schema, stages=(*self.stages, stage))
 
@@ -226,16 +250,67 @@ class Stream:
         expressions = tuple(column if each == name else pc.field(each) for each in names)
         empty = ArrowExpressionSpec(expressions, pa.schema([(each, pa.null()) for each in names]))
         schema = _projected(empty, self.schema)
-        return self._then(ArrowExpressionSpec(expressions, schema), schema)
+        return self.then(ArrowExpressionSpec(expressions, schema), schema)
 
-    def _event_time(self) -> str | None:
+    def _deduplicated(
+        self, columns: Sequence[str] | None, *, within_watermark: bool
+    ) -> DropDuplicatesSpec:
+        names = tuple(self.known(name) for name in (columns or self.columns))
+        return DropDuplicatesSpec.plan(
+            columns=names,
+            input_schema=self.schema,
+            event_time=self.event_time,
+            delay_ms=self.watermarks[-1].delay_ms if self.watermarks else 0,
+            within_watermark=within_watermark,
+        )
+
+    @property
+    def event_time(self) -> str | None:
+        """The column with event time, if there is a watermark."""
         found = [mark.column for mark in self.watermarks if mark.column in self.schema.names]
         return found[0] if found else None
 
     def known(self, column: str) -> str:
+        """The column's name, or an error that lists those there are."""
         if column not in self.schema.names:
             raise OptionError(f"There is no column {column!r}; there are {self.columns}.")
         return column
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedStream:
+    """Rows grouped by key; `agg` says what to know of each group."""
+
+    stream: Stream
+    keys: tuple[str, ...]
+    window: Window | None = None
+
+    def agg(self, *, output_mode: str = UPDATE, **aggregates: str | tuple[str, str]) -> Stream:
+        """One row per group, whenever it changed (update), or once its window has closed (append).
+
+        Each keyword names a column of the result: `rows="count"`, `total=("sum", "amount")`.
+        """
+        spec = AggregateSpec.plan(
+            keys=self.keys,
+            window=self.window,
+            aggregates=[_aggregate(name, asked) for name, asked in aggregates.items()],
+            input_schema=self.stream.schema,
+            event_time=self.stream.event_time,
+            output_mode=checked_mode(output_mode),
+        )
+        stream = self.stream
+        if spec.before is not None:
+            stream = stream.then(spec.before, spec.input_schema)
+        return stream.stage(spec)
+
+    def count(self, output_mode: str = UPDATE) -> Stream:
+        """The number of rows per group, as `count`."""
+        return self.agg(output_mode=output_mode, count="count")
+
+
+def _aggregate(name: str, asked: str | tuple[str, str]) -> Aggregate:
+    function, column = (asked, None) if isinstance(asked, str) else asked
+    return Aggregate(cast(Function, function), column, name)
 
 
 def checked_mode(mode: str) -> str:
