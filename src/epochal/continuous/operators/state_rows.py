@@ -159,7 +159,6 @@ class ListRows:
         held = self.lists.get(key)
         if held is None:
             held = self.lists[key] = _Elements()
-            held.first = self._stored.get(key, (0, 0))[0]
         size = len(held.items)
         if self.ttl_ms:
             expires = now + self.ttl_ms

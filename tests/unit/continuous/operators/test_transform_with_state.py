@@ -407,7 +407,8 @@ def test_event_timers_fire_when_the_watermark_reaches_them_and_the_key_is_a_row(
         yield said(key, key.id, times.getCurrentWatermarkInMs())
 
     driver = probe(body, expired=expired, time_mode="EventTime")
-    assert outs(driver.turn(table(INPUT, [("a", 1)]), now_ms=5, watermark_ms=999)) == ["5 999"]
+    first = driver.turn(table(INPUT, [("a", 1)]), now_ms=5000, watermark_ms=999)
+    assert outs(first) == ["5000 999"]
     assert driver.operator.due_ms() is None
     assert outs(driver.turn(None, now_ms=9999, watermark_ms=1000)) == ["a 1000"]
 
@@ -663,3 +664,22 @@ def test_nothing_is_written_for_what_did_not_change() -> None:
     at = Moment(1, -1, 0, -1)
     driver.operator.expire(at)
     assert all(not each.puts and not each.removes for each in driver.operator.cut(0))
+
+
+def test_a_timer_set_and_deleted_in_one_epoch_leaves_no_trace() -> None:
+    def body(self: Any, key: Any, rows: Any, times: Any) -> Any:
+        for row in rows:
+            (self.handle.registerTimer if row.v > 0 else self.handle.deleteTimer)(abs(row.v))
+        return iter(())
+
+    driver = probe(body, time_mode="ProcessingTime")
+
+    def changes(*values: int) -> tuple[Any, Any]:
+        driver.turn(table(INPUT, [("a", v) for v in values]))
+        found = driver.operator.cut(0)[-1]
+        return [key for key, _ in found.puts], found.removes
+
+    assert changes(50, -50) == ([], [])
+    assert changes(60) == ([(("a",), 60)], [])
+    assert changes(-60, 60) == ([], [])
+    assert changes(-60) == ([], [(("a",), 60)])
