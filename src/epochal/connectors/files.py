@@ -202,7 +202,6 @@ class FileSource:
     def offset(self, positions: Positions) -> Offset:
         self._raise_if_broken()
         lowest = min(at.batch for at, _ in map(parse_position, positions.values()))
-        self._read_to = lowest
         return f'{{"logOffset":{lowest - 1}}}'
 
     def boundary(self, positions: Positions) -> Positions:
@@ -222,7 +221,8 @@ class FileSource:
         return max(0, end - lowest)
 
     def acknowledge(self, epoch: int, positions: Positions) -> None:
-        del epoch, positions
+        del epoch
+        self._read_to = min(at.batch for at, _ in map(parse_position, positions.values()))
 
     def close(self) -> None:
         self._stop.set()

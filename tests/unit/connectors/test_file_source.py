@@ -98,7 +98,7 @@ def test_the_log_runs_ahead_of_the_readers_only_so_far(tmp_path: Path) -> None:
     for number in range(BATCHES_AHEAD + 3):
         (tmp_path / "in" / str(number)).write_text("x\n")
     assert [files.look() for _ in range(BATCHES_AHEAD + 1)] == [True] * BATCHES_AHEAD + [False]
-    files.offset(files.resume('{"logOffset":1}'))
+    files.acknowledge(0, files.resume('{"logOffset":1}'))
     assert [files.look() for _ in range(3)] == [True, True, False]
 
 
