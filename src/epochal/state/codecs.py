@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from epochal.errors import OptionError, StateFormatError
 
 SNAPPY_BLOCK_BYTES = 32 * 1024
 
+NAMES = frozenset({"lz4", "zstd", "snappy", "lzf"})
 _CLASS_NAMES = {
     "org.apache.spark.io.LZ4CompressionCodec": "lz4",
     "org.apache.spark.io.ZStdCompressionCodec": "zstd",
@@ -39,17 +41,17 @@ class _Codec(NamedTuple):
 def codec_name(name: str) -> str:
     """Spark's short name for a codec given by its short or its class name."""
     short = _CLASS_NAMES.get(name, name.lower())
-    if short not in _CODECS:
+    if short not in NAMES:
         raise OptionError(
             f"compression codec {name!r} is not known; Spark's state stores use "
-            f"{', '.join(sorted(_CODECS))}. Take the one the query's offset log names."
+            f"{', '.join(sorted(NAMES))}. Take the one the query's offset log names."
         )
     return short
 
 
 def compress(data: bytes, codec: str) -> bytes:
     """Compress a whole file's content in a form that Spark's reader of that codec accepts."""
-    return _CODECS[codec_name(codec)].compress(data)
+    return _codec(codec).compress(data)
 
 
 def decompress(data: bytes, codec: str, *, source: str = "state file") -> bytes:
@@ -59,19 +61,7 @@ def decompress(data: bytes, codec: str, *, source: str = "state file") -> bytes:
 
 def decompress_buffer(data: bytes, codec: str, *, source: str = "state file") -> Unpacked:
     """As `decompress`, without the copy that makes bytes of what was put together in a buffer."""
-    return _CODECS[codec_name(codec)].decompress(data, source)
-
-
-def _compress_lz4(data: bytes) -> bytes:
-    from epochal.state.lz4_blocks import compress_blocks
-
-    return compress_blocks(data)
-
-
-def _decompress_lz4(data: bytes, source: str) -> Unpacked:
-    from epochal.state.lz4_blocks import decompress_blocks
-
-    return decompress_blocks(data, source)
+    return _codec(codec).decompress(data, source)
 
 
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27
@@ -224,9 +214,16 @@ def _lzf_chunk(chunk: bytes, size: int, source: str, at: int) -> bytes:
     return bytes(out)
 
 
-_CODECS = {
-    "lz4": _Codec(_compress_lz4, _decompress_lz4),
-    "zstd": _Codec(_compress_zstd, _decompress_zstd),
-    "snappy": _Codec(_compress_snappy, _decompress_snappy),
-    "lzf": _Codec(_compress_lzf, _decompress_lzf),
-}
+@cache
+def _codec(name: str) -> _Codec:
+    match codec_name(name):
+        case "lz4":
+            from epochal.state.lz4_blocks import compress_blocks, decompress_blocks
+
+            return _Codec(compress_blocks, decompress_blocks)
+        case "zstd":
+            return _Codec(_compress_zstd, _decompress_zstd)
+        case "snappy":
+            return _Codec(_compress_snappy, _decompress_snappy)
+        case _:
+            return _Codec(_compress_lzf, _decompress_lzf)

@@ -19,6 +19,7 @@ BLOCK_BYTES = 32 * 1024
 
 _MAGIC = b"LZ4Block"
 _HEADER = struct.Struct("<8sBiiI")
+_HEADER_BYTES = _HEADER.size
 _STORED, _COMPRESSED = 0x10, 0x20
 _SEED = 0x9747B28C
 _RATIO = 255
@@ -54,10 +55,10 @@ def decompress_blocks(data: bytes, source: str) -> bytes | bytearray:
     # new to the process, which costs more than unpacking.
     whole = bytearray()
     view = memoryview(data)
-    at = 0
-    while at < len(data):
-        start = at + _HEADER.size
-        if start > len(data):
+    at, end = 0, len(data)
+    while at < end:
+        start = at + _HEADER_BYTES
+        if start > end:
             raise StateFormatError(source, at, "the file ends inside an LZ4 block header")
         magic, token, packed, size, checksum = _HEADER.unpack_from(data, at)
         method, largest = token & 0xF0, 1 << (10 + (token & 0x0F))
@@ -74,9 +75,9 @@ def decompress_blocks(data: bytes, source: str) -> bytes | bytearray:
                 source, at, f"an LZ4 block claims {packed} bytes for {size}, which cannot be"
             )
         at = start + packed
-        if at > len(data):
+        if at > end:
             raise StateFormatError(
-                source, start, f"the file ends {at - len(data)} bytes before its LZ4 block does"
+                source, start, f"the file ends {at - end} bytes before its LZ4 block does"
             )
         if size:
             whole += _block(view[start:at], method, size, checksum, source, start)
