@@ -4,7 +4,7 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
-BENCHES := log state
+BENCHES := log state coordinator
 
 .PHONY: setup demo test test-long check bench lock docs format clean
 .DEFAULT_GOAL := setup

@@ -337,6 +337,9 @@ class EpochCoordinator:
         return effects
 
     def _check_backlog(self) -> list[Effect]:
+        limit = self.pace.max_backlog
+        if len(self._open) * max(self._readers, self._tasks) <= limit:
+            return []  # even if all of them were waiting
         # Whole epochs are counted as epochs only: otherwise reports would always be too many first.
         partial = [each for epoch, each in self._open.items() if epoch not in self._whole]
         queues = {
@@ -344,7 +347,6 @@ class EpochCoordinator:
             "partition commit": sum(len(each.commits) for each in partial),
             "epoch": len(self._whole),
         }
-        limit = self.pace.max_backlog
         over = next((queue for queue, size in queues.items() if size > limit), None)
         return self._fail(EpochBacklogError(over, queues[over], limit)) if over else []
 

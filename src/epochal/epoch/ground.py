@@ -144,7 +144,9 @@ def decide(
     """Create the offset entry; from here on the epoch is finished, whatever happens."""
     if not ground.owned():
         raise CheckpointLostError(ground.url, ground.run_id, "its lease ran out or was taken")
-    manifest = Manifest(attempt, ground.run_id, positions, step.messages, step.state, step.highs)
+    manifest = Manifest(
+        step.epoch, attempt, ground.run_id, positions, step.messages, step.state, step.highs
+    )
     by_source: tuple[str | None, ...] | dict[str, str | None] = tuple(offsets)
     if template.version == 2:
         by_source = dict(zip(template.by_source, offsets, strict=True))
@@ -184,7 +186,7 @@ def confirm(ground: Ground, attempt: int, epoch: int) -> None:
     if not ground.sink.decides:
         return
     entry, path = ground.offsets.get(epoch), join_url(ground.offsets.url, str(epoch))
-    manifest = manifest_of(entry, path) if entry is not None else None
+    manifest = manifest_of(entry, path, epoch) if entry is not None else None
     if manifest is None or manifest.attempt != attempt:
         raise CheckpointLostError(ground.url, ground.run_id, f"{path} is not its own any more")
 
@@ -212,17 +214,22 @@ def _ask_sink(ground: Ground, logs: Logs) -> bool:
     if epoch is None or epoch not in logs.entries:
         return False
     path = join_url(ground.offsets.url, str(epoch))
-    is_ours = manifest_of(logs.entries[epoch], path) is not None
+    is_ours = manifest_of(logs.entries[epoch], path, epoch) is not None
     return (ground.sink.decides or not is_ours) and ground.sink.decided(epoch)
 
 
 def _start_positions(ground: Ground, plan: RecoveryPlan) -> tuple[Positions, ...]:
-    if plan.manifest is not None:
-        return plan.manifest.positions
     if plan.base is None:
         return tuple(source.initial() for source in ground.sources)
     offsets = plan.base.by_source.values()
-    return tuple(
-        source.initial() if offset is None else source.resume(offset)
-        for source, offset in zip(ground.sources, offsets, strict=True)
-    )
+    known = (None,) * len(offsets) if plan.manifest is None else plan.manifest.positions
+    return tuple(map(_start_of, ground.sources, offsets, known))
+
+
+def _start_of(source: LoggedSource, offset: str | None, known: Positions | None) -> Positions:
+    if offset is None:
+        return source.initial() if known is None else known
+    if known is not None and source.offset(known) == offset:
+        return known
+    # Spark wrote it, or somebody has moved the query by its offsets: they have the last word.
+    return source.resume(offset)

@@ -24,6 +24,7 @@ MANIFEST_VERSION = 1
 class Manifest:
     """Everything that makes up a decided epoch."""
 
+    epoch: int
     attempt: int
     run_id: str
     positions: tuple[Mapping[str, str], ...]
@@ -39,6 +40,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
     """The manifest as the offset entry keeps it; messages are base64."""
     return {
         "version": MANIFEST_VERSION,
+        "epoch": manifest.epoch,
         "attempt": manifest.attempt,
         "runId": manifest.run_id,
         "positions": [dict(positions) for positions in manifest.positions],
@@ -51,10 +53,17 @@ def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
     }
 
 
-def manifest_of(entry: OffsetEntry, path: str) -> Manifest | None:
-    """The manifest in an offset entry, None if it has none; errors name the file, `path`."""
+def manifest_of(entry: OffsetEntry, path: str, epoch: int | None = None) -> Manifest | None:
+    """The manifest in an offset entry, None if it has none; errors name the file, `path`.
+
+    With `epoch` a manifest of another epoch counts as none: a tool has carried it over into an
+    entry of its own, and what that one means is said by its offsets.
+    """
     value = entry.extra.get(MANIFEST_KEY)
-    return None if value is None else manifest_from_json(value, path)
+    manifest = None if value is None else manifest_from_json(value, path)
+    if manifest is not None and epoch not in (None, manifest.epoch):
+        return None
+    return manifest
 
 
 def manifest_from_json(value: JsonValue, path: str) -> Manifest:
@@ -65,10 +74,11 @@ def manifest_from_json(value: JsonValue, path: str) -> Manifest:
     if version != MANIFEST_VERSION:
         newest = f"the one known here is {MANIFEST_VERSION}"
         raise _malformed(path, f"it has version {version}, {newest}: it needs another release")
-    attempt = long_of(value, "attempt", path)
-    if attempt < 0:
-        raise _malformed(path, f"attempt {attempt} is negative")
+    epoch, attempt = long_of(value, "epoch", path), long_of(value, "attempt", path)
+    if epoch < 0 or attempt < 0:
+        raise _malformed(path, f"epoch {epoch} and attempt {attempt} must not be negative")
     return Manifest(
+        epoch=epoch,
         attempt=attempt,
         run_id=string_of(value, "runId", path),
         positions=tuple(_positions(each, path) for each in _listed(value, "positions", path)),

@@ -90,7 +90,7 @@ def plan_recovery(
     if open_epoch(logs) is None:
         return _resume(logs, newest, (), sources, delays_ms, _next_watermark(logs))
     entry = _entry(logs, newest)
-    manifest = manifest_of(entry, _path(logs, OFFSETS, newest))
+    manifest = manifest_of(entry, _path(logs, OFFSETS, newest), newest)
     if manifest is None:
         _refuse_control_batch(logs, newest, entry)
         if not sink_decided:
@@ -126,7 +126,7 @@ def _resume(
     watermark_ms: int,
 ) -> RecoveryPlan:
     entry, path = _entry(logs, base), _path(logs, OFFSETS, base)
-    manifest = manifest_of(entry, path)
+    manifest = manifest_of(entry, path, base)
     logged = len(entry.offsets) if manifest is None else len(manifest.positions)
     if logged != sources:
         raise RecoveryError((path,), f"it has offsets of {logged} sources, the query has {sources}")

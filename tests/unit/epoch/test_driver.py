@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import google_crc32c
@@ -351,6 +351,21 @@ def test_entries_by_name_stay_by_name() -> None:
     entry = world.offset_log.get(1)
     assert entry is not None
     assert (entry.version, entry.offsets) == (2, {"orders": "5"})
+
+
+def test_offsets_that_somebody_moved_have_the_last_word() -> None:
+    world = World()
+    driver = started(world)
+    end_epoch(driver)
+    world.report(driver, 0, 17)
+    drain(driver)
+    entry = world.offset_log.get(0)
+    assert entry is not None
+    world.offset_log.purge_after(-1)
+    world.offset_log.add(0, replace(entry, offsets=("3",)))
+    found = world.driver().recover()
+    assert found.positions == ({"p": "30"},)
+    assert found.state is not None
 
 
 def test_a_source_that_had_no_offset_yet_starts_at_its_beginning() -> None:

@@ -21,6 +21,7 @@ from epochal.errors import MalformedFileError
 PATH = "file:/checkpoint/offsets/7"
 STATE = PreparedState(0, 3, "default", 8, "8.delta.prepared-a2", 4_000_000_000)
 MANIFEST = Manifest(
+    epoch=7,
     attempt=2,
     run_id="run-a",
     positions=({"0": '{"offset":17}', "1": "ä\n"}, {}),
@@ -44,7 +45,13 @@ def test_it_travels_in_the_metadata_of_an_offset_entry() -> None:
     entry = OffsetEntry(1, ('{"0":17}', None), extra={MANIFEST_KEY: manifest_to_json(MANIFEST)})
     read = OFFSET_FORMAT.deserialize(OFFSET_FORMAT.serialize(entry), PATH)
     assert manifest_of(read, PATH) == MANIFEST
+    assert manifest_of(read, PATH, 7) == MANIFEST
     assert manifest_of(OffsetEntry(1, ()), PATH) is None
+
+
+def test_a_manifest_that_was_carried_into_another_entry_does_not_count_there() -> None:
+    entry = OffsetEntry(1, ("17",), extra={MANIFEST_KEY: manifest_to_json(MANIFEST)})
+    assert manifest_of(entry, PATH, 8) is None
 
 
 @pytest.mark.parametrize(
@@ -52,6 +59,7 @@ def test_it_travels_in_the_metadata_of_an_offset_entry() -> None:
     [
         ("version", 2),
         ("version", "1"),
+        ("epoch", -1),
         ("attempt", -1),
         ("attempt", None),
         ("attempt", 2.5),

@@ -23,7 +23,7 @@ def manifest(epoch: int, attempt: int = 1, watermarks: tuple[int, ...] = ()) -> 
     state = PreparedState(0, 0, "default", epoch + 1, f"{epoch + 1}.delta.prepared-a{attempt}", 5)
     positions = ({"p": f"{epoch}.5"},)
     return Manifest(
-        attempt, "run-a", positions, (f"files of {epoch}".encode(),), (state,), watermarks
+        epoch, attempt, "run-a", positions, (f"files of {epoch}".encode(),), (state,), watermarks
     )
 
 
@@ -121,6 +121,12 @@ def test_a_checkpoint_that_spark_left_in_order_goes_by_its_offsets_and_numbers()
 def test_ours_before_a_batch_that_spark_planned_is_gone_back_to_with_its_manifest() -> None:
     found = plan(logs({3: ours(3), 4: sparks(4)}, (3,)))
     assert (found.steps, found.manifest) == ((DropEpoch(4),), manifest(3))
+
+
+def test_an_entry_that_a_tool_made_from_one_of_ours_goes_by_its_offsets_and_numbers() -> None:
+    moved = replace(ours(4), offsets=("moved",))
+    found = plan(logs({4: ours(4), 5: moved}, (4, 5)))
+    assert (found.first_epoch, found.base, found.manifest) == (6, moved, None)
 
 
 def test_only_the_open_epoch_is_asked_about() -> None:
