@@ -1,0 +1,219 @@
+"""What a continuous query leaves to others: files for Spark's reader, a checkpoint for Spark's
+engine, events for listeners."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from tests.spark.continuous import (
+    NUMBERS,
+    PATIENCE_SECONDS,
+    add,
+    numbers,
+    run,
+    until,
+    workers,
+)
+from tests.spark.sessions import local_session
+
+from epochal import read_stream, streams
+from epochal.connectors.memory import MemoryOutput
+from epochal.errors import QueryFailedError
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return local_session()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running(spark: SparkSession) -> Iterator[None]:
+    yield
+    for query in streams(spark).active:
+        query.stop()
+
+
+class Notes(StreamingQueryListener):  # type: ignore[misc]
+    """Keeps every event."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    def onQueryStarted(self, event: Any) -> None:
+        self.events.append(("started", event))
+
+    def onQueryProgress(self, event: Any) -> None:
+        self.events.append(("progress", event))
+
+    def onQueryIdle(self, event: Any) -> None:
+        self.events.append(("idle", event))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self.events.append(("terminated", event))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.events]
+
+
+class Thrower(Notes):
+    def onQueryProgress(self, event: Any) -> None:
+        raise RuntimeError("a listener's bug")
+
+
+def write_numbers(folder: Path, name: str, values: range) -> None:
+    folder.mkdir(exist_ok=True)
+    lines = "".join(json.dumps({"n": n}) + "\n" for n in values)
+    hidden = folder / f".{name}"
+    hidden.write_text(lines)
+    hidden.rename(folder / name)
+
+
+def rows_of(spark: SparkSession, out: Path, column: str = "n") -> list[int]:
+    return sorted(row[0] for row in spark.read.parquet(str(out)).select(column).collect())
+
+
+def test_sparks_reader_sees_each_row_once_though_workers_are_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = numbers(tmp_path / "in", partitions=2)
+    stream = read_stream(spark).format(source).load()
+    writer = stream.write_stream.format("parquet").option("path", str(tmp_path / "out"))
+    query = run(writer, tmp_path / "checkpoint")
+    for first in range(0, 60, 20):
+        add(source, range(first, first + 20))
+        query.process_all_available(PATIENCE_SECONDS)
+        add(source, range(100 + first, 120 + first))
+        os.kill(until(workers, "a worker")[0], signal.SIGKILL)
+    query.process_all_available(PATIENCE_SECONDS)
+    assert query.status["restarts"] == 3
+    query.stop()
+    assert rows_of(spark, tmp_path / "out") == [*range(60), *range(100, 160)]
+
+
+def test_files_move_from_spark_to_epochal_and_back_without_a_row_lost_or_repeated(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
+
+    def run_spark() -> None:
+        reader = spark.readStream.schema("n long").json(str(folder))
+        writer = reader.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
+        query = writer.trigger(availableNow=True).start(str(out))
+        assert query.awaitTermination(200)
+
+    def run_epochal() -> None:
+        stream = read_stream(spark).format("json").schema("n long").load(str(folder))
+        query = run(stream.write_stream.format("parquet").option("path", str(out)), checkpoint)
+        query.process_all_available(PATIENCE_SECONDS)
+        query.stop()
+
+    for turn, go in enumerate((run_spark, run_epochal, run_spark, run_epochal, run_spark)):
+        write_numbers(folder, f"{turn}a.json", range(turn * 10, turn * 10 + 5))
+        write_numbers(folder, f"{turn}b.json", range(turn * 10 + 5, turn * 10 + 10))
+        go()
+        assert rows_of(spark, out) == list(range(turn * 10 + 10))
+
+
+def test_the_rate_moves_from_spark_to_epochal_and_back_without_a_row_lost_or_repeated(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+
+    def run_spark() -> None:
+        reader = spark.readStream.format("rate").option("rowsPerSecond", 10)
+        writer = reader.load().writeStream.format("parquet")
+        query = writer.option("checkpointLocation", str(checkpoint)).start(str(out))
+        until(lambda: any(each.numInputRows for each in query.recentProgress), "rows of Spark")
+        query.processAllAvailable()
+        query.stop()
+
+    def run_epochal() -> None:
+        stream = read_stream(spark).format("rate").option("rowsPerSecond", 10).load()
+        writer = stream.write_stream.format("parquet").option("path", str(out))
+        query = run(writer, checkpoint)
+        query.process_all_available(PATIENCE_SECONDS)
+        query.stop()
+        assert query.exception() is None
+
+    seen = 0
+    for go in (run_spark, run_epochal, run_spark):
+        go()
+        values = rows_of(spark, out, "value")
+        assert values == list(range(len(values)))
+        assert len(values) > seen
+        seen = len(values)
+
+
+def test_listeners_hear_of_start_progress_and_end(spark: SparkSession, tmp_path: Path) -> None:
+    manager, notes, thrower = streams(spark), Notes(), Thrower()
+    manager.add_listener(thrower)
+    manager.add_listener(notes)
+    try:
+        source = numbers(tmp_path / "in")
+        writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
+        add(source, [1, 2, 3])
+        query = run(writer.query_name("heard"), tmp_path / "c", progressInterval="50 ms")
+        assert notes.kinds()[:1] == ["started"]  # before start() has returned
+        query.process_all_available(PATIENCE_SECONDS)
+        query.stop()
+        assert notes.kinds()[-1] == "terminated"
+    finally:
+        manager.remove_listener(notes)
+        manager.remove_listener(thrower)
+    events = dict(reversed(notes.events))
+    assert {str(event.id) for kind, event in notes.events if kind != "progress"} == {query.id}
+    assert events["started"].name == "heard"
+    assert events["terminated"].exception is None
+    told = [event.progress for kind, event in notes.events if kind == "progress"]
+    assert [each.json for each in told] == [each.json for each in query.recent_progress]
+    assert sum(each.numInputRows for each in told) == 3
+
+
+def test_an_idle_query_says_so_once_per_interval(spark: SparkSession, tmp_path: Path) -> None:
+    manager, notes = streams(spark), Notes()
+    manager.add_listener(notes)
+    try:
+        source = numbers(tmp_path / "in")
+        writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
+        query = run(writer, tmp_path / "checkpoint", idleInterval="300 ms", idleEpoch="100 ms")
+        until(lambda: notes.kinds().count("idle") >= 2, "two idle events")
+        query.stop()
+    finally:
+        manager.remove_listener(notes)
+    assert "progress" not in notes.kinds()
+
+
+def test_the_end_of_a_failed_query_carries_the_users_exception(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise ValueError("no bread today")
+
+    manager, listeners = streams(spark), [Notes() for _ in range(5)]
+    for each in listeners:
+        manager.add_listener(each)
+    try:
+        source = numbers(tmp_path / "in")
+        add(source, [1])
+        stream = read_stream(spark).format(source).load().map_in_arrow(fail, NUMBERS)
+        query = run(stream.write_stream.format(MemoryOutput()), tmp_path / "c", maxRestarts=0)
+        with pytest.raises(QueryFailedError, match="no bread today"):
+            query.await_termination(PATIENCE_SECONDS)
+    finally:
+        for each in listeners:
+            manager.remove_listener(each)
+    for each in listeners:
+        kind, event = each.events[-1]
+        assert kind == "terminated"
+        assert "ValueError: no bread today" in event.exception
