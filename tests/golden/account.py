@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.golden.shape import Case, Place, Read
+from tests.golden.place import Place
+from tests.golden.shape import Case, Read
 from tests.golden.typed import rows_of, schema_of
 
 PROGRESS = ("batchId", "numInputRows", "eventTime", "sources", "stateOperators", "sink")

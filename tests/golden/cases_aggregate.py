@@ -3,7 +3,8 @@
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.golden.inputs import events, json_rows, read_events
-from tests.golden.shape import Case, Place, Read
+from tests.golden.place import Place
+from tests.golden.shape import Case, Read
 
 
 def windowed_counts(spark: SparkSession, place: Place) -> DataFrame:

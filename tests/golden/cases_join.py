@@ -3,7 +3,8 @@
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.golden.inputs import clicks, events, read_events
-from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Case, Place, Read
+from tests.golden.place import Place
+from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Case, Read
 
 VIEWS = events("views", rows=8)
 CLICKS = clicks("clicks", VIEWS)

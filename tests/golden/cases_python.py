@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from tests.golden.inputs import events, json_rows, read_events
-from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Case, Place, Read
+from tests.golden.place import Place
+from tests.golden.shape import CHANGELOG, ROCKSDB, UNIQUE_IDS, Case, Read
 
 HOUR_MS = 3_600_000
 

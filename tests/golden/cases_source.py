@@ -3,7 +3,8 @@
 from pyspark.sql import DataFrame, SparkSession
 from tests.golden.cases_aggregate import windowed_counts
 from tests.golden.inputs import events, read_events
-from tests.golden.shape import Case, InputFile, Place, Read
+from tests.golden.place import Place
+from tests.golden.shape import Case, InputFile, Read
 
 COMPACT_BY_THREE = {
     "spark.sql.streaming.fileSink.log.compactInterval": "3",

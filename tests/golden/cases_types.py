@@ -7,7 +7,8 @@ of their own and a row's values follow from its number alone.
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.golden.inputs import json_rows, numbers
-from tests.golden.shape import ROCKSDB, Case, Place, Read
+from tests.golden.place import Place
+from tests.golden.shape import ROCKSDB, Case, Read
 
 ODD_NUMBERS = "CASE n % 6 WHEN 0 THEN 'NaN' WHEN 1 THEN '-Infinity' WHEN 2 THEN '-0.0' ELSE {} END"
 TEXTS = "'', 'plain', 'žluťoučký kůň', '漢字かな', '😀 astral', concat('nul', char(0), 'inside')"

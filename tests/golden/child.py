@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.golden import account
 from tests.golden.catalogue import CASES
 from tests.golden.library import pack
-from tests.golden.shape import Case, Place
+from tests.golden.place import Place
+from tests.golden.shape import Case
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.StateStore$"
 

@@ -10,7 +10,8 @@ import random
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.golden.shape import EPOCH_SECONDS, InputFile, Place, json_files
+from tests.golden.place import Place
+from tests.golden.shape import EPOCH_SECONDS, InputFile, json_files
 
 EVENTS = "us LONG, k STRING, v LONG, id LONG"
 

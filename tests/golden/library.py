@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.golden.place import Place
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -33,28 +35,11 @@ class Golden:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
+class Unpacked(Place):
     """An archive on disk, and what Spark said about it."""
 
     golden: Golden
-    base: Path
     facts: dict[str, Any]
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.base / "checkpoint"
-
-    @property
-    def output(self) -> Path:
-        return self.base / "output"
-
-    @property
-    def input(self) -> Path:
-        return self.base / "input"
-
-    @property
-    def rest(self) -> Path:
-        return self.base / "rest"
 
 
 def cases(*, release: str | None = None, case: str | None = None) -> list[Golden]:
@@ -88,7 +73,7 @@ def unpack(golden: Golden, into: Path, *, relocate: bool = False) -> Unpacked:
     found: dict[str, Any] = json.loads((into / "facts.json").read_text(encoding="utf-8"))
     if relocate:
         _relocate(into, found["base"])
-    return Unpacked(golden, into, found)
+    return Unpacked(into, golden, found)
 
 
 def _relocate(base: Path, made_in: str) -> None:

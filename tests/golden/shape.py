@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
+from tests.golden.place import Place
 
 EPOCH_SECONDS = 1_704_067_200
 """2024-01-01T00:00:00Z: the first event, and the modification time of the first input file."""
@@ -31,29 +32,6 @@ CHANGELOG = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 UNIQUE_IDS = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one case lives. Everything a query touches is below `base`."""
-
-    base: Path
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.base / "checkpoint"
-
-    @property
-    def output(self) -> Path:
-        return self.base / "output"
-
-    @property
-    def input(self) -> Path:
-        return self.base / "input"
-
-    @property
-    def rest(self) -> Path:
-        return self.base / "rest"
 
 
 @dataclass(frozen=True, slots=True)
