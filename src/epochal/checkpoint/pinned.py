@@ -20,15 +20,16 @@ OFFSET_LOG_FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
+
 NEW_QUERY_DEFAULTS: Mapping[str, str] = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-    ),
+    PROVIDER: ("org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"),
     "spark.sql.streaming.multipleWatermarkPolicy": "min",
     "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
     "spark.sql.streaming.aggregation.stateFormatVersion": "2",
     "spark.sql.streaming.join.stateFormatVersion": "2",
-    "spark.sql.streaming.stateStore.compression.codec": "lz4",
+    CODEC: "lz4",
     "spark.sql.streaming.stateStore.rocksdb.formatVersion": "5",
     "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": "2",
     "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
@@ -48,7 +49,7 @@ LEGACY_DEFAULTS: Mapping[str, str] = {
     "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "1",
     "spark.sql.streaming.aggregation.stateFormatVersion": "1",
     "spark.sql.streaming.join.stateFormatVersion": "1",
-    "spark.sql.streaming.stateStore.compression.codec": "lz4",
+    CODEC: "lz4",
     "spark.sql.streaming.statefulOperator.useStrictDistribution": "false",
     "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "true",
     "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",

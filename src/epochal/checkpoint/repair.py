@@ -22,10 +22,11 @@ from epochal.checkpoint.entries import (
 from epochal.checkpoint.findings import Finding, Severity
 from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SOURCES
 from epochal.checkpoint.log import parse_batch_id
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.checkpoint.rewind import possible_batches, state_after
 from epochal.checkpoint.state_picture import ROCKSDB, StorePicture
 from epochal.checkpoint.survey import Survey, missing_file, newest_first
-from epochal.checkpoint.verify_logs import PARTITIONS_KEY, STATE_SHAPE_KEYS
+from epochal.checkpoint.verify_logs import STATE_SHAPE_KEYS
 from epochal.errors import EditError, EpochalError, OptionError
 from epochal.files import join_url
 
@@ -370,7 +371,7 @@ def _restore_conf(mender: Mender, found: Finding) -> str | None:
     surveyed = mender.surveyed
     pinned: dict[str, str] = {}
     for batch_id, entry in sorted(surveyed.offsets.items()):
-        keys = [PARTITIONS_KEY, *STATE_SHAPE_KEYS]
+        keys = [SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS]
         conf = {**entry.conf, **{key: pinned[key] for key in keys if key in pinned}}
         pinned.update({key: conf[key] for key in keys if key in conf})
         if conf != dict(entry.conf):

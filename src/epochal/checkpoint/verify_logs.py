@@ -25,25 +25,24 @@ from epochal.checkpoint.layout import (
     parse_partition,
 )
 from epochal.checkpoint.picture import LogPicture, Picture
+from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, PROVIDER
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.checkpoint.runs import listed, missing_runs, runs_of
 from epochal.errors import EpochalError, StorageError, UnsupportedVersionError
 
-PARTITIONS_KEY = "spark.sql.shuffle.partitions"
-PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
-CODEC_KEY = "spark.sql.streaming.stateStore.compression.codec"
-NEEDED_KEYS = (PARTITIONS_KEY, PROVIDER_KEY)
-STATE_SHAPE_KEYS: dict[str, str | None] = {
-    PROVIDER_KEY: None,
-    CODEC_KEY: "lz4",
-    "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
-    "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
-    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": "1",
-    "spark.sql.streaming.aggregation.stateFormatVersion": "1",
-    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "1",
-    "spark.sql.streaming.join.stateFormatVersion": "1",
-}
-"""Pinned for the life of a checkpoint: with another value its state is read wrongly or not at all.
-Each with the value a restart takes when the key is not there."""
+NEEDED_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
+STATE_SHAPE_KEYS = (
+    PROVIDER,
+    CODEC,
+    "spark.sql.streaming.stateStore.encodingFormat",
+    "spark.sql.streaming.stateStore.rowChecksum.enabled",
+    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion",
+    "spark.sql.streaming.aggregation.stateFormatVersion",
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion",
+    "spark.sql.streaming.join.stateFormatVersion",
+)
+"""Pinned for the life of a checkpoint: with another value its state is read wrongly or not at
+all."""
 
 
 def log_rules(picture: Picture) -> Iterator[Finding]:
@@ -247,10 +246,10 @@ def _neighbours(picture: Picture) -> Iterator[Finding]:
 def _conf_rules(
     path: str, before_id: int, before: OffsetEntry, entry: OffsetEntry
 ) -> Iterator[Finding]:
-    for key, legacy in ({PARTITIONS_KEY: None} | STATE_SHAPE_KEYS).items():
+    for key in (SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS):
         old = before.conf.get(key)
         # An older release leaves out the keys it does not know; that alone changes nothing.
-        if old is not None and key not in entry.conf and old != legacy:
+        if old is not None and key not in entry.conf and old != LEGACY_DEFAULTS.get(key):
             yield finding(
                 "CONF_KEY_LOST", path, f"it lacks {key}, which batch {before_id} has as {old!r}"
             )
@@ -262,8 +261,8 @@ def _conf_rules(
         yield finding(
             "PARTITIONS_CHANGED",
             path,
-            f"{PARTITIONS_KEY} is {entry.conf[PARTITIONS_KEY]}, batch {before_id} has "
-            f"{before.conf[PARTITIONS_KEY]}, and the batch reads data besides: no repartition "
+            f"{SHUFFLE_PARTITIONS} is {entry.conf[SHUFFLE_PARTITIONS]}, batch {before_id} has "
+            f"{before.conf[SHUFFLE_PARTITIONS]}, and the batch reads data besides: no repartition "
             f"does that",
         )
 
@@ -279,7 +278,7 @@ def _same_position(before: OffsetEntry, entry: OffsetEntry) -> bool:
 
 
 def _repartitions(before: OffsetEntry, entry: OffsetEntry) -> bool:
-    old, new = before.conf.get(PARTITIONS_KEY), entry.conf.get(PARTITIONS_KEY)
+    old, new = before.conf.get(SHUFFLE_PARTITIONS), entry.conf.get(SHUFFLE_PARTITIONS)
     return old is not None and new is not None and old != new
 
 
@@ -292,8 +291,8 @@ def _repartition(picture: Picture) -> Iterator[Finding]:
         yield finding(
             "REPARTITION_UNFINISHED",
             f"{OFFSETS}/{newest}",
-            f"the batch goes from {before.conf[PARTITIONS_KEY]} to {entry.conf[PARTITIONS_KEY]} "
-            f"partitions and is not committed",
+            f"the batch goes from {before.conf[SHUFFLE_PARTITIONS]} to "
+            f"{entry.conf[SHUFFLE_PARTITIONS]} partitions and is not committed",
         )
 
 

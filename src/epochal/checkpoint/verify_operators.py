@@ -20,13 +20,14 @@ from epochal.checkpoint.layout import (
 )
 from epochal.checkpoint.operators import OPERATOR_FORMAT, OperatorMetadata, newest_at
 from epochal.checkpoint.picture import LogPicture, Picture, read_bytes, read_log
+from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS
 from epochal.checkpoint.spread import Work, spread, spread_waiting
 from epochal.checkpoint.state_files import RowChecker
 from epochal.checkpoint.state_picture import ROCKSDB, OperatorPicture, StorePicture
 from epochal.checkpoint.verify import Depth, Progress, partitions_at
 from epochal.checkpoint.verify_content import ContentCheck, ContentSettings, Tick
 from epochal.checkpoint.verify_files import orphan_rules, stale_rules
-from epochal.checkpoint.verify_logs import CODEC_KEY, broken_entry, log_file_rules
+from epochal.checkpoint.verify_logs import broken_entry, log_file_rules
 from epochal.checkpoint.verify_state import StateFacts, operator_rules
 from epochal.errors import EpochalError, OptionError, StorageError
 from epochal.files.local import LocalFiles
@@ -86,7 +87,7 @@ def content_settings(
     newest = max(picture.offsets.entries, default=None)
     conf = {} if newest is None else picture.offsets.entries[newest].conf
     try:
-        codec = codec_name(conf.get(CODEC_KEY, "lz4"))
+        codec = codec_name(conf.get(CODEC, LEGACY_DEFAULTS[CODEC]))
     except OptionError as error:
         return None, [finding("CONF_INVALID", f"{OFFSETS}/{newest}", str(error))]
     counts = {

@@ -6,6 +6,7 @@ Every command plans, shows the plan, and changes nothing until `--execute`.
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,10 +20,10 @@ from epochal.cli.editing import (
     Directory,
     EvenIfBusy,
     Execute,
+    Flags,
     Json,
     SettleSeconds,
     Sink,
-    conditions,
     open_sink,
     pairs,
     parse_moment,
@@ -82,10 +83,7 @@ def rewind(
         files,
         "rewind",
         plan,
-        execute=execute,
-        as_json=as_json,
-        settle_seconds=settle_seconds,
-        even_if_busy=even_if_busy,
+        Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
 
@@ -139,10 +137,7 @@ def set_offsets(
         lambda: plan_set_offsets(
             survey(files), source, target, sink=open_sink(sink)(), ask_broker=ask
         ),
-        execute=execute,
-        as_json=as_json,
-        settle_seconds=settle_seconds,
-        even_if_busy=even_if_busy,
+        Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
 
@@ -201,10 +196,7 @@ def migrate_offsets(
         files,
         "migrate-offsets",
         lambda: plan_migrate(survey(files), names),
-        execute=execute,
-        as_json=as_json,
-        settle_seconds=settle_seconds,
-        even_if_busy=even_if_busy,
+        Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
 
@@ -251,10 +243,7 @@ def repair(
         files,
         "repair",
         plan,
-        execute=execute,
-        as_json=as_json,
-        settle_seconds=settle_seconds,
-        even_if_busy=even_if_busy,
+        Flags(execute, as_json, settle_seconds, even_if_busy),
         more=lambda: {"left": [{**each.finding.as_json(), "reason": each.reason} for each in left]},
     )
     if not as_json:
@@ -292,16 +281,14 @@ def copy(
 
     moved = pairs(map_ or [], "--map")
     files, target = open_files(directory), open_files(destination)
+    flags = Flags(execute, as_json, settle_seconds, even_if_busy)
     if execute:
-        _require_still(files, conditions(settle_seconds, even_if_busy))
+        _require_still(files, flags.conditions())
     applied = run_edit(
         target,
         "copy",
         lambda: plan_copy(survey(files), target, moved, sink=open_sink(sink)()),
-        execute=execute,
-        as_json=as_json,
-        settle_seconds=0,
-        even_if_busy=even_if_busy,
+        replace(flags, settle_seconds=0),
     )
     if applied is not None and applied.entry is not None:
         with progress("verify") as advance:
@@ -332,16 +319,21 @@ def undo_command(
     """
     files = open_files(directory)
     journal = Journal(files)
+    flags = Flags(execute, as_json, settle_seconds, even_if_busy)
     if list_:
         _list_edits(journal, as_json=as_json)
     elif prune:
-        found = prune_edits(files, conditions(0, True)) if execute else journal.prunable()
+        found = (
+            prune_edits(files, replace(flags, settle_seconds=0, even_if_busy=True).conditions())
+            if execute
+            else journal.prunable()
+        )
         _show_pruned(found, execute=execute, as_json=as_json)
     elif not execute:
         _show_undo(journal, entry, as_json=as_json)
     else:
         with progress("undo") as advance:
-            done = undo(files, entry, conditions(settle_seconds, even_if_busy), advance)
+            done = undo(files, entry, flags.conditions(), advance)
         if as_json:
             print_json({"command": "undo", "executed": True, "journal": done.id})
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -40,22 +41,29 @@ Sink = Annotated[
 SETTLE_SECONDS = DEFAULT_SETTLE_SECONDS
 
 
-def conditions(settle_seconds: float, even_if_busy: bool) -> Conditions:
-    """How this run carries edits out."""
-    return Conditions(
-        run_id=f"tool-{uuid.uuid4()}", settle_seconds=settle_seconds, even_if_busy=even_if_busy
-    )
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What every writing command was told by its last four options."""
+
+    execute: bool
+    as_json: bool
+    settle_seconds: float
+    even_if_busy: bool
+
+    def conditions(self) -> Conditions:
+        """How this run carries edits out."""
+        return Conditions(
+            run_id=f"tool-{uuid.uuid4()}",
+            settle_seconds=self.settle_seconds,
+            even_if_busy=self.even_if_busy,
+        )
 
 
 def run_edit(
     files: Files,
     command: str,
     make_plan: Callable[[], Plan],
-    *,
-    execute: bool,
-    as_json: bool,
-    settle_seconds: float,
-    even_if_busy: bool,
+    flags: Flags,
     more: Callable[[], dict[str, object]] = dict,
 ) -> Applied | None:
     """Show what a command would do, or do it; None after a dry run.
@@ -64,14 +72,15 @@ def run_edit(
     """
     _require_checkpoint(files, command)
     unfinished = Journal(files).unfinished()
-    if not execute and unfinished is not None:
+    as_json = flags.as_json
+    if not flags.execute and unfinished is not None:
         text = f"{unfinished.id} was interrupted and is {unfinished.state}"
         if as_json:
             print_json({"command": command, "executed": False, "unfinished": unfinished.id})
         else:
             print_line(f"{text}. Run the same command with --execute to finish it, or undo it.")
         return None
-    if not execute:
+    if not flags.execute:
         _show_plan(make_plan(), more, as_json=as_json)
         return None
     planned: list[Plan] = []
@@ -81,7 +90,7 @@ def run_edit(
         return planned[-1]
 
     with progress(command) as advance:
-        applied = apply(files, command, plan, conditions(settle_seconds, even_if_busy), advance)
+        applied = apply(files, command, plan, flags.conditions(), advance)
     _show_outcome(command, applied, planned, more, as_json=as_json)
     return applied
 

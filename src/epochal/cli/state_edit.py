@@ -16,6 +16,7 @@ from epochal.cli.editing import (
     Directory,
     EvenIfBusy,
     Execute,
+    Flags,
     Json,
     SettleSeconds,
     Sink,
@@ -70,10 +71,7 @@ def put(
         directory,
         "state-put",
         lambda surveyed: plan_mutations(surveyed, rows, operator_id=operator, store_name=store),
-        execute,
-        as_json,
-        settle_seconds,
-        even_if_busy,
+        Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
 
@@ -104,10 +102,7 @@ def delete(
         directory,
         "state-delete",
         lambda surveyed: plan_mutations(surveyed, rows, operator_id=operator, store_name=store),
-        execute,
-        as_json,
-        settle_seconds,
-        even_if_busy,
+        Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
 
@@ -127,10 +122,7 @@ def repartition(
         directory,
         "state-repartition",
         lambda surveyed: plan_repartition(surveyed, partitions),
-        execute,
-        as_json,
-        settle_seconds,
-        even_if_busy,
+        Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
 
@@ -153,10 +145,7 @@ def convert(
         directory,
         "state-convert",
         lambda surveyed: plan_convert(surveyed, Provider(to)),
-        execute,
-        as_json,
-        settle_seconds,
-        even_if_busy,
+        Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
 
@@ -191,10 +180,7 @@ def evolve(
         directory,
         "state-evolve",
         lambda surveyed: plan_evolve(surveyed, steps, operator_id=operator, store_name=store),
-        execute,
-        as_json,
-        settle_seconds,
-        even_if_busy,
+        Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
 
@@ -214,10 +200,7 @@ def repair(
         directory,
         "state-repair",
         lambda surveyed: plan_repair(surveyed, sink=open_sink(sink)()),
-        execute,
-        as_json,
-        settle_seconds,
-        even_if_busy,
+        Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
 
@@ -225,23 +208,12 @@ def _run(
     directory: str,
     command: str,
     make_plan: Callable[[Survey], Plan],
-    execute: bool,
-    as_json: bool,
-    settle_seconds: float,
-    even_if_busy: bool,
+    flags: Flags,
 ) -> None:
     from epochal.checkpoint.survey import survey
 
     files = open_files(directory)
-    run_edit(
-        files,
-        command,
-        lambda: make_plan(survey(files)),
-        execute=execute,
-        as_json=as_json,
-        settle_seconds=settle_seconds,
-        even_if_busy=even_if_busy,
-    )
+    run_edit(files, command, lambda: make_plan(survey(files)), flags)
 
 
 def _steps(

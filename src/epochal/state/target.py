@@ -27,6 +27,8 @@ from epochal.checkpoint.layout import (
     state_store_path,
 )
 from epochal.checkpoint.operators import OperatorMetadata, read_operator
+from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, PROVIDER
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.checkpoint.view import Checkpoint
 from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url
@@ -36,7 +38,6 @@ from epochal.state.schema_file import FamilySchema, KeyEncoder, parse_schema_fil
 ROCKSDB_CLASS = "RocksDBStateStoreProvider"
 HDFS_CLASS = "HDFSBackedStateStoreProvider"
 
-_SQL = "spark.sql."
 _STREAMING = "spark.sql.streaming."
 _STORE = "spark.sql.streaming.stateStore."
 JOIN_OPERATOR = "symmetricHashJoin"
@@ -74,23 +75,24 @@ class StateSettings:
     @classmethod
     def from_conf(cls, conf: Mapping[str, str], source: str) -> StateSettings:
         """Read the conf of an offset log entry; keys it lacks have their legacy values."""
-        name = conf.get(f"{_STORE}providerClass", HDFS_CLASS).rpartition(".")[2]
+        held = {**LEGACY_DEFAULTS, **conf}
+        name = held.get(PROVIDER, HDFS_CLASS).rpartition(".")[2]
         if name not in (HDFS_CLASS, ROCKSDB_CLASS):
             raise StateReadError(
                 source,
                 f"the state is kept by {name}, and only Spark's two own providers are known here.",
                 "UNSUPPORTED_FEATURE.STATE_STORE_PROVIDER",
             )
-        partitions = conf.get(f"{_SQL}shuffle.partitions")
-        merges = conf.get(f"{_STORE}rocksdb.mergeOperatorVersion", "1")
-        checksums = conf.get(f"{_STORE}rowChecksum.enabled", "false").lower() == "true"
+        partitions = held.get(SHUFFLE_PARTITIONS)
+        merges = held[f"{_STORE}rocksdb.mergeOperatorVersion"]
+        checksums = held[f"{_STORE}rowChecksum.enabled"].lower() == "true"
         return cls(
             Provider.ROCKSDB if name == ROCKSDB_CLASS else Provider.HDFS,
             int(partitions) if partitions else None,
-            conf.get(f"{_STORE}compression.codec", "lz4"),
+            held[CODEC],
             ValueForm(b"," if merges == "1" else b"", checksums),
-            conf.get(f"{_STORE}encodingFormat", "unsaferow").lower(),
-            int(conf.get(f"{_STREAMING}join.stateFormatVersion", "1")),
+            held[f"{_STORE}encodingFormat"].lower(),
+            int(held[f"{_STREAMING}join.stateFormatVersion"]),
         )
 
 
