@@ -189,7 +189,7 @@ class Groups:
         if spec.event_time is not None and self._by_window < 0:
             self._by_time = spec.grouping.index(spec.event_time)
         self._timed = spec.event_time is not None and spec.output_mode != COMPLETE
-        self._vector = bool(self._places) and all(
+        self._vector = all(
             number == self._by_window or groups_well(schema.field(place).type)
             for number, place in enumerate(self._places)
         )
@@ -268,6 +268,9 @@ class Groups:
         if batch.num_rows < VECTOR_ROWS or not self._vector or buffers.by_arrow_differs(batch):
             return buffers.by_hand(batch, keys_of(batch, self._places))
         columns: list[Array] = [batch.column(each) for each in self._places]
+        if not columns:
+            one = pa.array([0]).take([0] * batch.num_rows)
+            return [((), kept) for _, kept in buffers.by_arrow(batch, [one])]
         place = self._by_window
         if self._window is None:
             return buffers.by_arrow(batch, columns)

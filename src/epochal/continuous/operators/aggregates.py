@@ -1,8 +1,8 @@
 """Aggregates over a group: what is kept of its rows, and what comes out. Pure.
 
 Each is a fold in Spark's own form: the columns it keeps are those of Spark's aggregation buffer,
-with their names, so that its state reads alike. Values of a batch become one partial buffer,
-either from a list or through Arrow's grouping, and partial buffers are merged.
+with their names, so that its state reads alike. Rows become buffers, either one by one or through
+Arrow's grouping, and buffers of a group are merged field by field.
 
 What a reader would get wrong: NaN. In Spark it equals itself and is larger than any number, so it
 is the maximum wherever it occurs. Arrow passes over it; batches with NaN take the slow way.
@@ -10,6 +10,7 @@ is the maximum wherever it occurs. Arrow passes over it; batches with NaN take t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -19,15 +20,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.continuous.operators.cells import Array
-from epochal.continuous.operators.contract import Row
 from epochal.errors import OptionError, StateValueError
 from epochal.state.arrow_types import spark_type
-from epochal.state.types import AtomicType, DataType, StructField
+from epochal.state.types import AtomicType, StructField
 
 Function: TypeAlias = Literal["count", "sum", "min", "max", "avg", "first", "last"]
 FUNCTIONS: tuple[Function, ...] = ("count", "sum", "min", "max", "avg", "first", "last")
 
+Column: TypeAlias = Sequence[Any]
+Merge: TypeAlias = Callable[[Any, Any], Any]
+
 _LONG = 1 << 63
+_ZERO = Decimal(0)
 _EXACT = Context(prec=60)
 _LONG_TYPE, _DOUBLE_TYPE = AtomicType("long"), AtomicType("double")
 
@@ -49,20 +53,22 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """An aggregate over a column of a known type."""
+    """An aggregate over a column of a known type. Columns are lists of values as stores hold
+    them; a group's buffer is one value of each field's column."""
 
     fields: tuple[StructField, ...]
     """What is kept of a group."""
+    merges: tuple[Merge, ...]
+    """By field, of what was there before and what came later."""
+    lift: Callable[[Column], list[Column]]
+    """The buffers of groups of one value each."""
     output: pa.DataType
-    partial: Callable[[list[Any]], Row]
-    """From values as stores hold them."""
-    merge: Callable[[Row, Row], Row]
-    """Of what was there before, and what came later."""
-    result: Callable[[Row], Any]
+    result: Callable[[Sequence[Column]], Column]
+    """What comes out, of many groups' buffers."""
     grouped: tuple[str, ...]
-    """The functions of Arrow's that give a partial buffer…"""
-    joined: Callable[[Sequence[Any]], Row]
-    """…and what makes one of their results."""
+    """The functions of Arrow's that give buffers…"""
+    join: Callable[[Sequence[Column]], list[Column]]
+    """…and what makes them of their results."""
     widened: pa.DataType | None = None
     """What the column is cast to before Arrow groups it."""
 
@@ -109,12 +115,12 @@ def may_overflow(column: Array) -> bool:
 def _count() -> Fold:
     return Fold(
         fields=(StructField("count", _LONG_TYPE),),
+        merges=(operator.add,),
+        lift=lambda values: [[0 if value is None else 1 for value in values]],
         output=pa.int64(),
-        partial=lambda values: (sum(value is not None for value in values),),
-        merge=lambda a, b: (a[0] + b[0],),
-        result=lambda kept: kept[0],
+        result=_first_column,
         grouped=("count",),
-        joined=lambda found: (found[0],),
+        join=list,
     )
 
 
@@ -123,28 +129,22 @@ def _sum(kind: pa.DataType, column: str) -> Fold:
         return _decimal_sum(kind)
     wide = _summed(kind, "sum", column)
 
-    def checked(value: Any) -> Any:
-        if type(value) is int and not -_LONG <= value < _LONG:
-            raise StateValueError(column, "bigint", f"the sum is {value}, which is out of range")
-        return value
-
-    def partial(values: list[Any]) -> Row:
-        known = [value for value in values if value is not None]
-        return (checked(sum(known)) if known else None,)
-
-    def merge(a: Row, b: Row) -> Row:
-        if a[0] is None or b[0] is None:
-            return a if b[0] is None else b
-        return (checked(a[0] + b[0]),)
+    def add(a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return a if b is None else b
+        total = a + b
+        if type(total) is int and not -_LONG <= total < _LONG:
+            raise StateValueError(column, "bigint", f"the sum is {total}, which is out of range")
+        return total
 
     return Fold(
         fields=(StructField("sum", spark_type(wide)),),
+        merges=(add,),
+        lift=lambda values: [values],
         output=wide,
-        partial=partial,
-        merge=merge,
-        result=lambda kept: kept[0],
+        result=_first_column,
         grouped=("sum",),
-        joined=lambda found: (found[0],),
+        join=list,
         widened=wide,
     )
 
@@ -152,58 +152,63 @@ def _sum(kind: pa.DataType, column: str) -> Fold:
 def _decimal_sum(kind: Any) -> Fold:
     """Spark keeps whether there was any value beside a sum of decimals."""
     wide = pa.decimal128(min(38, kind.precision + 10), kind.scale)
-
-    def partial(values: list[Any]) -> Row:
-        known = [value for value in values if value is not None]
-        return (_added(known), not known)
-
     return Fold(
         fields=(
             StructField("sum", spark_type(wide)),
             StructField("isEmpty", AtomicType("boolean")),
         ),
+        merges=(_EXACT.add, operator.and_),
+        lift=lambda values: [_or(values, _ZERO), [value is None for value in values]],
         output=wide,
-        partial=partial,
-        merge=lambda a, b: (_EXACT.add(a[0], b[0]), a[1] and b[1]),
-        result=lambda kept: None if kept[1] else kept[0],
+        result=lambda kept: [None if empty else total for total, empty in zip(*kept, strict=True)],
         grouped=("sum", "count"),
-        joined=lambda found: (found[0] if found[1] else Decimal(0), not found[1]),
+        join=lambda found: [_or(found[0], _ZERO), [not count for count in found[1]]],
         widened=wide,
     )
 
 
 def _average(kind: Any, column: str) -> Fold:
-    decimal = pa.types.is_decimal(kind)
-    if decimal:
-        wide: pa.DataType = pa.decimal128(min(38, kind.precision + 10), kind.scale)
-        scale = min(38, kind.scale + 4)
-        output: pa.DataType = pa.decimal128(min(38, kind.precision + 4), scale)
-        zero: Any = Decimal(0)
-        unit = Decimal(1).scaleb(-scale)
-    else:
-        _summed(kind, "avg", column)
-        wide = output = pa.float64()
-        zero = 0.0
+    if pa.types.is_decimal(kind):
+        return _decimal_average(kind)
+    _summed(kind, "avg", column)
+    return Fold(
+        fields=(StructField("sum", _DOUBLE_TYPE), StructField("count", _LONG_TYPE)),
+        merges=(operator.add, operator.add),
+        lift=lambda values: [
+            [0.0 if value is None else float(value) for value in values],
+            [0 if value is None else 1 for value in values],
+        ],
+        output=pa.float64(),
+        result=lambda kept: [
+            total / count if count else None for total, count in zip(*kept, strict=True)
+        ],
+        grouped=("sum", "count"),
+        join=lambda found: [_or(found[0], 0.0), found[1]],
+        widened=pa.float64(),
+    )
 
-    def partial(values: list[Any]) -> Row:
-        known = [value for value in values if value is not None]
-        return (_added(known) if decimal else sum(map(float, known)) + zero, len(known))
 
-    def result(kept: Row) -> Any:
-        if not kept[1]:
-            return None
-        if not decimal:
-            return kept[0] / kept[1]
-        return _EXACT.divide(kept[0], Decimal(kept[1])).quantize(unit, ROUND_HALF_UP, _EXACT)
+def _decimal_average(kind: Any) -> Fold:
+    wide = pa.decimal128(min(38, kind.precision + 10), kind.scale)
+    scale = min(38, kind.scale + 4)
+    unit = Decimal(1).scaleb(-scale)
+
+    def mean(total: Decimal, count: int) -> Decimal:
+        return _EXACT.divide(total, Decimal(count)).quantize(unit, ROUND_HALF_UP, _EXACT)
 
     return Fold(
         fields=(StructField("sum", spark_type(wide)), StructField("count", _LONG_TYPE)),
-        output=output,
-        partial=partial,
-        merge=lambda a, b: ((_EXACT.add(a[0], b[0]) if decimal else a[0] + b[0]), a[1] + b[1]),
-        result=result,
+        merges=(_EXACT.add, operator.add),
+        lift=lambda values: [
+            _or(values, _ZERO),
+            [0 if value is None else 1 for value in values],
+        ],
+        output=pa.decimal128(min(38, kind.precision + 4), scale),
+        result=lambda kept: [
+            mean(total, count) if count else None for total, count in zip(*kept, strict=True)
+        ],
         grouped=("sum", "count"),
-        joined=lambda found: (found[0] if found[1] else zero, found[1]),
+        join=lambda found: [_or(found[0], _ZERO), found[1]],
         widened=wide,
     )
 
@@ -214,41 +219,36 @@ def _extreme(kind: pa.DataType, aggregate: Aggregate, *, least: bool) -> Fold:
     choose = min if least else max
     rank = _nan_last if pa.types.is_floating(kind) else None
 
-    def partial(values: list[Any]) -> Row:
-        known = [value for value in values if value is not None]
-        return (choose(known, key=rank) if known else None,)
-
-    def merge(a: Row, b: Row) -> Row:
-        if a[0] is None or b[0] is None:
-            return a if b[0] is None else b
-        return (choose(a[0], b[0], key=rank),)
+    def better(a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return a if b is None else b
+        return choose(a, b) if rank is None else choose(a, b, key=rank)
 
     return Fold(
         fields=(StructField(aggregate.function, spark_type(kind)),),
+        merges=(better,),
+        lift=lambda values: [values],
         output=kind,
-        partial=partial,
-        merge=merge,
-        result=lambda kept: kept[0],
+        result=_first_column,
         grouped=("min" if least else "max",),
-        joined=lambda found: (found[0],),
+        join=list,
     )
 
 
 def _chosen(kind: pa.DataType, *, first: bool) -> Fold:
     """The first or last row's value, null or not."""
-    place = 0 if first else -1
-    data_type: DataType = spark_type(kind)
+    merge: Merge = (lambda a, b: a) if first else (lambda a, b: b)
     return Fold(
         fields=(
-            StructField("first" if first else "last", data_type),
+            StructField("first" if first else "last", spark_type(kind)),
             StructField("valueSet", AtomicType("boolean")),
         ),
+        merges=(merge, merge),
+        lift=lambda values: [values, [True] * len(values)],
         output=kind,
-        partial=lambda values: (values[place], True),
-        merge=(lambda a, b: a) if first else (lambda a, b: b),
-        result=lambda kept: kept[0],
+        result=_first_column,
         grouped=("first" if first else "last",),
-        joined=lambda found: (found[0], True),
+        join=lambda found: [found[0], [True] * len(found[0])],
     )
 
 
@@ -260,11 +260,12 @@ def _summed(kind: pa.DataType, function: str, column: str) -> pa.DataType:
     raise OptionError(f"{function} needs a number, but {column!r} is of type {kind}")
 
 
-def _added(values: list[Decimal]) -> Decimal:
-    total = Decimal(0)
-    for value in values:
-        total = _EXACT.add(total, value)
-    return total
+def _first_column(kept: Sequence[Column]) -> Column:
+    return kept[0]
+
+
+def _or(values: Column, instead: Any) -> Column:
+    return [instead if value is None else value for value in values]
 
 
 def _nan_last(value: float) -> tuple[bool, float]:

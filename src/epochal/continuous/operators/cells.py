@@ -22,15 +22,13 @@ Array: TypeAlias = Any
 
 NAN = float("nan")
 
-_MICROS = pa.timestamp("us")
-
 
 def cells(column: Array, *, keys: bool = False) -> list[Any]:
     """The column's values as a store holds them; `keys` are fit for a dict."""
     column, kind = _decoded(column)
     types = pa.types
     if types.is_timestamp(kind):
-        return _list(column.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64()))
+        return _list(micros(column))
     if types.is_date(kind):
         return _list(column.cast(pa.date32()).cast(pa.int32()))
     if types.is_duration(kind):
@@ -74,7 +72,8 @@ def arrow(values: Sequence[Any], kind: pa.DataType) -> Array:
         fields = [kind.field(i) for i in range(kind.num_fields)]
         return pa.StructArray.from_arrays(members, fields=fields, mask=pa.array(absent))
     if types.is_timestamp(kind):
-        return pa.array(values, pa.int64()).cast(pa.timestamp("us", tz=kind.tz)).cast(kind)
+        found: Array = pa.array(values, pa.int64()).view(pa.timestamp("us", tz=kind.tz))
+        return found if kind.unit == "us" else found.cast(kind)
     if types.is_duration(kind):
         return pa.array(values, pa.int64()).cast(pa.duration("us")).cast(kind)
     if types.is_time(kind):
@@ -100,16 +99,19 @@ def micros(column: Array) -> Array:
             f"event time must be a timestamp, but the column is of type {column.type}: cast it "
             f"before naming it as event time"
         )
-    return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(pa.int64())
+    if column.type.unit != "us":
+        column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
+    return column.view(pa.int64())
 
 
 def on_time(batch: pa.RecordBatch, ends: Array, late_ms: int) -> pa.RecordBatch:
     """The rows whose end, in microseconds, lies after what is late; those without one stay."""
     if late_ms < 0 or not batch.num_rows:
         return batch
-    late: Array = pc.less_equal(ends, pa.scalar(late_ms * 1000, pa.int64()))
-    if not pc.any(late).as_py():
+    first = pc.min(ends).as_py()
+    if first is None or first > late_ms * 1000:
         return batch
+    late: Array = pc.less_equal(ends, pa.scalar(late_ms * 1000, pa.int64()))
     return batch.filter(pc.invert(late.fill_null(False)))
 
 

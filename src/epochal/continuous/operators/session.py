@@ -103,10 +103,10 @@ class Sessions:
         times = cells(batch.column(self._time))
         for place, key in enumerate(keys_of(batch, self._places)):
             rows.setdefault(key, []).append((times[place], place))
-        values = self._buffers.values(batch)
+        lifted = self._buffers.lifted(batch)
         for key, found in rows.items():
             found.sort()
-            self._merge(held, key, self._runs(found, values))
+            self._merge(held, key, self._runs(found, lifted))
         if self._evicts:
             return ()
         everything = [(key, each) for key, found in held.sessions.items() for each in found]
@@ -142,20 +142,17 @@ class Sessions:
             changes.append(StateChanges("default", number, puts, removes, held.count))
         return changes
 
-    def _runs(self, found: list[tuple[int, int]], values: list[list[object]]) -> list[_Session]:
+    def _runs(self, found: list[tuple[int, int]], lifted: list[Row]) -> list[_Session]:
         """Sessions of a key's rows, given in order of time."""
-        runs: list[tuple[int, int, list[int]]] = []
+        runs: list[_Session] = []
         for time, place in found:
-            if runs and time <= runs[-1][1]:
-                start, _, places = runs[-1]
-                places.append(place)
-                runs[-1] = (start, time + self._gap_us, places)
+            last = runs[-1] if runs else None
+            if last is not None and time <= last.end:
+                last.end = time + self._gap_us
+                last.buffers = self._buffers.merged(last.buffers, lifted[place])
             else:
-                runs.append((time, time + self._gap_us, [place]))
-        return [
-            _Session(start, end, self._buffers.partial(values, places))
-            for start, end, places in runs
-        ]
+                runs.append(_Session(time, time + self._gap_us, lifted[place]))
+        return runs
 
     def _merge(self, held: _Partition, key: Row, runs: list[_Session]) -> None:
         """Put new sessions among the key's own; those that touch become one."""

@@ -108,10 +108,8 @@ class AssignWindows:
         if len(starts) != batch.num_rows or self._window.slide_us != self._window.size_us:
             batch = batch.take(rows)
         kind = self._window.type(times.type)
-        bounds = [
-            pa.array(each).cast(kind.field(0).type)
-            for each in (starts, starts + self._window.size_us)
-        ]
+        ends = starts + self._window.size_us
+        bounds = [pa.array(each).view(kind.field(0).type) for each in (starts, ends)]
         column = pa.StructArray.from_arrays(bounds, fields=[kind.field(0), kind.field(1)])
         schema = batch.schema.append(pa.field(self._window.name, kind))
         return (pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema),)
