@@ -79,9 +79,12 @@ class Shelf:
     visible: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     fences: list[int] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
+    meanwhile: Callable[[], object] = lambda: None
+    """What happens just before the fence stands."""
     broken: Exception | None = None
 
     def fence(self, attempt: int) -> None:
+        self.meanwhile()
         self.fences.append(attempt)
 
     def decided(self, epoch: int) -> bool:
@@ -91,7 +94,7 @@ class Shelf:
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         if self.broken is not None:
             raise self.broken
-        self.visible[epoch] = tuple(messages)
+        self.visible.setdefault(epoch, tuple(messages))
 
 
 class World:
@@ -277,6 +280,33 @@ def test_a_driver_that_was_fenced_loses_the_race_or_is_finished_by_the_winner() 
     found = world.driver().recover()
     assert (found.first_epoch, found.positions) == (1, ({"p": "17"},))
     assert world.sink.visible == {0: (b"rows to 17",)}
+
+
+def test_what_is_decided_in_the_last_moment_before_the_fence_is_not_missed() -> None:
+    world = World()
+    old = started(world)
+    end_epoch(old)
+    world.report(old, 0, 17)
+    world.sink.meanwhile = old.perform_next
+    assert world.driver().recover().positions == ({"p": "17"},)
+
+
+def test_a_fenced_driver_does_not_publish_state_beside_what_the_sink_decided() -> None:
+    world = World()
+    world.sink.decides = True
+    old = started(world)
+    end_epoch(old)
+    world.report(old, 0, 17)
+    perform_until(old, Decide)
+    new = started(world)
+    end_epoch(new)
+    world.report(new, 0, 12)
+    perform_until(new, CommitSink)
+    with pytest.raises(CheckpointLostError, match="offsets/0"):
+        old.perform_next()
+    drain(new)
+    assert world.sink.visible == {0: (b"rows to 12",)}
+    assert world.paths() == ["commits/0", "offsets/0", "state/0/0/1.delta"]
 
 
 def test_a_run_that_lost_the_checkpoint_decides_nothing() -> None:

@@ -1,0 +1,93 @@
+"""What transcripts cannot show of the coordinator: its counts, and that it forgets what is done."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochal.epoch.coordinator import EpochCoordinator, Pace, Phase
+from epochal.epoch.effects import Decide, Effect, Fail, watermark_of
+from epochal.epoch.messages import (
+    CommitPartitionEpoch,
+    GetCurrentEpoch,
+    IncrementAndGetEpoch,
+    RegisterTask,
+    ReportPartitionOffset,
+    TaskReady,
+)
+from epochal.errors import StaleAttemptError
+
+
+def running(*, tasks: int = 1, ended: int = 0, max_backlog: int = 10_000) -> EpochCoordinator:
+    coordinator = EpochCoordinator(
+        attempt=1, first_epoch=0, readers=tasks, tasks=tasks, pace=Pace(max_backlog=max_backlog)
+    )
+    for task in range(tasks):
+        coordinator.ask(RegisterTask(1, task, f"tcp://{task}", b"", "h", task))
+    for task in range(tasks):
+        coordinator.step(TaskReady(1, task))
+    for _ in range(ended):
+        coordinator.ask(IncrementAndGetEpoch(1))
+    return coordinator
+
+
+def report_all(coordinator: EpochCoordinator, epoch: int, word: str = "") -> list[Effect]:
+    return [
+        *coordinator.step(ReportPartitionOffset(1, 0, epoch, f"{epoch}{word}")),
+        *coordinator.step(CommitPartitionEpoch(1, 0, epoch, word.encode())),
+    ]
+
+
+def test_reports_of_a_decided_epoch_are_counted_and_forgotten_however_many_come() -> None:
+    coordinator = running(ended=2, max_backlog=3)
+    report_all(coordinator, 0)
+    report_all(coordinator, 1)
+    for repeat in range(10):
+        for epoch in (0, 1):
+            assert report_all(coordinator, epoch, f"again {repeat}") == []
+    assert (coordinator.late, coordinator.phase) == (40, Phase.RUNNING)
+
+
+def test_messages_of_other_attempts_are_counted() -> None:
+    coordinator = running(ended=1)
+    for attempt in (0, 2):
+        with pytest.raises(StaleAttemptError) as refused:
+            coordinator.step(ReportPartitionOffset(attempt, 0, 0, "x"))
+        assert (refused.value.attempt, refused.value.current) == (attempt, 1)
+        with pytest.raises(StaleAttemptError):
+            coordinator.ask(GetCurrentEpoch(attempt))
+    assert coordinator.stale == 4
+
+
+def test_a_thousand_epochs_later_nothing_of_them_is_kept() -> None:
+    coordinator = running(ended=0, max_backlog=1)
+    for epoch in range(1000):
+        coordinator.ask(IncrementAndGetEpoch(1))
+        effects = report_all(coordinator, epoch)
+        assert [type(effect) for effect in effects][:1] == [Decide]
+    assert coordinator.decided == 999
+
+
+def test_a_failure_is_told_once_and_nothing_is_decided_after_it() -> None:
+    coordinator = running(ended=2)
+    coordinator.step(ReportPartitionOffset(1, 0, 0, "here"))
+    told = coordinator.step(ReportPartitionOffset(1, 0, 0, "there"))
+    assert [type(effect) for effect in told][:1] == [Fail]
+    assert report_all(coordinator, 0) == report_all(coordinator, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("highs", "delays", "floor", "expected"),
+    [
+        ((), (), 7, 7),
+        ((5000,), (1000,), 0, 4000),
+        ((500,), (1000,), 0, 0),
+        ((5000,), (1000,), 4500, 4500),
+        ((5000, 9000), (1000, 1000), 0, 4000),
+        ((-1, 9000), (1000, 1000), 0, 0),
+        ((-1, 9000), (1000, 1000), 3, 3),
+    ],
+)
+def test_the_slowest_watermark_counts_and_never_goes_back(
+    highs: tuple[int, ...], delays: tuple[int, ...], floor: int, expected: int
+) -> None:
+    assert watermark_of(highs, delays, floor) == expected
