@@ -10,40 +10,15 @@ from tests.spark.releases import RELEASES
 
 ARCHIVES = cases()
 
-TO_MAKE = {
-    "4.1.4": (
-        "codec_zstd codec_snappy codec_lzf aggregation_v1 global limit dedup_watermark "
-        "dedup_within_watermark session chained types_variant types_rocksdb null_intervals "
-        "collected join_rocksdb join_rocksdb_ids join_v3 file_sink_cleanup file_sink_counts rate "
-        "async_progress rocksdb_v2_zip rocksdb_retention rocksdb_checksum rocksdb_zstd "
-        "rocksdb_session rocksdb_dedup pandas_state transform transform_ttl transform_ids "
-        "transform_avro"
-    ),
-    "4.2.1": (
-        "rocksdb_zstd rocksdb_session rocksdb_dedup pandas_state transform transform_ttl "
-        "transform_ids transform_avro"
-    ),
-}
-"""Cases that a release can run and whose archive is still to be made: `make.py --missing`."""
 
-TO_DESCRIBE = {Golden("4.0.5", case) for case in ("rocksdb_v2", "rocksdb_v2_zip", "transform_ids")}
-"""Archives with 4.0's own errors in place of state: `make.py` now asks a later release for them."""
-
-
-def test_the_archives_are_those_of_every_case_a_release_can_run_less_those_to_make() -> None:
+def test_the_archives_are_those_of_every_case_a_release_can_run() -> None:
     expected = {
         Golden(release, name)
         for release in RELEASES
         for name, case in CASES.items()
         if case.runs_on(release)
     }
-    missing = {Golden(release, name) for release in TO_MAKE for name in TO_MAKE[release].split()}
-    assert set(ARCHIVES) == expected - missing
-
-
-def test_an_archive_still_to_be_described_has_no_state_from_spark() -> None:
-    read = [each for golden in TO_DESCRIBE for each in facts(golden)["state"] if "rows" in each]
-    assert read == []
+    assert set(ARCHIVES) == expected
 
 
 @pytest.mark.parametrize("golden", ARCHIVES, ids=str)
@@ -62,7 +37,7 @@ def test_an_archive_holds_the_logs_and_the_input_its_facts_speak_of(
     assert _modified(unpacked.rest) == _expected(rest)
 
 
-@pytest.mark.parametrize("golden", sorted(set(ARCHIVES) - TO_DESCRIBE), ids=str)
+@pytest.mark.parametrize("golden", sorted(ARCHIVES), ids=str)
 def test_spark_could_read_every_state_it_promises(golden: Golden) -> None:
     said, case = facts(golden), CASES[golden.case]
     asked = [(dict(read.options), batch) for read in case.reads for batch in said["commits"]]

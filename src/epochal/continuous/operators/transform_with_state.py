@@ -120,7 +120,8 @@ class TransformWithStateSpec:
 
     @property
     def name(self) -> str:
-        return f"transformWithStateIn{'Pandas' if self.pandas else 'PySpark'}Exec"
+        # Not Spark's name: its layout is another, and its reader would look for that.
+        return "epochalTransformWithState"
 
     @property
     def key_schema(self) -> StructType:
