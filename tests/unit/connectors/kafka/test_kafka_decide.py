@@ -98,7 +98,8 @@ def test_pending_keeps_the_newest_of_each_partition() -> None:
 
 
 def test_another_query_s_pending_offsets_are_not_mixed_in() -> None:
-    assert newest(want(5, query=OTHER), want(3)) == want(3)
+    theirs = Want(CLUSTER, "g", OTHER, 1, {("theirs", 0): 5})
+    assert newest(theirs, want(3)) == want(3)
 
 
 def test_waits_longer_after_each_failure_up_to_a_limit() -> None:

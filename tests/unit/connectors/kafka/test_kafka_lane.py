@@ -83,6 +83,36 @@ def test_an_outage_is_caught_up_with_the_newest_and_said_once(
     assert caplog.messages[1] == "consumer group g is written again, up to batch 9"
 
 
+def test_what_came_during_a_try_that_failed_is_newer_than_what_was_tried(
+    kafka: MemoryCluster,
+) -> None:
+    kafka.gate.clear()
+    lane = lane_of(kafka)
+    lane.put(want(1))
+    while kafka.tries == 0:
+        threading.Event().wait(0.005)
+    lane.put(want(2))
+    kafka.goes_down()
+    kafka.gate.set()
+    until_tried(kafka, lane, 2)
+    kafka.comes_back()
+    assert lane.flush(SECONDS)
+    assert kafka.writes == [("g", {("t", 0): 2})]
+
+
+def test_a_flush_does_not_wait_for_the_next_try(
+    kafka: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("epochal.connectors.kafka.lane.retry_seconds", lambda *_: 1000.0)
+    kafka.goes_down()
+    lane = lane_of(kafka)
+    lane.put(want(1))
+    until_tried(kafka, lane, 1)
+    kafka.comes_back()
+    assert lane.flush(SECONDS)
+    assert kafka.offsets("g") == {("t", 0): 1}
+
+
 def test_a_group_with_live_members_is_refused_until_they_leave(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,55 @@
+"""The committer finds sources in the JVM of every release it promises to work with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.integration.kafka_world import held, make_topic, produce, unique
+from tests.spark.releases import ROOT, tree
+
+from epochal.testing.jars import resolve
+from epochal.testing.kafka import Kafka, connector_jars
+
+# The connector whose parts can all be had from every mirror; it fits the releases of its line.
+OLD_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("release", ["4.0.5", "4.1.4", "4.2.1", "4.3.0"])
+def test_sources_are_found_in_the_jvm_of_a_release(
+    broker: Kafka, tmp_path: Path, release: str
+) -> None:
+    topic = make_topic(broker, unique("orders"))
+    produce(broker, topic, 20)
+    jars = resolve(OLD_CONNECTOR) if release < "4.2" else connector_jars()
+    environment = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join((str(tree(release)), str(ROOT))),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    words = [broker.bootstrap_servers, ",".join(map(str, jars)), topic, str(tmp_path)]
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.integration.release_child", *words],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    told = json.loads(run.stdout)
+    assert {key: told[key] for key in ("release", "done", "errors", "problems")} == {
+        "release": release,
+        "done": True,
+        "errors": 0,
+        "problems": {},
+    }, run.stderr[-4000:]
+    everything = {(topic, 0): 20, (topic, 1): 20}
+    assert held(broker, f"{topic}-micro-batch") == everything
+    assert held(broker, f"{topic}-continuous") == everything
