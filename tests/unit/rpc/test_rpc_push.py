@@ -126,6 +126,7 @@ def test_pushes_that_come_during_an_ask_are_kept_for_later_in_order(
 ) -> None:
     client.ask(ROOM, Hello("ann"))
     client.ask(ROOM, Shout(3))
+    eventually(lambda: room.server.counters.pushed == 3)
     client.ask(ROOM, Hello("ann"))
     assert [await_push(client) for _ in range(3)] == [News(0), News(1), News(2)]
 
