@@ -62,7 +62,7 @@ class Pretended:
 
     def __init__(self, number: int, pretence: Pretence, post: Any) -> None:
         self.number, self._pretence, self.post = number, pretence, post
-        self.reads, self.limits, self.is_at_boundary = True, 0, True
+        self.reads, self.will_read, self.limits, self.is_at_boundary = True, False, 0, True
 
     def start(self) -> None:
         self._note("start")
@@ -71,7 +71,7 @@ class Pretended:
 
     def hold(self) -> bool:
         self._note("hold")
-        if self.reads:
+        if self.reads or self.will_read:
             self.post(Held(5, ()))
         return self.reads
 
@@ -169,6 +169,18 @@ def test_a_stop_before_anything_is_read_ends_the_tasks_at_once() -> None:
     run.engine.start()
     run.engine.stop()
     assert pretence.asked == ["1 start", "1 hold", "1 end"]
+
+
+def test_a_stop_waits_for_tasks_to_start_if_the_last_run_did_not_end_on_a_boundary() -> None:
+    def slow(attempt: Pretended) -> None:
+        attempt.reads = attempt.is_at_boundary = False
+        attempt.will_read, attempt.limits = True, 1
+
+    pretence = Pretence(slow)
+    run = Run(pretence)
+    run.engine.start()
+    run.engine.stop()
+    assert pretence.asked == ["1 start", "1 hold", "1 limit", "1 finish", "1 end"]
 
 
 def test_a_stop_that_takes_too_long_kills_the_tasks() -> None:

@@ -139,6 +139,15 @@ def test_a_quiet_query_is_idle_once_per_interval() -> None:
     assert [made.is_idle(now, 10_000) for now in times] == [False, True, False, False, True]
 
 
+def test_epochs_of_a_quiet_time_that_was_told_of_are_forgotten() -> None:
+    made = maker(quiet(1), quiet(2))
+    assert made.is_idle(20_000, 10_000)
+    made.add(epoch(3))
+    found = report(made, 21_000)
+    assert found["epochs"] == {"first": 3, "last": 3, "count": 1}
+    assert found["sources"][0]["startOffset"] == 2
+
+
 def test_a_query_with_data_is_not_idle_and_quiet_time_counts_from_its_report() -> None:
     made = maker(epoch(1))
     assert not made.is_idle(60_000, 10_000)
