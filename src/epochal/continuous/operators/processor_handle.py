@@ -28,6 +28,7 @@ from epochal.continuous.operators.state_variables import (
     ListState,
     MapState,
     ValueState,
+    forget,
 )
 from epochal.continuous.operators.timers import Timers
 from epochal.errors import OptionError, StateSchemaError
@@ -154,7 +155,7 @@ class ProcessorHandle:
         self._need_init("deleting state", "delete_if_exists")
         held = self._given_out.pop(stateName, None)
         if held is not None:
-            held[1].forget()
+            forget(held[1])
         if stateName in self._rows:
             self._rows[stateName].drop_all()
 

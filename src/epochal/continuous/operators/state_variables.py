@@ -10,7 +10,7 @@ is not. Generators do the same here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
@@ -45,23 +45,6 @@ class Cursor:
         self.now_ms = 0
 
 
-class _Gone:
-    """The cursor of a variable that was deleted."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    @property
-    def key(self) -> Row:
-        raise PySparkRuntimeError(f"Error accessing state: {self._text} is not initialized.")
-
-    @property
-    def now_ms(self) -> int:
-        return 0
-
-
 class ValueState:
     """One value for the key."""
 
@@ -70,7 +53,7 @@ class ValueState:
     def __init__(self, rows: ValueRows, form: ValueForm, at: Cursor) -> None:
         self._rows, self._form = rows, form
         self._values = rows.rows
-        self._at: Cursor | _Gone = at
+        self._at = at
 
     def exists(self) -> bool:
         return self._at.key in self._values
@@ -87,9 +70,6 @@ class ValueState:
 
     def clear(self) -> None:
         self._rows.remove(self._at.key)
-
-    def forget(self) -> None:
-        self._at = _Gone(f"Value state {self._rows.name}")
 
 
 class ExpiringValueState(ValueState):
@@ -119,7 +99,7 @@ class ListState:
 
     def __init__(self, rows: ListRows, form: ValueForm, at: Cursor) -> None:
         self._rows, self._form = rows, form
-        self._at: Cursor | _Gone = at
+        self._at = at
 
     def exists(self) -> bool:
         if self._rows.ttl_ms:
@@ -145,9 +125,6 @@ class ListState:
     def clear(self) -> None:
         self._rows.remove(self._at.key)
 
-    def forget(self) -> None:
-        self._at = _Gone(f"List state {self._rows.name}")
-
     def _stored(self, values: Iterable[Any]) -> list[Row]:
         found = [self._form.store(each, _UPDATING) for each in values]
         if not found:
@@ -168,7 +145,7 @@ class MapState:
 
     def __init__(self, rows: MapRows, keys: ValueForm, form: ValueForm, at: Cursor) -> None:
         self._rows, self._keys, self._form = rows, keys, form
-        self._at: Cursor | _Gone = at
+        self._at = at
 
     def exists(self) -> bool:
         if self._rows.ttl_ms:
@@ -208,5 +185,57 @@ class MapState:
     def clear(self) -> None:
         self._rows.remove_key(self._at.key)
 
-    def forget(self) -> None:
-        self._at = _Gone(f"Map state {self._rows.name}")
+
+def forget(state: ValueState | ListState | MapState) -> None:
+    """Make of a variable that was deleted one that says so whenever it is used."""
+    match state:
+        case ValueState():
+            gone: type = _GoneValueState
+        case ListState():
+            gone = _GoneListState
+        case MapState():
+            gone = _GoneMapState
+    object.__setattr__(state, "__class__", gone)
+
+
+def _refused(kind: str, doing: str) -> Callable[..., Any]:
+    def refuse(state: Any, *given: Any) -> Any:
+        name = state._rows.name
+        raise PySparkRuntimeError(f"Error {doing}: {kind} state {name} is not initialized.")
+
+    return refuse
+
+
+def _nothing(state: Any) -> Iterator[Any]:
+    """PySpark's iterators end where they cannot begin."""
+    return iter(())
+
+
+class _GoneValueState(ValueState):
+    __slots__ = ()
+
+    exists = _refused("Value", "checking value state exists")
+    get = _refused("Value", "getting value state")
+    update = _refused("Value", _UPDATING)
+    clear = _refused("Value", "clearing value state")
+
+
+class _GoneListState(ListState):
+    __slots__ = ()
+
+    exists = _refused("List", "checking value state exists")
+    get = _nothing
+    put = appendValue = appendList = _refused("List", _UPDATING)
+    clear = _refused("List", "clearing value state")
+
+
+class _GoneMapState(MapState):
+    __slots__ = ()
+
+    exists = _refused("Map", "checking map state exists")
+    getValue = _refused("Map", "getting value")
+    containsKey = _refused("Map", "checking if map state contains key")
+    updateValue = _refused("Map", _MAPPING)
+    iterator = keys = values = _nothing
+    removeKey = _refused("Map", "removing key from map state")
+    clear = _refused("Map", "clearing map state")

@@ -331,16 +331,46 @@ def test_a_time_to_live_needs_processing_time_and_zero_means_none() -> None:
     assert spec(ttl(0), time_mode="EventTime").variables[0].ttl_ms == 0
 
 
-def test_a_variable_that_was_deleted_raises_when_used_and_has_no_store() -> None:
-    def declare(handle: Any) -> Any:
-        kept = handle.getValueState("temporary", "n int")
-        handle.deleteIfExists("temporary")
-        return kept
+@pytest.mark.parametrize(
+    ("declare", "use", "text"),
+    [
+        ("getValueState", lambda s: s.exists(), "checking value state exists: Value state temp"),
+        ("getValueState", lambda s: s.get(), "getting value state: Value state temp"),
+        ("getListState", lambda s: s.appendValue((1,)), "updating value state: List state temp"),
+        ("getMapState", lambda s: s.getValue((1,)), "getting value: Map state temp"),
+    ],
+)
+def test_a_variable_that_was_deleted_says_so_when_used(declare: str, use: Any, text: str) -> None:
+    class Deletes(StatefulProcessor):  # type: ignore[misc]
+        def init(self, handle: Any) -> None:
+            schemas = ["n int", "n int"] if declare == "getMapState" else ["n int"]
+            self.temp = getattr(handle, declare)("temp", *schemas)
+            handle.deleteIfExists("temp")
 
-    made = spec(Declares(declare))
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            return [said(key, use(self.temp))]
+
+    made = spec(Deletes())
     assert made.stores == ()
-    with pytest.raises(PySparkRuntimeError, match="Value state temporary is not initialized"):
+    with pytest.raises(PySparkRuntimeError, match=f"Error {text} is not initialized"):
         Driver(made).turn(table(INPUT, [("a", 1)]))
+
+
+def test_an_iterator_over_a_variable_that_was_deleted_is_empty() -> None:
+    class Deletes(StatefulProcessor):  # type: ignore[misc]
+        def init(self, handle: Any) -> None:
+            self.gone = [
+                handle.getListState("l", "n int"),
+                handle.getMapState("m", "n int", "n int"),
+            ]
+            handle.deleteIfExists("l")
+            handle.deleteIfExists("m")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            listed, mapped = self.gone
+            yield said(key, list(listed.get()), list(mapped.iterator()), list(mapped.values()))
+
+    assert outs(Driver(spec(Deletes())).turn(table(INPUT, [("a", 1)]))) == ["[] [] []"]
 
 
 def test_state_cannot_be_used_in_close() -> None:
