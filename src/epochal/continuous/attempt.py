@@ -133,6 +133,7 @@ class Attempt:
     def end(self, timeout_seconds: float) -> None:
         """End tasks and epochs, whatever they are doing."""
         if self._job is not None:
+            self._driver.dismiss()  # a job is over before the last of its tasks is
             self._job.cancel()
             self._driver.close()
             if not self._job.end(timeout_seconds):

@@ -58,6 +58,7 @@ from epochal.epoch.messages import (
     EpochReply,
     EpochRequest,
     EpochStarted,
+    Leave,
     RegisterTask,
     ReportPartitionOffset,
     TaskActive,
@@ -216,6 +217,15 @@ class EpochDriver:
     def finish(self) -> None:
         """Let all tasks leave."""
         self._step(Finish())
+
+    def dismiss(self) -> None:
+        """Send all tasks away, whatever state the attempt is in: it is over.
+
+        Those that can still hear end at once, without waiting for Spark to kill them.
+        """
+        with self._lock:
+            peers = [peer for peer in self._peers.values() if peer]
+        self._listeners.push(peers, Leave(self.attempt))
 
     def stop(self) -> bool:
         """Hold, limit and finish, one after the other, without being asked again."""

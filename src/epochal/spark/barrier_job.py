@@ -52,8 +52,10 @@ def count_slots(sc: SparkContext) -> Slots:
     scala = context.sc()
     profile = scala.resourceProfileManager().defaultResourceProfile()
     total = int(scala.maxNumConcurrentTasks(profile))
-    listed = scala.statusStore().executorList(True)
-    busy = sum(listed.apply(index).activeTasks() for index in range(listed.size()))
+    # The scheduler itself is asked: the status store may be seconds behind it.
+    jvm: Any = sc._jvm
+    running = scala.taskScheduler().runningTasksByExecutors()
+    busy = sum(jvm.scala.jdk.javaapi.CollectionConverters.asJava(running).values())
     return Slots(total, max(0, total - busy))
 
 
