@@ -409,6 +409,14 @@ def source_log(**settings: int) -> FileSourceLog:
     return log
 
 
+def test_ten_thousand_files_in_one_batch_are_all_there() -> None:
+    log = FileSourceLog(MemoryFiles())
+    files = [FileEntry(f"file:///input/{n:05}.json", n, 0) for n in range(10_000)]
+    assert log.add(0, files)
+    assert log.get(0) == tuple(files)
+    assert log.all_files() == files
+
+
 def test_a_range_of_the_source_log_has_each_batch_with_its_own_files_only() -> None:
     log = source_log(retain=100)
     assert log.get_range(1, 3) == [(i, (FileEntry(f"/{i}", i, i),)) for i in (1, 2, 3)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,12 @@ def test_repartition_refuses_what_spark_refuses(sample: Sample) -> None:
         run(sample, plan_repartition, 3)
     with pytest.raises(OptionError, match="IS_NOT_GREATER_THAN_ZERO"):
         run(sample, plan_repartition, 0)
+    shutil.rmtree(sample.root / "commits")
+    with pytest.raises(EditError, match="NO_COMMITTED_BATCH"):
+        run(sample, plan_repartition, 5)
+    shutil.rmtree(sample.root / "offsets")
+    with pytest.raises(EditError, match="NO_BATCH_FOUND"):
+        run(sample, plan_repartition, 5)
 
 
 def test_a_repartition_that_was_given_up_can_only_be_finished(sample: Sample) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.state.samples import Content, Sample, home_of, make, packed, write
 
+from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.errors import StateFormatError, StateLoadError, StateReadError
 from epochal.state.changes import read_state_changes
 from epochal.state.read import read_state
@@ -75,6 +77,15 @@ def test_codec_and_checksums_come_from_the_offset_log(
     assert rows_of(read_state(made.path)) == BATCHES[2]
 
 
+def test_state_from_before_the_codec_was_a_setting_is_lz4(sample: Sample) -> None:
+    """A checkpoint of Spark 3.0 pins neither codec nor checksums, whatever a session says now."""
+    for batch_id in range(len(BATCHES)):
+        conf = {"spark.sql.shuffle.partitions": "3"}
+        entry = OffsetEntry(1, (str(batch_id),), conf=conf)
+        write(sample.root / f"offsets/{batch_id}", OFFSET_FORMAT.serialize(entry))
+    assert rows_of(read_state(sample.path)) == BATCHES[2]
+
+
 def test_partitions_beyond_those_of_the_batch_are_not_read(sample: Sample) -> None:
     write(sample.store(3) / "3.snapshot", packed(sample, []))
     (sample.store(3) / "3.snapshot").write_bytes(b"left by a later repartition")
@@ -137,6 +148,21 @@ def test_asking_for_what_is_not_there_has_sparks_conditions(sample: Sample, tmp_
     assert condition_of(lambda: read_state(path)) == "STDS_OFFSET_LOG_UNAVAILABLE"
     write(sample.root / "offsets" / "2", b"v1\n\n-")
     assert condition_of(lambda: read_state(path)) == "STDS_OFFSET_METADATA_LOG_UNAVAILABLE"
+
+
+def test_a_query_without_state_has_none_to_read(sample: Sample) -> None:
+    shutil.rmtree(sample.root / "state")
+    assert condition_of(lambda: read_state(sample.path)) == "STDS_FAILED_TO_READ_STATE_SCHEMA"
+    assert not (sample.root / "state").exists()
+
+
+def test_a_change_feed_does_not_go_over_a_change_of_format(sample: Sample) -> None:
+    ids = CommitEntry(2, state_unique_ids={0: tuple((f"id-{n}",) for n in range(3))})
+    write(sample.root / "commits" / "2", COMMIT_FORMAT.serialize(ids))
+    mixed = condition_of(lambda: read_state_changes(sample.path, 1))
+    assert mixed == "STDS_MIXED_CHECKPOINT_FORMAT_VERSIONS_NOT_SUPPORTED"
+    feed = read_state_changes(sample.path, 0, 1).to_pylist()
+    assert {row["batch_id"] for row in feed} == {0, 1}
 
 
 def test_a_schema_file_that_is_garbage_is_named(sample: Sample) -> None:
