@@ -1,12 +1,13 @@
-# make setup | demo | test | test-long | check | bench | bench-NAME | lock | docs
+# make setup | demo | test | test-long | simulate | check | bench | bench-NAME | lock | docs
 # A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
-BENCHES := log state coordinator
+SEEDS := 10000
+BENCHES := log state coordinator continuous
 
-.PHONY: setup demo test test-long check bench lock docs format clean
+.PHONY: setup demo test test-long simulate check bench lock docs format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -23,6 +24,9 @@ test: setup
 
 test-long: setup
 	$(WITH_JAVA) $(PY) -m pytest --durations=15 -m long
+
+simulate: setup
+	$(PY) -m tests.simulation.engine_run --seeds $(SEEDS)
 
 check: setup
 	$(VENV)/bin/ruff check .
