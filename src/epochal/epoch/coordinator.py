@@ -202,6 +202,11 @@ class EpochCoordinator:
                 return Done(), self._register(message)
         return Done(), []
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has happened yet in the epoch that is being read."""
+        return not self._active
+
     def due(self) -> float | None:
         """When a `Tick` will next change something, as far as is known; None if none will."""
         match self.phase:

@@ -169,6 +169,7 @@ class EpochDriver:
         """Take in what a task says; the reply, if it asked. Refusals raise."""
         coordinator = self.coordinator
         with self._lock:
+            was_idle = coordinator.is_idle
             reply: EpochReply | None = None
             match message:
                 case (
@@ -184,7 +185,7 @@ class EpochDriver:
             if isinstance(message, RegisterTask):
                 self._peers[message.task] = peer
             failed = self._dispatch(effects)
-            if isinstance(message, TaskActive):
+            if was_idle and not coordinator.is_idle:
                 failed = failed or self._dispatch(coordinator.step(Tick(self._clock.monotonic())))
                 self._timing.notify()
         self._report(failed)
