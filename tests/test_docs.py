@@ -108,9 +108,10 @@ def test_commands_in_the_docs_exist_with_the_options_they_show(page: Path) -> No
 
 
 def option_classes() -> list[type[Any]]:
-    """Every class of options that a connector reads."""
+    """Every class of options that a connector or the engine reads."""
     found = []
-    for path in sorted((ROOT / "src" / "epochal" / "connectors").rglob("*.py")):
+    source = ROOT / "src" / "epochal"
+    for path in sorted([*source.glob("continuous/*.py"), *source.glob("connectors/**/*.py")]):
         for name in re.findall(r"^class (\w+Options)\b", path.read_text(), re.M):
             module = path.relative_to(ROOT / "src").with_suffix("").as_posix().replace("/", ".")
             found.append(getattr(importlib.import_module(module), name))
@@ -118,7 +119,7 @@ def option_classes() -> list[type[Any]]:
 
 
 @pytest.mark.parametrize("cls", option_classes(), ids=lambda cls: cls.__name__)
-def test_every_option_of_a_connector_is_documented_with_its_default(cls: type[Any]) -> None:
+def test_every_option_is_documented_with_its_default(cls: type[Any]) -> None:
     text = (ROOT / "docs" / "options.md").read_text()
     (section,) = re.findall(rf"^### [^\n]*`{cls.__name__}`\n(.*?)(?=^#|\Z)", text, re.M | re.S)
     rows = re.findall(r"^\| `([^`]+)`[^|]* \| (?:`([^`]*)`)?[^|]*\|", section, re.M)
