@@ -348,8 +348,8 @@ class Engine:
                 self._stop_asked.wait(seconds)
 
     def _finish(self, error: Exception | None) -> None:
-        self._opened.close()
         self._reporter.report(final=True)
+        self._opened.close()
         told = condition = None
         if error is not None:
             told, condition = _told(error), getattr(error, "condition", "") or None
