@@ -1,0 +1,148 @@
+"""What can be wrong with state."""
+
+from __future__ import annotations
+
+from epochal.errors.base import EpochalError
+
+
+class StateError(EpochalError):
+    """A version of a state store cannot be loaded, or cannot be written."""
+
+
+class StateFormatError(StateError):
+    """Bytes of a state file, a record or a row break their format.
+
+    `offset` is the byte in `source` at which reading had to stop.
+    """
+
+    condition = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
+
+    def __init__(self, source: str, offset: int, reason: str, condition: str = condition) -> None:
+        super().__init__(source, offset, reason, condition)
+        self.source, self.offset, self.reason = source, offset, reason
+        self.condition = condition
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] {self.source}, byte {self.offset}: {self.reason}. What follows "
+            f"cannot be trusted, so nothing of it was loaded; `epochal state verify` shows which "
+            f"versions can still be read."
+        )
+
+
+class StateSchemaError(StateError):
+    """A state schema, or a schema file, is not one that Spark could have written."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(source, reason)
+        self.source, self.reason = source, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source}: {self.reason}. Without its schema the state cannot be decoded: "
+            f"compare it with the schema of the query, or restore the file."
+        )
+
+
+class StateSchemaMismatchError(StateError):
+    """A query's schema of keys or values cannot go on with the state that is stored."""
+
+    def __init__(self, source: str, stored: str, asked: str, condition: str) -> None:
+        super().__init__(source, stored, asked, condition)
+        self.source, self.stored, self.asked = source, stored, asked
+        self.condition = condition
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] {self.source}: the stored schema is {self.stored}, the query has "
+            f"{self.asked}. Rows of the one would be misread as the other: go back to the query "
+            f"that wrote the state, use `epochal state evolve`, or start over without it."
+        )
+
+
+class StateValueError(StateError):
+    """A value cannot be stored in the column it is meant for."""
+
+    def __init__(self, field: str, type_name: str, reason: str) -> None:
+        super().__init__(field, type_name, reason)
+        self.field, self.type_name, self.reason = field, type_name, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.field} ({self.type_name}): {self.reason}. Spark would not have stored it "
+            f"either; nothing was written."
+        )
+
+
+class StateLoadError(StateError):
+    """The files that make a version of a state store are missing, or cannot be repaired."""
+
+    def __init__(self, store: str, reason: str, condition: str) -> None:
+        super().__init__(store, reason, condition)
+        self.store, self.reason = store, reason
+        self.condition = condition
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] {self.store}: {self.reason}. Without it the state would be "
+            f"incomplete, so nothing was loaded; `epochal state verify` shows which versions can "
+            f"still be read."
+        )
+
+
+class StateReadError(StateError):
+    """A read asks for a batch, an operator, a store or a variable that is not there."""
+
+    def __init__(self, checkpoint: str, reason: str, condition: str) -> None:
+        super().__init__(checkpoint, reason, condition)
+        self.checkpoint, self.reason = checkpoint, reason
+        self.condition = condition
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.checkpoint}: {self.reason}"
+
+
+class StateCommitError(StateError):
+    """A version of a state store could not be made durable."""
+
+    condition = "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT"
+
+    def __init__(self, store: str, version: int, reason: str) -> None:
+        super().__init__(store, version, reason)
+        self.store, self.version, self.reason = store, version, reason
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] {self.store}: version {self.version} was not committed: "
+            f"{self.reason}. The version before it is untouched: run the batch again."
+        )
+
+
+class StateUsageError(StateError):
+    """A store was asked for something it does not do, or no longer does."""
+
+    def __init__(self, store: str, reason: str, condition: str) -> None:
+        super().__init__(store, reason, condition)
+        self.store, self.reason = store, reason
+        self.condition = condition
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.store}: {self.reason}"
+
+
+class StateCommitMissingError(StateError):
+    """A batch ended although some of its state stores had not committed."""
+
+    condition = "STATE_STORE_COMMIT_VALIDATION_FAILED"
+
+    def __init__(self, batch_id: int, expected: int, found: int, missing: tuple[str, ...]) -> None:
+        super().__init__(batch_id, expected, found, missing)
+        self.batch_id, self.expected = batch_id, expected
+        self.found, self.missing = found, missing
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] Batch {self.batch_id}: {self.expected} state stores had to "
+            f"commit, {self.found} did. Missing: {', '.join(self.missing)}. Their partitions were "
+            f"not processed to the end: use every row of the batch, and swallow no exception."
+        )
