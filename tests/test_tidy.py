@@ -47,7 +47,6 @@ PURE_MODULES = [
     "epoch/messages.py",
     "epoch/recovery.py",
     "continuous/plan.py",
-    "continuous/restarts.py",
     "rpc/framing.py",
     "rpc/messages.py",
     "state/coordinator.py",
