@@ -1,0 +1,56 @@
+"""A driver program to be killed: running sums of the rate source, by key, into parquet files.
+
+    python -m tests.fault.keyed_sums MASTER CHECKPOINT OUT [OPTION=VALUE...]
+
+It ends its query gracefully on SIGTERM, with 0; with 3 if the query failed, saying why.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+
+from tests.fault.sums import KEYS, OUTPUT, RunningSum
+from tests.spark.sessions import session
+
+from epochal import read_stream
+
+ROWS_PER_SECOND = 400
+
+
+def main(master: str, checkpoint: str, out: str, *options: str) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    spark = session(master, spark__deploy__maxExecutorRetries="-1", spark__locality__wait="0s")
+    stream = (
+        read_stream(spark).format("rate").options(rowsPerSecond=ROWS_PER_SECOND, numPartitions=3)
+    )
+    keyed = stream.load().with_column("k", f"value % {KEYS}")
+    sums = keyed.transform_with_state(RunningSum(), key=["k"], output=OUTPUT)
+    given = dict(option.split("=", 1) for option in options)
+    usual = {
+        "checkpointLocation": checkpoint,
+        "parallelism": "2",
+        "statePartitions": "4",
+        "maxRestarts": "1000",
+        "maxFruitlessRestarts": "100",
+        "slotTimeout": "60 seconds",
+        "stateMaintenanceInterval": "1 second",
+    }
+    query = sums.write_stream.format("parquet").options(**{**usual, **given}).start(out)
+    while query.is_active and not stopped.wait(0.1):
+        pass
+    query.stop()
+    error = query.exception()
+    if error is not None:
+        sys.stderr.write(f"{error}\n")
+    sys.stderr.flush()
+    os._exit(0 if error is None else 3)  # the JVM follows when its standard input closes
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

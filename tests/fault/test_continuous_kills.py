@@ -1,0 +1,273 @@
+"""A stateful query on two executors under `kill -9` and worse: rows out are rows in, and state is
+what they add up to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.fault.torment import CLUSTER, Program, check
+
+LONG_SEED, SHORT_SEED = 20, 5
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    """Makes programs below a directory, and ends what a failed test leaves."""
+    made: list[Program] = []
+
+    def make(*options: str, folder: Path = tmp_path, master: str = CLUSTER) -> Program:
+        made.append(Program(folder, tmp_path / "driver.log", *options, master=master))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for program in made:
+        program.end()
+
+
+def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with capsys.disabled():
+        sys.stdout.write(f"\n{text}\n")
+
+
+def kill(program: Program, kind: str, rng: Random) -> None:
+    """Kill one of a kind; a driver is started again, as whoever operates it would."""
+    match kind:
+        case "worker":
+            os.kill(rng.choice(program.until(program.workers, "a worker")), signal.SIGKILL)
+        case "executor":
+            os.kill(rng.choice(program.until(program.executors, "an executor")), signal.SIGKILL)
+        case "driver":
+            program.kill_driver()
+            program.start()
+        case "driver's JVM":
+            program.kill_jvm()
+            program.start()
+
+
+def torment(program: Program, kinds: list[str], rng: Random) -> dict[str, list[float]]:
+    """Kill one after the other, at any moment, each after the query is on its feet again."""
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    program.recovered(-1)
+    for kind in kinds:
+        time.sleep(rng.uniform(0.0, 1.5))  # the moment is what is random here
+        before = program.attempt()
+        kill(program, kind, rng)
+        seconds[kind].append(program.recovered(before))
+    return dict(seconds)
+
+
+def summary(seconds: dict[str, list[float]]) -> str:
+    return "; ".join(
+        f"{kind} x{len(each)}: p50 {statistics.median(each):.2f} s, max {max(each):.2f} s"
+        for kind, each in sorted(seconds.items())
+    )
+
+
+@pytest.mark.timeout(500)
+def test_five_kills_cost_no_row_and_no_sum(
+    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = Random(SHORT_SEED)
+    kinds = ["worker", "worker", "worker", "executor", "driver"]
+    rng.shuffle(kinds)
+    program = programs()
+    seconds = torment(program, kinds, rng)
+    program.stop()
+    rows = check(program)
+    tell(capsys, f"5 kills, {rows} rows. Recovery: {summary(seconds)}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_thirty_kills_cost_no_row_and_no_sum(
+    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = Random(LONG_SEED)
+    kinds = ["worker"] * 16 + ["executor"] * 8 + ["driver"] * 5 + ["driver's JVM"] * 2
+    rng.shuffle(kinds)
+    program = programs()
+    seconds = torment(program, kinds, rng)
+    program.stop()
+    rows = check(program)
+    tell(capsys, f"{len(kinds)} kills, {rows} rows. Recovery: {summary(seconds)}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_task_that_stands_still_is_replaced(programs: Callable[..., Program]) -> None:
+    program = programs("stallTimeout=5 seconds", "idleEpoch=1 second")
+    program.recovered(-1)
+    for _ in range(2):
+        before = program.attempt()
+        os.kill(program.until(program.workers, "a worker")[0], signal.SIGSTOP)
+        program.recovered(before)
+    program.stop()
+    check(program)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_task_that_pauses_goes_on(programs: Callable[..., Program]) -> None:
+    program = programs()
+    program.recovered(-1)
+    attempt = program.attempt()
+    for worker in program.workers():
+        os.kill(worker, signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(worker, signal.SIGCONT)
+    newest = len(list((program.checkpoint / "commits").iterdir()))
+    program.until(
+        lambda: len(list((program.checkpoint / "commits").iterdir())) > newest, "further commits"
+    )
+    assert program.attempt() == attempt
+    program.stop()
+    check(program)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, small enough to fill."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a file system takes rights that are missing here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    with open(path, "wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(bytes(1 << 16))
+        except OSError:
+            pass
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_full_disk_holds_the_query_up_and_loses_nothing(
+    programs: Callable[..., Program], small_disk: Path
+) -> None:
+    program = programs(folder=small_disk)
+    program.recovered(-1)
+    before = program.attempt()
+    fill(small_disk / "filler")
+    program.until(lambda: "No space left" in program.log.read_text(), "a failure")
+    time.sleep(3)  # several attempts fail
+    (small_disk / "filler").unlink()
+    program.recovered(before)
+    program.stop()
+    check(program)
+
+
+def remount(folder: Path, how: str, program: Program) -> None:
+    command = ["mount", "-o", f"remount,{how}", str(folder)]
+    program.until(
+        lambda: subprocess.run(command, check=False, capture_output=True).returncode == 0,
+        f"remounted {how}",
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_checkpoint_gone_read_only_loses_nothing(
+    programs: Callable[..., Program], small_disk: Path
+) -> None:
+    program = programs(folder=small_disk)
+    program.recovered(-1)
+    before = program.attempt()
+    remount(small_disk, "ro", program)
+    program.until(lambda: "Read-only file system" in program.log.read_text(), "a failure")
+    time.sleep(3)  # several attempts fail
+    remount(small_disk, "rw", program)
+    program.recovered(before)
+    program.stop()
+    check(program)
+
+
+class Usage:
+    """What the driver and its tasks hold: memory, handles, threads."""
+
+    def __init__(self) -> None:
+        self.samples: list[dict[str, tuple[int, int, int]]] = []
+
+    def take(self, program: Program) -> None:
+        named = {"driver": program.pid}
+        named |= {f"worker {n}": pid for n, pid in enumerate(sorted(program.workers()))}
+        self.samples.append({name: held_by(pid) for name, pid in named.items()})
+
+    def growth(self) -> dict[str, tuple[float, int, int]]:
+        """Between the middle of the first and of the last third: memory by ratio, the rest by
+        count."""
+        third = len(self.samples) // 3
+        first, last = self.samples[:third], self.samples[-third:]
+        found = {}
+        for name in self.samples[-1]:
+            early = [statistics.median(each[name][i] for each in first) for i in range(3)]
+            late = [statistics.median(each[name][i] for each in last) for i in range(3)]
+            found[name] = (late[0] / early[0], int(late[1] - early[1]), int(late[2] - early[2]))
+        return found
+
+
+def held_by(pid: int) -> tuple[int, int, int]:
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    kilobytes = int(status["VmRSS"].split()[0])
+    return kilobytes, len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"])
+
+
+def soak(program: Program, seconds: float, every: float, warm_seconds: float) -> Usage:
+    program.recovered(-1)
+    time.sleep(warm_seconds)
+    usage, until = Usage(), time.monotonic() + seconds
+    while time.monotonic() < until:
+        usage.take(program)
+        time.sleep(every)
+    return usage
+
+
+@pytest.mark.timeout(300)
+def test_twenty_seconds_leave_handles_and_threads_as_they_were(
+    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = programs("minBatchesToRetain=20", master="local[2]")
+    usage = soak(program, 20, 0.5, warm_seconds=5)
+    program.stop()
+    check(program)
+    growth = usage.growth()
+    tell(capsys, f"20 s: {growth}")
+    assert {
+        name for name, (_, handles, threads) in growth.items() if handles > 3 or threads > 1
+    } == set()
+    assert max(memory for memory, _, _ in growth.values()) < 1.25
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_ten_minutes_leave_memory_handles_and_threads_as_they_were(
+    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = programs("minBatchesToRetain=100", master="local[2]")
+    usage = soak(program, 600, 2, warm_seconds=30)
+    program.stop()
+    rows = check(program)
+    growth = usage.growth()
+    tell(capsys, f"10 minutes, {rows} rows: {growth}")
+    assert {
+        name for name, (_, handles, threads) in growth.items() if handles > 3 or threads > 1
+    } == set()
+    assert max(memory for memory, _, _ in growth.values()) < 1.1

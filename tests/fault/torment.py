@@ -1,0 +1,173 @@
+"""Starts a driver program, finds its processes, and looks at what it has committed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from tests.fault.keyed_sums import ROWS_PER_SECOND
+from tests.fault.sums import KEYS
+from tests.spark.continuous import parents_of_all, runs
+
+from epochal.checkpoint import CommitLog, FileSinkLog, OffsetLog
+from epochal.state import read_state
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 180.0
+CLUSTER = "local-cluster[2,1,1024]"
+
+
+class Program:
+    """One life of the driver program after another, on one checkpoint."""
+
+    def __init__(self, folder: Path, log: Path, *options: str, master: str = CLUSTER) -> None:
+        self.checkpoint, self.out, self.log = folder / "checkpoint", folder / "out", log
+        self._master, self._options = master, options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+        arguments = [self._master, str(self.checkpoint), str(self.out), *self._options]
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fault.keyed_sums", *arguments],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def descendants(self) -> list[int]:
+        """Every process below the driver, by pid."""
+        parents, found, fresh = parents_of_all(), [], [self.pid]
+        while fresh:
+            fresh = [pid for pid, parent in parents.items() if parent in fresh]
+            found += fresh
+        return found
+
+    def workers(self) -> list[int]:
+        """The Python processes that run tasks."""
+        parents = parents_of_all()
+        daemons = [pid for pid in self.descendants() if runs(pid, "pyspark.daemon")]
+        forked = [pid for pid, parent in parents.items() if parent in daemons]
+        return [pid for pid in forked if runs(pid, "pyspark.daemon")]
+
+    def executors(self) -> list[int]:
+        """The executors' JVMs."""
+        return [p for p in self.descendants() if runs(p, "CoarseGrainedExecutorBackend")]
+
+    def kill_driver(self) -> None:
+        """Kill the driver, and see to it that nothing of it lives on."""
+        family = self.descendants()
+        os.kill(self.pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait(30)
+        self.until(lambda: not [p for p in family if _lives(p)], "no orphan")
+
+    def kill_jvm(self) -> None:
+        """Kill the driver's JVM: the program must notice, and end by itself."""
+        family = self.descendants()
+        (jvm,) = [pid for pid in family if runs(pid, "org.apache.spark.deploy.SparkSubmit")]
+        os.kill(jvm, signal.SIGKILL)
+        assert self._process is not None
+        assert self._process.wait(PATIENCE_SECONDS) == 3, self.story()
+        self.until(lambda: not [p for p in family if _lives(p)], "no orphan")
+
+    def stop(self) -> None:
+        """End the program gracefully."""
+        assert self._process is not None
+        os.kill(self.pid, signal.SIGTERM)
+        code = self._process.wait(PATIENCE_SECONDS)
+        assert code == 0, self.story()
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill_driver()
+
+    def attempt(self) -> int:
+        """The attempt that decided the newest committed epoch; -1 before there is one."""
+        newest = CommitLog(str(self.checkpoint / "commits"), read_only=True).latest_batch_id()
+        if newest is None:
+            return -1
+        entry = OffsetLog(str(self.checkpoint / "offsets"), read_only=True).get(newest)
+        manifest: Any = None if entry is None else entry.extra.get("epochal")
+        return -1 if manifest is None else int(manifest["attempt"])
+
+    def recovered(self, before: int) -> float:
+        """Wait until an attempt after `before` has committed; returns the seconds it took."""
+        began = time.monotonic()
+        self.until(lambda: self.attempt() > before, f"an attempt after {before}")
+        return time.monotonic() - began
+
+    def until(self, true: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            found = true()
+            if found:
+                return found
+            time.sleep(0.02)
+        raise AssertionError(f"{what}: not within {PATIENCE_SECONDS} s\n{self.story()}")
+
+    def story(self) -> str:
+        """The end of the driver's log."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        told = [line for line in lines if "epochal" in line or "Error" in line]
+        return "\n".join(told[-60:])
+
+
+def check(program: Program) -> int:
+    """Rows out are rows in, each once, and state is what they add up to; returns their number."""
+    rows = sink_rows(program.out)
+    values = sorted(row["value"] for row in rows)
+    assert values == list(range(len(values)))
+    assert len(values) % ROWS_PER_SECOND == 0
+    by_key: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        by_key[row["k"]].append((row["total"], row["value"]))
+    totals = {}
+    for key, found in by_key.items():
+        total = 0
+        for seen, value in sorted(found):
+            total += value + 1
+            assert seen == total, f"key {key}: {seen} after {value}, {total} adds up"
+        totals[key] = total
+    assert totals == {key: sum(n + 1 for n in range(key, len(values), KEYS)) for key in totals}
+    assert state_totals(program.checkpoint) == totals
+    return len(values)
+
+
+def sink_rows(out: Path) -> list[dict[str, Any]]:
+    """The rows of the files that the sink's log names."""
+    listed = FileSinkLog(str(out / "_spark_metadata"), read_only=True).all_files()
+    names = [each.path.rpartition("/")[2] for each in listed]
+    assert len(names) == len(set(names))
+    return [row for name in names for row in pq.read_table(out / name).to_pylist()]
+
+
+def state_totals(checkpoint: Path) -> dict[int, int]:
+    """The sums in the newest committed state."""
+    table = read_state(str(checkpoint), 0, "total")
+    return {row["key"]["k"]: row["value"]["total"] for row in table.to_pylist()}
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
