@@ -43,6 +43,8 @@ class EventReaders:
     rows: int
     keys: int
     per_read: int = 1_000_000
+    breathe: bool = False
+    """Whether there is nothing to be had right after something was."""
 
     def open(self, partitions: Positions) -> EventReader:
         return EventReader(self, {name: int(at) for name, at in partitions.items()})
@@ -52,8 +54,12 @@ class EventReader:
     def __init__(self, plan: EventReaders, positions: dict[str, int]) -> None:
         self._plan, self._positions = plan, positions
         self._ends = dict.fromkeys(positions, plan.rows)
+        self._breathes = False
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:
+        self._breathes = self._plan.breathe and not self._breathes
+        if self._plan.breathe and not self._breathes:
+            return None
         for name in sorted(self._positions, key=lambda name: self._positions[name]):
             start = self._positions[name]
             end = min(start + max_rows, start + self._plan.per_read, self._ends[name])
@@ -148,9 +154,10 @@ def query(
     state_partitions: int,
     per_read: int = 1_000_000,
     stages: int = 1,
+    breathe: bool = False,
 ) -> QueryPlan:
     """Events, a running total, a sink; without a stage, events as they are."""
-    source = SourcePlan(EventReaders(rows, keys, per_read), EVENTS, ())
+    source = SourcePlan(EventReaders(rows, keys, per_read, breathe), EVENTS, ())
     stage = StagePlan(0, RunningTotalSpec(), EVENTS, ())
     return QueryPlan(
         sources=(source,),

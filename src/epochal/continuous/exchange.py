@@ -47,6 +47,7 @@ class _Outgoing:
     unacked: deque[Frame] = field(default_factory=deque)
     unacked_bytes: int = 0
     last_seq: int = 0
+    sent_seq: int = 0
     data_waiting: int = 0
 
 
@@ -133,7 +134,18 @@ class Outbox:
                     channel.unacked_bytes += frame.size
                     channel.data_waiting -= 1
                 leaving.append((target, channel.waiting.popleft()))
+                channel.sent_seq = frame.seq
         return leaving
+
+    def pulse(self) -> list[tuple[int, Frame]]:
+        """Say on every channel how much was sent on it, as (target, frame)."""
+        return [
+            (
+                target,
+                Frame(FrameKind.PULSE, self._attempt, self._stage, self._task, 0, channel.sent_seq),
+            )
+            for target, channel in enumerate(self._channels)
+        ]
 
 
 @dataclass(slots=True)
@@ -159,16 +171,20 @@ class Inbox:
         self._channels = [_Incoming() for _ in range(tasks)]
 
     def receive(self, frame: Frame) -> None:
-        """Take in a data frame or a marker; ExchangeError if one before it is missing."""
+        """Take in a frame; ExchangeError if one before it is missing."""
         channel = self._channels[frame.sender]
         if frame.seq <= channel.received:
-            self._counters.duplicates += 1
+            if frame.kind is FrameKind.PULSE:
+                channel.acknowledged = 0  # credit may be lost too: say it again
+            else:
+                self._counters.duplicates += 1
             return
-        if frame.seq != channel.received + 1:
+        if frame.kind is FrameKind.PULSE or frame.seq != channel.received + 1:
             raise ExchangeError(
                 self._stage,
                 frame.sender,
-                f"frame {frame.seq} came after frame {channel.received}: those between are lost",
+                f"it is at frame {frame.seq}, and only {channel.received} came before: the rest "
+                f"is lost",
             )
         channel.received += 1
         if frame.kind is FrameKind.DATA:
@@ -268,6 +284,16 @@ class Exchange:
                 inbox.receive(frame)
             else:
                 send(target, frame)
+
+    def pulse(self, send: Callable[[int, Frame], None]) -> None:
+        """Let peers find out whether they have all that was sent to them.
+
+        A frame that is lost shows when the next one comes; this is for when none does.
+        """
+        for outbox in self.outboxes:
+            for target, frame in outbox.pulse():
+                if target != self.task:
+                    send(target, frame)
 
     def acknowledge(self, stage: int, send: Callable[[int, Frame], None]) -> None:
         """Give credit for what a stage has processed."""

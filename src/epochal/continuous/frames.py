@@ -46,6 +46,11 @@ class FrameKind(IntEnum):
     """The sender's rows of `epoch` end here."""
     CREDIT = 3
     """The sender of this frame has processed everything up to `seq`."""
+    PULSE = 4
+    """The sender has sent everything up to `seq`: what has not come is lost."""
+
+
+_KINDS = frozenset(FrameKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ def decode_frame(header: bytes, body: Body, schemas: Sequence[pa.Schema]) -> Fra
     )
     if magic != MAGIC or version != FRAME_VERSION:
         raise FrameError(f"it starts with {magic:#x}, version {version}, not {MAGIC:#x}, version 1")
-    if kind not in (FrameKind.DATA, FrameKind.MARKER, FrameKind.CREDIT) or runs > _MAX_RUNS:
+    if kind not in _KINDS or runs > _MAX_RUNS:
         raise FrameError(f"it is of kind {kind} with {runs} runs")
     if len(header) != _HEADER.size + 8 * watermarks + 8 * runs:
         raise FrameError(f"its header has {len(header)} bytes, which its counts contradict")

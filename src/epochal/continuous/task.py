@@ -189,6 +189,12 @@ class TaskCore:
         self._run_stages(now_ms, out, expire=True)
         return out
 
+    def pulse(self) -> list[tuple[int, Frame]]:
+        """Frames by which peers find out that others were lost; now and then when all is quiet."""
+        out = TurnOutput()
+        self._exchange.pulse(out.send)
+        return out.frames
+
     def close(self) -> None:
         """Let go of sources and sink."""
         for source in self._sources:

@@ -226,7 +226,8 @@ class _Worker:
         self._channels: Channels | None = None
         self._core: TaskCore | None = None
         self._stores: TaskStores | None = None
-        self._heard_at = 0.0
+        self._quiet = False
+        """Whether the driver had to be asked."""
 
     def run(self) -> None:
         try:
@@ -321,7 +322,10 @@ class _Worker:
         next_read = 0.0
         turns = 0
         while True:
-            pushes = [said for said in self._hear() if isinstance(said, EpochStarted)]
+            said = self._hear()
+            pushes = [each for each in said if isinstance(each, EpochStarted)]
+            if self._quiet:
+                self._break_silence(said, core, channels)
             frames = channels.receive()
             now = time.monotonic()
             read = now >= next_read
@@ -346,6 +350,14 @@ class _Worker:
                 # What was sent may have swallowed the news that something came: look first.
                 channels.wait(next_read - time.monotonic(), rpc_fd)
 
+    def _break_silence(self, said: list[EpochReply], core: TaskCore, channels: Channels) -> None:
+        """Say again what may be missed: that this task is ready, and how much it has sent."""
+        if any(isinstance(each, Peers) for each in said):
+            ready = TaskReady(self._assignment.attempt, self._assignment.task)
+            self._rpc.send(self._endpoint, ready)
+        for target, frame in core.pulse():
+            channels.send(target, frame)
+
     def _hear(self) -> list[EpochReply]:
         """What the driver has said since, in its order; _Left if it was to leave."""
         said: list[EpochReply] = []
@@ -353,6 +365,7 @@ class _Worker:
             said.append(push)
         if said:
             self._durable.heard = self._clock.monotonic()
+        self._quiet = bool(self._durable.answers)
         while self._durable.answers:
             said.append(self._durable.answers.popleft())
         if any(

@@ -83,8 +83,30 @@ def test_a_repeated_frame_is_dropped_and_counted() -> None:
 
 
 def test_a_missing_frame_ends_the_attempt() -> None:
-    with pytest.raises(ExchangeError, match="frame 3 came after frame 1"):
+    with pytest.raises(ExchangeError, match="at frame 3, and only 1 came before"):
         received(data(0, 1), data(0, 3))
+
+
+def test_a_pulse_tells_that_the_last_frames_are_lost() -> None:
+    pulse = replace(marker(0, 2), kind=FrameKind.PULSE)
+    with pytest.raises(ExchangeError, match="at frame 2, and only 1 came before"):
+        received(data(0, 1), pulse)
+
+
+def test_a_pulse_on_a_whole_channel_has_credit_given_again() -> None:
+    box = received(data(0, 1))
+    box.take()
+    assert box.acknowledgements() == [(0, 1)]
+    box.receive(replace(marker(0, 1), kind=FrameKind.PULSE))
+    assert box.acknowledgements() == [(0, 1)]
+
+
+def test_a_pulse_speaks_of_what_was_sent_not_of_what_waits_for_credit() -> None:
+    box = Outbox(0, 0, 2, ATTEMPT)
+    for _ in range(MAX_UNACKED_FRAMES + 2):
+        add(box, 1)
+    box.flush()
+    assert [(target, frame.seq) for target, frame in box.pulse()] == [(0, 0), (1, 8)]
 
 
 def test_a_frame_of_another_epoch_ends_the_attempt() -> None:

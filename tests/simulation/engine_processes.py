@@ -1,0 +1,214 @@
+"""A driver and its tasks as processes that can be stopped between any two of their acts.
+
+They are the engine's own parts; only threads, sockets and clocks are the world's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.simulation.engine_parts import StagingWriter, WorldSink, WorldSource
+
+from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
+from epochal.checkpoint.guard import Guard
+from epochal.connectors.contract import WriterContext
+from epochal.continuous.frames import Frame
+from epochal.continuous.plan import QueryPlan, partitions_of_task, readers_of, readers_of_task
+from epochal.continuous.stores import StateStart, TaskStores
+from epochal.continuous.task import EpochCut, TaskCore
+from epochal.continuous.worker import ReportsKept
+from epochal.epoch.coordinator import MAX_EPOCHS_IN_FLIGHT, Pace
+from epochal.epoch.driver import EpochDriver, Listeners
+from epochal.epoch.ground import Ground, Recovered, newest_attempt
+from epochal.epoch.messages import (
+    CommitPartitionEpoch,
+    EpochReply,
+    EpochRequest,
+    EpochStarted,
+    GetCurrentEpoch,
+    Leave,
+    Peers,
+    RegisterTask,
+    TaskFailed,
+    TaskReady,
+)
+from epochal.epoch.state_files import StateFiles
+from epochal.files import Files
+from epochal.state.conf import StateStoreConf
+from epochal.testing.clock import ManualClock
+
+CHECKPOINT = "checkpoint"
+EPOCH_SECONDS = 1.0
+PACE = Pace(epoch_seconds=EPOCH_SECONDS, idle_epoch_seconds=3.0)
+CONF = StateStoreConf(min_deltas_for_snapshot=2, min_versions_to_retain=3)
+
+
+@dataclass(slots=True)
+class TaskProcess:
+    """One task of one attempt; what it is told and what it says waits in queues."""
+
+    plan: QueryPlan
+    attempt: int
+    task: int
+    tasks: int
+    recovered: Recovered
+    files: Files
+    frames: dict[int, deque[Frame]] = field(default_factory=dict)
+    """By sender."""
+    pushes: deque[EpochReply] = field(default_factory=deque)
+    data: deque[EpochRequest] = field(default_factory=deque)
+    durable: deque[EpochRequest] = field(default_factory=deque)
+    cuts: deque[EpochCut] = field(default_factory=deque)
+    outgoing: deque[tuple[int, Frame]] = field(default_factory=deque)
+    alive: bool = True
+    left: bool = False
+    core: TaskCore | None = None
+    stores: TaskStores | None = None
+    reports: ReportsKept = field(default_factory=lambda: ReportsKept(MAX_EPOCHS_IN_FLIGHT))
+
+    @property
+    def peer(self) -> bytes:
+        return f"{self.attempt}/{self.task}".encode()
+
+    def register(self) -> None:
+        self.data.append(RegisterTask(self.attempt, self.task, f"at {self.task}", b"", "host", 1))
+
+    def turn(self, now_ms: int, frames: list[Frame]) -> None:
+        """Take what has come from the driver and from peers, and work."""
+        said, self.pushes = list(self.pushes), deque()
+        for each in said:
+            if isinstance(each, Leave) and each.attempt == self.attempt:
+                self.left = True
+                self.alive = False
+                return
+            if isinstance(each, Peers):
+                self._prepare()
+        if self.core is None:
+            assert not frames
+            return
+        started = [each for each in said if isinstance(each, EpochStarted)]
+        out = self.core.turn(now_ms, frames, started)
+        self.outgoing.extend(out.frames)
+        for message in out.messages:
+            self.reports.add(message)
+            self.data.append(message)
+        self.cuts.extend(out.cuts)
+
+    def make_durable(self) -> None:
+        cut = self.cuts.popleft()
+        assert self.stores is not None
+        state = self.stores.prepare(cut.epoch, cut.changes)
+        report = CommitPartitionEpoch(
+            self.attempt,
+            self.task,
+            cut.epoch,
+            cut.prepare(),
+            state,
+            cut.watermarks,
+            cut.rows_in,
+            cut.rows_out,
+        )
+        self.reports.add(report)
+        self.durable.append(report)
+
+    def ask(self, ask: Callable[[EpochRequest], EpochReply | None]) -> None:
+        """What a task does after a second of silence."""
+        said = ask(GetCurrentEpoch(self.attempt))
+        if isinstance(said, EpochStarted):
+            self.durable.extend(self.reports.undecided(said.epoch))
+        if said is not None:
+            self.pushes.append(said)
+            self.outgoing.extend([] if self.core is None else self.core.pulse())
+
+    def fail(self, error: Exception) -> None:
+        self.alive = False
+        self.data.append(TaskFailed(self.attempt, self.task, str(error), ""))
+
+    def _prepare(self) -> None:
+        if self.core is None:
+            found = self.recovered
+            context = WriterContext(self.task, self.attempt, "run", self.plan.output_schema)
+            readers = readers_of_task(readers_of(found.positions), self.task, self.tasks)
+            core = TaskCore(
+                self.plan,
+                task=self.task,
+                tasks=self.tasks,
+                attempt=self.attempt,
+                first_epoch=found.first_epoch,
+                readers=readers,
+                writer=StagingWriter(self.files, context),
+            )
+            partitions = partitions_of_task(self.plan.state_partitions, self.task, self.tasks)
+            self.stores = TaskStores(
+                self.plan,
+                partitions,
+                self.files.at(f"{CHECKPOINT}/state"),
+                CONF,
+                attempt=self.attempt,
+                run_id="run",
+                writers=1,
+            )
+            self.stores.load(core.operators, StateStart(found.first_epoch, found.state))
+            self.core = core
+        self.data.append(TaskReady(self.attempt, self.task))
+
+
+class DriverProcess:
+    """One run: a guard, and one attempt after the other."""
+
+    def __init__(
+        self,
+        files: Files,
+        guard: Guard,
+        source: WorldSource,
+        sink: WorldSink,
+        clock: ManualClock,
+        send: Callable[[bytes, EpochReply], None],
+    ) -> None:
+        self.alive = True
+        self.paused = self.stopping = self.stopped = False
+        self.failure: Exception | None = None
+        self.driver: EpochDriver | None = None
+        self.guard = guard
+        self._clock, self._send = clock, send
+        checkpoint = files.at(CHECKPOINT)
+        self.ground = Ground(
+            url="checkpoint",
+            offsets=OffsetLog(checkpoint.at("offsets")),
+            commits=CommitLog(checkpoint.at("commits")),
+            sources=(source,),
+            sink=sink,
+            state=StateFiles(checkpoint, publishers=1),
+            owned=guard.still_mine,
+            run_id=guard.run_id,
+            min_batches_to_retain=4,
+        )
+        self.sent = 0
+
+    def begin_attempt(self, tasks: int) -> Recovered:
+        """Number the attempt, recover, and await tasks."""
+        self.failure = None
+        self.driver = None
+        self.stopping = False
+        attempt = self.guard.next_attempt(above=newest_attempt(self.ground.offsets))
+        driver = EpochDriver(
+            self.ground,
+            Listeners(push=self._push, committed=lambda *_: None, failed=self._fail),
+            attempt=attempt,
+            clock=self._clock,
+            pace=PACE,
+        )
+        recovered = driver.recover()
+        readers = [(each.source, each.partition) for each in readers_of(recovered.positions)]
+        driver.start(readers, tasks, template=OffsetEntry(1, ()), background=False)
+        self.driver = driver
+        return recovered
+
+    def _push(self, peers: object, message: EpochReply) -> None:
+        for peer in peers:  # type: ignore[attr-defined]
+            self._send(peer, message)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error

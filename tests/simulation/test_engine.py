@@ -1,0 +1,185 @@
+"""The whole engine in thousands of seeded worlds, and proof that they would notice.
+
+`make simulate SEEDS=100000` runs more. A seed that fails is run again by itself with
+`python -m tests.simulation.engine_run SEED`, which tells what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import google_crc32c
+import msgspec
+import pytest
+from tests.simulation.engine_world import NEVER_ENDS, World
+
+from epochal.continuous.exchange import Exchange, Inbox
+from epochal.continuous.frames import Frame
+from epochal.continuous.stores import StateStart, TaskStores
+from epochal.epoch import ground, recovery
+from epochal.epoch.coordinator import EpochCoordinator, Phase
+from epochal.epoch.effects import (
+    Acknowledge,
+    CommitSink,
+    Decide,
+    Effect,
+    LogCommit,
+    PublishState,
+)
+from epochal.epoch.messages import CommitPartitionEpoch, ReportPartitionOffset
+
+SEEDS, PARTS = 2_000, 8
+SEEDS_PER_FAULT = 2_000
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_event_counts_once_whatever_goes_wrong(part: int) -> None:
+    wrong = {}
+    for seed in range(part, SEEDS, PARTS):
+        found = World(seed).run()
+        if found:
+            wrong[seed] = found
+    assert wrong == {}
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def order_of(*kinds: type) -> Plant:
+    """Have the steps of an epoch taken in this order."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        real = EpochCoordinator._decide
+
+        def decide(self: EpochCoordinator, *args: Any) -> list[Effect]:
+            effects = real(self, *args)
+            place = {kind: at for at, kind in enumerate(kinds)}
+            return sorted(effects, key=lambda effect: place.get(type(effect), len(kinds)))
+
+        patch.setattr(EpochCoordinator, "_decide", decide)
+
+    return plant
+
+
+def decide_before_all_have_prepared(patch: pytest.MonkeyPatch) -> None:
+    real = EpochCoordinator._report
+
+    def report(self: EpochCoordinator, said: Any) -> list[Effect]:
+        effects = real(self, said)
+        if isinstance(said, CommitPartitionEpoch) and said.epoch in self._open:
+            for task in set(range(self._tasks)) - self._open[said.epoch].commits.keys():
+                if said.epoch in self._open:
+                    effects += real(self, msgspec.structs.replace(said, task=task, state=()))
+        return effects
+
+    patch.setattr(EpochCoordinator, "_report", report)
+
+
+def drop_the_attempt_fence(patch: pytest.MonkeyPatch) -> None:
+    """Reports and frames of any attempt are taken for those of this one."""
+    real_step, real_receive = EpochCoordinator.step, Exchange.receive
+
+    def step(self: EpochCoordinator, event: Any) -> list[Effect]:
+        if isinstance(event, CommitPartitionEpoch | ReportPartitionOffset):
+            if self.phase is not Phase.RUNNING or event.epoch > self._newest_ended():
+                return []
+            event = msgspec.structs.replace(event, attempt=self.attempt)
+        return real_step(self, event)
+
+    def receive(self: Exchange, frames: Any) -> None:
+        real_receive(self, [replace(frame, attempt=self.attempt) for frame in frames])
+
+    patch.setattr(EpochCoordinator, "step", step)
+    patch.setattr(Exchange, "receive", receive)
+
+
+def load_state_by_number(patch: pytest.MonkeyPatch) -> None:
+    """Take whatever file has the right number, prepared ones too."""
+    real = TaskStores.load
+
+    def load(self: TaskStores, operators: Any, start: StateStart) -> None:
+        by_number = []
+        for each in start.named or ():
+            held = self._held.get((each.operator, each.partition, each.store))
+            for name in [] if held is None else held.provider._files.names():
+                if held is not None and name.startswith(f"{each.version}.delta.prepared"):
+                    data = held.provider._files.files.read(name)
+                    each = msgspec.structs.replace(
+                        each, name=name, checksum=google_crc32c.value(data)
+                    )
+            by_number.append(each)
+        real(self, operators, replace(start, named=tuple(by_number) or start.named))
+
+    patch.setattr(TaskStores, "load", load)
+
+
+def recompute_a_decided_epoch(patch: pytest.MonkeyPatch) -> None:
+    real = recovery.plan_recovery
+
+    def plan(logs: recovery.Logs, **how: Any) -> recovery.RecoveryPlan:
+        return real(logs, **{**how, "sink_decides": True, "sink_decided": False})
+
+    patch.setattr(ground, "plan_recovery", plan)
+
+
+def skip_alignment(patch: pytest.MonkeyPatch) -> None:
+    def take(self: Inbox) -> list[Frame]:
+        found = real(self)
+        for channel in self._channels:
+            if channel.marked:
+                while channel.queue and channel.queue[0].batch is not None:
+                    frame = channel.queue.popleft()
+                    channel.processed, channel.data = frame.seq, channel.data - 1
+                    found.append(frame)
+        return found
+
+    real = Inbox.take
+    patch.setattr(Inbox, "take", take)
+
+
+def drop_a_held_back_frame(patch: pytest.MonkeyPatch) -> None:
+    real = Inbox.advance
+
+    def advance(self: Inbox) -> None:
+        real(self)
+        for channel in self._channels:
+            if channel.queue and channel.queue[0].batch is not None:
+                channel.processed, channel.data = channel.queue.popleft().seq, channel.data - 1
+
+    patch.setattr(Inbox, "advance", advance)
+
+
+PLANTED: dict[str, Plant] = {
+    "the sink is committed before the decision": order_of(
+        CommitSink, Decide, PublishState, LogCommit, Acknowledge
+    ),
+    "the commit is logged before the sink has it": order_of(
+        Decide, LogCommit, CommitSink, PublishState, Acknowledge
+    ),
+    "sources are told before the commit": order_of(
+        Decide, Acknowledge, CommitSink, PublishState, LogCommit
+    ),
+    "an epoch is decided before all have prepared": decide_before_all_have_prepared,
+    "messages of old attempts are let in": drop_the_attempt_fence,
+    "state is loaded by its number": load_state_by_number,
+    "a decided epoch is computed again": recompute_a_decided_epoch,
+    "frames behind a marker are not held back": skip_alignment,
+    "a frame that was held back is dropped": drop_a_held_back_frame,
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED[fault](monkeypatch)
+    assert any(harm(seed) for seed in range(SEEDS_PER_FAULT))
+
+
+def harm(seed: int) -> list[str]:
+    """What is wrong with a world in which a fault was planted. To come to no end is no harm."""
+    world = World(seed)
+    try:
+        return [each for each in world.run() if each != NEVER_ENDS]
+    except (AssertionError, KeyError) as error:
+        return [repr(error)]
