@@ -77,8 +77,7 @@ class RowApi:
     def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
         if not results:
             return ()
-        names = self._names
-        if self._flat and all(getattr(each, "__fields__", None) == names for each in results):
+        if self._flat and self._in_order(results):
             columns = zip(*results, strict=True)
             arrays = [
                 pa.array(column, field.type)
@@ -87,6 +86,15 @@ class RowApi:
             return (pa.RecordBatch.from_arrays(arrays, schema=self._output),)
         named = [each.asDict(True) for each in results]
         return (pa.RecordBatch.from_pylist(named, schema=self._output),)
+
+    def _in_order(self, results: Sequence[Any]) -> bool:
+        """Whether all rows have the output's columns, as named rows or of a class of rows."""
+        listed, classed = self._names, tuple(self._names)
+        for row in results:
+            names = getattr(row, "__fields__", None)
+            if (names != listed and names != classed) or len(row) != len(listed):
+                return False
+        return True
 
 
 class PandasApi:

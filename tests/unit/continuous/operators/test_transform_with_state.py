@@ -158,6 +158,17 @@ def test_output_is_matched_by_name_and_a_missing_column_is_null() -> None:
     ]
 
 
+def test_rows_may_be_of_a_class_of_rows() -> None:
+    made = Row("id", "out")
+    result = [made("a", "b"), Row(id="c", out="d"), made("e")]
+    assert probe(lambda *_: result).turn(table(INPUT, [("a", 1)])) == [
+        {"id": "a", "out": "b"},
+        {"id": "c", "out": "d"},
+        {"id": "e", "out": None},
+    ]
+    assert len(probe(lambda *_: result[:2]).turn(table(INPUT, [("a", 1)]))) == 2
+
+
 @pytest.mark.parametrize(
     ("result", "error"),
     [
