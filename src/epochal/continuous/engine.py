@@ -55,7 +55,7 @@ from epochal.errors import (
     RecoveryError,
     TaskFailedError,
 )
-from epochal.spark.barrier_job import check_conf, failure_text, why_lost
+from epochal.spark.barrier_job import check_conf, failure_text, headline, why_lost
 
 logger = logging.getLogger(__name__)
 
@@ -325,7 +325,7 @@ class Engine:
         if isinstance(ending, EpochalError):
             return ending
         text = failure_text(ending)
-        return TaskFailedError(None, text.strip().rpartition("\n")[2], text)
+        return TaskFailedError(None, headline(text), text)
 
     def _wait_for_restart(self, error: Exception) -> None:
         """Wait as long as is due before the next attempt; raise if there is to be none."""
@@ -342,7 +342,7 @@ class Engine:
             case RestartAfter(seconds, number):
                 logger.warning(
                     "%s failed after epoch %d; restart %d in %.2f s. Cause: %s",
-                    *(self._who(), self.state.committed, number, seconds, error),
+                    *(self._who(), self.state.committed, number, seconds, _told(error)),
                 )
                 self._show(message="Restarting", restarts=self._restarts.total)
                 self._stop_asked.wait(seconds)

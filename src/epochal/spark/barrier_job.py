@@ -37,6 +37,8 @@ _PYTHON_CAUSE = re.compile(
     re.DOTALL,
 )
 
+_FRAME = re.compile(r"\s+(?:at |\.\.\. \d+ more)")
+
 
 @dataclass(frozen=True, slots=True)
 class Slots:
@@ -130,9 +132,24 @@ def failure_text(error: BaseException) -> str:
     """
     if not isinstance(error, Py4JJavaError):
         return f"{type(error).__name__}: {error}"
-    text = str(error.java_exception.getMessage())
+    return cause_in(str(error.java_exception.getMessage()))
+
+
+def cause_in(text: str) -> str:
+    """What of Spark's words about a failed job says why."""
     found = _PYTHON_CAUSE.search(text)
-    return found[1].strip() if found else text.strip().partition("\n\nDriver stacktrace")[0]
+    if found:
+        return found[1].strip()
+    lines = text.partition("\n\nDriver stacktrace")[0].splitlines()
+    kept = [line for line in lines if line.strip() and not _FRAME.match(line)]
+    said = [line for line in kept if not line.endswith("finished unsuccessfully.")]
+    return "\n".join(said or kept)
+
+
+def headline(cause: str) -> str:
+    """The line of a cause that names the error: the last of a traceback, else the first."""
+    lines = cause.strip().splitlines() or [""]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 class BarrierJob:
