@@ -371,9 +371,11 @@ class TaskCore:
             return
         schema, split = self._plan.stages[index].input_schema, self._splits[index]
         for joined in _joined([_fitting(batch, schema) for batch in batches]):
+            row_bytes = joined.nbytes / joined.num_rows
             for target, part, runs in split.split(joined):
+                size = round(row_bytes * part.num_rows)
                 self._exchange.outboxes[index].add(
-                    target, part, runs, epoch=epoch, highs=highs, size=part.nbytes
+                    target, part, runs, epoch=epoch, highs=highs, size=size
                 )
 
     def _note_active(self, out: TurnOutput) -> None:

@@ -61,6 +61,10 @@ _GUARD_TURNS = 256
 """Flat out nobody waits, and the gatekeeper is asked once in so many turns."""
 
 
+_END_SECONDS = 2.0
+"""A durable thread that does not end by then is left to itself: what it writes, nobody names."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskAssignment:
     """All that a task needs to know; travels pickled."""
@@ -111,14 +115,15 @@ class ReportsKept:
         self._kept: deque[ReportPartitionOffset | CommitPartitionEpoch] = deque()
 
     def add(self, report: EpochRequest) -> None:
-        """Keep it if it is one that would be missed."""
+        """Keep it if it is one that would be missed, and forget what must be decided by now."""
         if isinstance(report, ReportPartitionOffset | CommitPartitionEpoch):
             self._kept.append(report)
+            while self._kept[0].epoch < report.epoch - self._epochs:
+                self._kept.popleft()
 
     def undecided(self, current: int) -> list[ReportPartitionOffset | CommitPartitionEpoch]:
-        """What may have to be said again while `current` is read; the rest is forgotten."""
-        self._kept = deque(each for each in self._kept if each.epoch >= current - self._epochs)
-        return list(self._kept)
+        """What may have to be said again while `current` is read."""
+        return [each for each in self._kept if each.epoch >= current - self._epochs]
 
 
 class _Durable(threading.Thread):
@@ -251,6 +256,7 @@ class _Worker:
         self._ended.set()
         if self._durable.is_alive():
             self._durable.stop()
+            self._durable.join(_END_SECONDS)
         with suppress(Exception):
             if self._core is not None:
                 self._core.close()
