@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -14,32 +16,22 @@ import pytest
 from tests.fault.file_sink import FileWriters, staged_rows
 from tests.simulation.pipeline import Account, RunningTotal, query
 
+from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.clock import SystemClock
+from epochal.connectors.contract import Positions
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.plan import QueryPlan, readers_of, readers_of_task
 from epochal.continuous.stores import StateStart, TaskStores
 from epochal.continuous.worker import TaskAssignment, run_task
-from epochal.epoch.coordinator import EpochCoordinator, Pace
-from epochal.epoch.effects import (
-    Decide,
-    Effect,
-    Fail,
-    Finish,
-    Held,
-    Hold,
-    LogCommit,
-    Performed,
-    PublishState,
-    Push,
-    Tick,
-)
+from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.coordinator import Pace
+from epochal.epoch.driver import EpochDriver, Listeners
+from epochal.epoch.ground import Ground
+from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
     EpochRequest,
-    GetCurrentEpoch,
-    PreparedState,
-    RegisterTask,
     ReportPartitionOffset,
 )
 from epochal.epoch.state_files import StateFiles
@@ -53,82 +45,101 @@ PARTITIONS, ROWS, KEYS, STATE_PARTITIONS = 3, 400, 17, 4
 SPAWN = multiprocessing.get_context("spawn")
 
 
-class Driver:
-    """A coordinator behind an RPC server; effects are performed where they arise."""
+@dataclass(slots=True)
+class Source:
+    """Its positions are its offsets."""
 
-    def __init__(self, checkpoint: Path, tasks: int, attempt: int = 1) -> None:
-        self.coordinator = EpochCoordinator(
-            attempt=attempt,
-            first_epoch=0,
-            readers=PARTITIONS,
-            tasks=tasks,
-            pace=Pace(epoch_seconds=0.05, idle_epoch_seconds=0.05),
-        )
-        self.decided: list[Decide] = []
-        self.failed: list[Fail] = []
-        self.held, self.changed = threading.Event(), threading.Event()
+    def initial(self) -> Positions:
+        return {str(partition): "0" for partition in range(PARTITIONS)}
+
+    def resume(self, offset: str) -> Positions:
+        found: dict[str, str] = json.loads(offset)
+        return found
+
+    def offset(self, positions: Positions) -> str:
+        return json.dumps(positions)
+
+    def boundary(self, positions: Positions) -> Positions:
+        return positions
+
+    def acknowledge(self, epoch: int, positions: Positions) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Sink:
+    """Remembers what was committed, by epoch."""
+
+    commits: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    decides: bool = False
+
+    def fence(self, attempt: int) -> None:
+        pass
+
+    def decided(self, epoch: int) -> bool:
+        return epoch in self.commits
+
+    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        self.commits.setdefault(epoch, tuple(messages))
+
+
+class Driver:
+    """The engine's driver behind an RPC server, which may be made to lose messages."""
+
+    def __init__(self, checkpoint: Path, tasks: int) -> None:
+        self.sink = Sink()
+        self.ended: list[Positions] = []
+        self.failed: list[Exception] = []
+        self.changed = threading.Event()
         self.drop: set[type] = set()
-        self._peers: dict[int, PeerId] = {}
-        self._states = StateFiles(open_files(str(checkpoint)), publishers=1)
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self.files = open_files(str(checkpoint))
+        self._tasks = tasks
+        ground = Ground(
+            url=str(checkpoint),
+            offsets=OffsetLog(self.files.at("offsets")),
+            commits=CommitLog(self.files.at("commits")),
+            sources=(Source(),),
+            sink=self.sink,
+            state=StateFiles(self.files),
+            owned=lambda: True,
+            run_id="run",
+        )
         self._server = RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1")
+        listeners = Listeners(push=self._push, committed=self._committed, failed=self._failed)
+        pace = Pace(epoch_seconds=0.05, idle_epoch_seconds=0.05)
+        self.driver = EpochDriver(ground, listeners, attempt=1, clock=SystemClock(), pace=pace)
         self._server.register(ENDPOINT, self._handle)
-        self._ticker = threading.Thread(target=self._tick, daemon=True)
 
     @property
     def address(self) -> RpcAddress:
         return self._server.address
 
     def __enter__(self) -> Driver:
+        readers = readers_of(self.driver.recover().positions)
+        self.driver.start([(each.source, each.partition) for each in readers], self._tasks)
         self._server.start()
-        self._ticker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._ticker.join()
+        self.driver.close()
         self._server.stop()
 
-    def happen(self, event: Any) -> None:
-        with self._lock:
-            self._perform(self.coordinator.step(event))
-
-    def _tick(self) -> None:
-        while not self._stop.wait(0.01):
-            self.happen(Tick(SystemClock().monotonic()))
-
     def _handle(self, message: Any, peer: PeerId) -> Any:
-        with self._lock:
-            if type(message) in self.drop:
-                self.drop.discard(type(message))
-                return None
-            if isinstance(message, RegisterTask):
-                self._peers[message.task] = peer
-            if isinstance(message, RegisterTask | GetCurrentEpoch):
-                reply, effects = self.coordinator.ask(message)
-                self._perform(effects)
-                return reply
-            self._perform(self.coordinator.step(message))
+        if type(message) in self.drop:
+            self.drop.discard(type(message))
             return None
+        return self.driver.handle(message, peer)
 
-    def _perform(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Push(message, task):
-                    peers = self._peers.values() if task is None else [self._peers[task]]
-                    self._server.push(ENDPOINT, peers, message)
-                case Decide():
-                    self.decided.append(effect)
-                case PublishState(_, state):
-                    self._states.publish(state)
-                case LogCommit(epoch):
-                    self._perform(self.coordinator.step(Performed(LogCommit, epoch)))
-                case Held():
-                    self.held.set()
-                case Fail():
-                    self.failed.append(effect)
-            self.changed.set()
+    def _push(self, peers: Sequence[PeerId], message: EpochReply) -> None:
+        self._server.push(ENDPOINT, peers, message)
+
+    def _committed(self, epoch: CommittedEpoch, positions: tuple[Positions, ...]) -> None:
+        self.ended.append(positions[0])
+        self.changed.set()
+
+    def _failed(self, error: Exception) -> None:
+        self.failed.append(error)
+        self.changed.set()
 
 
 def plan(folder: Path, per_read: int = 3) -> QueryPlan:
@@ -173,41 +184,34 @@ def tasks(driver: Driver, folder: Path, count: int, sink: str = "") -> Iterator[
 
 
 def wait_for_all_rows(driver: Driver) -> None:
-    end = tuple(str(ROWS) for _ in range(PARTITIONS))
-    while not (driver.decided and driver.decided[-1].positions == end) and not driver.failed:
+    end = {str(partition): str(ROWS) for partition in range(PARTITIONS)}
+    while not (driver.ended and driver.ended[-1] == end) and not driver.failed:
         assert driver.changed.wait(60), "nothing happens"
         driver.changed.clear()
 
 
-def stop(driver: Driver) -> None:
-    driver.happen(Hold())
-    assert driver.held.wait(30)
-    driver.happen(Finish())
-
-
 def output(driver: Driver, folder: Path) -> list[Row]:
-    return [row for each in driver.decided for row in staged_rows(folder, each.messages)]
+    return [row for each in driver.sink.commits.values() for row in staged_rows(folder, each)]
 
 
-def state(folder: Path, named: tuple[PreparedState, ...], version: int) -> dict[int, Any]:
+def state(folder: Path) -> dict[int, Any]:
+    """As the last decision names it."""
+    latest = OffsetLog(str(folder / "offsets"), read_only=True).get_latest()
+    assert latest is not None
+    manifest = manifest_of(latest[1], "offsets")
+    assert manifest is not None
     operator = RunningTotal(range(STATE_PARTITIONS))
+    files = open_files(str(folder / "state"))
     stores = TaskStores(
-        plan(folder),
-        range(STATE_PARTITIONS),
-        open_files(str(folder / "state")),
-        StateStoreConf(),
-        attempt=99,
-        run_id="check",
-        writers=1,
+        plan(folder), range(STATE_PARTITIONS), files, StateStoreConf(), attempt=99, run_id="check"
     )
-    stores.load([operator], StateStart(version, named))
+    stores.load([operator], StateStart(latest[0] + 1, manifest.state))
     return {key: value for totals in operator.totals.values() for key, value in totals.items()}
 
 
 def check(driver: Driver, folder: Path) -> None:
     account = Account(PARTITIONS, ROWS, KEYS)
-    last = driver.decided[-1]
-    account.check_totals(output(driver, folder), state(folder, last.state, last.epoch + 1))
+    account.check_totals(output(driver, folder), state(folder))
     assert account.wrong == []
 
 
@@ -217,7 +221,7 @@ def test_a_keyed_count_over_processes_is_exact_and_ends_when_told(
 ) -> None:
     with Driver(tmp_path, count) as driver, tasks(driver, tmp_path, count) as processes:
         wait_for_all_rows(driver)
-        stop(driver)
+        driver.driver.stop()
         for each in processes:
             each.join(20)
         assert [each.exitcode for each in processes] == [0] * count
@@ -230,7 +234,7 @@ def test_reports_that_were_lost_are_said_again(tmp_path: Path) -> None:
         driver.drop = {ReportPartitionOffset, CommitPartitionEpoch}
         wait_for_all_rows(driver)
         assert driver.drop == set()
-        stop(driver)
+        driver.driver.stop()
     check(driver, tmp_path)
 
 
@@ -241,4 +245,4 @@ def test_a_task_that_fails_tells_the_driver_why_before_it_ends(tmp_path: Path) -
             driver.changed.clear()
         processes[0].join(20)
         assert processes[0].exitcode == 1
-    assert "FileNotFoundError" in str(driver.failed[0].error)
+    assert "FileNotFoundError" in str(driver.failed[0])
