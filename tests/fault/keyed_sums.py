@@ -42,8 +42,10 @@ def main(master: str, checkpoint: str, out: str, *options: str) -> int:
         "stateMaintenanceInterval": "1 second",
     }
     query = sums.write_stream.format("parquet").options(**{**usual, **given}).start(out)
+    parent = os.getppid()
     while query.is_active and not stopped.wait(0.1):
-        pass
+        if os.getppid() != parent:
+            os._exit(4)  # the test was killed itself
     query.stop()
     error = query.exception()
     if error is not None:

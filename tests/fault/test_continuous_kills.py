@@ -17,7 +17,7 @@ from random import Random
 import pytest
 from tests.fault.torment import CLUSTER, Program, check
 
-LONG_SEED, SHORT_SEED = 20, 5
+SHORT_SEED = 5
 
 
 @pytest.fixture
@@ -89,12 +89,13 @@ def test_five_kills_cost_no_row_and_no_sum(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_thirty_kills_cost_no_row_and_no_sum(
-    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [20, 21, 22])
+def test_eleven_kills_cost_no_row_and_no_sum(
+    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
-    rng = Random(LONG_SEED)
-    kinds = ["worker"] * 16 + ["executor"] * 8 + ["driver"] * 5 + ["driver's JVM"] * 2
+    rng = Random(seed)
+    kinds = ["worker"] * 6 + ["executor"] * 2 + ["driver"] * 2 + ["driver's JVM"]
     rng.shuffle(kinds)
     program = programs()
     seconds = torment(program, kinds, rng)
