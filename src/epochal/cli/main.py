@@ -39,6 +39,7 @@ class Commands(LazyGroup):
         "checkpoint": "epochal.cli.checkpoint:app",
         "state": "epochal.cli.state:app",
         "kafka": "epochal.cli.kafka:app",
+        "pubsub": "epochal.cli.pubsub:app",
     }
 
 

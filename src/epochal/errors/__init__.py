@@ -29,6 +29,8 @@
     ├── KafkaError                     a Kafka cluster did not do what it was asked
     │   ├── KafkaUnavailableError      it gave no answer, or one that says to ask again
     │   └── GroupRefusedError          a consumer group must not, or may not, be written
+    ├── PubSubError                    Pub/Sub did not do what it was asked
+    │   └── PubSubRefusedError         the embedded server refuses a call, in Google's words
     ├── EpochError                     a task or the coordinator broke the epoch protocol
     │   ├── StaleAttemptError          a task of another attempt spoke
     │   ├── EpochConflictError         one task or reader said two different things
@@ -88,6 +90,7 @@ from epochal.errors.kafka import (
     KafkaError,
     KafkaUnavailableError,
 )
+from epochal.errors.pubsub import PubSubError, PubSubRefusedError
 from epochal.errors.query import (
     DriverLostError,
     QueryError,
@@ -138,6 +141,8 @@ __all__ = [
     "MissingBatchError",
     "OptionError",
     "PlanChangedError",
+    "PubSubError",
+    "PubSubRefusedError",
     "QueryError",
     "QueryFailedError",
     "RecoveryError",

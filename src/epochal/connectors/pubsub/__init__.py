@@ -1,0 +1,1 @@
+"""Pub/Sub: messages that are acknowledged when, and only when, what became of them is committed."""

@@ -1,0 +1,322 @@
+"""The whole server's state: topics, subscriptions, snapshots, and what they do to each other.
+
+Pure: no time but `now_us`, no chance but `seed`, and at most `max_bytes` of messages. A topic and
+a subscription carry a `description`, opaque bytes that the edge gives and gets back; what decides
+about deliveries is in `Settings`.
+
+What a reader would get wrong: a topic keeps no messages by itself. Each subscription has its own,
+and the topic's log exists only while a retention or a snapshot could make somebody seek into it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from epochal.connectors.pubsub.server import wire
+from epochal.connectors.pubsub.server.deliveries import Deliveries
+from epochal.connectors.pubsub.server.filters import Predicate
+from epochal.connectors.pubsub.server.parts import SECOND_US, Entry, Memory, Message, Settings
+from epochal.connectors.pubsub.server.refusals import (
+    already_exists,
+    full,
+    not_found,
+    precondition,
+    project_of,
+    short,
+)
+
+WEEK_US = 7 * 86_400 * SECOND_US
+HOUR_US = 3600 * SECOND_US
+DEFAULT_MAX_BYTES = 1 << 30
+
+Draft = tuple[bytes, str, Mapping[str, str]]
+"""A message as it came: the publisher's PubsubMessage, its ordering key, its attributes."""
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """Where messages are published."""
+
+    name: str
+    description: bytes
+    retention_us: int = 0
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    log: deque[Message] = field(default_factory=deque)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """A subscription: `topic` is None once the topic was deleted."""
+
+    name: str
+    description: bytes
+    topic: Topic | None
+    matches: Predicate | None
+    deliveries: Deliveries
+    envelopes: wire.Envelopes
+    detached: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """What a subscription had not settled, and the last message published, at one moment."""
+
+    name: str
+    description: bytes
+    topic: str
+    unsettled: tuple[Message, ...]
+    after: int
+    expires_us: int
+
+
+class Broker:
+    """Decides what every call does. `woken` names subscriptions whose consumers should look."""
+
+    def __init__(self, *, seed: int = 0, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.snapshots: dict[str, Snapshot] = {}
+        self.memory = Memory()
+        self.woken: set[str] = set()
+        self._seed, self._max_bytes = seed, max_bytes
+        self._number = 10 ** (wire.NUMBER_LENGTH - 1) + seed % 1_000_000 * 1_000_000_000
+        self._incarnations = 0
+
+    def topic(self, name: str) -> Topic:
+        found = self.topics.get(name)
+        if found is None:
+            raise not_found(name)
+        return found
+
+    def subscription(self, name: str) -> Subscription:
+        found = self.subscriptions.get(name)
+        if found is None:
+            raise not_found(name)
+        return found
+
+    def attached(self, name: str) -> Subscription:
+        """A subscription that can deliver."""
+        found = self.subscription(name)
+        if found.detached:
+            raise precondition(f"Subscription is detached (resource={short(name)}).")
+        return found
+
+    def snapshot(self, name: str) -> Snapshot:
+        found = self.snapshots.get(name)
+        if found is None:
+            raise not_found(name)
+        return found
+
+    def create_topic(self, name: str, description: bytes, *, retention_us: int = 0) -> Topic:
+        if name in self.topics:
+            raise already_exists(name)
+        made = self.topics[name] = Topic(name, description, retention_us)
+        return made
+
+    def delete_topic(self, name: str) -> None:
+        """Its subscriptions live on with what they have; its log and snapshots go."""
+        topic = self.topic(name)
+        for snapshot in list(topic.snapshots.values()):
+            self.delete_snapshot(snapshot.name)
+        del self.topics[name]
+        for subscription in topic.subscriptions.values():
+            subscription.topic = None
+        for message in topic.log:
+            self.memory.drop(message)
+
+    def create_subscription(
+        self,
+        name: str,
+        topic: str,
+        description: bytes,
+        settings: Settings,
+        matches: Predicate | None = None,
+    ) -> Subscription:
+        if name in self.subscriptions:
+            raise already_exists(name)
+        source = self.topic(topic)
+        self._incarnations += 1
+        # A subscription created again under an old name must not take the old one's ids.
+        prefix = wire.ack_prefix(self._seed, f"{self._incarnations} {name}")
+        deliveries = Deliveries(
+            settings,
+            self.memory,
+            rouse=lambda: self.woken.add(name),
+            bury=lambda entry, now_us: self._bury(made, entry, now_us),
+        )
+        made = Subscription(name, description, source, matches, deliveries, wire.Envelopes(prefix))
+        self.subscriptions[name] = source.subscriptions[name] = made
+        return made
+
+    def delete_subscription(self, name: str) -> None:
+        subscription = self.subscription(name)
+        del self.subscriptions[name]
+        self._empty(subscription)
+
+    def detach_subscription(self, name: str) -> None:
+        subscription = self.subscription(name)
+        subscription.detached = True
+        self._empty(subscription)
+
+    def _empty(self, subscription: Subscription) -> None:
+        if subscription.topic is not None:
+            subscription.topic.subscriptions.pop(subscription.name, None)
+        subscription.deliveries.reset([])
+        self.woken.add(subscription.name)
+
+    def publish(self, topic_name: str, drafts: Sequence[Draft], now_us: int) -> list[int]:
+        """Give every message a number and offer it to all subscriptions that want it."""
+        topic = self.topic(topic_name)
+        self._trim(topic, now_us)
+        if self.memory.used >= self._max_bytes:
+            raise full(self.memory.used, self._max_bytes)
+        return self._deliver(topic, drafts, now_us)
+
+    def _deliver(self, topic: Topic, drafts: Sequence[Draft], now_us: int) -> list[int]:
+        first = self._number + 1
+        stamp = wire.published(now_us)
+        messages = [
+            Message(
+                number,
+                body + wire.numbered(number) + stamp,
+                len(body),
+                key,
+                attributes,
+                now_us,
+            )
+            for number, (body, key, attributes) in enumerate(drafts, first)
+        ]
+        self._number += len(messages)
+        if topic.retention_us or topic.snapshots:
+            for message in messages:
+                self.memory.hold(message)
+            topic.log.extend(messages)
+        for subscription in topic.subscriptions.values():
+            offer, matches = subscription.deliveries.offer, subscription.matches
+            for message in messages:
+                if matches is None or matches(message.attributes):
+                    offer(message)
+            self.woken.add(subscription.name)
+        return list(range(first, first + len(messages)))
+
+    def tick(self, now_us: int) -> None:
+        """Let time pass for everybody."""
+        for subscription in self.subscriptions.values():
+            next_us = subscription.deliveries.next_look_us()
+            if next_us is not None and next_us <= now_us:
+                subscription.deliveries.expire(now_us)
+        for snapshot in [s for s in self.snapshots.values() if s.expires_us <= now_us]:
+            self.delete_snapshot(snapshot.name)
+
+    def create_snapshot(
+        self, name: str, subscription_name: str, description: bytes, now_us: int
+    ) -> Snapshot:
+        """Remember what is unsettled now; it ends a week after its oldest message came."""
+        if name in self.snapshots:
+            raise already_exists(name)
+        subscription = self.attached(subscription_name)
+        if subscription.topic is None:
+            raise precondition(
+                f"The topic of the subscription is deleted (resource={short(subscription_name)})."
+            )
+        unsettled = tuple(subscription.deliveries.unsettled())
+        oldest_us = min((m.published_us for m in unsettled), default=now_us)
+        expires_us = oldest_us + WEEK_US
+        if expires_us - now_us < HOUR_US:
+            raise precondition("The snapshot would expire in less than one hour.")
+        topic = subscription.topic
+        made = Snapshot(name, description, topic.name, unsettled, self._number, expires_us)
+        for message in unsettled:
+            self.memory.hold(message)
+        self.snapshots[name] = topic.snapshots[name] = made
+        return made
+
+    def delete_snapshot(self, name: str) -> None:
+        snapshot = self.snapshot(name)
+        del self.snapshots[name]
+        topic = self.topics.get(snapshot.topic)
+        if topic is not None and name in topic.snapshots:
+            del topic.snapshots[name]
+            if not topic.snapshots and not topic.retention_us:
+                while topic.log:
+                    self.memory.drop(topic.log.popleft())
+        for message in snapshot.unsettled:
+            self.memory.drop(message)
+
+    def seek_to_time(self, name: str, time_us: int, now_us: int) -> None:
+        """Everything published before `time_us` is settled, everything since is not."""
+        subscription = self.attached(name)
+        deliveries = subscription.deliveries
+        if subscription.topic is not None:
+            self._trim(subscription.topic, now_us)
+        known = _by_number(deliveries.unsettled(), deliveries.acked(), self._logged(subscription))
+        since = [m for m in known if m.published_us >= time_us]
+        deliveries.reset(since, [m for m in known if m.published_us < time_us])
+
+    def seek_to_snapshot(self, name: str, snapshot_name: str) -> None:
+        """Exactly what was unsettled then, and everything published since, is unsettled."""
+        subscription = self.attached(name)
+        snapshot = self.snapshot(snapshot_name)
+        if subscription.topic is None or subscription.topic.name != snapshot.topic:
+            raise precondition(
+                f"The snapshot and the subscription have different topics "
+                f"(resource={short(snapshot_name)})."
+            )
+        deliveries = subscription.deliveries
+        known = _by_number(deliveries.unsettled(), deliveries.acked(), self._logged(subscription))
+        then = {m.number for m in snapshot.unsettled}
+        wanted = [m for m in snapshot.unsettled if _passes(subscription, m)]
+        wanted += [m for m in known if m.number > snapshot.after]
+        rest = [m for m in known if m.number <= snapshot.after and m.number not in then]
+        deliveries.reset(wanted, rest)
+
+    def _logged(self, subscription: Subscription) -> list[Message]:
+        if subscription.topic is None:
+            return []
+        return [m for m in subscription.topic.log if _passes(subscription, m)]
+
+    def _trim(self, topic: Topic, now_us: int) -> None:
+        """Drop from the log what neither the retention nor a snapshot can still ask for."""
+        horizon_us = now_us - topic.retention_us
+        after = min((s.after for s in topic.snapshots.values()), default=None)
+        log = topic.log
+        while (
+            log and log[0].published_us < horizon_us and (after is None or log[0].number <= after)
+        ):
+            self.memory.drop(log.popleft())
+
+    def _bury(self, subscription: Subscription, entry: Entry, now_us: int) -> bool:
+        """Publish a message that failed too often to the dead-letter topic, if there is one."""
+        settings, message = subscription.deliveries.settings, entry.message
+        grave = self.topics.get(settings.dead_letter_topic)
+        if grave is None:
+            return False
+        told = {
+            "CloudPubSubDeadLetterSourceDeliveryCount": str(entry.attempts),
+            "CloudPubSubDeadLetterSourceSubscription": short(subscription.name),
+            "CloudPubSubDeadLetterSourceSubscriptionProject": project_of(subscription.name),
+            "CloudPubSubDeadLetterSourceTopicPublishTime": _iso(message.published_us),
+        }
+        body = message.body + b"".join(wire.attribute(*item) for item in told.items())
+        draft = (body, message.key, {**message.attributes, **told})
+        # The message moves, it does not come in: no room is asked for.
+        self._deliver(grave, [draft], now_us)
+        return True
+
+
+def _passes(subscription: Subscription, message: Message) -> bool:
+    return subscription.matches is None or subscription.matches(message.attributes)
+
+
+def _by_number(*groups: Iterable[Message]) -> list[Message]:
+    known = {message.number: message for group in groups for message in group}
+    return [known[number] for number in sorted(known)]
+
+
+def _iso(time_us: int) -> str:
+    when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
+    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

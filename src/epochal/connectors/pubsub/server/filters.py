@@ -1,0 +1,177 @@
+"""Pub/Sub's filter language: the text of a subscription's filter becomes a predicate.
+
+    attributes:key   attributes.key = "v"   attributes.key != "v"   hasPrefix(attributes.key, "v")
+    NOT x   -x   x AND y   x OR y   (x)
+
+What a reader would get wrong: `AND` and `OR` cannot be mixed without parentheses (neither binds
+tighter), and `!=` is the negation of `=`: a message without the attribute passes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from epochal.errors import PubSubRefusedError
+
+Predicate = Callable[[Mapping[str, str]], bool]
+
+MAX_BYTES = 256
+MAX_DEPTH = 50
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<string>"(?:[^"\\]|\\.)*")
+    | (?P<word>[A-Za-z0-9_][A-Za-z0-9_-]*)
+    | (?P<sign>!=|[-=:.,()])
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(
+    r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([0-7]{3})|(.))", re.DOTALL
+)
+_PLAIN = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+
+
+def parse_filter(text: str) -> Predicate | None:
+    """The predicate of a filter; None for an empty one, which passes everything."""
+    if len(text.encode()) > MAX_BYTES:
+        size = len(text.encode())
+        raise PubSubRefusedError(
+            "INVALID_ARGUMENT",
+            f"The value for filter is too large. You passed {size} bytes in the request, but the "
+            f"maximum value is {MAX_BYTES}.",
+        )
+    if not text.strip():
+        return None
+    return _Parser(text).whole()
+
+
+class _Parser:
+    """Recursive descent over the tokens of one filter."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[tuple[str, str]] = []
+        self._at = 0
+        self._depth = 0
+        place = 0
+        while text[place:].strip():
+            found = _TOKEN.match(text, place)
+            if found is None:
+                self._refuse(f"unexpected character at {place + 1}")
+            kind = found.lastgroup or ""
+            self._tokens.append((kind, found[kind]))
+            place = found.end()
+
+    def whole(self) -> Predicate:
+        predicate = self._expression()
+        if self._at < len(self._tokens):
+            self._refuse(f"unexpected {self._tokens[self._at][1]!r}")
+        return predicate
+
+    def _expression(self) -> Predicate:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._refuse(f"nested deeper than {MAX_DEPTH}")
+        terms, operator = [self._term()], ""
+        while self._peek() in (("word", "AND"), ("word", "OR")):
+            joined = self._next()[1]
+            if operator and joined != operator:
+                self._refuse("AND and OR need parentheses to be mixed")
+            operator = joined
+            terms.append(self._term())
+        self._depth -= 1
+        if len(terms) == 1:
+            return terms[0]
+        quantor = any if operator == "OR" else all
+        return lambda attributes: quantor(term(attributes) for term in terms)
+
+    def _term(self) -> Predicate:
+        negations = 0
+        while self._peek() in (("word", "NOT"), ("sign", "-")):
+            self._next()
+            negations += 1
+        kind, value = self._next()
+        match kind, value:
+            case "sign", "(":
+                inner = self._expression()
+                self._expect(")")
+            case "word", "hasPrefix":
+                inner = self._prefix()
+            case "word", "attributes":
+                inner = self._comparison()
+            case _:
+                self._refuse(f"unexpected {value!r}" if value else "it ends too early")
+        return inner if negations % 2 == 0 else lambda attributes: not inner(attributes)
+
+    def _comparison(self) -> Predicate:
+        sign = self._next()[1]
+        if sign == ":":
+            present = self._key()
+            return lambda attributes: present in attributes
+        if sign != ".":
+            self._refuse("`attributes` is followed by `:` or `.`")
+        key, operator = self._key(), self._next()[1]
+        if operator not in ("=", "!="):
+            self._refuse(f"an attribute is compared with = or !=, not {operator!r}")
+        value = self._string()
+        if operator == "=":
+            return lambda attributes: attributes.get(key) == value
+        return lambda attributes: attributes.get(key) != value
+
+    def _prefix(self) -> Predicate:
+        self._expect("(")
+        self._expect("attributes")
+        self._expect(".")
+        key = self._key()
+        self._expect(",")
+        prefix = self._string()
+        self._expect(")")
+        return lambda attributes: key in attributes and attributes[key].startswith(prefix)
+
+    def _key(self) -> str:
+        kind, value = self._next()
+        match kind:
+            case "word":
+                return value
+            case "string":
+                return _unquoted(value)
+            case _:
+                self._refuse("an attribute's key is missing")
+
+    def _string(self) -> str:
+        kind, value = self._next()
+        if kind != "string":
+            self._refuse("a value is a string in double quotes")
+        return _unquoted(value)
+
+    def _expect(self, wanted: str) -> None:
+        if self._next()[1] != wanted:
+            self._refuse(f"{wanted!r} is missing")
+
+    def _peek(self) -> tuple[str, str]:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
+
+    def _next(self) -> tuple[str, str]:
+        token = self._peek()
+        self._at += 1
+        return token
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise PubSubRefusedError(
+            "INVALID_ARGUMENT", f"Invalid filter (filter={self._text}): {why}."
+        )
+
+
+def _unquoted(text: str) -> str:
+    def plain(found: re.Match[str]) -> str:
+        code = found[1] or found[2] or found[3]
+        if code:
+            return chr(min(int(code, 16), 0x10FFFF))
+        if found[4]:
+            return chr(int(found[4], 8))
+        return _PLAIN.get(found[5], found[5])
+
+    return _ESCAPE.sub(plain, text[1:-1])

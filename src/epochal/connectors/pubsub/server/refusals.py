@@ -1,0 +1,92 @@
+"""The ways the server says no, with Google's status codes and words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from epochal.errors import PubSubRefusedError
+
+_NAME = re.compile(
+    r"projects/([^/]+)/(topics|subscriptions|snapshots)/([A-Za-z][A-Za-z0-9_.~+%-]{2,254})"
+)
+DELETED_TOPIC = "_deleted-topic_"
+INVALID_ACK_ID = "PERMANENT_FAILURE_INVALID_ACK_ID"
+UNORDERED_ACK_ID = "TRANSIENT_FAILURE_UNORDERED_ACK_ID"
+
+
+def check_name(name: str, kind: str) -> None:
+    """Refuse what is not the full name of a `kind`: topics, subscriptions or snapshots."""
+    found = _NAME.fullmatch(name)
+    if found is None or found[2] != kind or found[3].lower().startswith("goog"):
+        raise PubSubRefusedError(
+            "INVALID_ARGUMENT",
+            f"Invalid resource name given (name={name}). Refer to "
+            f"https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names for more "
+            f"information.",
+        )
+
+
+def short(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def project_of(name: str) -> str:
+    return name.split("/")[1]
+
+
+def not_found(name: str) -> PubSubRefusedError:
+    return PubSubRefusedError("NOT_FOUND", f"Resource not found (resource={short(name)}).")
+
+
+def already_exists(name: str) -> PubSubRefusedError:
+    text = f"Resource already exists in the project (resource={short(name)})."
+    return PubSubRefusedError("ALREADY_EXISTS", text)
+
+
+def invalid(text: str) -> PubSubRefusedError:
+    return PubSubRefusedError("INVALID_ARGUMENT", text)
+
+
+def precondition(text: str) -> PubSubRefusedError:
+    return PubSubRefusedError("FAILED_PRECONDITION", text)
+
+
+def unimplemented(what: str) -> PubSubRefusedError:
+    text = f"The embedded server has no {what}; Google's service and its emulator do."
+    return PubSubRefusedError("UNIMPLEMENTED", text)
+
+
+def full(used: int, most: int) -> PubSubRefusedError:
+    return PubSubRefusedError(
+        "RESOURCE_EXHAUSTED",
+        f"The embedded server holds {used} bytes of messages, and may hold {most}: acknowledge "
+        f"some, or start it with a larger --max-bytes.",
+    )
+
+
+def check_range(name: str, value: int, least: int, most: int) -> None:
+    """Refuse a number that Pub/Sub does not take."""
+    if value < least:
+        raise invalid(
+            f"The value for {name} is too small. You passed {value} in the request, but the "
+            f"minimum value is {least}."
+        )
+    if value > most:
+        raise invalid(
+            f"The value for {name} is too large. You passed {value} in the request, but the "
+            f"maximum value is {most}."
+        )
+
+
+def bad_ack_ids(reasons: Mapping[str, str]) -> PubSubRefusedError:
+    """Of an exactly-once subscription: clients are told about every single id."""
+    text = (
+        "Some acknowledgement ids in the request were invalid. This could be because the "
+        "acknowledgement ids have expired or the acknowledgement ids were malformed."
+    )
+    return PubSubRefusedError("FAILED_PRECONDITION", text, dict(reasons))
+
+
+def malformed_ack_id(ack_id: str) -> PubSubRefusedError:
+    return invalid(f"You have passed an invalid ack ID to the service (ack_id={ack_id}).")

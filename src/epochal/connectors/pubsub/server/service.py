@@ -1,0 +1,391 @@
+"""The unary calls of Pub/Sub's Publisher and Subscriber: decode, ask the broker, encode.
+
+One event loop, one thread: the broker is never entered twice at once, and between a decision and
+its answer nothing else happens. Waiting pulls and streams look again when the broker says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from google.protobuf.empty_pb2 import Empty
+from google.pubsub_v1.types import pubsub
+from google.rpc import error_details_pb2, status_pb2
+
+from epochal.clock import Clock
+from epochal.connectors.pubsub.server import refusals
+from epochal.connectors.pubsub.server.broker import Broker, Draft, Snapshot, Subscription, Topic
+from epochal.connectors.pubsub.server.descriptions import (
+    MUTABLE,
+    MUTABLE_OF_TOPICS,
+    SnapshotPb,
+    SubscriptionPb,
+    TopicPb,
+    checked_subscription,
+    checked_topic,
+    merged,
+)
+from epochal.connectors.pubsub.server.parts import Outcome
+from epochal.errors import PubSubRefusedError
+
+MAX_PUBLISH_MESSAGES = 1000
+MAX_PUBLISH_BYTES = 10_485_760
+MAX_PULL_BYTES = 3 << 20
+MAX_PAGE = 1000
+PULL_SECONDS = 30.0
+TICK_SECONDS = 0.02
+
+Decide = Callable[[Any], Any]
+
+
+class Service:
+    """Everything but StreamingPull."""
+
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self.broker = broker
+        self._clock = clock
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+
+    def now_us(self) -> int:
+        return self._clock.now_ms() * 1000
+
+    def wake(self) -> None:
+        """Let those look again for whom something may have changed."""
+        woken = self.broker.woken
+        if woken:
+            for name in woken:
+                for event in self._waiting.get(name, ()):
+                    event.set()
+            woken.clear()
+
+    @contextmanager
+    def waiting(self, subscription: str) -> Any:
+        """An event that is set whenever the subscription may have something new."""
+        event = asyncio.Event()
+        self._waiting.setdefault(subscription, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._waiting[subscription].discard(event)
+            if not self._waiting[subscription]:
+                del self._waiting[subscription]
+
+    async def run_clock(self) -> None:
+        """Take leases back in time, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.broker.tick(self.now_us())
+            self.wake()
+
+    def unary(self, decide: Decide) -> Callable[[Any, Any], Any]:
+        """A gRPC method of a decision: refusals become statuses, and whoever waits is woken."""
+
+        async def answer(request: Any, context: Any) -> Any:
+            try:
+                response = decide(request)
+                return await response if asyncio.iscoroutine(response) else response
+            except PubSubRefusedError as refused:
+                await abort(context, refused)
+            finally:
+                self.wake()
+
+        return answer
+
+    def publisher(self) -> dict[str, tuple[Any, Decide]]:
+        """The Publisher's calls: name -> request's type, decision."""
+        types = pubsub
+        return {
+            "CreateTopic": (types.Topic, self.create_topic),
+            "UpdateTopic": (types.UpdateTopicRequest, self.update_topic),
+            "Publish": (types.PublishRequest, self.publish),
+            "GetTopic": (types.GetTopicRequest, lambda r: self.broker.topic(r.topic).description),
+            "ListTopics": (types.ListTopicsRequest, self.list_topics),
+            "ListTopicSubscriptions": (
+                types.ListTopicSubscriptionsRequest,
+                self.list_topic_subscriptions,
+            ),
+            "ListTopicSnapshots": (types.ListTopicSnapshotsRequest, self.list_topic_snapshots),
+            "DeleteTopic": (types.DeleteTopicRequest, self.delete_topic),
+            "DetachSubscription": (types.DetachSubscriptionRequest, self.detach_subscription),
+        }
+
+    def subscriber(self) -> dict[str, tuple[Any, Decide]]:
+        """The Subscriber's unary calls: name -> request's type, decision."""
+        types = pubsub
+        return {
+            "CreateSubscription": (types.Subscription, self.create_subscription),
+            "GetSubscription": (types.GetSubscriptionRequest, self.get_subscription),
+            "UpdateSubscription": (types.UpdateSubscriptionRequest, self.update_subscription),
+            "ListSubscriptions": (types.ListSubscriptionsRequest, self.list_subscriptions),
+            "DeleteSubscription": (types.DeleteSubscriptionRequest, self.delete_subscription),
+            "ModifyAckDeadline": (types.ModifyAckDeadlineRequest, self.modify_ack_deadline),
+            "Acknowledge": (types.AcknowledgeRequest, self.acknowledge),
+            "Pull": (types.PullRequest, self.pull),
+            "ModifyPushConfig": (types.ModifyPushConfigRequest, self.modify_push_config),
+            "GetSnapshot": (types.GetSnapshotRequest, self.get_snapshot),
+            "ListSnapshots": (types.ListSnapshotsRequest, self.list_snapshots),
+            "CreateSnapshot": (types.CreateSnapshotRequest, self.create_snapshot),
+            "UpdateSnapshot": (types.UpdateSnapshotRequest, self.update_snapshot),
+            "DeleteSnapshot": (types.DeleteSnapshotRequest, self.delete_snapshot),
+            "Seek": (types.SeekRequest, self.seek),
+        }
+
+    def create_topic(self, topic: Any) -> bytes:
+        retention_us = checked_topic(topic)
+        description = topic.SerializeToString()
+        self.broker.create_topic(topic.name, description, retention_us=retention_us)
+        return bytes(description)
+
+    def update_topic(self, request: Any) -> bytes:
+        topic = self.broker.topic(request.topic.name)
+        old = TopicPb.FromString(topic.description)
+        new = merged(old, request.topic, request.update_mask, MUTABLE_OF_TOPICS)
+        topic.retention_us = checked_topic(new)
+        topic.description = new.SerializeToString()
+        return topic.description
+
+    def delete_topic(self, request: Any) -> Any:
+        self.broker.delete_topic(request.topic)
+        return Empty()
+
+    def publish(self, request: Any) -> bytes:
+        self.broker.topic(request.topic)
+        refusals.check_range("message_count", len(request.messages), 1, MAX_PUBLISH_MESSAGES)
+        if request.ByteSize() > MAX_PUBLISH_BYTES:
+            raise refusals.invalid(
+                f"Request payload size exceeds the limit: {MAX_PUBLISH_BYTES} bytes."
+            )
+        drafts = [_draft(message) for message in request.messages]
+        numbers = self.broker.publish(request.topic, drafts, self.now_us())
+        return b"".join([b"\x0a\x10%016d" % number for number in numbers])
+
+    def list_topics(self, request: Any) -> Any:
+        return self._page(
+            request, pubsub.ListTopicsResponse, "topics", self.broker.topics, _described_topic
+        )
+
+    def list_topic_subscriptions(self, request: Any) -> Any:
+        found = self.broker.topic(request.topic).subscriptions
+        kind = pubsub.ListTopicSubscriptionsResponse
+        return self._page(request, kind, "subscriptions", found, _named)
+
+    def list_topic_snapshots(self, request: Any) -> Any:
+        found = self.broker.topic(request.topic).snapshots
+        return self._page(request, pubsub.ListTopicSnapshotsResponse, "snapshots", found, _named)
+
+    def detach_subscription(self, request: Any) -> Any:
+        self.broker.detach_subscription(request.subscription)
+        return pubsub.DetachSubscriptionResponse.pb()()
+
+    def create_subscription(self, subscription: Any) -> bytes:
+        settings, matches = checked_subscription(subscription)
+        description = subscription.SerializeToString()
+        self.broker.create_subscription(
+            subscription.name, subscription.topic, description, settings, matches
+        )
+        return bytes(description)
+
+    def get_subscription(self, request: Any) -> Any:
+        return _described_subscription(self.broker.subscription(request.subscription))
+
+    def update_subscription(self, request: Any) -> Any:
+        subscription = self.broker.subscription(request.subscription.name)
+        old = SubscriptionPb.FromString(subscription.description)
+        new = merged(old, request.subscription, request.update_mask, MUTABLE)
+        settings, _ = checked_subscription(new)
+        subscription.description = new.SerializeToString()
+        subscription.deliveries.change(settings)
+        return _described_subscription(subscription)
+
+    def list_subscriptions(self, request: Any) -> Any:
+        found, kind = self.broker.subscriptions, pubsub.ListSubscriptionsResponse
+        return self._page(request, kind, "subscriptions", found, _described_subscription)
+
+    def delete_subscription(self, request: Any) -> Any:
+        self.broker.delete_subscription(request.subscription)
+        return Empty()
+
+    def modify_push_config(self, request: Any) -> Any:
+        self.broker.subscription(request.subscription)
+        if request.push_config.push_endpoint:
+            raise refusals.unimplemented("push delivery")
+        return Empty()
+
+    def acknowledge(self, request: Any) -> Any:
+        subscription = self.broker.attached(request.subscription)
+        serials = _serials(subscription, request.ack_ids)
+        outcome = subscription.deliveries.ack(serials, self.now_us())
+        _check(subscription, outcome)
+        return Empty()
+
+    def modify_ack_deadline(self, request: Any) -> Any:
+        subscription = self.broker.attached(request.subscription)
+        seconds = request.ack_deadline_seconds
+        refusals.check_range("ack_deadline_seconds", seconds, 0, 600)
+        serials = _serials(subscription, request.ack_ids)
+        outcome = subscription.deliveries.modify(serials, seconds * 1_000_000, self.now_us())
+        _check(subscription, outcome)
+        return Empty()
+
+    async def pull(self, request: Any) -> bytes:
+        """Answer at once if there is something, else wait a while for it."""
+        self.broker.attached(request.subscription)
+        refusals.check_range("max_messages", request.max_messages, 1, 1 << 31)
+        wait = 0.0 if request.return_immediately else PULL_SECONDS
+        with self.waiting(request.subscription) as event:
+            end = self._clock.monotonic() + wait
+            while True:
+                subscription = self.broker.attached(request.subscription)
+                entries = subscription.deliveries.pull(
+                    min(request.max_messages, MAX_PUBLISH_MESSAGES),
+                    self.now_us(),
+                    limit_bytes=MAX_PULL_BYTES,
+                )
+                left = end - self._clock.monotonic()
+                if entries or left <= 0:
+                    counted = bool(subscription.deliveries.settings.max_attempts)
+                    return subscription.envelopes.wrap(entries, count_attempts=counted)
+                event.clear()
+                self.wake()
+                try:
+                    await asyncio.wait_for(event.wait(), left)
+                except TimeoutError:
+                    continue
+
+    def create_snapshot(self, request: Any) -> Any:
+        refusals.check_name(request.name, "snapshots")
+        kept = SnapshotPb(name=request.name, labels=request.labels).SerializeToString()
+        made = self.broker.create_snapshot(request.name, request.subscription, kept, self.now_us())
+        return _described_snapshot(made)
+
+    def get_snapshot(self, request: Any) -> Any:
+        return _described_snapshot(self.broker.snapshot(request.snapshot))
+
+    def list_snapshots(self, request: Any) -> Any:
+        found, kind = self.broker.snapshots, pubsub.ListSnapshotsResponse
+        return self._page(request, kind, "snapshots", found, _described_snapshot)
+
+    def update_snapshot(self, request: Any) -> Any:
+        self.broker.snapshot(request.snapshot.name)
+        raise refusals.unimplemented("update of snapshots")
+
+    def delete_snapshot(self, request: Any) -> Any:
+        self.broker.delete_snapshot(request.snapshot)
+        return Empty()
+
+    def seek(self, request: Any) -> Any:
+        match request.WhichOneof("target"):
+            case "time":
+                micros = request.time.ToMicroseconds()
+                self.broker.seek_to_time(request.subscription, micros, self.now_us())
+            case "snapshot":
+                self.broker.seek_to_snapshot(request.subscription, request.snapshot)
+            case _:
+                raise refusals.invalid(
+                    "The request names neither a time nor a snapshot to seek to."
+                )
+        return pubsub.SeekResponse.pb()()
+
+    def _page(
+        self,
+        request: Any,
+        kind: Any,
+        field: str,
+        found: Mapping[str, Any],
+        shown: Callable[[Any], Any],
+    ) -> Any:
+        """One page of resources by name; the token is the last name of the page before."""
+        prefix = f"{request.project}/" if hasattr(request, "project") else ""
+        names = sorted(n for n in found if n.startswith(prefix) and n > request.page_token)
+        size = min(request.page_size or MAX_PAGE, MAX_PAGE)
+        response = kind.pb()()
+        getattr(response, field).extend(shown(found[name]) for name in names[:size])
+        if len(names) > size:
+            response.next_page_token = names[size - 1]
+        return response
+
+
+async def abort(context: Any, refused: PubSubRefusedError) -> None:
+    """End a call with the refusal's status, and its reasons where clients look for them."""
+    code = grpc.StatusCode[refused.code]
+    metadata: tuple[tuple[str, bytes], ...] = ()
+    if refused.reasons:
+        status = status_pb2.Status(code=code.value[0], message=refused.text)
+        info = error_details_pb2.ErrorInfo(
+            reason="ACKNOWLEDGE_FAILED", domain="pubsub.googleapis.com", metadata=refused.reasons
+        )
+        status.details.add().Pack(info)
+        metadata = (("grpc-status-details-bin", status.SerializeToString()),)
+    await context.abort(code, refused.text, metadata)
+
+
+def _draft(message: Any) -> Draft:
+    body = message.SerializeToString()
+    attributes = message.attributes
+    found = dict(attributes) if attributes else {}
+    # `data` is the first field on the wire, and absent if empty.
+    if body[:1] != b"\x0a" and not found:
+        raise refusals.invalid(
+            "One or more messages in the publish request is empty. Each message must contain "
+            "either non-empty data, or at least one attribute."
+        )
+    if found:
+        _check_attributes(found)
+    return body, message.ordering_key, found
+
+
+def _check_attributes(attributes: Mapping[str, str]) -> None:
+    refusals.check_range("attribute_count", len(attributes), 0, 100)
+    for key, value in attributes.items():
+        if not key or key.lower().startswith("goog"):
+            raise refusals.invalid(f"The attribute key {key!r} is empty or starts with goog.")
+        refusals.check_range("attribute_key_size", len(key.encode()), 1, 256)
+        refusals.check_range("attribute_value_size", len(value.encode()), 0, 1024)
+
+
+def _serials(subscription: Subscription, ack_ids: Iterable[str]) -> list[int]:
+    serial, serials = subscription.envelopes.serial, []
+    for ack_id in ack_ids:
+        try:
+            serials.append(serial(ack_id))
+        except ValueError:
+            raise refusals.malformed_ack_id(ack_id) from None
+    return serials
+
+
+def _check(subscription: Subscription, outcome: Outcome) -> None:
+    """With exactly-once delivery a client must be told; without, late ids are nobody's fault."""
+    if subscription.deliveries.settings.exactly_once and (outcome.invalid or outcome.unordered):
+        ack_id = subscription.envelopes.ack_id
+        reasons = {ack_id(s): refusals.INVALID_ACK_ID for s in outcome.invalid}
+        reasons |= {ack_id(s): refusals.UNORDERED_ACK_ID for s in outcome.unordered}
+        raise refusals.bad_ack_ids(reasons)
+
+
+def _named(resource: Subscription | Snapshot) -> str:
+    return resource.name
+
+
+def _described_topic(topic: Topic) -> Any:
+    return TopicPb.FromString(topic.description)
+
+
+def _described_subscription(subscription: Subscription) -> Any:
+    shown = SubscriptionPb.FromString(subscription.description)
+    shown.detached = subscription.detached
+    if subscription.topic is None:
+        shown.topic = refusals.DELETED_TOPIC
+    elif subscription.topic.retention_us:
+        shown.topic_message_retention_duration.FromMicroseconds(subscription.topic.retention_us)
+    return shown
+
+
+def _described_snapshot(snapshot: Snapshot) -> Any:
+    shown = SnapshotPb.FromString(snapshot.description)
+    shown.topic = snapshot.topic
+    shown.expire_time.FromMicroseconds(snapshot.expires_us)
+    return shown
