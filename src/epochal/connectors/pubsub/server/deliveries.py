@@ -99,7 +99,8 @@ class Deliveries:
         left, horizon_us = limit_bytes, now_us - self.settings.retention_us
         if self._free or (consumer is not None and consumer.lines):
             # Half for the lines, so that neither they nor the loose ones starve the other.
-            left = self._take_lines(taken, (limit + 1) // 2, left, consumer, horizon_us)
+            share = (limit + 1) // 2 if self._loose else limit
+            left = self._take_lines(taken, share, left, consumer, horizon_us)
         left = self._take_loose(taken, limit, left, horizon_us)
         if self._free or (consumer is not None and consumer.lines):
             self._take_lines(taken, limit, left, consumer, horizon_us)
@@ -278,6 +279,8 @@ class Deliveries:
         before = [*self.unsettled(), *self._acked]
         for entry in self._leases.values():
             self._release(entry)
+        for line in self._lines.values():
+            line.place = None  # consumers' queues still hold the line
         for queue in (self._loose, self._free, self._acked):
             queue.clear()
         for container in (self._lines, self._leases):

@@ -1,0 +1,294 @@
+"""Topics, subscriptions, snapshots, seeks and dead letters, and the memory they share."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.connectors.pubsub.worlds import NAME, TOPIC, World, bodies
+
+from epochal.connectors.pubsub.server.broker import WEEK_US, Broker
+from epochal.connectors.pubsub.server.parts import SECOND_US, Consumer, Settings
+from epochal.errors import PubSubRefusedError
+
+OTHER = "projects/p/subscriptions/other"
+GRAVE = "projects/p/topics/grave"
+GRAVES = "projects/p/subscriptions/graves"
+SNAPSHOT = "projects/p/snapshots/snap"
+RETAINING = Settings(retain_acked=True)
+
+
+def test_every_subscription_gets_every_message_published_since_it_was_made() -> None:
+    world = World()
+    world.publish("a")
+    world.add(OTHER, Settings())
+    world.publish("b")
+    assert (world.pull(), world.pull(name=OTHER)) == (["a", "b"], ["b"])
+
+
+def test_message_ids_are_new_and_ascending() -> None:
+    world = World()
+    first, second = world.publish("a", "b")
+    (third,) = world.publish("c")
+    assert first < second < third
+
+
+def test_two_brokers_of_one_seed_give_the_same_ids() -> None:
+    one, two = World(), World()
+    assert one.publish("a") == two.publish("a")
+    assert one.subscription.envelopes.ack_id(1) == two.subscription.envelopes.ack_id(1)
+
+
+def test_a_filter_settles_what_does_not_pass() -> None:
+    world = World(filter_text='attributes.kind = "yes"')
+    world.publish("a", kind="yes")
+    world.publish("b", kind="no")
+    assert world.pull() == ["a"]
+    assert world.counts() == (0, 1)
+
+
+def test_a_topic_without_subscriptions_keeps_nothing() -> None:
+    broker = Broker()
+    broker.create_topic(TOPIC, b"")
+    broker.publish(TOPIC, [(b"a", "", {})], 0)
+    assert broker.memory.used == 0
+
+
+def test_a_message_of_two_subscriptions_is_held_once_until_both_are_done() -> None:
+    world = World()
+    world.add(OTHER, Settings())
+    world.publish("a")
+    held = world.broker.memory.used
+    world.ack(*world.entries())
+    assert world.broker.memory.used == held
+    world.ack(*world.entries(name=OTHER), name=OTHER)
+    assert world.broker.memory.used == 0
+
+
+def test_a_full_server_refuses_messages_until_some_are_acknowledged() -> None:
+    world = World()
+    world.broker._max_bytes = 100
+    world.publish("a" * 200)
+    with pytest.raises(PubSubRefusedError, match="may hold 100") as refused:
+        world.publish("b")
+    assert refused.value.code == "RESOURCE_EXHAUSTED"
+    world.ack(*world.entries())
+    world.publish("b")
+    assert world.pull() == ["b"]
+
+
+def test_names_that_are_taken_or_unknown_are_refused_in_googles_words() -> None:
+    world = World()
+    with pytest.raises(PubSubRefusedError, match=r"already exists in the project \(resource=topic"):
+        world.broker.create_topic(TOPIC, b"")
+    with pytest.raises(PubSubRefusedError, match=r"Resource already exists .*\(resource=sub\)"):
+        world.add(NAME, Settings())
+    with pytest.raises(PubSubRefusedError, match=r"NOT_FOUND: .* \(resource=nix\)"):
+        world.publish("a", topic="projects/p/topics/nix")
+    with pytest.raises(PubSubRefusedError, match=r"NOT_FOUND: .* \(resource=nix\)"):
+        world.broker.subscription("projects/p/subscriptions/nix")
+
+
+def test_a_subscription_outlives_its_topic_with_what_it_has() -> None:
+    world = World()
+    world.publish("a")
+    world.broker.delete_topic(TOPIC)
+    assert world.subscription.topic is None
+    assert world.pull() == ["a"]
+
+
+def test_ids_of_a_deleted_subscription_mean_nothing_to_its_successor() -> None:
+    world = World()
+    old = world.subscription.envelopes.ack_id(1)
+    world.broker.delete_subscription(NAME)
+    world.add(NAME, Settings())
+    assert world.subscription.envelopes.serial(old) == 0
+
+
+def test_deleting_a_subscription_frees_its_messages_and_wakes_its_streams() -> None:
+    world = World()
+    world.publish("a", "b")
+    world.pull(1)
+    world.broker.woken.clear()
+    world.broker.delete_subscription(NAME)
+    assert world.broker.memory.used == 0
+    assert world.broker.woken == {NAME}
+
+
+def test_a_detached_subscription_delivers_nothing_and_says_so() -> None:
+    world = World()
+    world.publish("a")
+    world.broker.detach_subscription(NAME)
+    with pytest.raises(PubSubRefusedError, match="FAILED_PRECONDITION"):
+        world.broker.attached(NAME)
+    assert world.broker.memory.used == 0
+
+
+def buried_world(settings: Settings) -> World:
+    world = World(settings)
+    world.broker.create_topic(GRAVE, b"")
+    world.add(GRAVES, Settings(), topic=GRAVE)
+    return world
+
+
+def test_a_message_that_fails_too_often_moves_to_the_dead_letters() -> None:
+    world = buried_world(Settings(dead_letter_topic=GRAVE, max_attempts=5))
+    world.publish("a", kind="x")
+    for _ in range(4):
+        world.nack(*world.entries())
+    assert world.pull(name=GRAVES) == []
+    (entry,) = world.entries()
+    assert entry.attempts == 5
+    world.wait(10)
+    assert world.pull() == []
+    (dead,) = world.entries(name=GRAVES)
+    assert dead.message.attributes == {
+        "kind": "x",
+        "CloudPubSubDeadLetterSourceDeliveryCount": "5",
+        "CloudPubSubDeadLetterSourceSubscription": "sub",
+        "CloudPubSubDeadLetterSourceSubscriptionProject": "p",
+        "CloudPubSubDeadLetterSourceTopicPublishTime": "2023-11-14T22:13:20.000000Z",
+    }
+    world.ack(dead, name=GRAVES)
+    assert world.broker.memory.used == 0
+
+
+def test_the_dead_do_not_hold_up_the_rest_of_their_key() -> None:
+    world = buried_world(Settings(ordered=True, dead_letter_topic=GRAVE, max_attempts=1))
+    world.publish("a1", "a2", key="a")
+    one, _ = world.entries()
+    world.nack(one)
+    assert world.pull() == ["a2"]
+    assert len(world.entries(name=GRAVES)) == 1
+
+
+def test_without_the_dead_letter_topic_a_message_goes_on_being_delivered() -> None:
+    world = World(Settings(dead_letter_topic=GRAVE, max_attempts=1))
+    world.publish("a")
+    world.nack(*world.entries())
+    assert world.pull() == ["a"]
+
+
+def test_seeking_to_a_time_settles_what_is_older_and_brings_back_what_is_not() -> None:
+    world = World(RETAINING)
+    world.publish("old")
+    world.wait(1)
+    middle = world.now_us
+    world.publish("b", "c")
+    world.ack(*world.entries(2))
+    world.broker.seek_to_time(NAME, middle, world.now_us)
+    assert world.pull() == ["b", "c"]
+    world.broker.seek_to_time(NAME, 0, world.now_us)
+    assert world.pull() == ["old", "b", "c"]
+    world.broker.seek_to_time(NAME, world.now_us + 1, world.now_us)
+    assert world.pull() == []
+
+
+def test_acknowledged_messages_that_nobody_retains_cannot_be_sought() -> None:
+    world = World()
+    world.publish("a", "b")
+    world.ack(*world.entries(1))
+    world.broker.seek_to_time(NAME, 0, world.now_us)
+    assert world.pull() == ["b"]
+
+
+def test_a_retaining_topic_lets_any_subscription_seek_even_before_its_own_creation() -> None:
+    world = World()
+    world.broker.topics[TOPIC].retention_us = 600 * SECOND_US
+    world.publish("a", kind="x")
+    world.publish("b")
+    world.add(OTHER, Settings(), filter_text="attributes:kind")
+    world.broker.seek_to_time(OTHER, 0, world.now_us)
+    assert world.pull(name=OTHER) == ["a"]
+    world.wait(601)
+    world.publish("c")
+    world.ack(*world.entries(), *world.entries(name=OTHER))
+    world.broker.seek_to_time(NAME, 0, world.now_us)
+    assert world.pull() == ["c"]
+
+
+def test_a_seek_voids_all_leases() -> None:
+    world = World(RETAINING)
+    world.publish("a")
+    (entry,) = world.entries()
+    serial = entry.serial
+    world.broker.seek_to_time(NAME, 0, world.now_us)
+    assert world.subscription.deliveries.ack([serial], world.now_us).invalid == [serial]
+    assert world.counts() == (1, 0)
+
+
+def test_a_snapshot_brings_back_what_was_unsettled_then_and_all_since() -> None:
+    world = World()
+    world.publish("settled", "leased", "waiting")
+    entries = world.entries(2)
+    world.ack(entries[0])
+    world.broker.create_snapshot(SNAPSHOT, NAME, b"", world.now_us)
+    world.publish("since")
+    world.ack(entries[1], *world.entries())
+    assert world.pull() == []
+    world.broker.seek_to_snapshot(NAME, SNAPSHOT)
+    assert world.pull() == ["leased", "waiting", "since"]
+
+
+def test_a_snapshot_can_be_sought_by_another_subscription_of_the_topic_only() -> None:
+    world = World()
+    world.add(OTHER, Settings())
+    world.publish("a")
+    world.broker.create_snapshot(SNAPSHOT, NAME, b"", world.now_us)
+    world.ack(*world.entries(name=OTHER), name=OTHER)
+    world.broker.seek_to_snapshot(OTHER, SNAPSHOT)
+    assert world.pull(name=OTHER) == ["a"]
+    world.broker.create_topic(GRAVE, b"")
+    world.add(GRAVES, Settings(), topic=GRAVE)
+    with pytest.raises(PubSubRefusedError, match="different topics"):
+        world.broker.seek_to_snapshot(GRAVES, SNAPSHOT)
+
+
+def test_a_snapshot_holds_its_messages_until_it_is_deleted() -> None:
+    world = World()
+    world.publish("a")
+    world.broker.create_snapshot(SNAPSHOT, NAME, b"", world.now_us)
+    world.publish("b")
+    world.ack(*world.entries())
+    assert world.broker.memory.used > 0
+    world.broker.delete_snapshot(SNAPSHOT)
+    assert world.broker.memory.used == 0
+
+
+def test_a_snapshot_ends_a_week_after_its_oldest_message() -> None:
+    world = World(Settings(retention_us=2 * WEEK_US))
+    world.publish("a")
+    world.wait(3600)
+    made = world.broker.create_snapshot(SNAPSHOT, NAME, b"", world.now_us)
+    assert made.expires_us == world.now_us - 3600 * SECOND_US + WEEK_US
+    world.wait(WEEK_US // SECOND_US - 3600)
+    assert world.broker.snapshots == {}
+    with pytest.raises(PubSubRefusedError, match="less than one hour"):
+        world.broker.create_snapshot(SNAPSHOT, NAME, b"", world.now_us)
+
+
+def test_deleting_a_topic_deletes_its_snapshots() -> None:
+    world = World()
+    world.publish("a")
+    world.broker.create_snapshot(SNAPSHOT, NAME, b"", world.now_us)
+    world.broker.delete_topic(TOPIC)
+    assert world.broker.snapshots == {}
+    world.ack(*world.entries())
+    assert world.broker.memory.used == 0
+
+
+def test_the_order_of_keys_survives_a_seek() -> None:
+    world = World(Settings(ordered=True, retain_acked=True))
+    world.publish("a1", "a2", key="a")
+    world.ack(*world.entries())
+    world.publish("a3", key="a")
+    world.broker.seek_to_time(NAME, 0, world.now_us)
+    assert bodies(world.entries()) == ["a1", "a2", "a3"]
+
+
+def test_a_seek_takes_keys_from_the_streams_that_held_them() -> None:
+    world = World(Settings(ordered=True))
+    deliveries, one, other = world.subscription.deliveries, Consumer(), Consumer()
+    world.publish("a1", "a2", key="a")
+    deliveries.pull(1, world.now_us, consumer=one)
+    world.broker.seek_to_time(NAME, 0, world.now_us)
+    assert bodies(deliveries.pull(1, world.now_us, consumer=other)) == ["a1"]
+    assert deliveries.pull(9, world.now_us, consumer=one) == []
