@@ -114,8 +114,8 @@ def _peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
         if request.param == "emulator":
             yield from _connected("emulator", EMULATOR, patch)
         else:
-            with running_server() as address:
-                yield from _connected("embedded", address, patch)
+            with running_server() as server:
+                yield from _connected("embedded", server.address, patch)
 
 
 def _connected(name: str, address: str, patch: pytest.MonkeyPatch) -> Iterator[Peer]:

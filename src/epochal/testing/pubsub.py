@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from epochal.errors import ComponentError
@@ -19,9 +20,21 @@ START_SECONDS = 60
 _READY = re.compile(r"^export PUBSUB_EMULATOR_HOST=(\S+)$", re.M)
 
 
+@dataclass(frozen=True, slots=True)
+class PubSubServer:
+    """A running server: `address` is what PUBSUB_EMULATOR_HOST has to say."""
+
+    address: str
+    pid: int
+
+    def environment(self) -> dict[str, str]:
+        """What Google's clients and our connector need to find it."""
+        return {"PUBSUB_EMULATOR_HOST": self.address}
+
+
 @contextmanager
-def running_server(*options: str) -> Iterator[str]:
-    """Start an empty server and end it with the block; its `host:port`.
+def running_server(*options: str) -> Iterator[PubSubServer]:
+    """Start an empty server and end it with the block.
 
     `options` are those of `epochal pubsub serve`.
     """
@@ -34,7 +47,7 @@ def running_server(*options: str) -> Iterator[str]:
             address = _address(log)
             if address is None:
                 raise ComponentError(f"The Pub/Sub server does not say where it listens. {server}")
-            yield address
+            yield PubSubServer(address, server.pid)
 
 
 def _address(log: Path) -> str | None:

@@ -192,15 +192,15 @@ class Broker:
         ]
         self._number += len(messages)
         if topic.retention_us or topic.snapshots:
-            for message in messages:
-                self.memory.hold(message)
+            self.memory.hold(messages)
             topic.log.extend(messages)
         for subscription in topic.subscriptions.values():
-            offer, matches = subscription.deliveries.offer, subscription.matches
-            for message in messages:
-                if matches is None or matches(message.attributes):
-                    offer(message)
-            self.woken.add(subscription.name)
+            matches = subscription.matches
+            subscription.deliveries.offer(
+                messages
+                if matches is None
+                else [message for message in messages if matches(message.attributes)]
+            )
         return list(range(first, first + len(messages)))
 
     def tick(self, now_us: int) -> None:
@@ -230,8 +230,7 @@ class Broker:
             raise precondition("The snapshot would expire in less than one hour.")
         topic = subscription.topic
         made = Snapshot(name, description, topic.name, unsettled, self._number, expires_us)
-        for message in unsettled:
-            self.memory.hold(message)
+        self.memory.hold(unsettled)
         self.snapshots[name] = topic.snapshots[name] = made
         return made
 

@@ -62,20 +62,26 @@ class Deliveries:
         self._order = count()
         self._acked: deque[Message] = deque()
 
-    def offer(self, message: Message) -> None:
-        """Take a newly published message."""
-        self._memory.hold(message)
-        entry = Entry(message)
-        self.available += 1
-        if message.key and self.settings.ordered:
-            line = self._lines.get(message.key)
-            if line is None:
-                line = self._lines[message.key] = Line(message.key)
-            entry.line = line
-            line.waiting.append(entry)
-            self._queue(line)
+    def offer(self, messages: Sequence[Message]) -> None:
+        """Take newly published messages."""
+        self._memory.hold(messages)
+        self.available += len(messages)
+        if not self.settings.ordered:
+            self._loose.extend([Entry(message) for message in messages])
         else:
-            self._loose.append(entry)
+            for message in messages:
+                self._line_up(message)
+        self._rouse()
+
+    def _line_up(self, message: Message) -> None:
+        if not message.key:
+            self._loose.append(Entry(message))
+            return
+        line = self._lines.get(message.key)
+        if line is None:
+            line = self._lines[message.key] = Line(message.key)
+        line.waiting.append(Entry(message, line))
+        self._queue(line)
 
     def pull(
         self,
@@ -274,7 +280,7 @@ class Deliveries:
         """The acknowledged messages that are retained."""
         return list(self._acked)
 
-    def reset(self, unsettled: Iterable[Message], acked: Iterable[Message] = ()) -> None:
+    def reset(self, unsettled: Sequence[Message], acked: Sequence[Message] = ()) -> None:
         """Start again with these messages available; every lease and its id is void."""
         before = [*self.unsettled(), *self._acked]
         for entry in self._leases.values():
@@ -287,15 +293,12 @@ class Deliveries:
             container.clear()
         self._looks, self._delayed, self._looked_for = [], [], 0
         self.available = self.outstanding = 0
-        for message in unsettled:
-            self.offer(message)
+        self.offer(unsettled)
         if self.settings.retain_acked:
-            for message in acked:
-                self._memory.hold(message)
-                self._acked.append(message)
+            self._memory.hold(acked)
+            self._acked.extend(acked)
         for message in before:
             self._memory.drop(message)
-        self._rouse()
 
     def _give_back(self, entry: Entry, now_us: int, *, late: bool) -> None:
         if entry.line is not None:

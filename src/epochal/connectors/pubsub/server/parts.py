@@ -8,7 +8,7 @@ shared by all of them and counts against the server's memory until the last lets
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 SECOND_US = 1_000_000
@@ -38,10 +38,11 @@ class Memory:
 
     used: int = 0
 
-    def hold(self, message: Message) -> None:
-        if message.holds == 0:
-            self.used += len(message.wire)
-        message.holds += 1
+    def hold(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if message.holds == 0:
+                self.used += len(message.wire)
+            message.holds += 1
 
     def drop(self, message: Message) -> None:
         message.holds -= 1

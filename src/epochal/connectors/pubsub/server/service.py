@@ -39,6 +39,7 @@ MAX_PAGE = 1000
 PULL_SECONDS = 30.0
 TICK_SECONDS = 0.02
 
+NO_ATTRIBUTES: Mapping[str, str] = {}
 Decide = Callable[[Any], Any]
 
 
@@ -326,7 +327,7 @@ async def abort(context: Any, refused: PubSubRefusedError) -> None:
 def _draft(message: Any) -> Draft:
     body = message.SerializeToString()
     attributes = message.attributes
-    found = dict(attributes) if attributes else {}
+    found = dict(attributes) if attributes else NO_ATTRIBUTES
     # `data` is the first field on the wire, and absent if empty.
     if body[:1] != b"\x0a" and not found:
         raise refusals.invalid(
