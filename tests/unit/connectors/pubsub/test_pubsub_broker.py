@@ -245,12 +245,37 @@ def test_a_snapshot_can_be_sought_by_another_subscription_of_the_topic_only() ->
 def test_a_snapshot_holds_its_messages_until_it_is_deleted() -> None:
     world = World()
     world.publish("a")
+    held = world.broker.memory.used
     world.broker.create_snapshot(SNAPSHOT, NAME, b"", world.now_us)
     world.publish("b")
     world.ack(*world.entries())
-    assert world.broker.memory.used > 0
+    assert world.broker.memory.used == 2 * held
     world.broker.delete_snapshot(SNAPSHOT)
     assert world.broker.memory.used == 0
+
+
+def test_a_snapshot_sought_at_once_changes_nothing() -> None:
+    world = World(RETAINING)
+    world.publish("settled", "a", "b")
+    world.ack(*world.entries(1))
+    world.broker.create_snapshot(SNAPSHOT, NAME, b"", world.now_us)
+    world.broker.seek_to_snapshot(NAME, SNAPSHOT)
+    assert world.pull() == ["a", "b"]
+
+
+def test_the_older_of_two_snapshots_keeps_what_the_newer_does_not_need() -> None:
+    world = World()
+    newer = "projects/p/snapshots/newer"
+    world.broker.create_snapshot(SNAPSHOT, NAME, b"", world.now_us)
+    world.publish("a")
+    world.ack(*world.entries())
+    world.broker.create_snapshot(newer, NAME, b"", world.now_us)
+    world.wait(1)
+    world.publish("b")
+    world.broker.seek_to_snapshot(NAME, newer)
+    assert world.pull() == ["b"]
+    world.broker.seek_to_snapshot(NAME, SNAPSHOT)
+    assert world.pull() == ["a", "b"]
 
 
 def test_a_snapshot_ends_a_week_after_its_oldest_message() -> None:
