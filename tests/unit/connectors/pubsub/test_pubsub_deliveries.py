@@ -275,3 +275,15 @@ def test_deadlines_of_settled_messages_do_not_pile_up() -> None:
     assert world.pull() == ["two", "three"]
     world.wait(20)
     assert "one" in world.pull()
+
+
+def test_a_pull_stops_before_its_bytes_are_too_many_unless_one_message_is() -> None:
+    for settings, key in ((Settings(), ""), (ORDERED, "k")):
+        world = World(settings)
+        world.publish("x" * 300, "y" * 300, "z" * 2000, "end", key=key)
+        deliveries = world.subscription.deliveries
+        sizes = []
+        while entries := deliveries.pull(100, world.now_us, limit_bytes=1000, consumer=None):
+            sizes.append([len(body) for body in bodies(entries)])
+            world.ack(*entries)
+        assert sizes == [[300, 300], [2000], [3]]

@@ -92,7 +92,10 @@ class Deliveries:
         consumer: Consumer | None = None,
         deadline_us: int | None = None,
     ) -> list[Entry]:
-        """Lease up to `limit` messages; their entries are valid until the next call."""
+        """Lease up to `limit` messages; their entries are valid until the next call.
+
+        No more than `limit_bytes`, but for a single message that is larger: it must come some time.
+        """
         self.expire(now_us)
         if consumer is not None:
             if consumer.max_messages:
@@ -117,6 +120,8 @@ class Deliveries:
     def _take_loose(self, taken: list[Entry], limit: int, left: int, horizon_us: int) -> int:
         loose = self._loose
         while loose and left > 0 and len(taken) < limit:
+            if taken and left < len(loose[0].message.wire):
+                break
             entry = loose.popleft()
             if entry.acked:
                 continue
@@ -145,6 +150,8 @@ class Deliveries:
                     continue
                 line.place = None
                 while line.waiting and left > 0 and len(taken) < limit:
+                    if taken and left < len(line.waiting[0].message.wire):
+                        break
                     entry = line.waiting.popleft()
                     if entry.message.published_us < horizon_us:
                         self._forget(entry)

@@ -7,7 +7,7 @@ its answer nothing else happens. Waiting pulls and streams look again when the b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,7 +64,7 @@ class Service:
             woken.clear()
 
     @contextmanager
-    def waiting(self, subscription: str) -> Any:
+    def waiting(self, subscription: str) -> Iterator[asyncio.Event]:
         """An event that is set whenever the subscription may have something new."""
         event = asyncio.Event()
         self._waiting.setdefault(subscription, set()).add(event)
@@ -334,9 +334,12 @@ def _draft(message: Any) -> Draft:
             "One or more messages in the publish request is empty. Each message must contain "
             "either non-empty data, or at least one attribute."
         )
+    key = message.ordering_key
     if found:
         _check_attributes(found)
-    return body, message.ordering_key, found
+    if key:
+        refusals.check_range("ordering_key_size", len(key.encode()), 0, 1024)
+    return body, key, found
 
 
 def _check_attributes(attributes: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ from epochal.errors import PubSubRefusedError
 Response: Any = pubsub.StreamingPullResponse.pb()
 BATCH_MESSAGES = 1000
 BATCH_BYTES = 1 << 20
-"""A response holds at most this much and one message more: clients' default limit is 4 MiB."""
+"""Well below what gRPC clients take by default, 4 MiB; a larger message comes alone."""
 
 
 async def streaming_pull(service: Service, requests: AsyncIterator[Any], context: Any) -> None:
