@@ -1,7 +1,11 @@
 """What every benchmark shares: the machine and its load, whole-process timing, results as JSONL.
 
-A figure is only worth something beside the peer's from the same run, so a result row always holds
-both, the ratio, and the load average when it was taken.
+A figure is only worth something beside the peer's from the same run, so both sides take turns in
+one run, and a result row always holds both, the ratio, and the load average around it.
+
+What a reader would get wrong: child processes run with compiled bytecode, as an installed package
+has it, also where the environment says not to write any. Without it Python compiles every module
+it imports anew, which is most of a short command's time, and PySpark's start gets slower too.
 """
 
 from __future__ import annotations
@@ -13,13 +17,15 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 RESULTS = Path(__file__).parent / "results"
 REPOSITORY = Path(__file__).parent.parent
@@ -40,11 +46,20 @@ def cache_directory() -> Path:
     return path
 
 
-def time_process(command: Sequence[str], env: dict[str, str] | None = None) -> Cost:
-    """Run a whole process to its end; its children's CPU counts too, its output does not show."""
+def child_environment() -> dict[str, str]:
+    """For every child process of either side."""
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**env, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY)}
+
+
+def time_process(command: Sequence[str]) -> Cost:
+    """Run a whole process to its end; its output does not show.
+
+    The CPU time is that of it and of the children it waits for, which a JVM of PySpark's is not.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    run = subprocess.run(command, capture_output=True, text=True, env=env)
+    run = subprocess.run(command, capture_output=True, text=True, env=child_environment())
     wall = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if run.returncode != 0:
@@ -68,6 +83,19 @@ def median(costs: Sequence[Cost]) -> Cost:
     )
 
 
+def take_turns(
+    rounds: int, sides: Mapping[str, Callable[[], Cost]], *, warm_up: int = 1
+) -> dict[str, Cost]:
+    """Run each side once per round, one after the other; the median of each after the warm-up."""
+    costs: dict[str, list[Cost]] = {name: [] for name in sides}
+    for n in range(warm_up + rounds):
+        for name, run in sides.items():
+            cost = run()
+            if n >= warm_up:
+                costs[name].append(cost)
+    return {name: median(each) for name, each in costs.items()}
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """The smallest value that at least `percent` of the values do not exceed."""
     ordered = sorted(values)
@@ -79,6 +107,7 @@ class Report:
 
     def __init__(self, name: str) -> None:
         self._path = RESULTS / f"{name}.jsonl"
+        self._load = _load()
         self._head: dict[str, Any] = {
             "taken": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": _git("rev-parse", "--short", "HEAD"),
@@ -88,13 +117,77 @@ class Report:
         print(f"{name}: {self._head['machine']}, {self._head['versions']}")
 
     def row(self, figure: str, **values: Any) -> None:
-        """Add one figure; floats are rounded to what they are worth."""
-        load = round(os.getloadavg()[0], 2)
+        """Add one figure; floats are rounded to what they are worth.
+
+        The load is that of the last minute, before the first figure or after the one before this,
+        and now: a benchmark on an idle machine of two cores brings about 1 to 2 itself.
+        """
+        load, self._load = [self._load, _load()], _load()
         shown = {key: round(v, 4) if isinstance(v, float) else v for key, v in values.items()}
         print(f"  {figure}: " + ", ".join(f"{k}={v}" for k, v in shown.items()) + f" (load {load})")
         RESULTS.mkdir(exist_ok=True)
         with self._path.open("a") as out:
             out.write(json.dumps({"figure": figure, **shown, "load": load, **self._head}) + "\n")
+
+    def beside(self, figure: str, ours: Cost, spark: Cost, **values: Any) -> None:
+        """Add a figure that both sides have; a ratio above 1 means that ours is faster."""
+        self.row(
+            figure,
+            wall_seconds=ours.wall_seconds,
+            cpu_seconds=ours.cpu_seconds,
+            spark_wall_seconds=spark.wall_seconds,
+            wall_ratio=spark.wall_seconds / ours.wall_seconds,
+            **values,
+        )
+
+
+class SparkPeer:
+    """A Spark session in a process of its own, that answers requests of `spark_peer`."""
+
+    def __init__(self) -> None:
+        # Two openings of one file, because a file that is passed on shares its position.
+        with tempfile.NamedTemporaryFile("a") as written:
+            self._log = open(written.name)  # noqa: SIM115
+            self._process = subprocess.Popen(
+                spark_command("serve"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=written,
+                text=True,
+                env=child_environment(),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.communicate()  # closes its input, which ends it
+        self._log.close()
+
+    def ask(self, *request: str | int) -> Any:
+        """Send a request and wait for its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            self._log.seek(0)
+            raise SystemExit(f"Spark ended at {request}:\n{self._log.read()[-2000:]}")
+        return json.loads(line)
+
+    def logged(self) -> str:
+        """What it has logged since this was last asked."""
+        return self._log.read()
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 2)
 
 
 def _machine() -> str:
@@ -115,3 +208,8 @@ def _git(*words: str) -> str:
 def epochal_command(*words: str) -> list[str]:
     """The installed `epochal` of this environment, with arguments."""
     return [str(Path(sys.executable).parent / "epochal"), *words]
+
+
+def spark_command(*words: str) -> list[str]:
+    """`spark_peer` with arguments."""
+    return [sys.executable, "-m", "benchmarks.spark_peer", *words]

@@ -1,25 +1,25 @@
 """The metadata log: the tools beside a Spark session, `add` beside a bare fsync, import time.
 
 Makes a checkpoint of 100 batches and 200 partitions with Spark once (a few minutes; kept in the
-cache directory), then measures whole processes, interleaved.
+cache directory, and gone on with if it was interrupted), then measures whole processes in turns.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import (
-    Cost,
     Report,
     cache_directory,
     epochal_command,
-    median,
     percentile,
+    spark_command,
+    take_turns,
     time_process,
 )
 
@@ -27,35 +27,7 @@ from epochal.checkpoint import CommitLog
 from epochal.checkpoint.entries import CommitEntry
 
 BATCHES, PARTITIONS = 100, 200
-ROUNDS, SPARK_ROUNDS, ADDS = 7, 3, 400
-
-MAKE_CHECKPOINT = """
-import sys, json, os
-from pyspark.sql import SparkSession, functions as F
-target, batches, partitions = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-         .config("spark.sql.shuffle.partitions", partitions).getOrCreate())
-spark.sparkContext.setLogLevel("ERROR")
-os.makedirs(target + "/in")
-for n in range(batches):
-    with open(f"{target}/in/{n:04}.json", "w") as out:
-        for k in range(400):
-            out.write(json.dumps({"k": f"key-{(n * 37 + k) % 1000}", "v": k}) + "\\n")
-query = (spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", "1")
-         .json(target + "/in")
-         .groupBy("k").agg(F.count("*"), F.sum("v")).writeStream.outputMode("update").format("noop")
-         .option("checkpointLocation", target + "/checkpoint").trigger(availableNow=True).start())
-query.awaitTermination()
-"""
-
-SPARK_READS = """
-import sys
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-spark.sparkContext.setLogLevel("ERROR")
-rows = spark.read.format("state-metadata").load(sys.argv[1]).collect()
-assert rows, "state-metadata is empty"
-"""
+ROUNDS, IMPORTS, ADDS = 5, 9, 400
 
 
 def main() -> None:
@@ -69,55 +41,43 @@ def main() -> None:
 def prepared_checkpoint() -> Path:
     target = cache_directory() / f"log-{BATCHES}x{PARTITIONS}"
     if not target.exists():
-        print(
-            f"  making a checkpoint of {BATCHES} batches and {PARTITIONS} partitions with Spark …"
-        )
-        partial = Path(tempfile.mkdtemp(dir=cache_directory()))
-        made = partial / "made"
-        made.mkdir()
-        time_process(
-            [sys.executable, "-c", MAKE_CHECKPOINT, str(made), str(BATCHES), str(PARTITIONS)]
-        )
-        made.rename(target)
-        shutil.rmtree(partial)
+        print(f"  making {BATCHES} batches of {PARTITIONS} partitions with Spark …", flush=True)
+        unfinished = target.with_name(f"{target.name}-unfinished")
+        time_process(spark_command("batches", str(unfinished), str(BATCHES), str(PARTITIONS)))
+        unfinished.rename(target)
     return target / "checkpoint"
 
 
 def tools_beside_spark(report: Report, checkpoint: Path) -> None:
+    """Whole processes: starting Spark and reading the operators' metadata, and our two tools."""
     show = epochal_command("checkpoint", "show", str(checkpoint), "--json")
     verify = epochal_command("checkpoint", "verify", str(checkpoint), "--json")
-    spark = [sys.executable, "-c", SPARK_READS, str(checkpoint)]
-    time_process(show)
-    time_process(spark)
-    costs: dict[str, list[Cost]] = {"show": [], "verify": [], "spark": []}
-    for n in range(ROUNDS):
-        costs["show"].append(time_process(show))
-        costs["verify"].append(time_process(verify))
-        if n < SPARK_ROUNDS:
-            costs["spark"].append(time_process(spark))
-    peer = median(costs["spark"])
+    costs = take_turns(
+        ROUNDS,
+        {
+            "spark": partial(time_process, spark_command("metadata", str(checkpoint))),
+            "show": partial(time_process, show),
+            "verify": partial(time_process, verify),
+        },
+    )
     for tool in ("show", "verify"):
-        ours = median(costs[tool])
-        report.row(
+        report.beside(
             f"checkpoint {tool}, whole process, beside Spark's state-metadata",
-            wall_seconds=ours.wall_seconds,
-            cpu_seconds=ours.cpu_seconds,
-            spark_wall_seconds=peer.wall_seconds,
-            spark_cpu_seconds=peer.cpu_seconds,
-            wall_ratio=peer.wall_seconds / ours.wall_seconds,
-            cpu_ratio=peer.cpu_seconds / ours.cpu_seconds,
+            costs[tool],
+            costs["spark"],
         )
 
 
 def import_cost(report: Report) -> None:
-    bare, ours = [], []
-    for _ in range(ROUNDS):
-        bare.append(time_process([sys.executable, "-c", "pass"]))
-        ours.append(time_process([sys.executable, "-c", "import epochal"]))
+    commands = {"bare": "pass", "ours": "import epochal"}
+    costs = take_turns(
+        IMPORTS,
+        {name: partial(time_process, [sys.executable, "-c", c]) for name, c in commands.items()},
+    )
     report.row(
         "import epochal, CPU above a bare interpreter",
-        cpu_milliseconds=(median(ours).cpu_seconds - median(bare).cpu_seconds) * 1000,
-        whole_process_cpu_milliseconds=median(ours).cpu_seconds * 1000,
+        cpu_milliseconds=(costs["ours"].cpu_seconds - costs["bare"].cpu_seconds) * 1000,
+        whole_process_cpu_milliseconds=costs["ours"].cpu_seconds * 1000,
     )
 
 

@@ -1,8 +1,9 @@
 """State beside Spark 4.3, from one run: reading, changing, memory, and how cost grows with keys.
 
-Spark makes the state once (kept in the cache directory): string keys to (long, long), two
-partitions, a batch with every key and a batch that changes a tenth of them. Then both sides read
-it, and both sides' update and commit of that tenth are compared: Spark's from its own progress.
+Spark makes the state (kept in the cache directory for the next run): string keys to (long, long),
+two partitions, one batch with every key. Then both sides take turns in reading it, loading it, and
+changing a tenth of its keys, Spark in one warm session on two cores; what Spark measures itself is
+taken from its own progress and log of this run.
 
     python -m benchmarks.state [--keys 1000000] [--largest 10000000]
 """
@@ -10,11 +11,11 @@ it, and both sides' update and commit of that tenth are compared: Spark's from i
 from __future__ import annotations
 
 import argparse
-import json
-import os
+import math
+import re
 import resource
 import shutil
-import subprocess
+import statistics
 import sys
 import tempfile
 from functools import partial
@@ -24,7 +25,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from benchmarks.harness import Cost, Report, cache_directory, median, time_call, time_process
+from benchmarks.harness import (
+    Cost,
+    Report,
+    SparkPeer,
+    cache_directory,
+    median,
+    spark_command,
+    take_turns,
+    time_call,
+    time_process,
+)
 
 from epochal.state.columns import encode_rows
 from epochal.state.edit import snapshot_bytes
@@ -32,54 +43,8 @@ from epochal.state.merge import Rows
 from epochal.state.read import open_batch, read_state
 from epochal.state.types import AtomicType, StringType, StructField, StructType
 
-ROUNDS, SPARK_ROUNDS, COLD_ROUNDS = 7, 5, 2
-
-MAKE = """
-import sys, json
-from pyspark.sql import SparkSession, functions as F
-target, keys = sys.argv[1], int(sys.argv[2])
-spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-         .config("spark.driver.memory", "6g").config("spark.sql.shuffle.partitions", "2")
-         .config("spark.sql.streaming.stateStore.minDeltasForSnapshot", "1")
-         .getOrCreate())
-spark.sparkContext.setLogLevel("ERROR")
-def rows(n):
-    key = F.format_string("key-%08d", "id")
-    return spark.range(n).select(key.alias("k"), F.col("id").alias("v"))
-rows(keys).coalesce(1).write.mode("append").parquet(target + "/in")
-def run():
-    q = (spark.readStream.schema("k string, v long").parquet(target + "/in")
-         .groupBy("k").agg(F.count("*"), F.sum("v")).writeStream.outputMode("update").format("noop")
-         .option("checkpointLocation", target + "/checkpoint").trigger(availableNow=True).start())
-    q.awaitTermination()
-    return [json.loads(p.json) for p in q.recentProgress if p.numInputRows][-1]["stateOperators"][0]
-run()
-changed = []
-for _ in range(3):
-    rows(keys // 10).coalesce(1).write.mode("append").parquet(target + "/in")
-    changed.append(run())
-json.dump(changed, open(target + "/progress.json", "w"))
-"""
-
-SPARK_READ = """
-import sys, json, time
-from pyspark.sql import SparkSession
-path, rounds = sys.argv[1], int(sys.argv[2])
-spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-         .config("spark.driver.memory", "6g").config("spark.driver.maxResultSize", "4g")
-         .getOrCreate())
-spark.sparkContext.setLogLevel("ERROR")
-def timed(action):
-    start = time.perf_counter()
-    action(spark.read.format("statestore").load(path))
-    return time.perf_counter() - start
-found = {"arrow": [], "count": []}
-for n in range(rounds):
-    found["arrow"].append(timed(lambda frame: frame.toArrow()))
-    if rounds > 1:
-        found["count"].append(timed(lambda frame: frame.count()))
-print(json.dumps(found))
-"""
+ROUNDS, COLD_ROUNDS, CHANGES = 5, 3, 3
+LOADED = re.compile(r"Loading state for \d+ takes (\d+) ms")
 
 OUR_READ = """
 import sys
@@ -99,80 +64,91 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=10_000_000)
     asked = parser.parse_args()
     report = Report("state")
-    made = prepared(asked.keys)
-    reading(report, made / "checkpoint", asked.keys)
-    changing(report, made, asked.keys)
+    with SparkPeer() as spark:
+        made = prepared(spark, asked.keys)
+        reading(report, spark, made / "checkpoint", asked.keys)
+        loading(report, spark, made / "checkpoint", asked.keys)
+        changing(report, spark, made, asked.keys)
+    whole_processes(report, made / "checkpoint", asked.keys)
     growing(report, [n for n in (10_000, 100_000, 1_000_000, 3_000_000) if n <= asked.largest])
     largest(report, asked.largest)
 
 
-def prepared(keys: int) -> Path:
-    """The checkpoint that Spark made, and its progress."""
+def prepared(spark: SparkPeer, keys: int) -> Path:
+    """The state that Spark made, and its input."""
     target = cache_directory() / f"state-{keys}"
     if not target.exists():
-        print(f"  making a state of {keys} keys with Spark …")
-        scratch = Path(tempfile.mkdtemp(dir=cache_directory()))
-        time_process([sys.executable, "-c", MAKE, str(scratch / "made"), str(keys)])
-        (scratch / "made").rename(target)
-        shutil.rmtree(scratch)
+        print(f"  making a state of {keys} keys with Spark …", flush=True)
+        with tempfile.TemporaryDirectory(dir=cache_directory()) as scratch:
+            spark.ask("change", f"{scratch}/made", keys)
+            Path(scratch, "made").rename(target)
     return target
 
 
-def reading(report: Report, checkpoint: Path, keys: int) -> None:
-    """State to Arrow: ours, a warm Spark session's, and whole processes of both."""
+def reading(report: Report, spark: SparkPeer, checkpoint: Path, keys: int) -> None:
+    """State to Arrow, in processes that are warm."""
     assert read_state(str(checkpoint)).num_rows == keys
-    ours = median([time_call(lambda: read_state(str(checkpoint))) for _ in range(ROUNDS)])
-    warm = spark_times(checkpoint, SPARK_ROUNDS + 2)
-    spark = sorted(warm["arrow"][2:])[SPARK_ROUNDS // 2]
-    report.row(
-        f"state of {keys} keys to Arrow, beside a warm Spark session",
-        wall_seconds=ours.wall_seconds,
-        cpu_seconds=ours.cpu_seconds,
-        spark_wall_seconds=spark,
-        wall_ratio=spark / ours.wall_seconds,
+    costs = take_turns(
+        ROUNDS,
+        {
+            "ours": lambda: time_call(lambda: read_state(str(checkpoint))),
+            "spark": lambda: Cost(spark.ask("arrow", str(checkpoint)), math.nan),
+        },
+        warm_up=2,
     )
-    command = [sys.executable, "-c", OUR_READ, str(checkpoint)]
-    cold = median([time_process(command) for _ in range(ROUNDS)])
-    peer = median(
-        [
-            time_process([sys.executable, "-c", SPARK_READ, str(checkpoint), "1"])
-            for _ in range(COLD_ROUNDS)
-        ]
+    report.beside(
+        f"state of {keys} keys to Arrow, beside a warm Spark session", costs["ours"], costs["spark"]
     )
-    report.row(
+
+
+def whole_processes(report: Report, checkpoint: Path, keys: int) -> None:
+    """State to Arrow, with the start of the process and the end of it."""
+    costs = take_turns(
+        COLD_ROUNDS,
+        {
+            "spark": partial(time_process, spark_command("arrow", str(checkpoint))),
+            "ours": partial(time_process, [sys.executable, "-c", OUR_READ, str(checkpoint)]),
+        },
+    )
+    report.beside(
         f"state of {keys} keys to Arrow, whole processes",
-        wall_seconds=cold.wall_seconds,
-        cpu_seconds=cold.cpu_seconds,
-        spark_wall_seconds=peer.wall_seconds,
-        spark_cpu_seconds=peer.cpu_seconds,
-        wall_ratio=peer.wall_seconds / cold.wall_seconds,
-        cpu_ratio=peer.cpu_seconds / cold.cpu_seconds,
+        costs["ours"],
+        costs["spark"],
     )
-    loading(report, checkpoint, keys, sorted(warm["count"][2:])[SPARK_ROUNDS // 2])
 
 
-def spark_times(checkpoint: Path, rounds: int) -> dict[str, list[float]]:
-    run = subprocess.run(
-        [sys.executable, "-c", SPARK_READ, str(checkpoint), str(rounds)],
-        capture_output=True,
-        text=True,
-        check=True,
+def loading(report: Report, spark: SparkPeer, checkpoint: Path, keys: int) -> None:
+    """All providers, beside a count; and one of them, if Spark's log tells how long its own took.
+
+    Spark loads its two partitions at once, on two cores, and the count looks at each row besides.
+    Ours are loaded one after the other, as one process has them; tasks are processes of their own.
+    """
+    own: list[float] = []
+
+    def spark_count() -> Cost:
+        spark.logged()
+        wall = spark.ask("count", str(checkpoint))
+        own.extend(int(ms) / 1000 for ms in LOADED.findall(spark.logged()))
+        return Cost(wall, math.nan)
+
+    def our_load() -> Cost:
+        opened = providers(checkpoint)
+        return time_call(lambda: [provider.get_read_store(v) for provider, v in opened])
+
+    costs = take_turns(ROUNDS, {"ours": our_load, "spark": spark_count}, warm_up=2)
+    ours = costs["ours"]
+    report.beside(
+        f"load of both providers of {keys} keys one by one, beside a warm Spark count on two cores",
+        ours,
+        costs["spark"],
     )
-    found: dict[str, list[float]] = json.loads(run.stdout.splitlines()[-1])
-    return found
-
-
-def loading(report: Report, checkpoint: Path, keys: int, spark_count: float) -> None:
-    """Loading both partitions into providers; Spark's is a warm count, which loads and iterates."""
-    costs = [
-        time_call(lambda: [p.get_read_store(v) for p, v in providers(checkpoint)]) for _ in range(3)
-    ]
-    report.row(
-        f"provider load of {keys} keys, beside a warm Spark count of the same state",
-        wall_seconds=median(costs).wall_seconds,
-        cpu_seconds=median(costs).cpu_seconds,
-        spark_wall_seconds=spark_count,
-        wall_ratio=spark_count / median(costs).wall_seconds,
+    if len(own) != 2 * (ROUNDS + 2):
+        print(f"  Spark's log tells of {len(own)} loads, so a single one is not compared")
+        return
+    report.beside(
+        f"load of one provider of {keys // 2} keys, beside Spark's as it logs it",
+        Cost(ours.wall_seconds / 2, ours.cpu_seconds / 2),
+        Cost(statistics.median(own[4:]), math.nan),
     )
 
 
@@ -196,43 +172,55 @@ def providers(checkpoint: Path) -> list[tuple[Any, int]]:
     ]
 
 
-def changing(report: Report, made: Path, keys: int) -> None:
-    """`put_batch` and `commit` of a tenth of the keys, summed over partitions as Spark sums it.
+def changing(report: Report, spark: SparkPeer, made: Path, keys: int) -> None:
+    """Update and commit of a tenth of the keys, summed over partitions as Spark's progress does.
 
-    Spark's side was measured when the state was made, which may be an earlier run at another load:
-    remove the made state from the cache to measure both in one run.
+    Each round of Spark's goes on with its own copy of the state; ours starts from a new one.
     """
-    progress = json.loads((made / "progress.json").read_text())
-    spark = sorted(p["allUpdatesTimeMs"] + p["commitTimeMs"] for p in progress)[len(progress) // 2]
-    costs: list[Cost] = []
-    memory = 0
-    for _ in range(3):
-        with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
-            copy = Path(folder) / "checkpoint"
-            shutil.copytree(made / "checkpoint", copy)
-            stores = [p.get_store(v) for p, v in providers(copy)]
-            parts = [changed_rows(copy, n, keys // 10) for n in range(len(stores))]
+    progress: list[dict[str, Any]] = []
+    memory: list[int] = []
+    with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
+        copied = shutil.copytree(made, Path(folder) / "spark")
 
-            def commit(stores: list[Any] = stores, parts: list[Any] = parts) -> None:
-                for store, (key, value) in zip(stores, parts, strict=True):
-                    store.put_batch(key, value)
-                    store.commit()
+        def spark_change() -> Cost:
+            progress.append(spark.ask("change", str(copied), keys // 10))
+            assert progress[-1]["numRowsUpdated"] == keys // 10
+            milliseconds = progress[-1]["allUpdatesTimeMs"] + progress[-1]["commitTimeMs"]
+            return Cost(milliseconds / 1000, math.nan)
 
-            costs.append(time_call(commit))
-            memory = sum(store.metrics.memory_used_bytes for store in stores)
-    ours = median(costs)
-    report.row(
-        f"put and commit of {keys // 10} keys on {keys}, beside Spark's as it made this state",
-        wall_seconds=ours.wall_seconds,
-        cpu_seconds=ours.cpu_seconds,
-        spark_wall_seconds=spark / 1000,
-        wall_ratio=spark / 1000 / ours.wall_seconds,
+        def our_change() -> Cost:
+            cost, used = put_and_commit(made / "checkpoint", keys // 10)
+            memory.append(used)
+            return cost
+
+        costs = take_turns(CHANGES, {"ours": our_change, "spark": spark_change})
+    report.beside(
+        f"put and commit of {keys // 10} keys on {keys}, beside Spark's update and commit",
+        costs["ours"],
+        costs["spark"],
+        spark_update_milliseconds=[p["allUpdatesTimeMs"] for p in progress],
+        spark_commit_milliseconds=[p["commitTimeMs"] for p in progress],
     )
     report.row(
-        f"memory per key of {keys}, as each side counts it",
-        bytes_per_key=memory / keys,
+        f"memory per key of {keys}, two versions, as each side counts it",
+        bytes_per_key=memory[-1] / keys,
         spark_bytes_per_key=progress[-1]["memoryUsedBytes"] / keys,
     )
+
+
+def put_and_commit(checkpoint: Path, count: int) -> tuple[Cost, int]:
+    """Change so many keys of a copy; how long it took, and what both stores then take."""
+    with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
+        copy = shutil.copytree(checkpoint, Path(folder) / "checkpoint")
+        stores = [provider.get_store(version) for provider, version in providers(copy)]
+        parts = [changed_rows(copy, n, count) for n in range(len(stores))]
+
+        def commit() -> None:
+            for store, (key, value) in zip(stores, parts, strict=True):
+                store.put_batch(key, value)
+                store.commit()
+
+        return time_call(commit), sum(store.metrics.memory_used_bytes for store in stores)
 
 
 def changed_rows(checkpoint: Path, partition: int, count: int) -> tuple[Any, Any]:
@@ -308,5 +296,4 @@ def write_checkpoint(root: Path, keys: int) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     main()
