@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import queue
+import random
 import threading
 import time
 import uuid
@@ -631,3 +632,32 @@ def test_many_streams_share_a_subscription_without_sharing_a_message(peer: Peer)
     assert sorted(bodies(got)) == sorted(sent)
     for stream in streams:
         stream.cancel()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_everything_is_acknowledged_though_a_fifth_is_given_back(
+    peer: Peer, exactly_once: bool
+) -> None:
+    topic = peer.topic()
+    subscription = peer.subscription(topic, enable_exactly_once_delivery=exactly_once)
+    sent = [f"m{n}" for n in range(400)]
+    peer.publish(topic, *sent)
+    rng = random.Random(7)
+    done: list[str] = []
+    all_there = threading.Event()
+
+    def receive(message: Any) -> None:
+        if rng.random() < 0.2:
+            message.nack()
+            return
+        done.append(message.data.decode())
+        message.ack()
+        if len(set(done)) == len(sent):
+            all_there.set()
+
+    streaming = peer.subscriber.subscribe(subscription, callback=receive)
+    assert all_there.wait(60)
+    streaming.cancel()
+    streaming.result(timeout=20)
+    assert sorted(done) == sorted(sent)
+    assert peer.is_empty(subscription)

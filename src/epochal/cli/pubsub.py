@@ -61,7 +61,9 @@ def serve(
     ] = None,
     max_bytes: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Refuse messages once this many bytes are held."),
+        typer.Option(
+            metavar="N", min=1, help="Refuse messages once those held take this many bytes."
+        ),
     ] = 1 << 30,
 ) -> None:
     """Serve topics and subscriptions to any Pub/Sub client, until interrupted.

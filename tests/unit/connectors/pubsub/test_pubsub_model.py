@@ -13,7 +13,13 @@ import pytest
 from tests.unit.connectors.pubsub.naive import Naive
 from tests.unit.connectors.pubsub.worlds import NAME, World
 
-from epochal.connectors.pubsub.server.parts import SECOND_US, Consumer, Settings
+from epochal.connectors.pubsub.server.parts import (
+    HOLD_BYTES,
+    MESSAGE_BYTES,
+    SECOND_US,
+    Consumer,
+    Settings,
+)
 
 STEPS = 120
 
@@ -101,7 +107,8 @@ class Pair:
         assert {m.number for m in deliveries.unsettled()} == available | leased
         assert (deliveries.available, deliveries.outstanding) == (len(available), len(leased))
         kept = {m.number: m for m in (*deliveries.unsettled(), *deliveries.acked())}
-        assert self.world.broker.memory.used == sum(len(m.wire) for m in kept.values())
+        sizes = [len(m.wire) + MESSAGE_BYTES + HOLD_BYTES for m in kept.values()]
+        assert self.world.broker.memory.used == sum(sizes)
         held = sum(c.messages for c in self.consumers if c is not None)
         assert held <= len(leased)
 
