@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
 import grpc
 import pytest
 from google.pubsub_v1.types import pubsub
@@ -47,3 +53,33 @@ def test_a_subscription_without_its_topic_is_a_usage_error() -> None:
         running_server("--subscription", "alone"),
     ):
         pass
+
+
+def test_a_server_that_is_told_to_stop_sends_its_streams_away_and_says_nothing() -> None:
+    command = [sys.executable, "-m", "epochal.cli.main", "pubsub", "serve", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--project", "p", "--subscription", "sub:top"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        address = process.stdout.readline().strip().partition("=")[2]
+        opening = pubsub.StreamingPullRequest(
+            subscription="projects/p/subscriptions/sub", stream_ack_deadline_seconds=10
+        )
+        still_open = threading.Event()
+
+        def requests() -> Iterator[bytes]:
+            yield pubsub.StreamingPullRequest.serialize(opening)
+            still_open.wait(30)
+
+        with grpc.insecure_channel(address) as channel:
+            stream = channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(requests())
+            stream.initial_metadata()
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(grpc.RpcError, match="The server is shutting down"):
+                next(stream)
+            still_open.set()
+        assert (process.wait(20), process.stderr.read()) == (0, "")

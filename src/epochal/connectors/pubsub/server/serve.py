@@ -80,6 +80,7 @@ async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -
     started(f"{wanted.host}:{port}")
     await stop.wait()
     ticking.cancel()
+    service.close()
     await server.stop(STOP_SECONDS)
     with suppress(asyncio.CancelledError):
         await ticking

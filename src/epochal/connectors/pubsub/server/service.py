@@ -50,6 +50,7 @@ class Service:
         self.broker = broker
         self._clock = clock
         self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._closing = False
 
     def now_us(self) -> int:
         return self._clock.now_ms() * 1000
@@ -74,6 +75,16 @@ class Service:
             self._waiting[subscription].discard(event)
             if not self._waiting[subscription]:
                 del self._waiting[subscription]
+
+    def close(self) -> None:
+        """Send whoever waits away; clients come again elsewhere, or later."""
+        self._closing = True
+        self.broker.woken.update(self._waiting)
+        self.wake()
+
+    def check_open(self) -> None:
+        if self._closing:
+            raise PubSubRefusedError("UNAVAILABLE", "The server is shutting down.")
 
     async def run_clock(self) -> None:
         """Take leases back in time, until cancelled."""
@@ -240,6 +251,7 @@ class Service:
         with self.waiting(request.subscription) as event:
             end = self._clock.monotonic() + wait
             while True:
+                self.check_open()
                 subscription = self.broker.attached(request.subscription)
                 entries = subscription.deliveries.pull(
                     min(request.max_messages, MAX_PUBLISH_MESSAGES),

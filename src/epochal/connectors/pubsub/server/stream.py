@@ -91,6 +91,7 @@ class _Stream:
                 raise self._refused
             if self._ended:
                 return
+            service.check_open()
             if service.broker.attached(subscription.name) is not subscription:
                 raise refusals.not_found(subscription.name)
             entries = deliveries.pull(
