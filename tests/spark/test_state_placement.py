@@ -11,15 +11,25 @@ from uuid import uuid4
 
 import pytest
 from pyspark import RDD, SparkConf, SparkContext
+from pyspark.sql import SparkSession
 from tests.jvm import end_jvm
 from tests.unit.state.stores import KEY, VALUE, content_at
 
+from epochal.checkpoint import Checkpoint, CommitLog, OffsetLog
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry
+from epochal.checkpoint.key_places import place_of_key
+from epochal.checkpoint.pinned import conf_of_new_query
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.verify import verify
+from epochal.errors import StateSchemaMismatchError, StateUsageError
 from epochal.spark.placement import executors, placed, this_executor
 from epochal.spark.state_rdd import StateCoordinator, map_partitions_with_state_store
+from epochal.state import read_state
 from epochal.state.conf import StateStoreConf
 from epochal.state.ids import StateStoreId, StateStoreProviderId
 from epochal.state.metrics import CACHE_HITS, CACHE_MISSES
 from epochal.state.provider import HDFSBackedStateStoreProvider
+from epochal.state.rows import encode_row
 from epochal.state.store import StateStore
 
 pytestmark = pytest.mark.timeout(900)  # the cluster's start counts, and others may use the machine
@@ -224,7 +234,54 @@ def test_a_function_that_does_not_commit_leaves_nothing(
 
     query = Query(tmp_path, coordinator)
     assert query.run(sc.parallelize(["a", "b"], 1), 0, forgetful) == [2]
-    assert list((tmp_path / "state" / "0" / "0").iterdir()) == []
+    assert [path.name for path in (tmp_path / "state" / "0" / "0").iterdir()] == ["_metadata"]
+
+
+def test_what_a_job_wrote_is_read_by_our_tools_and_by_spark(
+    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, coordinator)
+    homes = {word: place_of_key(encode_row((word, 0), KEY), KEY, 2, 2) for word in "abcdef"}
+    assert set(homes.values()) == {0, 1}
+    words = sc.parallelize([(homes[word], word) for word in "abcdefaa"], 1)
+    query.run(words.partitionBy(2, lambda home: int(home or 0)).values(), 0)
+    checkpoint = Checkpoint(str(tmp_path))
+    conf = conf_of_new_query({SHUFFLE_PARTITIONS: "2"})
+    (tmp_path / "metadata").write_text(f'{{"id":"{query.run_id}"}}')
+    OffsetLog(str(tmp_path / "offsets")).add(0, OffsetEntry(1, ("0",), conf=conf))
+    CommitLog(str(tmp_path / "commits")).add(0, CommitEntry(1))
+    ours = {
+        (row["partition_id"], row["key"]["key1"], row["value"]["value"])
+        for row in read_state(str(tmp_path)).to_pylist()
+    }
+    assert ours == {(homes[word], word, 3 if word == "a" else 1) for word in homes}
+    assert verify(checkpoint.files).healthy
+    spark = SparkSession(sc)
+    _ = spark.streams  # the reader of 4.3 finds its coordinator through it
+    rows = spark.read.format("statestore").load(str(tmp_path)).collect()
+    assert {(row.partition_id, row.key.key1, row.value.value) for row in rows} == ours
+    (operator,) = spark.read.format("state-metadata").load(str(tmp_path)).collect()
+    assert (operator.operatorName, operator.numPartitions) == ("mapPartitionsWithStateStore", 2)
+
+
+def test_a_job_with_other_rows_or_partitions_is_refused_before_it_runs(
+    sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, coordinator)
+    query.run(sc.parallelize(["a", "b"], 2), 0)
+    with pytest.raises(StateUsageError, match="has 2 partitions, the job has 3"):
+        query.run(sc.parallelize(["a", "b"], 3), 1)
+    with pytest.raises(StateSchemaMismatchError, match="VALUE_SCHEMA_NOT_COMPATIBLE"):
+        map_partitions_with_state_store(
+            sc.parallelize(["a"], 2),
+            count_words,
+            checkpoint=str(tmp_path),
+            version=1,
+            query_run_id=query.run_id,
+            key_schema=KEY,
+            value_schema=KEY,
+            coordinator=coordinator,
+        )
 
 
 def test_unloading_on_commit_gives_the_same_results(

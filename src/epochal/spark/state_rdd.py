@@ -24,16 +24,21 @@ from typing import Any, TypeAlias
 
 from pyspark import RDD, SparkContext
 
+from epochal.checkpoint.layout import state_store_path
+from epochal.checkpoint.operators import StoreMetadata
 from epochal.clock import SystemClock
+from epochal.files import open_files
 from epochal.rpc.client import RpcClient
 from epochal.rpc.messages import RpcAddress
 from epochal.rpc.server import RpcServer
 from epochal.spark.placement import placed_beside, this_executor, unpacked
+from epochal.state.compatibility import settle_operator, settle_schema
 from epochal.state.conf import StateStoreConf
 from epochal.state.coordinator_ref import StateStoreCoordinatorEndpoint, StateStoreCoordinatorRef
 from epochal.state.ids import DEFAULT_STORE_NAME, StateStoreId, StateStoreProviderId
 from epochal.state.loaded import Here, LoadedProviders
 from epochal.state.provider import HDFSBackedStateStoreProvider
+from epochal.state.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.store import StateStore
 from epochal.state.types import StructType, parse_schema
 
@@ -41,6 +46,9 @@ Update: TypeAlias = Callable[[StateStore, Iterator[Any]], Iterable[Any]]
 
 ASK_TIMEOUT_SECONDS = 120.0
 """As long as Spark's own executors wait for their driver."""
+
+OPERATOR_NAME = "mapPartitionsWithStateStore"
+"""What Spark's `state-metadata` shows, if nothing else is said."""
 
 _POOL_VARIABLE = "EPOCHAL_WORKER_POOL"
 
@@ -82,6 +90,7 @@ def map_partitions_with_state_store(
     operator_id: int = 0,
     store_name: str = DEFAULT_STORE_NAME,
     num_cols_prefix_key: int = 0,
+    operator_name: str = OPERATOR_NAME,
     conf: StateStoreConf | None = None,
     coordinator: StateCoordinator | None = None,
 ) -> RDD[Any]:
@@ -91,6 +100,9 @@ def map_partitions_with_state_store(
     aborted. Running the same version again gives the same result and replaces what it committed.
     Schemas are Spark's: PySpark's `StructType`, its JSON, or ours. Jobs with one `query_run_id`
     share cached state; a restarted query must have another.
+
+    The schemas, and the number of partitions, are settled on the driver before anything runs: the
+    first job writes them where Spark and `epochal state` look, and later ones are held to them.
     """
     sc = rdd.context
     coordinator = coordinator or _coordinator_of(sc)
@@ -107,6 +119,7 @@ def map_partitions_with_state_store(
         coordinator.address,
     )
     count = rdd.getNumPartitions()
+    _settle(checkpoint, task, operator_name, count)
     locations = [coordinator.ref.get_location(task.provider_id(n)) for n in range(count)]
     wishes = [[] if location is None else [location] for location in locations]
     results = placed_beside(rdd, wishes).mapPartitionsWithIndex(
@@ -194,6 +207,14 @@ def _loaded_here(address: RpcAddress, conf: StateStoreConf) -> LoadedProviders:
         found = LoadedProviders(here, _coordinator_ref(address), interval_seconds=interval_seconds)
         _loaded[key] = found
     return found
+
+
+def _settle(checkpoint: str, task: StateTask, operator_name: str, partitions: int) -> None:
+    files = open_files(checkpoint)
+    asked = FamilySchema(DEFAULT_FAMILY, task.key_schema, task.value_schema)
+    settle_schema(files.at(state_store_path(task.operator_id, 0, task.store_name)), asked)
+    store = StoreMetadata(task.store_name, task.num_cols_prefix_key, partitions)
+    settle_operator(files, task.operator_id, operator_name, store)
 
 
 def _schema(schema: Any) -> StructType:

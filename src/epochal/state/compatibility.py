@@ -1,4 +1,4 @@
-"""Whether a query may go on with the state that an earlier run left; only `settle_schema` does IO.
+"""Whether a query may go on with the state that an earlier run left; only `settle_…` does IO.
 
 Names may change: rows hold none. Anything else that changes the bytes or their meaning may not:
 another number of columns, another type, or a value that may be null where the stored schema says
@@ -11,7 +11,14 @@ old schema file, because for stores of one schema Spark never writes it again.
 
 from __future__ import annotations
 
-from epochal.errors import StateSchemaMismatchError
+from epochal.checkpoint.layout import operator_metadata_path
+from epochal.checkpoint.operators import (
+    OPERATOR_FORMAT,
+    OperatorMetadata,
+    StoreMetadata,
+    read_operator,
+)
+from epochal.errors import StateSchemaMismatchError, StateUsageError
 from epochal.files import Files, join_url
 from epochal.state.schema_file import FamilySchema, encode_schema_file, parse_schema_file
 from epochal.state.types import (
@@ -102,6 +109,31 @@ def settle_schema(files: Files, asked: FamilySchema, *, ignore_value: bool = Fal
     stored = parse_schema_file(data, source=source)[0]
     check_compatible(stored, asked, source=source, ignore_value=ignore_value)
     return stored
+
+
+def settle_operator(files: Files, operator_id: int, name: str, store: StoreMetadata) -> None:
+    """Hold an operator to its metadata, or write it if there is none yet.
+
+    `files` is the checkpoint. A store with another number of partitions is refused: state that no
+    partition opens any more would be lost without a word.
+    """
+    found = read_operator(files, operator_id)
+    if found is None:
+        asked = OperatorMetadata(1, operator_id, name, (store,))
+        try:
+            files.create(operator_metadata_path(operator_id), OPERATOR_FORMAT.serialize(asked))
+        except FileExistsError:
+            settle_operator(files, operator_id, name, store)
+        return
+    for known in found.stores:
+        if known.name == store.name and known.num_partitions != store.num_partitions:
+            raise StateUsageError(
+                join_url(files.url, operator_metadata_path(operator_id)),
+                f"store {store.name} has {known.num_partitions} partitions, the job has "
+                f"{store.num_partitions}. Bring the data into {known.num_partitions} partitions, "
+                f"or change the state with `epochal state repartition`.",
+                "STATE_STORE_INVALID_CONFIG_AFTER_RESTART",
+            )
 
 
 def _nulls_fit(asked: bool, stored: bool) -> bool:

@@ -6,8 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from epochal.errors import StateSchemaError, StateSchemaMismatchError
-from epochal.state.compatibility import SCHEMA_FILE, check_compatible, settle_schema
+from epochal.checkpoint.operators import OperatorMetadata, StoreMetadata, read_operator
+from epochal.errors import StateSchemaError, StateSchemaMismatchError, StateUsageError
+from epochal.state.compatibility import (
+    SCHEMA_FILE,
+    check_compatible,
+    settle_operator,
+    settle_schema,
+)
 from epochal.state.schema_file import FamilySchema, encode_schema_file, parse_schema_file
 from epochal.state.types import (
     ArrayType,
@@ -187,3 +193,25 @@ def test_a_schema_file_that_is_garbage_is_not_written_over() -> None:
     with pytest.raises(StateSchemaError):
         settle_schema(files, STORED)
     assert files.read(SCHEMA_FILE) == b"garbage"
+
+
+def test_the_first_run_writes_the_operator_and_later_ones_are_held_to_its_partitions() -> None:
+    files, store = MemoryFiles(), StoreMetadata("default", 1, 3)
+    settle_operator(files, 2, "count", store)
+    assert read_operator(files, 2) == OperatorMetadata(1, 2, "count", (store,))
+    before = dict(files.tree)
+    settle_operator(files, 2, "count", store)
+    with pytest.raises(StateUsageError, match="has 3 partitions, the job has 4"):
+        settle_operator(files, 2, "count", replace(store, num_partitions=4))
+    assert files.tree == before
+
+
+def test_of_two_first_operators_the_slower_is_held_to_what_the_faster_wrote() -> None:
+    inner = MemoryFiles()
+
+    def write_first(operation: str, path: str) -> None:
+        if operation == "create" and inner.info(path) is None:
+            settle_operator(inner, 0, "count", StoreMetadata("default", 0, 2))
+
+    with pytest.raises(StateUsageError, match="has 2 partitions, the job has 3"):
+        settle_operator(FaultyFiles(inner, write_first), 0, "count", StoreMetadata("default", 0, 3))
