@@ -133,7 +133,7 @@ class Notes:
     """How long rows took, in a file: pairs of due time and delay, in ns."""
 
     def __init__(self, directory: str, name: str) -> None:
-        self._file = (Path(directory) / f"{name}.notes").open("ab", buffering=1 << 20)
+        self._file = (Path(directory) / f"{name}.notes").open("ab", buffering=1 << 16)
 
     def take(self, due: Any, count: int) -> None:
         """Note rows that have arrived now."""
