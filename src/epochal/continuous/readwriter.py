@@ -58,8 +58,10 @@ class StreamReader:
         options = dict(self.given or {}) | ({} if path is None else {"path": path})
         schema = source_schema(source, options, columns)
 
+        parallelism = self.spark.sparkContext.defaultParallelism
+
         def opened(checkpoint: Files, index: int) -> Source:
-            return open_source(source, options, columns, checkpoint, index)
+            return open_source(source, options, columns, checkpoint, index, parallelism=parallelism)
 
         name = source if isinstance(source, str) else type(source).__name__
         described = f"{name}[{options.get('path', '')}]" if "path" in options else name
