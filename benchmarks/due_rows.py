@@ -133,16 +133,16 @@ class Notes:
     """How long rows took, in a file: pairs of due time and delay, in ns."""
 
     def __init__(self, directory: str, name: str) -> None:
-        self._file = (Path(directory) / f"{name}.notes").open("ab", buffering=1 << 16)
+        self._file = (Path(directory) / f"{name}.notes").open("ab", buffering=0)
 
     def take(self, due: Any, count: int) -> None:
         """Note rows that have arrived now."""
         now = time.time_ns()
         stamps = np.asarray(due)
         if not stamps[0]:  # flat out: rows are counted, not timed
-            np.array([[now, count]], np.int64).tofile(self._file)
+            self._file.write(np.array([[now, count]], np.int64).tobytes())
             return
-        np.column_stack([stamps, now - stamps]).astype(np.int64).tofile(self._file)
+        self._file.write(np.column_stack([stamps, now - stamps]).astype(np.int64).tobytes())
 
     def close(self) -> None:
         self._file.close()
