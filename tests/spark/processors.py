@@ -176,7 +176,8 @@ class Coercions(Both):
         ("n timestamp_ntz, s smallint", (LOCAL, -40000)),
         ("p struct<x:int,y:string>, a array<int>", ((1, "q"), [1, "2", None])),
         ("p struct<x:int,y:string>, a array<string>", ({"y": "q"}, (1, 2))),
-        ("p struct<x:int,y:string>, m map<string,int>", (Row(x=3, y=4), {"k": 1.5, "l": 2})),
+        ("p struct<x:int,y:string>, m map<string,int>", (Row(x=3, y=4), {"k": 1.5})),
+        ("m map<string,int>", ({"k": 2},)),
         ("a array<struct<x:int>>, m map<string,struct<x:int>>", ([(1,), None], {"k": (2,)})),
         ("a array<int>, m map<string,int>", ("text", [1])),
     )

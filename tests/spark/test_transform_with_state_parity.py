@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.spark import processors
 from tests.spark.parity import ROCKSDB, Batch, File, Rows, replayed, spark_batches
-from tests.spark.processors import OUTPUT, Both, Ledger, Stopwatch
+from tests.spark.processors import OUTPUT, Both, Coercions, Ledger, Stopwatch
 from tests.spark.sessions import local_session
 from tests.unit.continuous.operators.driving import Driver, columns
 from tests.unit.continuous.operators.test_aggregate import Grouped
@@ -181,6 +181,23 @@ def test_event_timers_and_late_rows(
     spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
     driver = planned(processor, EVENTS, "EventTime", event_time="ts", partitions=partitions)
     assert_same(batches, replayed(driver, batches, EVENTS), exact=partitions == 1)
+
+
+@pytest.mark.parametrize("pandas", [False, True], ids=["rows", "pandas"])
+def test_values_that_do_not_fit_and_nested_ones(
+    spark: SparkSession, rocksdb: None, tmp_path: Path, pandas: bool
+) -> None:
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    processor = Coercions(pandas=pandas)
+    batches = spark_batches(
+        spark,
+        tmp_path,
+        "id string, v bigint",
+        [[("a", 1), (None, 2), ("b", None)]],
+        run_processor(processor, ["id"], "None"),
+    )
+    driver = planned(processor, NUMBERS, "None", partitions=1)
+    assert_same(batches, replayed(driver, batches, NUMBERS), exact=True)
 
 
 AGGREGATES = (
