@@ -10,6 +10,9 @@ from tests.spark.releases import RELEASES
 
 ARCHIVES = cases()
 
+UNREAD = {Golden("4.0.5", case) for case in ("rocksdb_v2", "rocksdb_v2_zip", "transform_ids")}
+"""Archives with 4.0's own errors in place of state: it cannot read the checkpoints it wrote."""
+
 
 def test_the_archives_are_those_of_every_case_a_release_can_run() -> None:
     expected = {
@@ -37,7 +40,7 @@ def test_an_archive_holds_the_logs_and_the_input_its_facts_speak_of(
     assert _modified(unpacked.rest) == _expected(rest)
 
 
-@pytest.mark.parametrize("golden", sorted(ARCHIVES), ids=str)
+@pytest.mark.parametrize("golden", sorted(set(ARCHIVES) - UNREAD), ids=str)
 def test_spark_could_read_every_state_it_promises(golden: Golden) -> None:
     said, case = facts(golden), CASES[golden.case]
     asked = [(dict(read.options), batch) for read in case.reads for batch in said["commits"]]
