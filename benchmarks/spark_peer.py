@@ -17,12 +17,15 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+STATE_PACKAGE = "org.apache.spark.sql.execution.streaming.state"
 PLAIN_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 """Writes the same files as the default, without a `chmod` process for each of them."""
 
+
+PARTITIONS = 2
+SNAPSHOT_SECONDS = 120
 
 LOG_SETTINGS = f"""
 rootLogger.level = error
@@ -31,18 +34,23 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %c{{1}}: %m%n
-logger.provider.name = {PROVIDER}
-logger.provider.level = debug
+appender.stderr.layout.pattern = %m%n
+logger.state.name = {STATE_PACKAGE}
+logger.state.level = debug
 """
-"""The provider says only at this level how long a load took. Spark's own settings would hide it:
-they add a filter to the console of a session that was started from Python."""
+"""A provider says only at this level how long its load took. It is asked for by package, because
+the name of a provider's logger is that of its class followed by its whole id."""
 
 
 def session(**conf: str) -> SparkSession:
     """A local session on two cores."""
     builder = SparkSession.builder.master("local[2]")
-    for name, value in {"spark.ui.enabled": "false", "spark.driver.memory": "6g", **conf}.items():
+    common = {
+        "spark.driver.memory": "6g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    for name, value in {**common, **conf}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -56,8 +64,7 @@ def state_session() -> SparkSession:
             **{
                 "spark.driver.maxResultSize": "4g",
                 "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={settings.name}",
-                "spark.sql.shuffle.partitions": "2",
-                "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
+                "spark.sql.shuffle.partitions": str(PARTITIONS),
             }
         )
 
@@ -69,9 +76,9 @@ def add_rows(spark: SparkSession, target: str, count: int) -> None:
     rows.coalesce(1).write.mode("append").parquet(f"{target}/in")
 
 
-def run_query(spark: SparkSession, target: str) -> dict[str, Any]:
-    """Process what is new, and return what the query's progress says of its state operator."""
-    query = (
+def sums(spark: SparkSession, target: str) -> Any:
+    """The query whose state it is: a count and a sum for each key."""
+    return (
         spark.readStream.schema("k string, v long")
         .parquet(f"{target}/in")
         .groupBy("k")
@@ -79,9 +86,36 @@ def run_query(spark: SparkSession, target: str) -> dict[str, Any]:
         .writeStream.outputMode("update")
         .format("noop")
         .option("checkpointLocation", f"{target}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
     )
+
+
+def make_state(target: str, keys: int) -> None:
+    """A batch with every key, one that changes a tenth, and a snapshot of each partition."""
+    spark = session(
+        **{
+            "spark.sql.shuffle.partitions": str(PARTITIONS),
+            "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
+            "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
+        }
+    )
+    add_rows(spark, target, keys)
+    query = sums(spark, target).start()
+    query.processAllAvailable()
+    add_rows(spark, target, keys // 10)
+    query.processAllAvailable()
+    snapshots = [f"{target}/checkpoint/state/0/{n}/2.snapshot" for n in range(PARTITIONS)]
+    deadline = time.monotonic() + SNAPSHOT_SECONDS
+    while not all(map(os.path.exists, snapshots)):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"Spark wrote no snapshots within {SNAPSHOT_SECONDS} seconds")
+        time.sleep(0.2)
+    query.stop()
+
+
+def change_state(spark: SparkSession, target: str, count: int) -> dict[str, Any]:
+    """Go on with the query; what its progress says of the state operator."""
+    add_rows(spark, target, count)
+    query = sums(spark, target).trigger(availableNow=True).start()
     query.awaitTermination()
     progress = [json.loads(each.json) for each in query.recentProgress if each.numInputRows]
     operator: dict[str, Any] = progress[-1]["stateOperators"][0]
@@ -128,8 +162,7 @@ def make_many_batches(target: str, batches: int, partitions: int) -> None:
 def answer(spark: SparkSession, request: list[Any]) -> Any:
     match request:
         case ["change", str(target), int(count)]:
-            add_rows(spark, target, count)
-            return run_query(spark, target)
+            return change_state(spark, target, count)
         case ["arrow", str(checkpoint)]:
             return timed_read(spark, checkpoint, to_arrow=True)
         case ["count", str(checkpoint)]:
@@ -141,6 +174,8 @@ def main() -> None:
     match sys.argv[1:]:
         case ["batches", target, batches, partitions]:
             make_many_batches(target, int(batches), int(partitions))
+        case ["state", target, keys]:
+            make_state(target, int(keys))
         case ["metadata", checkpoint]:
             rows = session().read.format("state-metadata").load(checkpoint).collect()
             assert rows, "state-metadata is empty"
