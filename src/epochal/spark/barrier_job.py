@@ -103,8 +103,9 @@ def jvm_is_alive(sc: SparkContext) -> bool:
     if gateway is None:
         return False
     process = getattr(gateway, "proc", None)
-    if process is not None:
-        return process.poll() is None
+    if process is not None and process.poll() is not None:
+        return False
+    # A process that was killed may take a while to be gone, but answers no more.
     try:
         context: Any = sc._jsc
         context.sc().isStopped()
