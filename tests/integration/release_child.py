@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
 
 from epochal.kafka import OffsetCommitter
+
+WAIT_SECONDS = 60.0
+RECORDS = 20
+
+
+def shown(committer: OffsetCommitter, group: str) -> bool:
+    """Whether the group has it all: a continuous query's first epochs may end before any record."""
+    held = [each.committed for (_, name), each in committer.stats().items() if name == group]
+    return bool(held) and set(held[0].values()) == {RECORDS}
 
 
 def main(servers: str, jars: str, topic: str, home: str) -> None:
@@ -29,6 +39,7 @@ def main(servers: str, jars: str, topic: str, home: str) -> None:
         "micro-batch": {"availableNow": True},
         "continuous": {"continuous": "200 milliseconds"},
     }
+    batches: dict[str, int] = {}
     for kind, trigger in triggers.items():
         query = (
             spark.readStream.format("kafka")
@@ -42,7 +53,14 @@ def main(servers: str, jars: str, topic: str, home: str) -> None:
             .trigger(**trigger)
             .start()
         )
-        query.awaitTermination(8)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while query.isActive and not shown(committer, f"{topic}-{kind}"):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        batches[kind] = -1 if query.lastProgress is None else query.lastProgress["batchId"]
+        if kind == "micro-batch":
+            query.awaitTermination(WAIT_SECONDS)  # ends by itself, with its last batch done
         query.stop()
     spark.stop()  # drains the events that are still under way
     done = committer.close(30)
@@ -53,6 +71,7 @@ def main(servers: str, jars: str, topic: str, home: str) -> None:
                 "done": done,
                 "errors": committer.errors,
                 "problems": committer.problems(),
+                "batches": batches,
                 "commits": {group: each.commits for (_, group), each in committer.stats().items()},
             }
         )
