@@ -94,7 +94,8 @@ def test_sparks_reader_sees_each_row_once_though_workers_are_killed(
         add(source, range(first, first + 20))
         query.process_all_available(PATIENCE_SECONDS)
         add(source, range(100 + first, 120 + first))
-        os.kill(until(workers, "a worker")[0], signal.SIGKILL)
+        for worker in until(workers, "a worker"):  # one may be idle, left by an earlier test
+            os.kill(worker, signal.SIGKILL)
     query.process_all_available(PATIENCE_SECONDS)
     assert query.status["restarts"] == 3
     query.stop()
