@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import version
 from tests.spark.releases import RELEASES, ReleaseError, Resumed, resume
@@ -310,7 +311,11 @@ MORE = [
 
 
 def scenarios_of(release: str, chosen: list[Scenario]) -> list[Scenario]:
-    return [each for each in chosen if version(release) >= version(each.since)]
+    return [
+        each
+        for each in chosen
+        if version(release) >= version(each.since) and CASES[each.case].runs_on(release)
+    ]
 
 
 def run(release: str, scenarios: list[Scenario], base: Path) -> dict[str, tuple[Unpacked, Resumed]]:
