@@ -148,6 +148,8 @@ def session() -> SparkSession:
 
 def run_one(engine: str, work: str, rate: int) -> dict[str, Any]:
     """One engine at one rate; rate 0 is flat out."""
+    if engine == "real-time":
+        return _real_time(rate)
     with tempfile.TemporaryDirectory() as base:
         notes = Path(base) / "notes"
         notes.mkdir()
@@ -169,6 +171,14 @@ def run_one(engine: str, work: str, rate: int) -> dict[str, Any]:
         if failure is not None:
             raise SystemExit(f"{engine} failed: {failure}")
         return result
+
+
+def _real_time(rate: int) -> dict[str, Any]:
+    from benchmarks.real_time import delays_ms
+
+    with tempfile.TemporaryDirectory() as base:
+        delays = delays_ms(rate, WARM_UP_SECONDS, MEASURED_SECONDS, f"{base}/checkpoint")
+        return _percentiles(delays)
 
 
 def _wait_for_rows(notes: str) -> None:
@@ -217,7 +227,7 @@ def in_process(engine: str, work: str, rate: int) -> dict[str, Any]:
 
 
 LATENCY = [
-    ("map", 1_000, ("epochal", "jvm-continuous", "micro-batch")),
+    ("map", 1_000, ("epochal", "jvm-continuous", "real-time", "micro-batch")),
     ("state", 1_000, ("epochal", "micro-batch")),
     ("state", 50_000, ("epochal", "micro-batch")),
     ("aggregate", 50_000, ("epochal",)),

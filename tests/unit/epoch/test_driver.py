@@ -641,3 +641,12 @@ def test_closing_leaves_no_thread() -> None:
     driver.close()
     driver.close()
     assert threading.active_count() == before
+
+
+def test_tasks_that_can_hear_are_sent_away_whatever_state_the_attempt_is_in() -> None:
+    world = World()
+    driver = started(world)
+    driver.handle(TaskFailed(1, 0, "it broke", "trace"))
+    assert len(world.failures) == 1
+    driver.dismiss()
+    assert world.pushed[-1] == ([b"peer"], Leave(1))
