@@ -67,7 +67,7 @@ _MODULE = re.compile(
     r"^\s*([\w.]+)\s+(?:required|requisite|sufficient|optional)\s*(.*?);?\s*$", re.S
 )
 _PAIR = re.compile(r"([\w.]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'|([^\s;]+))")
-_ADVICE = "Give librdkafka's setting instead, in OffsetCommitter(settings=…) or --client-config."
+_COMMITTER = "in OffsetCommitter(settings=…) or --client-config"
 
 
 def kafka_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -94,15 +94,21 @@ def parse_properties(text: str) -> dict[str, str]:
     return found
 
 
-def connection_settings(java: Mapping[str, str]) -> dict[str, str]:
-    """What librdkafka needs to make the connection that these settings describe."""
+def connection_settings(java: Mapping[str, str], *, where: str = _COMMITTER) -> dict[str, str]:
+    """What librdkafka needs to make the connection that these settings describe.
+
+    `where` tells in errors where its own names may be given instead.
+    """
     found = {key: value for key, value in java.items() if key in SAME}
-    _stores(java, found)
+    _stores(java, found, where)
     if JAAS in java:
-        _jaas(java[JAAS], java.get("sasl.mechanism", "GSSAPI"), java, found)
+        _jaas(java, found, where)
     for key in java:
         if key.startswith(("ssl.", "sasl.")) and not _known(key):
-            raise OptionError(f"Kafka setting {key}: librdkafka has no counterpart. {_ADVICE}")
+            raise OptionError(
+                f"Kafka setting {key}: librdkafka has no counterpart. "
+                f"Give librdkafka's setting instead, {where}."
+            )
     if found.get("ssl.endpoint.identification.algorithm") == "":
         found["ssl.endpoint.identification.algorithm"] = "none"
     return found
@@ -119,7 +125,7 @@ def _known(key: str) -> bool:
     )
 
 
-def _stores(java: Mapping[str, str], found: dict[str, str]) -> None:
+def _stores(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
     trusted, kind = java.get("ssl.truststore.location"), java.get("ssl.truststore.type", "JKS")
     if "ssl.truststore.certificates" in java:
         found["ssl.ca.pem"] = java["ssl.truststore.certificates"]
@@ -129,7 +135,7 @@ def _stores(java: Mapping[str, str], found: dict[str, str]) -> None:
         raise OptionError(
             f"Kafka setting ssl.truststore.location={trusted} is a {kind} store, which librdkafka "
             f"cannot read. Export the certificates as PEM and set ssl.ca.location to that file, "
-            f"in OffsetCommitter(settings=…) or --client-config."
+            f"{where}."
         )
     own, kind = java.get("ssl.keystore.location"), java.get("ssl.keystore.type", "JKS")
     if "ssl.keystore.certificate.chain" in java:
@@ -143,13 +149,12 @@ def _stores(java: Mapping[str, str], found: dict[str, str]) -> None:
         raise OptionError(
             f"Kafka setting ssl.keystore.location={own} is a {kind} store, which librdkafka cannot "
             f"read. Convert it to PKCS12 or PEM and set ssl.keystore.location, or "
-            f"ssl.certificate.location and ssl.key.location, in OffsetCommitter(settings=…) or "
-            f"--client-config."
+            f"ssl.certificate.location and ssl.key.location, {where}."
         )
 
 
-def _jaas(text: str, mechanism: str, java: Mapping[str, str], found: dict[str, str]) -> None:
-    match = _MODULE.match(text)
+def _jaas(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
+    match = _MODULE.match(java[JAAS])
     if match is None:
         raise OptionError(
             'Kafka setting sasl.jaas.config must read `MODULE required key="value";`.'
@@ -162,9 +167,9 @@ def _jaas(text: str, mechanism: str, java: Mapping[str, str], found: dict[str, s
     translate = _MODULES.get(module)
     if translate is None or (module == "OAuthBearerLoginModule" and "clientId" not in given):
         raise OptionError(
-            f"Kafka setting sasl.jaas.config: {module} ({mechanism}) has no counterpart in "
-            f"librdkafka as it comes from PyPI. Use PLAIN, SCRAM or OAuth client credentials for "
-            f"the committer. {_ADVICE}"
+            f"Kafka setting sasl.jaas.config: {module} ({java.get('sasl.mechanism', 'GSSAPI')}) has "
+            f"no counterpart in librdkafka as it comes from PyPI. Use PLAIN, SCRAM or OAuth client "
+            f"credentials, or give librdkafka's settings instead, {where}."
         )
     found |= translate(given)
     if module == "OAuthBearerLoginModule":
