@@ -2,6 +2,7 @@
 
     EpochalError
     ├── OptionError                    the query or the command is wrong: fix it and call again
+    │   └── KafkaStartError            a query cannot start where it is told to
     ├── StorageError                   a file system or object store refused or failed
     │   └── LostAnswerError            it was asked, no answer came: done or not, nobody knows
     ├── CheckpointError                the directory cannot be trusted, or is in use
@@ -28,6 +29,8 @@
     │   └── RpcRemoteError             the endpoint answered with a failure
     ├── KafkaError                     a Kafka cluster did not do what it was asked
     │   ├── KafkaUnavailableError      it gave no answer, or one that says to ask again
+    │   ├── KafkaTopicError            topics that are to be read are not there
+    │   ├── KafkaDataLossError         records that were to be read are gone
     │   └── GroupRefusedError          a consumer group must not, or may not, be written
     ├── PubSubError                    Pub/Sub did not do what it was asked
     │   └── PubSubRefusedError         the embedded server refuses a call, in Google's words
@@ -87,7 +90,10 @@ from epochal.errors.epoch import (
 )
 from epochal.errors.kafka import (
     GroupRefusedError,
+    KafkaDataLossError,
     KafkaError,
+    KafkaStartError,
+    KafkaTopicError,
     KafkaUnavailableError,
 )
 from epochal.errors.pubsub import PubSubError, PubSubRefusedError
@@ -134,7 +140,10 @@ __all__ = [
     "ExchangeError",
     "FrameError",
     "GroupRefusedError",
+    "KafkaDataLossError",
     "KafkaError",
+    "KafkaStartError",
+    "KafkaTopicError",
     "KafkaUnavailableError",
     "LostAnswerError",
     "MalformedFileError",

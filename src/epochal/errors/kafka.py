@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochal.errors.base import EpochalError
+from epochal.errors.base import EpochalError, OptionError
 
 
 class KafkaError(EpochalError):
@@ -36,3 +36,49 @@ class GroupRefusedError(KafkaError):
 
     def __str__(self) -> str:
         return f"Kafka at {self.servers}, consumer group {self.group!r}: {self.reason}"
+
+
+class KafkaTopicError(KafkaError):
+    """Topics that are to be read do not exist, or may not be seen."""
+
+    condition = "UNKNOWN_TOPIC_OR_PARTITION"
+
+    def __init__(self, servers: str, topics: tuple[str, ...]) -> None:
+        super().__init__(servers, ", ".join(topics))
+        self.args = (servers, topics)
+        self.topics = topics
+
+    def __str__(self) -> str:
+        return (
+            f"Kafka at {self.servers} shows no topic {self.reason} to this user. Create it, name "
+            f"another one, or give the user DESCRIBE on it."
+        )
+
+
+class KafkaDataLossError(KafkaError):
+    """Records that were to be read are not there any more."""
+
+    def __init__(self, servers: str, kind: str, reason: str) -> None:
+        super().__init__(servers, reason)
+        self.args = (servers, kind, reason)
+        self.kind = kind
+        self.condition = f"KAFKA_DATA_LOSS.{kind}"
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] Kafka at {self.servers}: {self.reason}. Some data may have been "
+            f"lost: it was aged out, or its topic deleted, before it was read. If the query is to "
+            f"go on with what is there, set the source's option failOnDataLoss to false."
+        )
+
+
+class KafkaStartError(OptionError):
+    """A query cannot start where it is told to."""
+
+    def __init__(self, condition: str, reason: str, remedy: str) -> None:
+        super().__init__(condition, reason, remedy)
+        self.condition, self.reason, self.remedy = condition, reason, remedy
+
+    def __str__(self) -> str:
+        named = f"[{self.condition}] " if self.condition else ""
+        return f"{named}kafka: {self.reason}. To go on: {self.remedy}."
