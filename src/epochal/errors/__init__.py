@@ -31,8 +31,13 @@
     │   ├── KafkaUnavailableError      it gave no answer, or one that says to ask again
     │   ├── KafkaTopicError            topics that are to be read are not there
     │   ├── KafkaDataLossError         records that were to be read are gone
-    │   └── GroupRefusedError          a consumer group must not, or may not, be written
+    │   ├── GroupRefusedError          a consumer group must not, or may not, be written
+    │   ├── KafkaRecordError           a record cannot be written as it is
+    │   └── KafkaFencedError           a transactional producer was shut out
     ├── PubSubError                    Pub/Sub did not do what it was asked
+    │   ├── PubSubFailedError          a call or a stream failed for good
+    │   ├── PubSubClosedError          a client was used after its end
+    │   ├── PayloadError               a value cannot be a message, or a schema one of messages
     │   └── PubSubRefusedError         the embedded server refuses a call, in Google's words
     ├── EpochError                     a task or the coordinator broke the epoch protocol
     │   ├── StaleAttemptError          a task of another attempt spoke
@@ -41,6 +46,7 @@
     │   ├── EpochBacklogError          more waits to be committed than may
     │   ├── RendezvousError            not all tasks were there in time
     │   ├── RecoveryError              the logs do not say where to go on
+    │   │   └── MarkerError            nor does the marker of Kafka transactions
     │   ├── FrameError                 what came from a peer is not a frame of the exchange
     │   ├── ExchangeError              frames between two tasks were lost or out of order
     │   ├── DriverSilentError          a task has not heard of its driver for too long
@@ -96,7 +102,13 @@ from epochal.errors.kafka import (
     KafkaTopicError,
     KafkaUnavailableError,
 )
-from epochal.errors.pubsub import PubSubError, PubSubRefusedError
+from epochal.errors.pubsub import (
+    PayloadError,
+    PubSubClosedError,
+    PubSubError,
+    PubSubFailedError,
+    PubSubRefusedError,
+)
 from epochal.errors.query import (
     DriverLostError,
     QueryError,
@@ -147,10 +159,14 @@ __all__ = [
     "KafkaUnavailableError",
     "LostAnswerError",
     "MalformedFileError",
+    "MarkerError",
     "MissingBatchError",
     "OptionError",
+    "PayloadError",
     "PlanChangedError",
+    "PubSubClosedError",
     "PubSubError",
+    "PubSubFailedError",
     "PubSubRefusedError",
     "QueryError",
     "QueryFailedError",

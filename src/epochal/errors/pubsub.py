@@ -9,6 +9,31 @@ class PubSubError(EpochalError):
     """Pub/Sub did not do what it was asked."""
 
 
+class PubSubFailedError(PubSubError):
+    """A call or a stream failed for good: `code` is gRPC's name for the status.
+
+    `resource` is the full name of what was asked for, `advice` what to do about it.
+    """
+
+    def __init__(self, what: str, resource: str, code: str, text: str, advice: str) -> None:
+        super().__init__(what, resource, code, text, advice)
+        self.what, self.resource, self.code = what, resource, code
+        self.text, self.advice = text, advice
+
+    def __str__(self) -> str:
+        return (
+            f"Pub/Sub: {self.what} {self.resource} failed: {self.code}: {self.text} {self.advice}"
+        )
+
+
+class PubSubClosedError(PubSubError):
+    """A client was used after it was closed."""
+
+
+class PayloadError(PubSubError):
+    """A value cannot be a message, or a schema cannot be one of messages."""
+
+
 class PubSubRefusedError(PubSubError):
     """The embedded server refuses a call, in Google's words: `code` is gRPC's name for the status.
 

@@ -1,0 +1,85 @@
+"""Raw responses of StreamingPull into Arrow, without an object per message.
+
+What a reader would get wrong: Pub/Sub has no nulls, and says "no ordering key" and "attempts are
+not counted" with an empty text and a 0. Both are null here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+TIMESTAMP: pa.DataType = pa.timestamp("us", tz="UTC")
+ATTRIBUTES: pa.DataType = pa.map_(pa.string(), pa.string())
+MESSAGE_SCHEMA = pa.schema(
+    [
+        ("message_id", pa.string()),
+        ("data", pa.binary()),
+        ("attributes", ATTRIBUTES),
+        ("publish_time", TIMESTAMP),
+        ("ordering_key", pa.string()),
+        ("delivery_attempt", pa.int32()),
+    ]
+)
+ACK_SCHEMA = MESSAGE_SCHEMA.append(pa.field("ack_id", pa.string()))
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What some responses said."""
+
+    batch: pa.RecordBatch
+    """In ACK_SCHEMA."""
+    exactly_once: bool | None
+    """Whether the subscription has exactly-once delivery; None if it was not said."""
+
+
+@cache
+def _handler() -> Any:
+    from google.pubsub_v1.types import pubsub
+    from ptars import HandlerPool
+
+    descriptor = pubsub.StreamingPullResponse.pb().DESCRIPTOR
+    return HandlerPool([descriptor.file]).get_for_message(descriptor)
+
+
+def decode(responses: Sequence[bytes]) -> Received:
+    """All messages of some serialised StreamingPullResponses."""
+    outer = _handler().list_to_record_batch(list(responses))
+    received = outer.column("received_messages").flatten()
+    message = received.field("message")
+    attempts = received.field("delivery_attempt")
+    keys = message.field("ordering_key")
+    attributes = message.field("attributes")
+    columns = [
+        message.field("message_id"),
+        message.field("data"),
+        pa.MapArray.from_arrays(attributes.offsets, attributes.keys, attributes.items),
+        message.field("publish_time").cast(TIMESTAMP, safe=False),
+        _null_if(keys, ""),
+        _null_if(attempts, 0),
+        received.field("ack_id"),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=ACK_SCHEMA)
+    return Received(batch, _exactly_once(outer.column("subscription_properties")))
+
+
+def _null_if(values: Any, nothing: str | int) -> Any:
+    empty = pc.equal(values, pa.scalar(nothing, values.type))
+    if not len(values) or empty.false_count == 0:
+        return pa.nulls(len(values), values.type)
+    if empty.true_count == 0:
+        return values
+    return pc.if_else(empty, pa.scalar(None, values.type), values)
+
+
+def _exactly_once(properties: Any) -> bool | None:
+    if properties.null_count == len(properties):
+        return None
+    said = properties.filter(properties.is_valid())
+    return bool(said[-1]["exactly_once_delivery_enabled"].as_py())

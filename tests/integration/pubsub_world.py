@@ -1,0 +1,106 @@
+"""A Pub/Sub world for tests: topics, subscriptions and messages on the embedded server.
+
+Over our own connection and plain requests, so that Google's high-level client is not started.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from google.pubsub_v1.types import pubsub
+
+from epochal.connectors.pubsub.connection import PUBLISHER, SUBSCRIBER, Connection
+from epochal.connectors.pubsub.options import Access
+from epochal.testing.pubsub import running_server
+
+PROJECT = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A server and a connection to it."""
+
+    address: str
+    connection: Connection
+
+    @property
+    def access(self) -> Access:
+        return Access(emulator_host=self.address, project_id=PROJECT)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What a source or a sink needs to find the server."""
+        return {"emulatorHost": self.address, "projectId": PROJECT}
+
+    def ask(self, service: str, method: str, request: Any) -> bytes:
+        payload = type(request).serialize(request)
+        return self.connection.call(service, method, payload, what=method, resource="")
+
+    def topic(self) -> str:
+        name = f"projects/{PROJECT}/topics/t-{uuid.uuid4().hex}"
+        self.ask(PUBLISHER, "CreateTopic", pubsub.Topic(name=name))
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        self.ask(PUBLISHER, "DeleteTopic", pubsub.DeleteTopicRequest(topic=name))
+
+    def subscription(self, topic: str, **settings: Any) -> str:
+        name = f"projects/{PROJECT}/subscriptions/s-{uuid.uuid4().hex}"
+        self.ask(
+            SUBSCRIBER,
+            "CreateSubscription",
+            pubsub.Subscription(name=name, topic=topic, **settings),
+        )
+        return name
+
+    def delete_subscription(self, name: str) -> None:
+        request = pubsub.DeleteSubscriptionRequest(subscription=name)
+        self.ask(SUBSCRIBER, "DeleteSubscription", request)
+
+    def publish(self, topic: str, messages: Iterable[bytes | dict[str, Any]]) -> list[str]:
+        """Message ids, in order."""
+        given = [each if isinstance(each, dict) else {"data": each} for each in messages]
+        found: list[str] = []
+        for start in range(0, len(given), 500):
+            request = pubsub.PublishRequest(topic=topic, messages=given[start : start + 500])
+            answer = self.ask(PUBLISHER, "Publish", request)
+            found += pubsub.PublishResponse.deserialize(answer).message_ids
+        return found
+
+    def pull(self, subscription: str, count: int, *, seconds: float = 10) -> list[Any]:
+        """Received messages, acknowledged, until there are `count` or time is up."""
+        found: list[Any] = []
+        end = time.monotonic() + seconds
+        while len(found) < count and time.monotonic() < end:
+            request = pubsub.PullRequest(
+                subscription=subscription, max_messages=1000, return_immediately=True
+            )
+            answer = self.ask(SUBSCRIBER, "Pull", request)
+            received = pubsub.PullResponse.deserialize(answer).received_messages
+            if not received:
+                time.sleep(0.02)
+                continue
+            ids = [each.ack_id for each in received]
+            acks = pubsub.AcknowledgeRequest(subscription=subscription, ack_ids=ids)
+            self.ask(SUBSCRIBER, "Acknowledge", acks)
+            found += received
+        return found
+
+    def left(self, subscription: str, *, seconds: float = 0.5) -> list[bytes]:
+        """What is still to be delivered now."""
+        return [each.message.data for each in self.pull(subscription, 1, seconds=seconds)]
+
+
+@contextmanager
+def pubsub_world(*options: str) -> Iterator[World]:
+    with running_server("--project", PROJECT, *options) as server:
+        connection = Connection(Access(emulator_host=server.address, project_id=PROJECT))
+        try:
+            yield World(server.address, connection)
+        finally:
+            connection.close()

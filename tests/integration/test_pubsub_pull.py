@@ -1,0 +1,263 @@
+"""The reader of a subscription, against the embedded server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+import pyarrow as pa
+import pytest
+from tests.integration.pubsub_world import World, pubsub_world
+
+from epochal.connectors.pubsub.connection import Connection, Subscriptions
+from epochal.connectors.pubsub.messages import ACK_SCHEMA
+from epochal.connectors.pubsub.options import Access, SourceOptions, source_options
+from epochal.connectors.pubsub.pull import Pulled, Puller, PullSettings
+from epochal.errors import PubSubClosedError, PubSubFailedError
+from epochal.testing.pubsub import running_server
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with pubsub_world() as found:
+        yield found
+
+
+def puller(world: World, subscription: str, **settings: int) -> Puller:
+    return Puller(
+        Connection(world.access),
+        PullSettings(subscription=subscription, **settings),
+    )
+
+
+def taken(reader: Puller, count: int, *, seconds: float = 20) -> list[Pulled]:
+    found: list[Pulled] = []
+    end = time.monotonic() + seconds
+    while sum(each.batch.num_rows for each in found) < count and time.monotonic() < end:
+        more = reader.take(10_000, timeout_s=0.2)
+        if more is not None:
+            found.append(more)
+    return found
+
+
+def data(pulled: list[Pulled]) -> list[bytes]:
+    if not pulled:
+        return []
+    table = pa.Table.from_batches([each.batch for each in pulled])
+    return [bytes(each) for each in table.column("data").to_pylist() if each is not None]
+
+
+def until(condition: Callable[[], bool], *, seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_messages_arrive_as_arrow_with_all_they_carry(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, enable_message_ordering=True)
+    (sent,) = world.publish(
+        topic, [{"data": b"one", "attributes": {"a": "1"}, "ordering_key": "k"}]
+    )
+    reader = puller(world, subscription)
+    (found,) = taken(reader, 1)
+    row = found.batch.to_pylist()[0]
+    assert found.batch.schema.equals(ACK_SCHEMA)
+    assert (row["message_id"], row["data"], row["attributes"]) == (sent, b"one", [("a", "1")])
+    assert (row["ordering_key"], row["delivery_attempt"]) == ("k", None)
+    assert abs(row["publish_time"].timestamp() - time.time()) < 60
+    reader.close()
+
+
+def test_what_was_acknowledged_is_gone_and_the_rest_comes_back_at_once(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    sent = [b"%d" % number for number in range(3000)]
+    world.publish(topic, sent)
+    reader = puller(world, subscription, ack_deadline_s=600)
+    found = taken(reader, 3000)
+    assert sorted(data(found)) == sorted(sent)
+    first = found[0]
+    kept = data([first.slice(10)]) + data(found[1:])
+    assert reader.ack([first.slice(0, 10).span]).result(10) == {}
+    assert reader.stats().held == 2990
+    reader.close()
+    assert sorted(m.message.data for m in world.pull(subscription, 2990)) == sorted(kept)
+    assert world.left(subscription) == []
+
+
+def test_closing_sends_the_acknowledgements_that_were_asked_for(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    world.publish(topic, [b"x"] * 2000)
+    reader = puller(world, subscription)
+    futures = [reader.ack([each.span]) for each in taken(reader, 2000)]
+    reader.close()
+    assert [future.result(0) for future in futures] == [{}] * len(futures)
+    assert world.left(subscription) == []
+    with pytest.raises(PubSubClosedError):
+        reader.take(1)
+
+
+def test_a_nack_brings_a_message_again(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    world.publish(topic, [b"again"])
+    reader = puller(world, subscription, ack_deadline_s=600)
+    (found,) = taken(reader, 1)
+    reader.nack([found.span])
+    (again,) = taken(reader, 1)
+    assert data([again]) == [b"again"]
+    assert again.span != found.span
+    reader.close()
+
+
+def test_what_is_held_beyond_the_deadline_does_not_come_again(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, ack_deadline_seconds=10)
+    world.publish(topic, [b"held"] * 50)
+    reader = puller(world, subscription, ack_deadline_s=10)
+    found = taken(reader, 50)
+    assert taken(reader, 1, seconds=12) == []
+    assert reader.stats().extended >= 150
+    assert reader.ack([each.span for each in found]).result(5) == {}
+    reader.close()
+    assert world.left(subscription) == []
+
+
+def test_no_more_is_held_than_allowed_until_some_is_settled(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    world.publish(topic, [b"x"] * 1000)
+    reader = puller(world, subscription, max_outstanding_messages=100)
+    found = taken(reader, 100)
+    assert reader.take(1000, timeout_s=0.3) is None
+    reader.ack([each.span for each in found])
+    assert sum(each.batch.num_rows for each in taken(reader, 100)) == 100
+    reader.close()
+
+
+def test_the_queue_is_bounded_when_nobody_takes(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    for _ in range(8):
+        world.publish(topic, [b"x" * 1_000_000] * 4)
+    reader = puller(world, subscription, max_queued_bytes=4_000_000, max_outstanding_bytes=0)
+    assert until(lambda: reader.stats().queued_bytes > 3_000_000)
+    time.sleep(0.5)
+    assert reader.stats().queued_bytes < 8_000_000
+    assert len(data(taken(reader, 32))) == 32
+    reader.close()
+
+
+def test_a_message_of_nine_megabytes_comes_through(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    world.publish(topic, [b"m" * 9_000_000])
+    reader = puller(world, subscription)
+    (found,) = taken(reader, 1)
+    assert data([found]) == [b"m" * 9_000_000]
+    reader.ack([found.span]).result(10)
+    reader.close()
+
+
+def test_confirmations_say_which_messages_were_refused(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, enable_exactly_once_delivery=True)
+    world.publish(topic, [b"1", b"2", b"3"])
+    reader = puller(world, subscription)
+    found = taken(reader, 3)
+    spans = [(number, number + 1) for each in found for number in range(*each.span)]
+    assert reader.ack(spans[:1]).result(5) == {}
+    assert reader.stats().exactly_once is True
+    Subscriptions(world.connection).seek(subscription, source_moment())
+    refused = reader.ack(spans[1:]).result(5)
+    assert set(refused) == {span[0] for span in spans[1:]}
+    assert all(reason.startswith("PERMANENT_FAILURE") for reason in refused.values())
+    reader.close()
+
+
+def source_moment() -> datetime:
+    options = SourceOptions(
+        subscription_id="sub", project_id="p", seek_to_timestamp="2020-01-01T00:00:00Z"
+    )
+    found = options.seek_target
+    assert isinstance(found, datetime)
+    return found
+
+
+def test_a_deleted_subscription_is_raised_by_the_next_take(world: World) -> None:
+    subscription = world.subscription(world.topic())
+    reader = puller(world, subscription)
+    assert reader.take(1, timeout_s=0.1) is None
+    world.delete_subscription(subscription)
+    with pytest.raises(PubSubFailedError, match="NOT_FOUND") as raised:
+        reader.take(1, timeout_s=10)
+    assert raised.value.resource == subscription
+    with pytest.raises(PubSubFailedError):
+        reader.ack([(0, 1)]).result(1)
+    reader.close()
+
+
+def test_a_missing_subscription_names_itself(world: World) -> None:
+    reader = puller(world, "projects/test/subscriptions/nowhere")
+    with pytest.raises(PubSubFailedError, match="projects/test/subscriptions/nowhere"):
+        reader.take(1, timeout_s=10)
+    reader.close()
+
+
+def test_a_server_that_cannot_be_reached_is_given_up_with_the_cause() -> None:
+    access = source_options(
+        {
+            "subscriptionId": "sub",
+            "projectId": "p",
+            "emulatorHost": "127.0.0.1:1",
+            "retryTimeout": "1 second",
+        }
+    )
+    reader = Puller(Connection(access), PullSettings(subscription=access.subscription))
+    with pytest.raises(PubSubFailedError, match=r"UNAVAILABLE.*Tried again for"):
+        reader.take(1, timeout_s=20)
+    reader.close()
+
+
+def test_a_server_that_comes_back_is_read_on() -> None:
+    names = ("--project", "test", "--subscription", "back-sub:back")
+    with running_server(*names) as server:
+        port = server.address.rpartition(":")[2]
+        access = Access(emulator_host=server.address, project_id="test")
+        reader = Puller(
+            Connection(access), PullSettings(subscription="projects/test/subscriptions/back-sub")
+        )
+        assert reader.take(1, timeout_s=0.2) is None
+    with running_server(*names, "--port", port):
+        connection = Connection(access)
+        world = World(f"127.0.0.1:{port}", connection)
+        world.publish("projects/test/topics/back", [b"after"])
+        assert data(taken(reader, 1)) == [b"after"]
+        assert reader.stats().reconnects >= 1
+        reader.close()
+        connection.close()
+
+
+def test_a_subscription_is_created_and_deleted_on_request(world: World) -> None:
+    topic = world.topic()
+    options = source_options(
+        {
+            **world.options,
+            "subscriptionId": "made-here",
+            "topicId": topic,
+            "createSubscription": "true",
+        }
+    )
+    calls = Subscriptions(world.connection)
+    assert calls.ensure(options).topic == topic
+    assert calls.ensure(options).ack_deadline_seconds == 60
+    calls.delete(options.subscription)
+    calls.delete(options.subscription)
+    with pytest.raises(PubSubFailedError, match="NOT_FOUND"):
+        calls.describe(options.subscription)
