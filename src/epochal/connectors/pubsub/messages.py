@@ -16,16 +16,15 @@ import pyarrow.compute as pc
 
 TIMESTAMP: pa.DataType = pa.timestamp("us", tz="UTC")
 ATTRIBUTES: pa.DataType = pa.map_(pa.string(), pa.string())
-MESSAGE_SCHEMA = pa.schema(
-    [
-        ("message_id", pa.string()),
-        ("data", pa.binary()),
-        ("attributes", ATTRIBUTES),
-        ("publish_time", TIMESTAMP),
-        ("ordering_key", pa.string()),
-        ("delivery_attempt", pa.int32()),
-    ]
-)
+_FIELDS: list[tuple[str, pa.DataType]] = [
+    ("message_id", pa.string()),
+    ("data", pa.binary()),
+    ("attributes", ATTRIBUTES),
+    ("publish_time", TIMESTAMP),
+    ("ordering_key", pa.string()),
+    ("delivery_attempt", pa.int32()),
+]
+MESSAGE_SCHEMA = pa.schema(_FIELDS)
 ACK_SCHEMA = MESSAGE_SCHEMA.append(pa.field("ack_id", pa.string()))
 
 
