@@ -34,6 +34,7 @@
     │   ├── GroupRefusedError          a consumer group must not, or may not, be written
     │   ├── KafkaRecordError           a record cannot be written as it is
     │   └── KafkaFencedError           a transactional producer was shut out
+    ├── KafkaTimestampError            a record's timestamp is beyond what a timestamp can hold
     ├── PubSubError                    Pub/Sub did not do what it was asked
     │   ├── PubSubFailedError          a call or a stream failed for good
     │   ├── PubSubClosedError          a client was used after its end
@@ -98,9 +99,13 @@ from epochal.errors.kafka import (
     GroupRefusedError,
     KafkaDataLossError,
     KafkaError,
+    KafkaFencedError,
+    KafkaRecordError,
     KafkaStartError,
+    KafkaTimestampError,
     KafkaTopicError,
     KafkaUnavailableError,
+    MarkerError,
 )
 from epochal.errors.pubsub import (
     PayloadError,
@@ -154,7 +159,10 @@ __all__ = [
     "GroupRefusedError",
     "KafkaDataLossError",
     "KafkaError",
+    "KafkaFencedError",
+    "KafkaRecordError",
     "KafkaStartError",
+    "KafkaTimestampError",
     "KafkaTopicError",
     "KafkaUnavailableError",
     "LostAnswerError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from epochal.errors.base import EpochalError, OptionError
+from epochal.errors.epoch import RecoveryError
 
 
 class KafkaError(EpochalError):
@@ -82,3 +83,67 @@ class KafkaStartError(OptionError):
     def __str__(self) -> str:
         named = f"[{self.condition}] " if self.condition else ""
         return f"{named}kafka: {self.reason}. To go on: {self.remedy}."
+
+
+class KafkaRecordError(KafkaError):
+    """A record of a query's output cannot be written as it is."""
+
+    def __init__(self, servers: str, topic: str, reason: str) -> None:
+        super().__init__(servers, reason)
+        self.args = (servers, topic, reason)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return f"Kafka at {self.servers}, topic {self.topic!r}: {self.reason}"
+
+
+class KafkaFencedError(KafkaError):
+    """A transactional producer was shut out: what it had begun is aborted."""
+
+    def __init__(self, servers: str, transactional_id: str, reason: str) -> None:
+        super().__init__(servers, reason)
+        self.args = (servers, transactional_id, reason)
+        self.transactional_id = transactional_id
+
+    def __str__(self) -> str:
+        return (
+            f"Kafka at {self.servers} has shut out transactional id {self.transactional_id!r}: "
+            f"{self.reason}. Either another run of the query has taken over, or the broker has "
+            f"aborted a transaction that was open for longer than kafka.transaction.timeout.ms. "
+            f"Nothing of it is visible."
+        )
+
+
+class MarkerError(RecoveryError):
+    """The marker of a query's transactions does not fit the checkpoint's log."""
+
+    def __init__(self, group: str, reason: str, remedy: str) -> None:
+        super().__init__((group,), reason)
+        self.args = (group, reason, remedy)
+        self.group, self.remedy = group, remedy
+
+    def __str__(self) -> str:
+        return (
+            f"Kafka sink, marker in consumer group {self.group!r}: {self.reason}. Which epochs are "
+            f"in the topic cannot be told, so going on could lose rows or write them twice. "
+            f"{self.remedy}"
+        )
+
+
+class KafkaTimestampError(EpochalError):
+    """A record's timestamp does not fit into microseconds."""
+
+    condition = "KAFKA_MALFORMED_RECORD_TIMESTAMP"
+
+    def __init__(self, topic: str, partition: int, offset: int, timestamp: int) -> None:
+        super().__init__(topic, partition, offset, timestamp)
+        self.topic, self.partition, self.offset = topic, partition, offset
+        self.timestamp = timestamp
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] The record at offset {self.offset} of {self.topic}-"
+            f"{self.partition} has timestamp {self.timestamp}, which is beyond what a timestamp "
+            f"can hold. Kafka's are milliseconds: its producer seems to write microseconds or "
+            f"nanoseconds, and must be set right."
+        )
