@@ -36,7 +36,9 @@
     │   └── KafkaFencedError           a transactional producer was shut out
     ├── KafkaTimestampError            a record's timestamp is beyond what a timestamp can hold
     ├── PubSubError                    Pub/Sub did not do what it was asked
-    │   ├── PubSubFailedError          a call or a stream failed for good
+    │   ├── PubSubFailedError          a call or a stream failed
+    │   │   ├── PubSubRejectedError    and will fail again, until something is changed
+    │   │   └── PubSubUnavailableError though it was tried again for as long as allowed
     │   ├── PubSubClosedError          a client was used after its end
     │   ├── PayloadError               a value cannot be a message, or a schema one of messages
     │   └── PubSubRefusedError         the embedded server refuses a call, in Google's words
@@ -113,6 +115,8 @@ from epochal.errors.pubsub import (
     PubSubError,
     PubSubFailedError,
     PubSubRefusedError,
+    PubSubRejectedError,
+    PubSubUnavailableError,
 )
 from epochal.errors.query import (
     DriverLostError,
@@ -176,6 +180,8 @@ __all__ = [
     "PubSubError",
     "PubSubFailedError",
     "PubSubRefusedError",
+    "PubSubRejectedError",
+    "PubSubUnavailableError",
     "QueryError",
     "QueryFailedError",
     "RecoveryError",

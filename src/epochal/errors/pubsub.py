@@ -10,7 +10,7 @@ class PubSubError(EpochalError):
 
 
 class PubSubFailedError(PubSubError):
-    """A call or a stream failed for good: `code` is gRPC's name for the status.
+    """A call or a stream failed: `code` is gRPC's name for the status.
 
     `resource` is the full name of what was asked for, `advice` what to do about it.
     """
@@ -24,6 +24,14 @@ class PubSubFailedError(PubSubError):
         return (
             f"Pub/Sub: {self.what} {self.resource} failed: {self.code}: {self.text} {self.advice}"
         )
+
+
+class PubSubRejectedError(PubSubFailedError):
+    """It will fail as often as it is tried: something must be changed first."""
+
+
+class PubSubUnavailableError(PubSubFailedError):
+    """It was tried again for as long as allowed; later it may work."""
 
 
 class PubSubClosedError(PubSubError):

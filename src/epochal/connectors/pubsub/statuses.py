@@ -11,10 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from epochal.errors import PubSubFailedError
-
-RETRYABLE = "retried"
-FATAL = "fatal"
+from epochal.errors import PubSubFailedError, PubSubRejectedError, PubSubUnavailableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +68,18 @@ def judge(code: str, text: str = "") -> Verdict:
     return TABLE.get(code, Verdict(False, "An unexpected status."))
 
 
-def failure(what: str, resource: str, code: str, text: str, *, tried_s: float = 0) -> Exception:
+def failure(
+    what: str, resource: str, code: str, text: str, *, tried_s: float = 0
+) -> PubSubFailedError:
     """The error that a status becomes once it is not, or no longer, retried."""
-    advice = judge(code, text).advice
+    verdict = judge(code, text)
+    advice = verdict.advice
     if tried_s:
         advice = f"Tried again for {tried_s:.0f} s. {advice}"
     text = text.strip() or "no details"
-    return PubSubFailedError(what, resource, code, text if text[-1] in ".!" else text + ".", advice)
+    said = text if text[-1] in ".!" else text + "."
+    kind = PubSubUnavailableError if verdict.retryable else PubSubRejectedError
+    return kind(what, resource, code, said, advice)
 
 
 @dataclass(frozen=True, slots=True)
