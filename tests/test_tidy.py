@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"errors", "options", "clock", "files", "metrics"},
     {"checkpoint", "state", "rpc", "epoch"},
     {"continuous", "connectors", "spark", "kafka", "pubsub", "testing"},
-    {"cli", "dashboard"},
+    {"cli", "dashboard", "demo"},
 ]
 
 PURE_MODULES = [
@@ -36,6 +36,8 @@ PURE_MODULES = [
     "connectors/kafka/lag.py",
     "connectors/kafka/offsets.py",
     "connectors/kafka/settings.py",
+    "connectors/pubsub/grants.py",
+    "connectors/pubsub/reservoir.py",
     "connectors/pubsub/server/broker.py",
     "connectors/pubsub/server/deliveries.py",
     "connectors/pubsub/server/filters.py",

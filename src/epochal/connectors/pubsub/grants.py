@@ -1,0 +1,301 @@
+"""Who may fill which partition of which micro-batch, and who is told to acknowledge what. Pure.
+
+Spark may read a partition again: a retry, a speculative copy, a second action of `foreachBatch`.
+Pub/Sub cannot give the same messages again on demand. So each (batch, partition) is granted to one
+sidecar, once; every later reader gets the rows that this sidecar holds, or none. Other rows under
+an old batch would be acknowledged with it although a sink that has the batch already skips them.
+
+What a reader would get wrong: a void partition was not necessarily read as empty. Its holder could
+not be reached by one reader while another had its rows. Nothing is lost by that, because a void
+partition is given back to Pub/Sub when its batch commits: its messages come again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+Slot: TypeAlias = tuple[int, int]
+"""A batch and one of its partitions."""
+
+SILENT_S = 10.0
+"""A sidecar that reported nothing for so long is taken for dead. It reports twice a second."""
+
+FORGOTTEN_S = 600.0
+"""A sidecar that is dead for so long cannot have its acknowledgements outstanding any more."""
+
+BOOTSTRAP_EVERY_S = 5.0
+"""How often an empty batch may be run just to start sidecars, if none comes up."""
+
+FLUSH_AFTER_S = 1.0
+"""How long a stream must be idle before a batch without rows is run so that Spark commits."""
+
+
+class Reason(StrEnum):
+    """Why a batch is run."""
+
+    BOOTSTRAP = "no sidecar is up"
+    DATA = "rows are buffered"
+    FLUSH = "the last batch is not committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a sidecar says about itself."""
+
+    buffered_rows: int = 0
+    buffered_bytes: int = 0
+    held_rows: int = 0
+    """Given to batches that are not settled."""
+    idle_s: float = 0.0
+    """Since a message came that `availableNow` waits for, or the stream was opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a sidecar must settle: of all it holds for batches up to `committed`, `acks` are done,
+    the others go back to Pub/Sub. Orders repeat themselves until they are confirmed."""
+
+    committed: int
+    acks: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mine:
+    """The one who asked fills the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Another one has it, or must fill it."""
+
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """Nobody has it any more, or it is over: it is empty."""
+
+    why: str
+
+
+Answer: TypeAlias = Mine | Held | Void
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One batch: its partitions, and at most so many rows in each."""
+
+    batch: int
+    partitions: int
+    rows: int
+    reason: Reason
+
+
+@dataclass(slots=True)
+class _Sidecar:
+    heard_s: float
+    report: Report
+    promised: int = 0
+    """Of its buffered rows, those that partitions of the newest batch will take."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    holder: str | None = None
+    void: bool = False
+    rows: int | None = None
+    """As its holder says; None until it does."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    plan: Plan
+    partitions: list[_Partition] = field(default_factory=list)
+
+    @property
+    def may_have_rows(self) -> bool:
+        return any(p.holder is not None and p.rows != 0 for p in self.partitions)
+
+
+class Grants:
+    """The driver's view of one run of a query. Every method is one message; `now_s` is its time."""
+
+    def __init__(self, *, partitions: int, rows_per_partition: int) -> None:
+        self.committed = -1
+        """The newest batch that Spark has committed."""
+        self.latest = 0
+        """The newest offset: that of the last batch planned by this or an earlier run."""
+        self._partitions = partitions
+        self._rows = rows_per_partition
+        self._sidecars: dict[str, _Sidecar] = {}
+        self._batches: dict[int, _Batch] = {}
+        self._unconfirmed: dict[Slot, str] = {}
+        self._bootstrapped_s: float | None = None
+        self._busy_s: float | None = None
+
+    def heard(self, sidecar: str, report: Report, now_s: float) -> Orders:
+        """A sidecar has come up or reports; the reply is what it has to settle."""
+        found = self._sidecars.get(sidecar)
+        if found is None:
+            self._sidecars[sidecar] = _Sidecar(now_s, report)
+        else:
+            found.heard_s, found.report = now_s, report
+        return self.orders(sidecar)
+
+    def gone(self, sidecar: str) -> None:
+        """A sidecar has left for good; what it held comes back by itself."""
+        self._sidecars.pop(sidecar, None)
+        self._unconfirmed = {s: who for s, who in self._unconfirmed.items() if who != sidecar}
+
+    def live(self, now_s: float) -> list[str]:
+        """The sidecars that are up."""
+        for name, sidecar in list(self._sidecars.items()):
+            if now_s - sidecar.heard_s > FORGOTTEN_S:
+                self.gone(name)
+        return [name for name in self._sidecars if self._is_live(name, now_s)]
+
+    def see(self, offset: int) -> None:
+        """Spark names an offset: counting goes on from there."""
+        self.latest = max(self.latest, offset)
+
+    def next_batch(self, start: int, now_s: float, *, draining: bool = False) -> Plan | None:
+        """Decide whether there is a batch after `start`; the plan is kept until it is committed.
+
+        `draining` is `availableNow` after its silence: a flush need not wait any longer.
+        """
+        self.see(start)
+        reason = self._reason(now_s, draining)
+        if reason is None:
+            return None
+        self.latest += 1
+        live = self.live(now_s)
+        buffered = sum(self._sidecars[name].report.buffered_rows for name in live)
+        share = -(-buffered // self._partitions) if reason is Reason.DATA else self._rows
+        count = 0 if reason is Reason.FLUSH else self._partitions
+        plan = Plan(self.latest, count, min(share, self._rows), reason)
+        self._batches[plan.batch] = _Batch(plan, [_Partition() for _ in range(count)])
+        for sidecar in self._sidecars.values():
+            sidecar.promised = 0
+        if reason is Reason.BOOTSTRAP:
+            self._bootstrapped_s = now_s
+        if reason is not Reason.FLUSH:
+            self._busy_s = now_s
+        return plan
+
+    def planned(self, batch: int) -> Plan | None:
+        """The plan of a batch of this run. None for one of an earlier run: it must stay empty."""
+        found = self._batches.get(batch)
+        return None if found is None else found.plan
+
+    def claim(self, slot: Slot, sidecar: str, buffered: int, now_s: float) -> Answer:
+        """Decide whose rows a partition has; `buffered` is what the one who asks could give."""
+        found = self._batches.get(slot[0])
+        if found is None or not 0 <= slot[1] < len(found.partitions):
+            return Void(f"batch {slot[0]} is committed, or was planned by another run")
+        partition = found.partitions[slot[1]]
+        if partition.void:
+            return Void(f"its holder {partition.holder} was lost")
+        if partition.holder is None:
+            partition.holder = self._choose(sidecar, buffered, found.plan.rows, now_s)
+        if partition.holder == sidecar:
+            return Mine()
+        if self._is_live(partition.holder, now_s):
+            return Held(partition.holder)
+        partition.void = True
+        return Void(f"its holder {partition.holder} is silent")
+
+    def unreachable(self, slot: Slot, holder: str) -> None:
+        """A reader could not get the rows from their holder and goes on without them."""
+        found = self._batches.get(slot[0])
+        if found is not None and found.partitions[slot[1]].holder == holder:
+            found.partitions[slot[1]].void = True
+
+    def filled(self, slot: Slot, sidecar: str, rows: int) -> None:
+        """A holder says how many rows a partition has."""
+        found = self._batches.get(slot[0])
+        if found is not None and found.partitions[slot[1]].holder == sidecar:
+            found.partitions[slot[1]].rows = rows
+
+    def commit(self, end: int) -> list[str]:
+        """Spark has committed all batches up to `end`: returns the sidecars that have orders."""
+        self.see(end)
+        self.committed = max(self.committed, end)
+        concerned: dict[str, None] = {}
+        for batch in [number for number in self._batches if number <= end]:
+            for number, partition in enumerate(self._batches.pop(batch).partitions):
+                if partition.holder in self._sidecars:
+                    concerned[partition.holder] = None
+                    if not partition.void:
+                        self._unconfirmed[(batch, number)] = partition.holder
+        return list(concerned)
+
+    def orders(self, sidecar: str) -> Orders:
+        """What a sidecar still has to settle."""
+        mine = tuple(slot for slot, who in self._unconfirmed.items() if who == sidecar)
+        return Orders(self.committed, mine)
+
+    def pending(self) -> dict[str, tuple[Slot, ...]]:
+        """All acknowledgements without confirmation, for the partitions of the next batch."""
+        found: dict[str, list[Slot]] = {}
+        for slot, sidecar in self._unconfirmed.items():
+            found.setdefault(sidecar, []).append(slot)
+        return {sidecar: tuple(slots) for sidecar, slots in found.items()}
+
+    def confirmed(self, sidecar: str, slots: tuple[Slot, ...]) -> None:
+        """A sidecar has acknowledged these partitions."""
+        for slot in slots:
+            if self._unconfirmed.get(slot) == sidecar:
+                del self._unconfirmed[slot]
+
+    @property
+    def all_confirmed(self) -> bool:
+        return not self._unconfirmed
+
+    @property
+    def rows_uncommitted(self) -> bool:
+        """Whether a finished batch may have rows that Spark has not committed."""
+        return any(batch.may_have_rows for batch in self._batches.values())
+
+    def buffered(self, now_s: float) -> Report:
+        """The sum of what live sidecars report; `idle_s` is that of the busiest."""
+        reports = [self._sidecars[name].report for name in self.live(now_s)]
+        return Report(
+            sum(report.buffered_rows for report in reports),
+            sum(report.buffered_bytes for report in reports),
+            sum(report.held_rows for report in reports),
+            min((report.idle_s for report in reports), default=0.0),
+        )
+
+    def _reason(self, now_s: float, draining: bool) -> Reason | None:
+        live = self.live(now_s)
+        if any(self._sidecars[name].report.buffered_rows for name in live):
+            return Reason.DATA
+        waited = self._bootstrapped_s is None or now_s - self._bootstrapped_s >= BOOTSTRAP_EVERY_S
+        if not live and waited:
+            return Reason.BOOTSTRAP
+        idle = self._busy_s is None or now_s - self._busy_s >= FLUSH_AFTER_S
+        if self.rows_uncommitted and (idle or draining):
+            return Reason.FLUSH
+        return None
+
+    def _choose(self, asking: str, buffered: int, rows: int, now_s: float) -> str:
+        """Who asks fills, unless it has nothing while another has rows that nobody will take."""
+        chosen = asking
+        if not buffered:
+            left = {
+                name: self._sidecars[name].report.buffered_rows - self._sidecars[name].promised
+                for name in self.live(now_s)
+                if name != asking
+            }
+            richest = max(left, key=lambda name: left[name], default=asking)
+            if left.get(richest, 0) > 0:
+                chosen = richest
+        if chosen in self._sidecars:
+            self._sidecars[chosen].promised += rows
+        return chosen
+
+    def _is_live(self, sidecar: str | None, now_s: float) -> bool:
+        found = None if sidecar is None else self._sidecars.get(sidecar)
+        return found is not None and now_s - found.heard_s <= SILENT_S
