@@ -1,0 +1,166 @@
+"""Values of any column as the bytes of a message. Pure.
+
+Binary is itself and a string its UTF-8. Everything else is JSON: a number, a truth value, a date or
+a timestamp as the bare text of it, nested values as JSON of their own. In a row that becomes a
+message whole, columns are the fields of one JSON object.
+
+What a reader would get wrong: JSON has no bytes, decimals or times. Inside JSON, binary is base64,
+a decimal is a string with all of its digits, a timestamp ISO 8601 in UTC; so nothing is rounded.
+A key of a map that is no string becomes the text of it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from epochal.errors import PayloadError
+
+Convert: TypeAlias = Callable[[Any], Any]
+_UTC = pa.timestamp("us", tz="UTC")
+_encode_json = msgspec.json.Encoder(decimal_format="string").encode
+
+
+def payloads(column: Any, name: str) -> list[bytes]:
+    """The payload of each row: nulls are empty."""
+    kind = column.type
+    if _is_binary(kind):
+        found: list[bytes] = _objects(column)
+    elif _is_string(kind):
+        found = _objects(column.cast(pa.large_binary() if _is_large(kind) else pa.binary()))
+    else:
+        found = [b"" if each is None else _bare(each) for each in plain_values(column, name)]
+    return found if column.null_count == 0 else [each or b"" for each in found]
+
+
+def rows_as_json(names: Sequence[str], columns: Sequence[Any]) -> list[bytes]:
+    """Each row as a JSON object; nulls are left out, as Spark's `to_json` does."""
+    values = [plain_values(column, name) for column, name in zip(columns, names, strict=True)]
+    if all(column.null_count == 0 for column in columns):
+        return [
+            _encode_json(dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)
+        ]
+    return [
+        _encode_json({n: v for n, v in zip(names, row, strict=True) if v is not None})
+        for row in zip(*values, strict=True)
+    ]
+
+
+def check_payload(kind: Any, name: str) -> None:
+    """Refuse a type that cannot be sent, before any row is."""
+    if not (_is_binary(kind) or _is_string(kind)):
+        _converter(kind, name)
+
+
+def plain_values(column: Any, name: str) -> list[Any]:
+    """Python values that have one form in JSON."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        column = column.cast(_UTC, safe=False)
+    convert = _converter(kind, name)
+    values: list[Any] = column.to_pylist()
+    if convert is None:
+        return values
+    return [None if each is None else convert(each) for each in values]
+
+
+def _bare(value: Any) -> bytes:
+    """JSON, without quotes around what is not text."""
+    encoded = _encode_json(value)
+    return encoded[1:-1] if encoded[:1] == b'"' else encoded
+
+
+def _converter(kind: Any, name: str) -> Convert | None:
+    """What has to be done to values of a type; None if nothing."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _converter(kind.value_type, name)
+    if _is_binary(kind):
+        return lambda value: base64.b64encode(value).decode()
+    if types.is_timestamp(kind):
+        return _iso_utc if kind.tz is not None else None
+    if (
+        types.is_null(kind)
+        or types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_date(kind)
+        or types.is_time(kind)
+        or types.is_duration(kind)
+        or _is_string(kind)
+    ):
+        return None
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _list_converter(_converter(kind.value_type, name))
+    if types.is_map(kind):
+        return _map_converter(
+            _converter(kind.key_type, name), _converter(kind.item_type, name), kind.key_type
+        )
+    if types.is_struct(kind):
+        inner = {field.name: _converter(field.type, f"{name}.{field.name}") for field in kind}
+        return _struct_converter(inner)
+    raise PayloadError(
+        f"Column {name} is {kind}, which has no form in a message. Cast it to a string, or leave "
+        f"it out."
+    )
+
+
+def _iso_utc(value: Any) -> str:
+    text: str = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return text + "Z"
+
+
+def _list_converter(inner: Convert | None) -> Convert | None:
+    if inner is None:
+        return None
+    return lambda values: [None if each is None else inner(each) for each in values]
+
+
+def _map_converter(of_keys: Convert | None, of_values: Convert | None, kind: Any) -> Convert:
+    textual = _is_string(kind)
+
+    def convert(pairs: Any) -> dict[str, Any]:
+        found = {}
+        for key, value in pairs.items() if isinstance(pairs, dict) else pairs:
+            key = key if of_keys is None else of_keys(key)
+            key = key if textual or isinstance(key, str) else _bare(key).decode()
+            found[key] = value if of_values is None or value is None else of_values(value)
+        return found
+
+    return convert
+
+
+def _struct_converter(inner: dict[str, Convert | None]) -> Convert | None:
+    if all(each is None for each in inner.values()):
+        return None
+
+    def convert(struct: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: value if value is None or inner[name] is None else inner[name](value)  # type: ignore[misc]
+            for name, value in struct.items()
+        }
+
+    return convert
+
+
+def _objects(column: Any) -> list[bytes]:
+    values: list[bytes] = column.to_numpy(zero_copy_only=False).tolist()
+    return values
+
+
+def _is_binary(kind: Any) -> bool:
+    types = pa.types
+    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+
+
+def _is_string(kind: Any) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _is_large(kind: Any) -> bool:
+    return pa.types.is_large_string(kind)

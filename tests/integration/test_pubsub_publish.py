@@ -1,0 +1,151 @@
+"""The publisher, against the embedded server."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.integration.pubsub_world import World, pubsub_world
+
+from epochal.connectors.pubsub.connection import Connection
+from epochal.connectors.pubsub.encode import Encoder
+from epochal.connectors.pubsub.options import SinkOptions
+from epochal.connectors.pubsub.publish import Publisher, PublishSettings
+from epochal.errors import PubSubRejectedError, PubSubUnavailableError
+
+OPTIONS = SinkOptions(topic_id="topic", project_id="p")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with pubsub_world("--max-bytes", str(64 << 20)) as found:
+        yield found
+
+
+def publisher(world: World, topic: str, **settings: Any) -> Publisher:
+    return Publisher(Connection(world.access), PublishSettings(topic=topic, **settings))
+
+
+def encoded(values: list[bytes], keys: list[str] | None = None) -> Any:
+    columns: dict[str, Any] = {"data": values}
+    if keys is not None:
+        columns["ordering_key"] = keys
+    rows = pa.RecordBatch.from_pydict(columns)
+    return Encoder(rows.schema, OPTIONS).encode(rows)
+
+
+def test_everything_is_published_when_flush_returns(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    sent = [b"%d" % number for number in range(2500)]
+    writer = publisher(world, topic)
+    writer.add(encoded(sent).messages)
+    writer.flush()
+    assert sorted(m.message.data for m in world.pull(subscription, 2500)) == sorted(sent)
+    assert (writer.stats().published, writer.stats().requests) == (2500, 3)
+    writer.close()
+
+
+def test_a_message_alone_goes_after_the_linger(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    writer = publisher(world, topic, linger_s=0.01)
+    writer.add(encoded([b"alone"]).messages)
+    assert [m.message.data for m in world.pull(subscription, 1)] == [b"alone"]
+    writer.close()
+
+
+def test_requests_end_at_the_batch_size_and_at_the_bytes(world: World) -> None:
+    topic = world.topic()
+    for settings, requests in (({"batch_size": 10}, 10), ({"max_batch_bytes": 10_000}, 12)):
+        writer = publisher(world, topic, **settings)
+        writer.add(encoded([b"x" * 1000] * 100).messages)
+        writer.flush()
+        assert writer.stats().requests == requests
+        writer.close()
+
+
+def test_a_message_of_nine_megabytes_goes_alone(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    writer = publisher(world, topic)
+    writer.add(encoded([b"a", b"m" * 9_000_000, b"b"]).messages)
+    writer.flush()
+    found = world.pull(subscription, 3)
+    assert sorted(len(m.message.data) for m in found) == [1, 1, 9_000_000]
+    writer.close()
+
+
+def test_messages_of_a_key_stay_in_order(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, enable_message_ordering=True)
+    values = [b"%d" % number for number in range(3000)]
+    keys = [f"k{number % 7}" for number in range(3000)]
+    writer = publisher(world, topic, batch_size=50)
+    for start in range(0, 3000, 300):
+        rows = encoded(values[start : start + 300], keys[start : start + 300])
+        writer.add(rows.messages, rows.keys)
+    writer.flush()
+    found: dict[str, list[int]] = defaultdict(list)
+    for each in world.pull(subscription, 3000):
+        found[each.message.ordering_key].append(int(each.message.data))
+    assert {key: numbers == sorted(numbers) for key, numbers in found.items()} == dict.fromkeys(
+        (f"k{number}" for number in range(7)), True
+    )
+    assert sum(map(len, found.values())) == 3000
+    writer.close()
+
+
+def test_a_topic_that_vanished_is_named(world: World) -> None:
+    topic = world.topic()
+    writer = publisher(world, topic)
+    writer.add(encoded([b"a"]).messages)
+    writer.flush()
+    world.delete_topic(topic)
+    writer.add(encoded([b"b"]).messages)
+    with pytest.raises(PubSubRejectedError, match="NOT_FOUND") as raised:
+        writer.flush()
+    assert raised.value.resource == topic
+    with pytest.raises(PubSubRejectedError):
+        writer.add(encoded([b"c"]).messages)
+    writer.close()
+
+
+def test_what_is_retried_is_given_up_in_time(world: World) -> None:
+    from epochal.connectors.pubsub.options import sink_options
+
+    options = sink_options(
+        {
+            "topicId": "topic",
+            "projectId": "p",
+            "emulatorHost": "127.0.0.1:1",
+            "retryTimeout": "500ms",
+        }
+    )
+    writer = Publisher(Connection(options), PublishSettings(topic=options.topic))
+    writer.add(encoded([b"a"]).messages)
+    with pytest.raises(PubSubUnavailableError, match="Tried again for"):
+        writer.flush()
+    writer.close()
+
+
+def test_what_is_refused_for_now_is_sent_again(world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    writer = publisher(world, topic, max_batch_bytes=1_000_000)
+    for _ in range(70):  # more than the server may hold
+        writer.add(encoded([b"x" * 999_000]).messages)
+    end = time.monotonic() + 20
+    while writer.stats().retries == 0 and time.monotonic() < end:
+        time.sleep(0.02)
+    mark = writer.mark()
+    assert not writer.is_published(mark)
+    found = world.pull(subscription, 70)
+    writer.flush(mark)
+    found += world.pull(subscription, 70 - len(found))
+    assert len(found) == 70
+    writer.close()
