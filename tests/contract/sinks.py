@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import unquote
+from uuid import uuid4
 
 import pyarrow as pa
+from tests.kafka_topics import create_topic, read_topic
 
+from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.filelog import FileSinkLog
 from epochal.connectors.console import ConsoleOptions, ConsoleSink
 from epochal.connectors.contract import Sink
@@ -19,9 +22,12 @@ from epochal.connectors.file_formats import Csv, FileFormat, decode
 from epochal.connectors.file_sink import FileSink, FileSinkOptions
 from epochal.connectors.foreach import ForeachSink
 from epochal.connectors.memory import MemoryOutput, MemorySink
+from epochal.connectors.registry import open_sink
+from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
+from epochal.files import Files
 from epochal.files.local import LocalFiles
 
-WORDS = pa.schema([pa.field("word", pa.string())])
+WORDS = pa.schema([pa.field("value", pa.string())])
 QUERY_ID = "2f9c6d0e-5f0b-4f8f-9f1a-0c1f6f2d7a11"
 
 
@@ -43,7 +49,7 @@ class MemoryWorld:
         return MemorySink(self._output, self._files, WORDS)
 
     def visible(self) -> list[str]:
-        return sorted(map(str, self._output.table()["word"].to_pylist()))
+        return sorted(map(str, self._output.table()["value"].to_pylist()))
 
 
 class FilesWorld:
@@ -61,7 +67,7 @@ class FilesWorld:
             data = path.read_bytes()
             assert entry.size == len(data)
             for batch in decode(self._form, data, path.name, WORDS, Csv()):
-                words.extend(map(str, batch.column("word").to_pylist()))
+                words.extend(map(str, batch.column("value").to_pylist()))
         return sorted(words)
 
 
@@ -84,7 +90,7 @@ class Notes:
 
     def process(self, row: object) -> None:
         with self._path.open("a") as out:
-            out.write(f"{row.word}\n")  # type: ignore[attr-defined]
+            out.write(f"{row.value}\n")  # type: ignore[attr-defined]
 
 
 class ForeachWorld:
@@ -100,10 +106,55 @@ class ForeachWorld:
         return sorted(set(self._path.read_text().split())) if self._path.exists() else []
 
 
+class Logging:
+    """A sink that decides, in an engine that logs what it commits, before and after."""
+
+    def __init__(self, sink: Sink, checkpoint: Files) -> None:
+        self._sink = sink
+        self._offsets = OffsetLog(checkpoint.at("offsets"))
+        self._commits = CommitLog(checkpoint.at("commits"))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        manifest = Manifest(epoch, 1, "run", (), tuple(messages), ())
+        extra = {MANIFEST_KEY: manifest_to_json(manifest)}
+        self._offsets.add(epoch, OffsetEntry(1, (), extra=extra))
+        self._sink.commit(epoch, messages)
+        self._commits.add(epoch, CommitEntry(next_watermark_ms=0))
+
+
+class KafkaWorld:
+    """A topic of its own on a real broker, read as a consumer of transactions reads it."""
+
+    def __init__(self, tmp: Path, servers: str, delivery: str) -> None:
+        self._checkpoint, self._servers = LocalFiles(tmp, durable=False), servers
+        self._query, self._delivery = str(uuid4()), delivery
+        self._topic = f"words-{self._query}"
+        create_topic(servers, self._topic, partitions=2)
+
+    def open(self) -> Sink:
+        options = {
+            "kafka.bootstrap.servers": self._servers,
+            "topic": self._topic,
+            "delivery": self._delivery,
+        }
+        sink = open_sink("kafka", options, WORDS, checkpoint=self._checkpoint, query_id=self._query)
+        return Logging(sink, self._checkpoint) if sink.decides else sink
+
+    def visible(self) -> list[str]:
+        found = [value.decode() for _, _, value in read_topic(self._servers, self._topic)]
+        return sorted(found if self._delivery == "exactly-once" else set(found))
+
+
 def note(path: Path, rows: pa.RecordBatch, epoch: int) -> None:
     with path.open("a") as out:
-        out.writelines(f"{word}\n" for word in rows.column("word").to_pylist())
+        out.writelines(f"{word}\n" for word in rows.column("value").to_pylist())
 
+
+KAFKA = {"kafka-exactly-once": "exactly-once", "kafka-at-least-once": "at-least-once"}
+"""Worlds that need a broker, and their option delivery."""
 
 WORLDS: dict[str, Callable[[Path], World]] = {
     "memory": MemoryWorld,
@@ -112,4 +163,7 @@ WORLDS: dict[str, Callable[[Path], World]] = {
     "foreach-batch": partial(ForeachWorld, by_batch=True),
     **{f"files-{form.value}": partial(FilesWorld, form=form) for form in FileFormat},
 }
-EXACTLY_ONCE = [name for name in sorted(WORLDS) if name.startswith(("memory", "files"))]
+EXACTLY_ONCE = [
+    *(name for name in sorted(WORLDS) if name.startswith(("memory", "files"))),
+    "kafka-exactly-once",
+]

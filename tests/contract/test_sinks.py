@@ -9,19 +9,27 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.contract.sinks import EXACTLY_ONCE, WORDS, WORLDS, World
+from tests.contract.sinks import EXACTLY_ONCE, KAFKA, WORDS, WORLDS, KafkaWorld, World
 
 from epochal.connectors.contract import Sink, SinkWriter, WriterContext
+from epochal.testing.kafka import Kafka
 
 
-@pytest.fixture(params=sorted(WORLDS))
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    if request.param in KAFKA:
+        broker: Kafka = request.getfixturevalue("broker")
+        return KafkaWorld(tmp_path, broker.bootstrap_servers, KAFKA[request.param])
     return WORLDS[request.param](tmp_path)
+
+
+@pytest.fixture(params=[*sorted(WORLDS), *KAFKA])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return made(request, tmp_path)
 
 
 @pytest.fixture(params=EXACTLY_ONCE)
 def exact(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    return WORLDS[request.param](tmp_path)
+    return made(request, tmp_path)
 
 
 def opened(sink: Sink, task: int = 0, attempt: int = 1) -> SinkWriter:

@@ -239,11 +239,34 @@ def _open_console(request: SinkRequest) -> Sink:
     return ConsoleSink(read_options(ConsoleOptions, request.options, of="console"))
 
 
+def _open_kafka_sink(request: SinkRequest) -> Sink:
+    from epochal.connectors.kafka.sink import KafkaSinkOptions, open_kafka_sink
+
+    options = read_options(KafkaSinkOptions, request.options, of="kafka")
+    return open_kafka_sink(options, request.schema, request.checkpoint, request.query_id)
+
+
 def _open_noop(request: SinkRequest) -> Sink:
     from epochal.connectors.noop import NoopSink
 
     _no_options("noop", request.options)
     return NoopSink()
+
+
+def _kafka_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
+    from epochal.connectors.kafka.reader_rows import kafka_schema
+    from epochal.connectors.kafka.source_options import read_source_options
+
+    if schema is not None:
+        raise OptionError(f"{name}: its columns are always those of Kafka: give no schema.")
+    return kafka_schema(read_source_options(options).include_headers)
+
+
+def _open_kafka(request: SourceRequest) -> Source:
+    from epochal.connectors.kafka.source import KafkaSource
+    from epochal.connectors.kafka.source_options import read_source_options
+
+    return KafkaSource(read_source_options(request.options), request.checkpoint, request.index)
 
 
 def _memory_source(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
@@ -269,11 +292,13 @@ def _no_memory_source(request: SourceRequest) -> Source:
 FILE_FORMATS = ("csv", "json", "parquet", "text")
 SOURCES: dict[str, SourceFormat] = {
     "rate": SourceFormat(_rate_schema, _open_rate),
+    "kafka": SourceFormat(_kafka_schema, _open_kafka),
     "memory": SourceFormat(_memory_source, _no_memory_source),
     **dict.fromkeys(FILE_FORMATS, SourceFormat(_files_schema, _open_files)),
 }
 SINKS: dict[str, Callable[[SinkRequest], Sink]] = {
     "console": _open_console,
+    "kafka": _open_kafka_sink,
     "noop": _open_noop,
     "memory": _memory_sink,
     **dict.fromkeys(FILE_FORMATS, _open_file_sink),

@@ -1,0 +1,185 @@
+"""From a query's rows to Kafka records: which columns count, and what they may be. Pure.
+
+The columns are those of Spark's sink: `value`, and if they are there `key`, `topic`, `headers` and
+`partition`. Others are not written, as in Spark. The option `topic` wins over the column.
+
+What a reader would get wrong: text and bytes are the same to Kafka, so text becomes bytes here by
+a change of type, without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochal.errors import OptionError
+
+ANY_PARTITION = -1
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+TYPES: dict[str, tuple[pa.DataType, ...]] = {
+    "value": (pa.binary(), pa.string()),
+    "key": (pa.binary(), pa.string()),
+    "topic": (pa.string(),),
+    "partition": (pa.int32(),),
+    "headers": (HEADERS,),
+}
+
+Record: TypeAlias = tuple[Any, ...]
+"""Arguments of librdkafka's produce: topic, value, key, partition, callback, timestamp, headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlan:
+    """How rows become records."""
+
+    columns: tuple[str, ...]
+    """Of the query's, those that are written."""
+    topic: str | None
+    """For all rows; None if each names its own."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of staged rows: large types, so that an epoch of any size fits."""
+        return pa.schema([(name, STAGED[name]) for name in self.columns])
+
+    def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that are written, in the types of `schema`."""
+        arrays = [_cast(batch.column(name), STAGED[name]) for name in self.columns]
+        return pa.record_batch(arrays, schema=self.schema)
+
+    def records(self, batch: pa.RecordBatch) -> Iterator[Record]:
+        """Arguments for produce, row by row; `batch` is as `chosen` made it."""
+        columns = {name: batch.column(name) for name in self.columns}
+        values = columns["value"].to_pylist()
+        keys = columns["key"].to_pylist() if "key" in columns else [None] * len(values)
+        if len(self.columns) == 1 + ("key" in columns) and self.topic is not None:
+            return zip([self.topic] * len(values), values, keys, strict=True)
+        topics = self._topics(columns)
+        partitions = [ANY_PARTITION] * len(values)
+        if "partition" in columns:
+            partitions = pc.fill_null(columns["partition"], ANY_PARTITION).to_pylist()
+        if "headers" not in columns:
+            return zip(topics, values, keys, partitions, strict=True)
+        return _with_headers(topics, values, keys, partitions, columns["headers"].to_pylist())
+
+    def places(self, batch: pa.RecordBatch) -> dict[str, int]:
+        """The topics that rows go to, each with the highest partition that one of them names."""
+        if "partition" not in self.columns:
+            topics = self._topics({"topic": batch.column("topic")} if not self.topic else {})
+            return dict.fromkeys(topics if self.topic is None else [self.topic], ANY_PARTITION)
+        named = pc.fill_null(batch.column("partition"), ANY_PARTITION)
+        if self.topic is not None:
+            return {self.topic: pc.max(named).as_py()} if batch.num_rows else {}
+        table = pa.table({"topic": batch.column("topic"), "partition": named})
+        found = table.group_by("topic").aggregate([("partition", "max")]).to_pylist()
+        return {row["topic"]: row["partition_max"] for row in found}
+
+    def check(self, batch: pa.RecordBatch, max_bytes: int) -> None:
+        """Find the row that Kafka would not take, while it is known where it came from."""
+        if self.topic is None and batch.column("topic").null_count:
+            raise OptionError(
+                "kafka: a row has no topic: its column topic is null. Give every row one, or name "
+                "one for all by the option topic."
+            )
+        if "partition" in self.columns and batch.num_rows:
+            lowest = pc.min(batch.column("partition")).as_py()
+            if lowest is not None and lowest < 0:
+                raise OptionError(
+                    f"kafka: a row names partition {lowest}; partitions begin at 0, and null lets "
+                    f"the key decide."
+                )
+        sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0)
+        if "key" in self.columns:
+            sizes = pc.add(sizes, pc.fill_null(pc.binary_length(batch.column("key")), 0))
+        largest = pc.max(sizes).as_py() if batch.num_rows else 0
+        if largest > max_bytes:
+            raise OptionError(
+                f"kafka: a row's key and value have {largest} bytes, and messages may have "
+                f"{max_bytes}. Make it smaller, or raise kafka.max.request.size, and "
+                f"max.message.bytes of the topic with it."
+            )
+
+    def _topics(self, columns: dict[str, Any]) -> list[str]:
+        if self.topic is None:
+            found: list[str] = columns["topic"].to_pylist()
+            return found
+        return [self.topic] * len(columns["value"]) if "value" in columns else [self.topic]
+
+
+STAGED: dict[str, pa.DataType] = {
+    "value": pa.large_binary(),
+    "key": pa.large_binary(),
+    "topic": pa.large_string(),
+    "partition": pa.int32(),
+    "headers": pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])),
+}
+
+
+def record_plan(schema: pa.Schema, topic: str | None) -> RecordPlan:
+    """How rows of this schema are written; OptionError if they cannot be."""
+    if "value" not in schema.names:
+        raise OptionError(
+            f"kafka: the rows must have a column value, text or bytes; they have "
+            f"{', '.join(schema.names) or 'no columns'}. Make one, such as "
+            f".select('CAST(id AS string) AS key', 'to_json(struct(*)) AS value')."
+        )
+    if topic is None and "topic" not in schema.names:
+        raise OptionError("kafka: name the topic by the option topic, or by a column topic.")
+    columns = [name for name in TYPES if name in schema.names and (name != "topic" or not topic)]
+    for name in columns:
+        found = schema.field(name).type
+        if not any(_same(found, wanted) for wanted in TYPES[name]):
+            wanted = " or ".join(_words(each) for each in TYPES[name])
+            raise OptionError(
+                f"kafka: column {name} must be {wanted}, and is {_words(found)}. Cast it before "
+                f"the sink."
+            )
+    return RecordPlan(tuple(columns), topic)
+
+
+def _with_headers(
+    topics: list[str],
+    values: list[bytes | None],
+    keys: list[bytes | None],
+    partitions: list[int],
+    headers: list[Any],
+) -> Iterator[Record]:
+    for topic, value, key, partition, found in zip(
+        topics, values, keys, partitions, headers, strict=True
+    ):
+        pairs = [(each["key"], each["value"]) for each in found] if found else None
+        yield topic, value, key, partition, None, 0, pairs
+
+
+def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_string(column.type) and pa.types.is_large_binary(wanted):
+        column = column.cast(pa.binary())
+    return column if column.type == wanted else column.cast(wanted)
+
+
+def _same(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_list(wanted):
+        if not (pa.types.is_list(found) or pa.types.is_large_list(found)):
+            return False
+        inner = found.value_type
+        return (
+            pa.types.is_struct(inner)
+            and [inner.field(n).name for n in range(inner.num_fields)] == ["key", "value"]
+            and _same(inner.field(0).type, pa.string())
+            and _same(inner.field(1).type, pa.binary())
+        )
+    if pa.types.is_string(wanted):
+        return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
+    if pa.types.is_binary(wanted):
+        return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found))
+    return bool(found == wanted)
+
+
+def _words(kind: pa.DataType) -> str:
+    if kind == HEADERS:
+        return "array<struct<key: string, value: binary>>"
+    return "int" if kind == pa.int32() else str(kind)
