@@ -172,6 +172,7 @@ def prepare_attempt(
     stopped: Callable[[], bool],
     post: Callable[[News], None],
     on_committed: Callable[[CommittedEpoch, tuple[Positions, ...]], None],
+    on_acknowledged: Callable[[int, float], None] = lambda _epoch, _seconds: None,
 ) -> Attempt:
     """Publish the next attempt, finish what the last one decided, and wait for slots."""
     offsets = OffsetLog(opened.files.at(OFFSETS))
@@ -198,6 +199,7 @@ def prepare_attempt(
         committed=on_committed,
         failed=lambda error: post(AttemptFailed(number, error)),
         held=post,
+        acknowledged=on_acknowledged,
     )
     driver = EpochDriver(ground, listeners, attempt=number, clock=clock, pace=opened.options.pace)
     recovered = driver.recover()

@@ -41,6 +41,7 @@ from epochal.continuous.listeners import ListenerBus
 from epochal.continuous.opened import Opened, open_query
 from epochal.continuous.reporter import Reporter
 from epochal.continuous.restarts import GiveUp, RestartAfter, Restarts
+from epochal.continuous.telemetry import Telemetry, open_telemetry
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.effects import Held
 from epochal.errors import (
@@ -55,6 +56,7 @@ from epochal.errors import (
     RecoveryError,
     TaskFailedError,
 )
+from epochal.metrics.logs import set_log_context
 from epochal.spark.barrier_job import check_conf, failure_text, headline, why_lost
 
 logger = logging.getLogger(__name__)
@@ -135,6 +137,7 @@ class Engine:
         bus: ListenerBus,
         on_end: Callable[[Engine], None],
         clock: Clock,
+        telemetry: Telemetry | None = None,
     ) -> None:
         options = opened.options
         self.query_id, self.run_id = opened.query_id, opened.run_id
@@ -143,7 +146,7 @@ class Engine:
         self.state = EngineState()
         self._opened, self._prepare_attempt, self._why_lost = opened, prepare, why_lost
         self._bus, self._on_end = bus, on_end
-        self._clock = clock
+        self._clock, self._telemetry = clock, telemetry or Telemetry([], clock)
         self._reporter = Reporter(
             opened.note,
             opened.sources,
@@ -175,8 +178,9 @@ class Engine:
         """Prepare the first attempt, tell the listeners, and let it run."""
         try:
             self._prepare(self._opened.options.slot_timeout.total_seconds())
-        except BaseException:
+        except BaseException as error:
             self._opened.close()
+            self._telemetry.close(str(error))
             self._ended.set()
             raise
         self._bus.started(self.query_id, self.run_id, self.name, self._clock.now_ms())
@@ -233,6 +237,7 @@ class Engine:
             stopped=self._stop_asked.is_set,
             post=self._inbox.put,
             on_committed=self._note_commit,
+            on_acknowledged=self._telemetry.acknowledged,
         )
         self._reporter.begin(attempt.offsets)
         with self._changed:
@@ -241,6 +246,7 @@ class Engine:
         self._show(committed=attempt.first_epoch - 1, attempt=attempt.number)
 
     def _run(self) -> None:
+        set_log_context(query_id=self.query_id, run_id=self.run_id)
         error: Exception | None = None
         try:
             outcome = self._run_attempt()
@@ -348,7 +354,7 @@ class Engine:
                 self._stop_asked.wait(seconds)
 
     def _finish(self, error: Exception | None) -> None:
-        self._reporter.report(final=True)
+        report = self._reporter.report(final=True)
         self._opened.close()
         told = condition = None
         if error is not None:
@@ -359,6 +365,8 @@ class Engine:
         else:
             logger.info("%s stopped after epoch %d", self._who(), self.state.committed)
         self._show(message="Terminated with exception" if error else "Stopped")
+        self._tell(report)
+        self._telemetry.close(told)
         self._bus.terminated(self.query_id, self.run_id, told, condition)
         self._on_end(self)
         self._ended.set()
@@ -367,6 +375,7 @@ class Engine:
 
     def _note_commit(self, epoch: CommittedEpoch, positions: tuple[Positions, ...]) -> None:
         self._reporter.add(epoch, positions)
+        self._telemetry.committed(epoch, self.state.attempt)
         with self._changed:
             self._positions, self._moved = positions, self._clock.monotonic()
             busy = "Processing" if self.state.message == "Starting tasks" else self.state.message
@@ -382,8 +391,9 @@ class Engine:
         """Report, look for new partitions, and see to it that the JVM still lives."""
         interval = self._opened.options.discover_interval.total_seconds()
         looked = self._clock.monotonic()
+        set_log_context(query_id=self.query_id, run_id=self.run_id)
         while not self._ended.wait(WATCH_SECONDS):
-            self._reporter.report()
+            self._tell(self._reporter.report())
             attempt = self._attempt
             if attempt is None:
                 continue
@@ -400,6 +410,10 @@ class Engine:
             if now - looked >= interval:
                 looked = now
                 self._look_for_partitions()
+
+    def _tell(self, report: dict[str, Any] | None) -> None:
+        at = self.state
+        self._telemetry.tick(at.message, at.committed, at.attempt, at.restarts, report)
 
     def _look_for_partitions(self) -> None:
         for source, known in zip(self._opened.sources, self._positions, strict=False):
@@ -428,8 +442,13 @@ def open_engine(
     check_conf(sc)
     clock = clock or SystemClock()
     opened = open_query(definition, clock, lambda: start_server(sc))
+    try:
+        telemetry = open_telemetry(opened, clock)
+    except BaseException:
+        opened.close()
+        raise
     prepare: Prepare = partial(prepare_attempt, sc, opened, clock=clock)
-    return Engine(opened, prepare, lambda: why_lost(sc), bus, on_end, clock)
+    return Engine(opened, prepare, lambda: why_lost(sc), bus, on_end, clock, telemetry)
 
 
 def _told(error: Exception) -> str:

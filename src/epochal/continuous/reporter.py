@@ -60,19 +60,19 @@ class Reporter:
         with self._lock:
             return list(self._reports)
 
-    def report(self, *, final: bool = False) -> None:
-        """Say what is due. At the end of a run everything is."""
+    def report(self, *, final: bool = False) -> dict[str, Any] | None:
+        """Say what is due, and return it. At the end of a run everything is."""
         now_ms = self._clock.now_ms()
         with self._lock:
             maker, positions = self._maker, self._positions
             if maker is None:
-                return
+                return None
             due = final or maker.is_due(now_ms, self._progress_ms)
             idle = not final and maker.is_idle(now_ms, self._idle_ms)
         if idle:
             self._bus.idle(self._note.query_id, self._note.run_id, now_ms)
         if not due:
-            return
+            return None
         latest, behind = self._distance(positions)  # may ask a broker: not under the lock
         with self._lock:
             made = maker.make(now_ms, latest, behind)
@@ -85,6 +85,7 @@ class Reporter:
                 *(made["sink"]["numOutputRows"], made["epochLatencyMs"]["p50"]),
             )
             self._bus.progress(made)
+        return made
 
     def _distance(
         self, positions: Sequence[Positions]

@@ -86,6 +86,21 @@ class EngineOptions:
     """How long a query may commit nothing, not even an empty epoch, before its tasks are started
     again: one of them hangs. Longer than user code takes for one batch."""
 
+    telemetry: bool = True
+    """Whether the dashboard can follow the query, and epochs are traced where OpenTelemetry is
+    configured. Written a few times a second by the thread that watches the query."""
+
+    telemetry_location: str | None = None
+    """The directory that the dashboard reads, on the driver's host and for its user alone. By
+    default below `$XDG_RUNTIME_DIR`, or the user's cache."""
+
+    metrics_port: int | None = None
+    """Where Prometheus finds `/metrics` of the driver. Queries of a process may share one."""
+
+    metrics_host: str = "127.0.0.1"
+    """The address that it binds to. Anybody who reaches another one than loopback can read the
+    metrics."""
+
     seed: int | None = None
     """Of the random part of waits; for tests."""
 
@@ -96,6 +111,8 @@ class EngineOptions:
                 raise OptionError(f"{name} must be at least 1, not {value}.")
         if self.epoch <= timedelta(0):
             raise OptionError(f"An epoch must have a length, not {self.epoch}.")
+        if self.metrics_port is not None and not 1 <= self.metrics_port <= 65_535:
+            raise OptionError(f"metricsPort must be 1 to 65535, not {self.metrics_port}.")
         if self.min_batches_to_retain < 1:
             raise OptionError(
                 f"minBatchesToRetain must be at least 1, not {self.min_batches_to_retain}: the "

@@ -170,8 +170,11 @@ class _Durable(threading.Thread):
 
     def _make_durable(self, cut: EpochCut) -> None:
         assert self.stores is not None
+        began = self._clock.monotonic()
         state = self.stores.prepare(cut.epoch, cut.changes)
+        written = self._clock.monotonic()
         message = cut.prepare()
+        staged = self._clock.monotonic()
         counts: dict[int, tuple[int, int, int]] = {}
         for operator, each in cut.changes:
             total, updated, removed = counts.get(operator, (0, 0, 0))
@@ -190,6 +193,8 @@ class _Durable(threading.Thread):
             cut.rows_in,
             cut.rows_out,
             tuple((operator, *figures) for operator, figures in sorted(counts.items())),
+            written - began,
+            staged - written,
         )
         self.keep(report)
         if not self._stopping:

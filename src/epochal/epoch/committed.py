@@ -32,6 +32,9 @@ class CommittedEpoch:
     """How long the decision, the sink, the state's publication and the commit log took."""
     prepare_ms: int = 0
     """From the cut until all of the epoch was durable in all tasks."""
+    state_ms: float = 0
+    stage_ms: float = 0
+    """Of that, the slowest task's writing of state, and its staging of output."""
     queue_ms: int = 0
     """How long the epoch then waited for those before it."""
 

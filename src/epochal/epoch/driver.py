@@ -15,6 +15,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -66,6 +67,7 @@ from epochal.epoch.messages import (
     TaskReady,
 )
 from epochal.errors import EpochBacklogError
+from epochal.metrics.logs import log_context
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,8 @@ class Listeners:
     failed: Callable[[Exception], None]
     """Called once."""
     held: Callable[[Held], None] = lambda _: None
+    acknowledged: Callable[[int, float], None] = lambda _epoch, _seconds: None
+    """The sources were told of an epoch, which took so many seconds."""
 
 
 class EpochDriver:
@@ -155,7 +159,10 @@ class EpochDriver:
         self.tick()
         if background:
             self._threads = [
-                threading.Thread(target=target, name=f"epochal-{name}", daemon=True)
+                # In a copy of the context, for a thread does not log as the one that started it.
+                threading.Thread(
+                    target=copy_context().run, args=(target,), name=f"epochal-{name}", daemon=True
+                )
                 for name, target in (
                     ("committer", self._commit_steps),
                     ("epochs", self._end_epochs),
@@ -238,7 +245,8 @@ class EpochDriver:
         with self._lock:
             step = self._steps.popleft() if self._steps else None
         if step is not None:
-            self._take(step)
+            with log_context(epoch=step.epoch):
+                self._take(step)
             self._step(Performed(type(step), step.epoch))
             self.tick()
         return step
@@ -376,4 +384,7 @@ class EpochDriver:
                 if not self._acknowledgements:
                     return
                 epoch, positions = self._acknowledgements.popleft()
-            acknowledge(self._ground, epoch, positions)
+            before = self._clock.monotonic()
+            with log_context(epoch=epoch):
+                acknowledge(self._ground, epoch, positions)
+            self._listeners.acknowledged(epoch, self._clock.monotonic() - before)

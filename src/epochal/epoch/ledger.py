@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -107,6 +107,8 @@ class Ledger:
             publish_ms=_ms(notes, PublishState),
             commit_ms=_ms(notes, LogCommit),
             prepare_ms=notes.whole_ms - notes.cut_ms,
+            state_ms=_slowest(report.state_seconds for report in reports),
+            stage_ms=_slowest(report.stage_seconds for report in reports),
             queue_ms=notes.decided_ms - notes.whole_ms,
         )
 
@@ -117,6 +119,10 @@ class Ledger:
 
 def _ms(notes: _Notes, step: type[Step]) -> int:
     return round(1000 * notes.took.get(step, 0.0))
+
+
+def _slowest(seconds: Iterable[float]) -> float:
+    return round(1000 * max(seconds, default=0.0), 1)
 
 
 def _rows_in(reports: Sequence[CommitPartitionEpoch], sources: int) -> tuple[int, ...]:

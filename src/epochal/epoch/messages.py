@@ -48,6 +48,9 @@ class CommitPartitionEpoch(msgspec.Struct, frozen=True, array_like=True, tag="co
     rows_out: int = 0
     state_rows: tuple[tuple[int, int, int, int], ...] = ()
     """(operator, rows in total, rows updated, rows removed), for progress."""
+    state_seconds: float = 0.0
+    stage_seconds: float = 0.0
+    """How long the task took to write its state, and to stage its output."""
 
 
 class GetCurrentEpoch(msgspec.Struct, frozen=True, array_like=True, tag="current"):

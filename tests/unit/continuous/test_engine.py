@@ -45,7 +45,15 @@ class Pretence:
         self.refusals: list[Exception] = []
         self.committed: Callable[..., None] = lambda *_: None
 
-    def prepare(self, *, slot_seconds: float, stopped: Any, post: Any, on_committed: Any) -> Any:
+    def prepare(
+        self,
+        *,
+        slot_seconds: float,
+        stopped: Any,
+        post: Any,
+        on_committed: Any,
+        on_acknowledged: Any,
+    ) -> Any:
         self.slot_seconds.append(slot_seconds)
         self.committed = on_committed
         if self.refusals:

@@ -2,44 +2,26 @@
 
 Two exporters have taught dashboards their names: kafka-lag-exporter (`kafka_consumergroup_group_*`,
 label `group`) and kafka_exporter (`kafka_consumergroup_*`, label `consumergroup`). Both kinds are
-written, with the same numbers. The text form is small and stable: it needs no client library.
+written, with the same numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epochal.connectors.kafka.lag import PartitionLag
+from epochal.metrics.text import CONTENT_TYPE, Metric, Sample, text_of
 
 if TYPE_CHECKING:
     from epochal.connectors.kafka.lane import GroupStats
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One number under one name."""
-
-    labels: Mapping[str, str]
-    value: float | int
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A name, what it means, and its samples."""
-
-    name: str
-    kind: str
-    help: str
-    samples: Sequence[Sample]
+__all__ = ["CONTENT_TYPE", "committer_text", "lag_text"]
 
 
 def lag_text(lags: Sequence[PartitionLag], cluster_name: str) -> str:
     """The lag of every partition, and of every group."""
-    return _text(_lag_metrics(lags, cluster_name))
+    return text_of(_lag_metrics(lags, cluster_name))
 
 
 def committer_text(
@@ -98,7 +80,7 @@ def committer_text(
             [Sample({}, errors)],
         ),
     ]
-    return _text(metrics)
+    return text_of(metrics)
 
 
 def _lag_metrics(lags: Sequence[PartitionLag], cluster: str) -> list[Metric]:
@@ -218,20 +200,3 @@ def _metric(
 ) -> Metric:
     known = [Sample(labels, value) for labels, value in samples if value is not None]
     return Metric(name, "gauge", help, known)
-
-
-def _text(metrics: Iterable[Metric]) -> str:
-    lines: list[str] = []
-    for metric in metrics:
-        if not metric.samples:
-            continue
-        lines.append(f"# HELP {metric.name} {metric.help}")
-        lines.append(f"# TYPE {metric.name} {metric.kind}")
-        for sample in metric.samples:
-            labels = ",".join(f'{k}="{_escaped(v)}"' for k, v in sample.labels.items())
-            lines.append(f"{metric.name}{f'{{{labels}}}' if labels else ''} {sample.value}")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

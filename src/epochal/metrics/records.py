@@ -1,0 +1,115 @@
+"""What a run tells of itself while it runs: a closed set of records. Pure data.
+
+The engine makes them, three outputs take them: the journal that the dashboard reads, the metrics
+and the traces. A field may be added with a default, never renamed or removed: a dashboard may be
+newer or older than the query it looks at.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+
+class RunStarted(msgspec.Struct, frozen=True, tag="run", tag_field="kind"):
+    """The first record of a run, and again of every file that the journal begins."""
+
+    query_id: str
+    run_id: str
+    name: str | None
+    checkpoint: str
+    sources: tuple[str, ...]
+    sink: str
+    started_ms: int
+    pid: int
+    host: str
+    operators: tuple[str, ...] = ()
+    version: str = ""
+
+
+class EpochDone(msgspec.Struct, frozen=True, tag="epoch", tag_field="kind"):
+    """An epoch is committed. Times of day and durations are in milliseconds."""
+
+    epoch: int
+    started_ms: int
+    cut_ms: int
+    """When its end was announced."""
+    committed_ms: int
+    rows_in: tuple[int, ...] = ()
+    rows_out: int = 0
+    prepare_ms: float = 0
+    """From the cut until every task had made it durable."""
+    state_ms: float = 0
+    """Of that, the slowest task's writing of state."""
+    stage_ms: float = 0
+    """Of that, the slowest task's staging of output."""
+    queue_ms: float = 0
+    wal_ms: float = 0
+    sink_ms: float = 0
+    publish_ms: float = 0
+    commit_ms: float = 0
+    ack_ms: float | None = None
+    """None if the sources had not answered when the record was written."""
+    attempt: int = 0
+
+    @property
+    def latency_ms(self) -> int:
+        """From the cut to the commit: how long rows wait to be safe, beyond the epoch's length."""
+        return max(0, self.committed_ms - self.cut_ms)
+
+
+class Progressed(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
+    """A progress report, with Spark's keys."""
+
+    at_ms: int
+    report: dict[str, Any]
+
+
+class StatusChanged(msgspec.Struct, frozen=True, tag="status", tag_field="kind"):
+    """What the run does now."""
+
+    at_ms: int
+    message: str
+    epoch: int
+    attempt: int
+    restarts: int
+
+
+class RunEnded(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):
+    """The last record. Without an error the run was stopped."""
+
+    at_ms: int
+    error: str | None = None
+
+
+Record: TypeAlias = RunStarted | EpochDone | Progressed | StatusChanged | RunEnded
+
+
+class Output(Protocol):
+    """Where records go. Called from one thread at a time; may raise OSError."""
+
+    def write(self, records: list[Record]) -> None:
+        """Take in records, oldest first."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever is held."""
+        ...
+
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """One line of JSON."""
+    return _encoder.encode(record) + b"\n"
+
+
+def decode(line: bytes) -> Record | None:
+    """The record of a line; None for what this release does not know."""
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError:
+        return None

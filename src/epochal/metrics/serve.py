@@ -1,0 +1,125 @@
+"""The Prometheus endpoint of a process: `GET /metrics`, on loopback unless told otherwise.
+
+Queries of one process that name the same port share one endpoint. A port that another process
+holds is an error when the query starts: whoever asked for metrics should not find out later that
+there are none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from epochal.errors import OptionError
+from epochal.metrics.text import CONTENT_TYPE, Metric, merged, text_of
+
+logger = logging.getLogger(__name__)
+
+Collect = Callable[[], list[Metric]]
+LOOPBACK = "127.0.0.1"
+KEPT_ENDED = 10
+"""Queries that have ended and are still told of, so that their end is seen."""
+
+
+class MetricsServer:
+    """Answers scrapes with what its collectors say."""
+
+    def __init__(self, port: int, host: str = LOOPBACK) -> None:
+        self._collectors: list[Collect] = []
+        self._ended: list[Collect] = []
+        self._lock = threading.Lock()
+        try:
+            self._http = _Server((host, port), _handler(self.text))
+        except OSError as error:
+            raise OptionError(
+                f"Metrics cannot be served at {host}:{port}: {error.strerror}. Give another "
+                f"metricsPort, or end whoever listens there."
+            ) from None
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, name=f"epochal-metrics-{self.port}", daemon=True
+        )
+        self._thread.start()
+        logger.info("metrics at http://%s:%d/metrics", host, self.port)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, port = self._http.server_address[:2]
+        return str(host), int(port)
+
+    @property
+    def port(self) -> int:
+        """The port; of use if 0 was asked for."""
+        return self.address[1]
+
+    def add(self, collect: Collect) -> None:
+        """Tell this too."""
+        with self._lock:
+            self._collectors.append(collect)
+
+    def end(self, collect: Collect) -> None:
+        """It will not change any more."""
+        with self._lock:
+            self._collectors = [each for each in self._collectors if each != collect]
+            self._ended = [*self._ended, collect][-KEPT_ENDED:]
+
+    def text(self) -> str:
+        """What a scrape gets."""
+        with self._lock:
+            collectors = [*self._ended, *self._collectors]
+        return text_of(merged(metric for collect in collectors for metric in collect()))
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+_servers: dict[tuple[str, int], MetricsServer] = {}
+_servers_lock = threading.Lock()
+
+
+def serve(collect: Collect, port: int, host: str = LOOPBACK) -> Callable[[], None]:
+    """Serve metrics at a port that several may share; returns what to call when it has ended.
+
+    The endpoint stays until the process ends: an end that no scrape sees is no news.
+    """
+    with _servers_lock:
+        server = _servers.get((host, port)) if port else None
+        if server is None:
+            server = MetricsServer(port, host)
+            _servers[host, server.port] = server
+        server.add(collect)
+    return partial(server.end, collect)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+
+def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        server_version = "epochal"
+        sys_version = ""
+        timeout = 10
+
+        def do_GET(self) -> None:
+            if self.path.split("?")[0] != "/metrics":
+                self.send_error(404)
+                return
+            body = text().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            logger.debug(format, *args)
+
+    return Handler

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.unit.metrics.runs import RUN, epoch, progress
+
+from epochal.metrics.query_metrics import QueryMetrics, behind_latest, kafka_lag
+from epochal.metrics.records import RunEnded, StatusChanged
+from epochal.metrics.table import METRICS
+from epochal.metrics.text import Metric, Sample, merged, text_of
+
+
+def filled() -> QueryMetrics:
+    metrics = QueryMetrics()
+    metrics.write([RUN, StatusChanged(1, "Processing", -1, 2, 1), epoch(0), epoch(1)])
+    metrics.write([epoch(2, committed_ms=10_300 + 4_000), progress(), progress()])
+    return metrics
+
+
+def value(metrics: QueryMetrics, name: str, **labels: str) -> float:
+    """As Prometheus reads it, of the one sample that has these labels."""
+    (found,) = (
+        sample.value
+        for family in text_string_to_metric_families(text_of(metrics.collect()))
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+    return found
+
+
+def test_sparks_gauges_keep_their_names_and_meanings() -> None:
+    metrics = filled()
+    assert value(metrics, "spark_streaming_inputRate_total") == 120.5
+    assert value(metrics, "spark_streaming_processingRate_total") == 240.0
+    assert value(metrics, "spark_streaming_latency") == 130
+    assert value(metrics, "spark_streaming_eventTime_watermark") == 1_704_067_200_500
+    assert value(metrics, "spark_streaming_states_rowsTotal") == 42
+    assert value(metrics, "spark_streaming_states_usedBytes") == 0
+
+
+def test_every_sample_names_its_query() -> None:
+    for family in text_string_to_metric_families(text_of(filled().collect())):
+        for sample in family.samples:
+            assert sample.labels["query"] == "orders"
+            assert sample.labels["query_id"] == RUN.query_id
+            assert sample.labels["run_id"] == RUN.run_id
+
+
+def test_epochs_are_counted() -> None:
+    metrics = filled()
+    assert value(metrics, "epochal_epoch") == 2
+    assert value(metrics, "epochal_epochs_committed_total") == 3
+    assert value(metrics, "epochal_rows_in_total", source="rate") == 30
+    assert value(metrics, "epochal_rows_in_total", source="files") == 6
+    assert value(metrics, "epochal_rows_out_total") == 21
+    assert value(metrics, "epochal_last_commit_timestamp_seconds") == 14.3
+
+
+def test_latency_is_a_histogram_that_prometheus_can_take_quantiles_of() -> None:
+    metrics = filled()
+    name = "epochal_epoch_latency_seconds"
+    assert value(metrics, f"{name}_bucket", le="0.025") == 0
+    assert value(metrics, f"{name}_bucket", le="0.05") == 2
+    assert value(metrics, f"{name}_bucket", le="2.5") == 2
+    assert value(metrics, f"{name}_bucket", le="5.0") == 3
+    assert value(metrics, f"{name}_bucket", le="+Inf") == 3
+    assert value(metrics, f"{name}_count") == 3
+    assert value(metrics, f"{name}_sum") == 0.03 + 0.03 + 4.0
+
+
+def test_a_latency_beyond_every_bucket_is_counted_too() -> None:
+    metrics = QueryMetrics()
+    metrics.write([RUN, epoch(0, committed_ms=10_100 + 60_000)])
+    assert value(metrics, "epochal_epoch_latency_seconds_bucket", le="30.0") == 0
+    assert value(metrics, "epochal_epoch_latency_seconds_bucket", le="+Inf") == 1
+
+
+def test_time_is_divided_by_phase() -> None:
+    phases = {
+        name: value(filled(), "epochal_epoch_phase_seconds_total", phase=name)
+        for name in ("state", "ack")
+    }
+    assert phases == pytest.approx({"state": 0.018, "ack": 0.0045})
+
+
+def test_lag_is_told_in_the_sources_unit_and_for_kafka_by_partition() -> None:
+    metrics = filled()
+    assert value(metrics, "epochal_source_behind_latest", source="rate") == 17
+    assert value(metrics, "kafka_consumergroup_group_lag", topic="orders", partition="0") == 3
+    assert value(metrics, "kafka_consumergroup_group_lag", topic="orders", partition="1") == 0
+    assert value(metrics, "kafka_consumergroup_group_lag", group="orders", partition="1") == 0
+
+
+def test_offsets_that_are_not_kafkas_give_no_lag() -> None:
+    assert kafka_lag({"endOffset": 5, "latestOffset": 7}) == {}
+    assert kafka_lag({"endOffset": {"logOffset": 5}, "latestOffset": {"logOffset": 7}}) == {}
+    assert behind_latest({"endOffset": None}) is None
+    source = {"endOffset": {"t": {"0": 1}}, "latestOffset": {"t": {"0": 4, "1": 9}}, "metrics": {}}
+    assert behind_latest(source) == 3
+
+
+def test_the_end_of_a_query_is_told_and_its_rates_are_zero() -> None:
+    metrics = filled()
+    assert value(metrics, "epochal_query_up") == 1
+    assert value(metrics, "epochal_query_failed") == 0
+    assert value(metrics, "epochal_query_restarts_total") == 1
+    metrics.write([RunEnded(9, "it broke")])
+    assert value(metrics, "epochal_query_up") == 0
+    assert value(metrics, "epochal_query_failed") == 1
+    assert value(metrics, "spark_streaming_inputRate_total") == 0
+
+
+def test_operators_rows_are_summed_over_reports() -> None:
+    metrics = filled()
+    assert value(metrics, "epochal_state_operator_rows", operator="aggregate") == 42
+    assert value(metrics, "epochal_state_operator_rows_updated_total", operator="aggregate") == 10
+    assert value(metrics, "epochal_state_operator_rows_removed_total", operator="aggregate") == 2
+
+
+def test_every_metric_of_the_table_is_exported_with_its_labels_and_no_other() -> None:
+    exported = {metric.name: metric for metric in filled().collect()}
+    assert set(exported) == {spec.name for spec in METRICS}
+    common = {"query", "query_id", "run_id", "le"}
+    for spec in METRICS:
+        metric = exported[spec.name]
+        assert metric.samples, spec.name
+        assert metric.kind == spec.kind
+        assert {label for sample in metric.samples for label in sample.labels} - common == set(
+            spec.labels
+        )
+
+
+def test_a_query_that_has_not_told_who_it_is_has_no_metrics() -> None:
+    assert QueryMetrics().collect() == []
+
+
+def test_label_values_may_hold_anything() -> None:
+    text = text_of([Metric("m", "gauge", "h", [Sample({"query": 'a"b\\c\nd'}, 1)])])
+    (family,) = text_string_to_metric_families(text)
+    assert family.samples[0].labels == {"query": 'a"b\\c\nd'}
+
+
+def test_metrics_of_several_queries_stand_together_under_one_name() -> None:
+    one = Metric("m", "gauge", "h", [Sample({"query": "a"}, 1)])
+    two = Metric("m", "gauge", "h", [Sample({"query": "b"}, 2)])
+    assert text_of(merged([one, two])).count("# TYPE") == 1
+
+
+def test_every_metric_is_described_on_its_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    described = set(re.findall(r"^\| `(\w+)`", page, re.M))
+    assert {spec.name for spec in METRICS} <= described
