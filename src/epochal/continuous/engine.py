@@ -49,6 +49,7 @@ from epochal.errors import (
     CheckpointLostError,
     DriverLostError,
     EpochalError,
+    KafkaDataLossError,
     OptionError,
     PlanChangedError,
     QueryError,
@@ -71,6 +72,7 @@ FATAL = (
     CheckpointInUseError,
     CheckpointLostError,
     DriverLostError,
+    KafkaDataLossError,
     OptionError,
     PlanChangedError,
     RecoveryError,
@@ -409,16 +411,19 @@ class Engine:
                 self._inbox.put(AttemptFailed(attempt.number, error))
             if now - looked >= interval:
                 looked = now
-                self._look_for_partitions()
+                self._look_for_partitions(attempt.number)
 
     def _tell(self, report: dict[str, Any] | None) -> None:
         at = self.state
         self._telemetry.tick(at.message, at.committed, at.attempt, at.restarts, report)
 
-    def _look_for_partitions(self) -> None:
+    def _look_for_partitions(self, attempt: int) -> None:
         for source, known in zip(self._opened.sources, self._positions, strict=False):
             try:
                 found = source.discover(known)
+            except FATAL as error:
+                self._inbox.put(AttemptFailed(attempt, error))
+                return
             except Exception as error:  # noqa: BLE001  tasks fail if the source is really broken
                 logger.warning("%s: no news of partitions: %s", self._who(), error)
                 continue

@@ -28,12 +28,23 @@ QUIET = {"log_level": "0"}
 
 
 class KafkaClient:
-    """A connection to one cluster. Calls block for at most a few `request_seconds`."""
+    """A connection to one cluster. Calls block for at most a few `request_seconds`.
 
-    def __init__(self, cluster: Cluster, *, request_seconds: float = REQUEST_SECONDS) -> None:
-        self._kafka = _import_kafka()
+    With `read_committed` a log ends where the first open transaction begins.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        request_seconds: float = REQUEST_SECONDS,
+        read_committed: bool = False,
+    ) -> None:
+        self._kafka = import_kafka()
         self._servers = cluster.bootstrap_servers
         self._seconds = request_seconds
+        levels = self._kafka.IsolationLevel
+        self._level = levels.READ_COMMITTED if read_committed else levels.READ_UNCOMMITTED
         self._settings = dict(cluster.settings)
         self._consumers: dict[str, Any] = {}
         self._said = ""
@@ -86,11 +97,17 @@ class KafkaClient:
 
     def latest(self, places: Iterable[Place]) -> dict[Place, int]:
         """The log ends; places that do not exist are missing from the answer."""
-        return self._log_offsets(places, self._kafka.admin.OffsetSpec.latest())
+        return self._log_offsets(dict.fromkeys(places, self._kafka.admin.OffsetSpec.latest()))
 
     def earliest(self, places: Iterable[Place]) -> dict[Place, int]:
         """The oldest offsets still there; places that do not exist are missing."""
-        return self._log_offsets(places, self._kafka.admin.OffsetSpec.earliest())
+        return self._log_offsets(dict.fromkeys(places, self._kafka.admin.OffsetSpec.earliest()))
+
+    def at_times(self, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+        """The offset of the first record that is not older than the time; None if all are."""
+        spec = self._kafka.admin.OffsetSpec.for_timestamp
+        found = self._log_offsets({place: spec(at) for place, at in times_ms.items()})
+        return {place: None if offset < 0 else offset for place, offset in found.items()}
 
     def partitions(self, topics: Iterable[str] | None) -> list[Place]:
         """Every partition of these topics, as far as they exist; of all topics for None."""
@@ -136,14 +153,14 @@ class KafkaClient:
             consumer.close()
         return found
 
-    def _log_offsets(self, places: Iterable[Place], which: Any) -> dict[Place, int]:
+    def _log_offsets(self, wanted: Mapping[Place, Any]) -> dict[Place, int]:
         kafka = self._kafka
-        request = {kafka.TopicPartition(*place): which for place in places}
+        request = {kafka.TopicPartition(*place): which for place, which in wanted.items()}
         if not request:
             return {}
         found: dict[Place, int] = {}
         for place, future in self._admin.list_offsets(
-            request, request_timeout=self._seconds
+            request, isolation_level=self._level, request_timeout=self._seconds
         ).items():
             try:
                 answer = future.result(self._seconds * 2)
@@ -281,12 +298,11 @@ def _reason(error: Any) -> str:
     return str(first.str() if hasattr(first, "str") else first).rstrip(".")
 
 
-def _import_kafka() -> Any:
+def import_kafka() -> Any:
+    """The client's module; it is an extra, and slow to import."""
     try:
         import confluent_kafka
         import confluent_kafka.admin
     except ImportError:
-        raise OptionError(
-            "Writing consumer groups needs the Kafka client: pip install 'epochal[kafka]'."
-        ) from None
+        raise OptionError("Kafka needs its client: pip install 'epochal[kafka]'.") from None
     return confluent_kafka

@@ -159,7 +159,7 @@ def _jaas(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
         raise OptionError(
             'Kafka setting sasl.jaas.config must read `MODULE required key="value";`.'
         )
-    module = match[1].rsplit(".", 1)[-1]
+    module, mechanism = match[1].rsplit(".", 1)[-1], java.get("sasl.mechanism", "GSSAPI")
     given = {
         name: re.sub(r"\\(.)", r"\1", double or single) if double or single else plain
         for name, double, single, plain in _PAIR.findall(match[2])
@@ -167,9 +167,9 @@ def _jaas(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
     translate = _MODULES.get(module)
     if translate is None or (module == "OAuthBearerLoginModule" and "clientId" not in given):
         raise OptionError(
-            f"Kafka setting sasl.jaas.config: {module} ({java.get('sasl.mechanism', 'GSSAPI')}) has "
-            f"no counterpart in librdkafka as it comes from PyPI. Use PLAIN, SCRAM or OAuth client "
-            f"credentials, or give librdkafka's settings instead, {where}."
+            f"Kafka setting sasl.jaas.config: {module} ({mechanism}) has no counterpart in "
+            f"librdkafka as it comes from PyPI. Use PLAIN, SCRAM or OAuth client credentials, or "
+            f"give librdkafka's settings instead, {where}."
         )
     found |= translate(given)
     if module == "OAuthBearerLoginModule":
