@@ -60,6 +60,14 @@ class ReaderFactory(Protocol):
         ...
 
 
+class NarrowingReaders(ReaderFactory, Protocol):
+    """A factory whose readers can leave columns out. Optional: the engine looks for `only`."""
+
+    def only(self, columns: frozenset[str]) -> ReaderFactory:
+        """Readers of rows of which no other columns are looked at: those may be null."""
+        ...
+
+
 class Source(Protocol):
     """The driver's side of a source."""
 

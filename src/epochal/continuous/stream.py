@@ -36,6 +36,7 @@ from epochal.continuous.operators.transform_with_state import TransformWithState
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.operators.windows import Window
 from epochal.continuous.plan import QueryPlan, SourcePlan, StagePlan, Watermark
+from epochal.continuous.pruning import narrowed
 from epochal.errors import OptionError
 from epochal.options import parse_duration
 from epochal.spark.expressions import arrow_schema, resolve
@@ -218,7 +219,11 @@ class Stream:
         """The query over these open sources, without a sink."""
         return QueryPlan(
             tuple(
-                SourcePlan(source.readers, each.schema, each.operators)
+                SourcePlan(
+                    narrowed(source.readers, each.operators, each.schema),
+                    each.schema,
+                    each.operators,
+                )
                 for source, each in zip(sources, self.inputs, strict=True)
             ),
             self.watermarks,
