@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 SURFACE = {
-    "epochal": ["__version__", "read_stream", "streams"],
+    "epochal": ["__version__", "read_stream", "register", "streams"],
     "epochal.checkpoint": [
         "Checkpoint",
         "CommitLog",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "read_stream", "streams"]
+__all__ = ["__version__", "read_stream", "register", "streams"]
 
 
 def read_stream(spark: SparkSession) -> StreamReader:
@@ -23,6 +23,13 @@ def read_stream(spark: SparkSession) -> StreamReader:
     from epochal.continuous.readwriter import StreamReader
 
     return StreamReader(spark)
+
+
+def register(spark: SparkSession) -> None:
+    """Let a session know our data sources: `format("pubsub")`."""
+    from epochal.spark import register as sources
+
+    sources.register(spark)
 
 
 def streams(spark: SparkSession) -> StreamingQueryManager:

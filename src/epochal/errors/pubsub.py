@@ -42,6 +42,10 @@ class PayloadError(PubSubError):
     """A value cannot be a message, or a schema cannot be one of messages."""
 
 
+class PubSubReaderError(PubSubError):
+    """A process that reads Pub/Sub for Spark failed, or cannot be started or reached."""
+
+
 class PubSubRefusedError(PubSubError):
     """The embedded server refuses a call, in Google's words: `code` is gRPC's name for the status.
 

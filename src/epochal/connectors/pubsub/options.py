@@ -12,10 +12,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from epochal.errors import OptionError
 from epochal.options import options_of, read_options, suggestion
@@ -87,6 +87,11 @@ class SourceOptions(Access):
     max_outstanding_bytes: int = 256 << 20
     reservoir_bytes: int = _also("maxReservoirBytes", default=256 << 20)
     spill_dir: str | None = None
+    wal_location: str | None = None
+    """Where `delivery=exactly-once` keeps copies of batches until their window is over."""
+    driver_host: str | None = None
+    """Where executors reach the driver; by default what Spark uses."""
+    driver_bind_host: str = "0.0.0.0"
     drain_silence: timedelta = timedelta(seconds=2)
     """How long nothing must come before `availableNow` takes the subscription for drained."""
     include_ack_id: bool = False
@@ -177,11 +182,21 @@ class SinkOptions(Access):
         return full_name("topics", self.topic_id, self)
 
 
+OptionsT = TypeVar("OptionsT", bound=Access)
+
+
 def source_options(
     options: Mapping[str, str], conf: Mapping[str, str] | None = None
 ) -> SourceOptions:
     """A source's options, over the defaults in Spark's conf."""
     return read_options(SourceOptions, _merged(SourceOptions, options, conf or {}), of="pubsub")
+
+
+def merged_source_options(
+    options: Mapping[str, str], conf: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """A source's options and the defaults under them, as they were written."""
+    return _merged(SourceOptions, options, conf or {})
 
 
 def sink_options(options: Mapping[str, str], conf: Mapping[str, str] | None = None) -> SinkOptions:
@@ -225,6 +240,22 @@ def project(access: Access) -> str:
             "credentials name a project."
         )
     return found
+
+
+def settled(options: OptionsT) -> OptionsT:
+    """The options with full names and the emulator's address in them.
+
+    To be sent to tasks, whose environment may be another than the driver's.
+    """
+    found: dict[str, Any] = {"emulator_host": emulator_host(options)}
+    for name, kind in (("subscription_id", "subscriptions"), ("topic_id", "topics")):
+        given = getattr(options, name, None)
+        if given is not None:
+            found[name] = full_name(kind, given, options)
+    if getattr(options, "dead_letter_topic_id", None) is not None:
+        given = cast(SourceOptions, options).dead_letter_topic_id or ""
+        found["dead_letter_topic_id"] = full_name("topics", given, options)
+    return replace(options, **found)
 
 
 def emulator_host(access: Access) -> str | None:

@@ -1,0 +1,151 @@
+"""What Spark does with a stream reader, without Spark: its calls, in its order, with its logs.
+
+Tasks run in this process and read through real sidecars. An executor is a run directory: each has
+a sidecar of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from epochal.connectors.pubsub.options import merged_source_options, source_options
+from epochal.connectors.pubsub.sidecar_client import read_rows
+from epochal.spark.pubsub_source import LimitedReader, PubSubPartition
+
+Offset = dict[str, int]
+
+
+def sidecars(directory: Path) -> list[int]:
+    """The processes of the sidecars below a directory."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if not each.name.isdigit():
+            continue
+        try:
+            command = (each / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"epochal.connectors.pubsub.sidecar" in command and any(
+            part.startswith(bytes(directory)) for part in command
+        ):
+            found.append(int(each.name))
+    return found
+
+
+@dataclass(slots=True)
+class Logs:
+    """What outlives a run: Spark's offset log and commit log."""
+
+    offsets: list[Offset] = field(default_factory=list)
+    commits: int = 0
+    """How many of the offsets are committed; the first is where the query began."""
+
+
+@dataclass(slots=True)
+class Engine:
+    """One run of a query."""
+
+    directory: Path
+    options: dict[str, str]
+    logs: Logs = field(default_factory=Logs)
+    reader: LimitedReader = field(init=False)
+    batches: list[list[str]] = field(default_factory=list)
+    """What the sink has of each batch with partitions: message ids."""
+
+    def __post_init__(self) -> None:
+        given = {"driverHost": "127.0.0.1", "driverBindHost": "127.0.0.1", **self.options}
+        self.reader = LimitedReader(source_options(given), merged_source_options(given))
+        if not self.logs.offsets:
+            self.logs.offsets.append(self.reader.initialOffset())
+            self.logs.commits = 1
+
+    def executor(self, number: int) -> Path:
+        path = self.directory / str(number)
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def rows(self, partition: PubSubPartition, executor: int = 0) -> list[dict[str, Any]]:
+        """What a task reads."""
+        if partition.replay:
+            batches = self.reader.read(partition)
+        else:
+            batches = read_rows(partition.reading, self.executor(executor))
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    def replay(self) -> list[PubSubPartition]:
+        """The partitions of a batch that an earlier run did not finish."""
+        assert self.logs.commits < len(self.logs.offsets)
+        return self.reader.partitions(*self.logs.offsets[-2:])
+
+    def plan(self, seconds: float = 30) -> list[PubSubPartition]:
+        """The partitions of the next batch, once there is one."""
+        partitions = self.poll(seconds)
+        assert partitions is not None, "no batch came"
+        return partitions
+
+    def poll(self, seconds: float) -> list[PubSubPartition] | None:
+        """The same, or None if none came in time."""
+        start = self.logs.offsets[-1]
+        end_s = time.monotonic() + seconds
+        while (end := self.reader.latestOffset(start, None)) == start:
+            if time.monotonic() > end_s:
+                return None
+            time.sleep(0.01)
+        self.logs.offsets.append(end)
+        if len(self.logs.offsets) > 2:
+            self.reader.commit(start)
+        return self.reader.partitions(start, end)
+
+    def finish(self) -> None:
+        """The batch is in the sink."""
+        self.logs.commits = len(self.logs.offsets)
+
+    def run(self, until: Callable[[], bool], seconds: float = 60) -> list[str]:
+        """Run batches, each partition once, until enough was read; returns message ids."""
+        end_s = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < end_s, self.batches
+            partitions = self.poll(0.2)
+            if partitions is None:
+                continue
+            found = [row["message_id"] for each in partitions for row in self.rows(each)]
+            self.batches.append(found)
+            self.finish()
+        return self.ids
+
+    @property
+    def ids(self) -> list[str]:
+        return [each for batch in self.batches for each in batch]
+
+    def settle(self, seconds: float = 15) -> None:
+        """Run on until nothing is held any more and everything is acknowledged."""
+        end_s = time.monotonic() + seconds
+        while self.reader.reportLatestOffset()["pubsub_backlog_count"]:
+            assert time.monotonic() < end_s, self.reader.reportLatestOffset()
+            partitions = self.poll(0.2)
+            for each in partitions or ():
+                self.rows(each)
+            if partitions is not None:
+                self.finish()
+
+    def kill(self, executor: int) -> None:
+        """`kill -9` the sidecar of an executor."""
+        for pid in sidecars(self.executor(executor)):
+            os.kill(pid, signal.SIGKILL)
+
+    def crash(self) -> None:
+        """The driver goes without a word."""
+        endpoint, self.reader._endpoint = self.reader._endpoint, None
+        assert endpoint is not None
+        endpoint._server.stop()
+
+    def end(self) -> None:
+        self.reader.stop()
+        for pid in sidecars(self.directory):
+            os.kill(pid, signal.SIGTERM)

@@ -1,0 +1,309 @@
+"""The Pub/Sub source with real sidecars and a real server, driven as Spark would drive it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.pubsub_engine import Engine, Logs, sidecars
+from tests.integration.pubsub_world import World, pubsub_world
+
+from epochal.errors import OptionError, PubSubFailedError, PubSubReaderError
+
+Make = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with pubsub_world() as found:
+        yield found
+
+
+@pytest.fixture
+def topic(world: World) -> str:
+    return world.topic()
+
+
+@pytest.fixture
+def subscription(world: World, topic: str) -> str:
+    return world.subscription(topic, ack_deadline_seconds=10)
+
+
+@pytest.fixture
+def make(world: World, subscription: str, tmp_path: Path) -> Iterator[Make]:
+    """Makes runs of a query, and ends what a failed test leaves."""
+    made: list[Engine] = []
+
+    def start(logs: Logs | None = None, **options: str) -> Engine:
+        given = {**world.options, "subscriptionId": subscription, "ackDeadline": "10s", **options}
+        made.append(Engine(tmp_path, given, logs or Logs()))
+        return made[-1]
+
+    yield start
+    for engine in made:
+        engine.end()
+
+
+def bodies(count: int) -> list[bytes]:
+    return [str(number).encode() for number in range(count)]
+
+
+def test_rows_arrive_whole_and_are_acknowledged(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    (sent,) = world.publish(topic, [{"data": b"\x00x", "attributes": {"a": "1", "b": ""}}])
+    engine = make()
+    found: list[dict[str, Any]] = []
+    while not found:
+        found = [row for each in engine.plan() for row in engine.rows(each)]
+        engine.finish()
+    (row,) = found
+    assert (row["message_id"], row["data"]) == (sent, b"\x00x")
+    assert sorted(row["attributes"]) == [("a", "1"), ("b", "")]
+    assert (row["ordering_key"], row["delivery_attempt"]) == (None, None)
+    assert "ack_id" not in row
+    engine.settle()
+    engine.end()
+    assert world.left(subscription) == []
+
+
+def test_every_reader_of_a_partition_gets_the_same_rows(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    engine = make(numPartitions="2")
+    for each in engine.plan():
+        engine.rows(each)
+    engine.finish()
+    sent = world.publish(topic, bodies(100))
+    read: list[str] = []
+    while len(read) < 100:
+        partitions = engine.plan()
+        for each in partitions:
+            first = engine.rows(each, executor=0)
+            world.publish(topic, [b"more"])
+            assert engine.rows(each, executor=0) == first
+            assert engine.rows(each, executor=1) == first
+            read += [row["message_id"] for row in first if row["data"] != b"more"]
+        engine.finish()
+    assert sorted(read) == sorted(sent)
+    engine.settle()
+    assert len(sidecars(engine.directory)) == 2
+
+
+def test_rows_of_another_executor_are_fetched_from_there(
+    world: World, topic: str, make: Make
+) -> None:
+    engine = make()
+    engine.rows(engine.plan()[0], executor=0)
+    engine.finish()
+    sent = world.publish(topic, [b"x" * 1000] * 10_000)
+    read: list[str] = []
+    while len(read) < len(sent):
+        for each in engine.plan():
+            read += [row["message_id"] for row in engine.rows(each, executor=1)]
+        engine.finish()
+    assert sorted(read) == sorted(sent)
+
+
+def test_what_a_killed_sidecar_held_is_empty_for_retries_and_comes_again(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    sent = world.publish(topic, bodies(50))
+    engine = make()
+    found: list[str] = []
+    while not found:
+        partitions = engine.plan()
+        found = [row["message_id"] for row in engine.rows(partitions[0], executor=0)]
+        if not found:
+            engine.finish()
+    engine.kill(0)
+    assert engine.rows(partitions[0], executor=1) == []
+    engine.finish()
+    engine.run(lambda: set(engine.ids) >= set(sent))
+    engine.settle()
+    engine.end()
+    assert world.left(subscription) == []
+
+
+def test_a_driver_that_ends_gives_everything_back_at_once(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    sent = world.publish(topic, bodies(50))
+    engine = make(maxRecordsPerFetch="20")
+    engine.run(lambda: bool(engine.ids))
+    engine.reader.stop()
+    back = world.pull(subscription, 50, seconds=4)
+    assert {each.message.message_id for each in back} == set(sent)
+
+
+def test_a_replayed_batch_is_empty_and_its_rows_come_in_a_later_one(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    sent = world.publish(topic, bodies(50))
+    engine = make()
+    while not any(engine.rows(each) for each in engine.plan()):
+        engine.finish()
+    engine.crash()
+    again = make(engine.logs)
+    assert again.replay() == []
+    again.finish()
+    again.run(lambda: set(again.ids) >= set(sent), seconds=30)
+    again.settle()
+    again.end()
+    assert world.left(subscription) == []
+
+
+def test_available_now_drains_acknowledges_and_ends(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    logs = Logs()
+    for count in (300, 60):
+        sent = world.publish(topic, bodies(count))
+        engine = make(logs, numPartitions="2")
+        engine.reader.prepareForTriggerAvailableNow()
+        while (partitions := engine.poll(0.0)) is not None:
+            engine.batches.append([r["message_id"] for p in partitions for r in engine.rows(p)])
+            engine.finish()
+        assert sorted(engine.ids) == sorted(sent)
+        engine.reader.stop()
+    assert world.left(subscription) == []
+
+
+def test_an_idle_stream_runs_no_batches(world: World, make: Make) -> None:
+    engine = make()
+    for each in engine.plan():
+        engine.rows(each)
+    engine.finish()
+    assert engine.poll(4.0) is None
+
+
+def test_keys_stay_in_order(world: World, topic: str, make: Make, tmp_path: Path) -> None:
+    name = world.subscription(topic, enable_message_ordering=True)
+    world.publish(
+        topic,
+        [{"data": str(n).encode(), "ordering_key": f"key-{n % 7}"} for n in range(2000)],
+    )
+    engine = make(subscriptionId=name, numPartitions="3", maxRecordsPerFetch="100")
+    seen: dict[str, list[int]] = {}
+    count = 0
+    while count < 2000:
+        where: dict[str, int] = {}
+        for number, each in enumerate(engine.plan()):
+            for row in engine.rows(each, executor=number % 2):
+                assert where.setdefault(row["ordering_key"], number) == number
+                seen.setdefault(row["ordering_key"], []).append(int(row["data"]))
+                count += 1
+        engine.finish()
+    assert seen == {f"key-{key}": list(range(key, 2000, 7)) for key in range(7)}
+
+
+def test_nine_megabytes_and_a_limit_of_bytes(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    for _ in range(6):
+        world.publish(topic, [b"x" * 9_000_000])
+    engine = make(maxBytesPerTrigger="10000000", reservoirBytes="20000000")
+    engine.run(lambda: len(engine.ids) == 6)
+    assert max(map(len, engine.batches)) == 1
+    engine.settle()
+
+
+def test_the_acknowledgement_id_is_a_column_on_demand(world: World, topic: str, make: Make) -> None:
+    world.publish(topic, [b"one"])
+    engine = make(includeAckId="true")
+    found: list[dict[str, Any]] = []
+    while not found:
+        found = [row for each in engine.plan() for row in engine.rows(each)]
+        engine.finish()
+    assert len(found[0]["ack_id"]) > 10
+
+
+def test_a_subscription_that_vanishes_ends_the_query_with_its_name(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    engine = make()
+    engine.rows(engine.plan()[0])
+    engine.finish()
+    world.delete_subscription(subscription)
+    with pytest.raises(PubSubReaderError, match=subscription):
+        engine.poll(10.0)
+
+
+def test_a_subscription_that_is_not_there_fails_the_start(make: Make) -> None:
+    with pytest.raises(PubSubFailedError, match="no-such-subscription"):
+        make(subscriptionId="no-such-subscription")
+
+
+def test_a_subscription_is_made_and_removed_on_request(
+    world: World, topic: str, make: Make
+) -> None:
+    engine = make(
+        subscriptionId="made-by-query",
+        topicId=topic,
+        createSubscription="true",
+        deleteSubscriptionOnStreamStop="true",
+    )
+    (sent,) = world.publish(topic, [b"one"])
+    engine.run(lambda: engine.ids == [sent])
+    engine.reader.stop()
+    with pytest.raises(PubSubFailedError, match="made-by-query"):
+        make(subscriptionId="made-by-query")
+
+
+def test_a_new_query_may_seek_and_a_restarted_one_does_not(
+    world: World, topic: str, make: Make
+) -> None:
+    name = world.subscription(topic, retain_acked_messages=True)
+    sent = world.publish(topic, bodies(20))
+    assert len(world.pull(name, 20)) == 20
+    engine = make(subscriptionId=name, seekToTimestamp="0")
+    engine.run(lambda: sorted(engine.ids) == sorted(sent))
+    engine.settle()
+    engine.reader.stop()
+    again = make(engine.logs, subscriptionId=name, seekToTimestamp="0")
+    for each in again.plan():
+        assert again.rows(each) == []
+
+
+def test_two_queries_share_a_subscription(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    sent = world.publish(topic, bodies(500))
+    first, second = make(maxOutstandingMessages="100"), make(maxOutstandingMessages="100")
+    found: set[str] = set()
+    while found < set(sent):
+        for engine in (first, second):
+            partitions = engine.poll(0.2)
+            for each in partitions or ():
+                found |= {row["message_id"] for row in engine.rows(each)}
+            if partitions is not None:
+                engine.finish()
+    assert first.ids is not second.ids
+    first.settle()
+    second.settle()
+    assert len(sidecars(first.directory)) == 1
+    for engine in (first, second):
+        engine.end()
+    assert world.left(subscription) == []
+
+
+def test_a_driver_that_cannot_be_reached_fails_the_task_with_its_address(make: Make) -> None:
+    engine = make()
+    partitions = engine.plan()
+    engine.crash()
+    with pytest.raises(PubSubReaderError, match=r"tcp://127\.0\.0\.1"):
+        engine.rows(partitions[0])
+
+
+def test_exactly_once_needs_a_place_of_its_own(
+    world: World, subscription: str, make: Make, tmp_path: Path
+) -> None:
+    wal = str(tmp_path / "wal")
+    engine = make(delivery="exactly-once", walLocation=wal)
+    engine.rows(engine.plan()[0])
+    engine.finish()
+    engine.reader.stop()
+    with pytest.raises(OptionError, match="another query"):
+        make(delivery="exactly-once", walLocation=wal)
