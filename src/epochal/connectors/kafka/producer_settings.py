@@ -105,4 +105,4 @@ def _value(key: str, value: str) -> str:
     if key == "buffer.memory":
         return str(max(1, int(value) // 1024))
     # Java's "as the system has it" is -1, librdkafka's is 0.
-    return "0" if key.endswith("e.buffer.bytes") and value == "-1" else value
+    return "0" if key in ("send.buffer.bytes", "receive.buffer.bytes") and value == "-1" else value
