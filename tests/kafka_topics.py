@@ -54,8 +54,8 @@ def read_messages(servers: str, topic: str, *, committed_only: bool = True) -> l
 
 def read_topic(
     servers: str, topic: str, *, committed_only: bool = True
-) -> list[tuple[int, bytes | None, bytes]]:
-    """(partition, key, value) of every message."""
+) -> list[tuple[int, Any, Any]]:
+    """(partition, key, value) of every message; key and value are bytes or None."""
     return [
         (each.partition(), each.key(), each.value())
         for each in read_messages(servers, topic, committed_only=committed_only)

@@ -10,7 +10,7 @@ import pytest
 from epochal.connectors.kafka.sink_rows import HEADERS, RecordPlan, record_plan
 from epochal.errors import OptionError
 
-FULL = pa.schema(
+FULL: pa.Schema = pa.schema(
     [
         ("other", pa.int64()),
         ("partition", pa.int32()),
@@ -20,6 +20,10 @@ FULL = pa.schema(
         ("topic", pa.string()),
     ]
 )
+
+
+def schema_of(**types: pa.DataType) -> pa.Schema:
+    return pa.schema(list(types.items()))
 
 
 def rows(schema: pa.Schema, *found: dict[str, Any]) -> pa.RecordBatch:
@@ -43,7 +47,7 @@ def test_value_alone_is_enough() -> None:
 
 
 def test_keys_go_with_values() -> None:
-    schema = pa.schema([("key", pa.large_binary()), ("value", pa.large_string())])
+    schema = schema_of(key=pa.large_binary(), value=pa.large_string())
     batch = rows(schema, {"key": b"k", "value": "v"}, {"key": None, "value": "w"})
     assert records(record_plan(schema, "t"), batch) == [("t", b"v", b"k"), ("t", b"w", None)]
 
@@ -62,7 +66,7 @@ def test_rows_may_say_all_of_a_record() -> None:
 
 
 def test_the_option_wins_over_the_column() -> None:
-    schema = pa.schema([("topic", pa.string()), ("value", pa.binary())])
+    schema = schema_of(topic=pa.string(), value=pa.binary())
     batch = rows(schema, {"topic": None, "value": b"v"})
     assert records(record_plan(schema, "t"), batch) == [("t", b"v", None)]
 
@@ -85,7 +89,7 @@ def test_places_are_the_topics_and_their_highest_partitions(
 
 
 def test_places_without_a_partition_column_are_topics() -> None:
-    schema = pa.schema([("topic", pa.string()), ("value", pa.binary())])
+    schema = schema_of(topic=pa.string(), value=pa.binary())
     batch = rows(schema, {"topic": "a", "value": b""}, {"topic": "b", "value": b""})
     for topic, places in ((None, {"a": -1, "b": -1}), ("t", {"t": -1})):
         plan = record_plan(schema, topic)
