@@ -46,6 +46,8 @@ PURE_MODULES = [
     "connectors/kafka/starting.py",
     "connectors/pubsub/grants.py",
     "connectors/pubsub/reservoir.py",
+    "connectors/pubsub/seen.py",
+    "connectors/pubsub/sidecar_messages.py",
     "connectors/pubsub/server/broker.py",
     "connectors/pubsub/server/deliveries.py",
     "connectors/pubsub/server/filters.py",
