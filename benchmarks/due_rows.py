@@ -42,8 +42,8 @@ class Schedule:
     partitions: int
 
     def due_by(self, now_ns: int) -> int:
-        """How many rows of a partition are due."""
-        return max(0, (now_ns - self.start_ns) * self.rate // SECOND)
+        """How many rows of a partition are due; the first one is at the start itself."""
+        return max(0, (now_ns - self.start_ns) * self.rate // SECOND + 1)
 
     def rows(self, partition: int, start: int, end: int) -> pa.RecordBatch:
         """Rows start to end of a partition."""

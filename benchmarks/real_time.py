@@ -41,14 +41,15 @@ def delays_ms(rate: int, warm_up_seconds: float, measured_seconds: float, at: st
     with running_kafka() as broker:
         servers = broker.bootstrap_servers
         topics = [NewTopic(IN, PARTITIONS), NewTopic(OUT, PARTITIONS)]
-        for made in AdminClient({"bootstrap.servers": servers}).create_topics(topics).values():
+        admin = AdminClient({"bootstrap.servers": servers})
+        for made in admin.create_topics(topics).values():
             made.result()
         query = _query(servers, at)
-        stop = threading.Event()
-        producer = threading.Thread(target=_produce, args=(servers, rate, stop))
+        stop, runs = threading.Event(), threading.Event()
+        producer = threading.Thread(target=_produce, args=(servers, rate, runs, stop))
         producer.start()
         try:
-            return _consume(servers, warm_up_seconds, measured_seconds)
+            return _consume(servers, warm_up_seconds, measured_seconds, runs)
         finally:
             stop.set()
             producer.join()
@@ -75,8 +76,12 @@ def _query(servers: str, at: str) -> Any:
     return writer.trigger(realTime="5 seconds").start()
 
 
-def _produce(servers: str, rate: int, stop: threading.Event) -> None:
+def _produce(servers: str, rate: int, runs: threading.Event, stop: threading.Event) -> None:
+    """A row now and then until one has come through: starting leaves no backlog behind."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
+    while not runs.wait(0.2) and not stop.is_set():
+        producer.produce(IN, str(time.time_ns()).encode(), partition=0)
+        producer.flush(10)
     start, sent = time.time_ns(), 0
     while not stop.wait(0.001):
         due = (time.time_ns() - start) * rate // SECOND
@@ -88,7 +93,9 @@ def _produce(servers: str, rate: int, stop: threading.Event) -> None:
     producer.flush(10)
 
 
-def _consume(servers: str, warm_up_seconds: float, measured_seconds: float) -> Any:
+def _consume(
+    servers: str, warm_up_seconds: float, measured_seconds: float, runs: threading.Event
+) -> Any:
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "witness", "fetch.wait.max.ms": 5}
     )
@@ -102,6 +109,7 @@ def _consume(servers: str, warm_up_seconds: float, measured_seconds: float) -> A
             now = time.time_ns()
             if begin is None and messages:
                 begin = time.monotonic() + warm_up_seconds
+                runs.set()
             if begin is None and time.monotonic() > deadline:
                 raise SystemExit(f"No row came out of real-time mode within {START_SECONDS} s.")
             if begin is not None and time.monotonic() >= begin:

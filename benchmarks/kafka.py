@@ -1,0 +1,230 @@
+"""Kafka in, Python, Kafka out: ours beside Spark's real-time mode and micro-batches, Quix Streams
+and Bytewax, on one broker, in turns.
+
+    python -m benchmarks.kafka [latency-1000] [latency-10000] [throughput] [listener]
+
+Without arguments all parts run. Peers that are no part of Spark are installed, in fixed releases,
+into environments of their own below the cache. Every engine's output is read by the same consumer
+of committed records; a record's delay is from when it was due to that consumer's receipt. State is
+a count per key, in Python, except in real-time mode: it only passes records on, in the JVM, which
+is the best it can do. `--quick` is for trying it out: its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import REPOSITORY, Report, cache_directory, child_environment
+from benchmarks.kafka_load import create_topics, delays, fill, throughput
+
+from epochal.testing.kafka import running_kafka
+
+PEERS = {
+    "quix": ("quixstreams==3.28.1",),
+    "bytewax": ("bytewax[kafka]==0.21.1", "confluent-kafka==2.6.1"),
+}
+LATENCY = (
+    "epochal-at-least-once",
+    "epochal-exactly-once",
+    "spark-real-time",
+    "spark-micro-batch",
+    "quix",
+    "bytewax",
+)
+THROUGHPUT = ("epochal-at-least-once", "spark-micro-batch", "quix", "bytewax")
+OURS = "epochal-at-least-once"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How long, and how much."""
+
+    warm_up_seconds: float = 4.0
+    measured_seconds: float = 12.0
+    records: int = 3_000_000
+    listened_records: int = 150_000
+    rounds: int = 3
+
+
+QUICK = Size(1.0, 3.0, 300_000, 20_000, 1)
+
+
+class Engine:
+    """An engine's process, and what it said."""
+
+    def __init__(self, command: list[str], home: Path) -> None:
+        self._log = home / "log"
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=REPOSITORY,
+                env=child_environment(),
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def alive(self) -> None:
+        """Raise if it has ended."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"it ended: {self._log.read_text(errors='replace')[-600:]}")
+
+    def end(self) -> None:
+        """Kill it; a JVM or a worker of its group goes with it."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        time.sleep(1)  # workers that have a group of their own end when their pipe does
+
+
+@contextmanager
+def running(name: str, work: str, servers: str, source: str, target: str) -> Iterator[Engine]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as base:
+        words = [work, servers, source, target, f"{base}/home"]
+        if name in PEERS:
+            script = REPOSITORY / "benchmarks" / f"kafka_{name}.py"
+            command = [str(environment_of(name)), str(script), *words]
+        else:
+            command = [sys.executable, "-m", "benchmarks.kafka_engines", name, *words]
+        engine = Engine(command, Path(base))
+        try:
+            yield engine
+        finally:
+            engine.end()
+
+
+def environment_of(name: str) -> Path:
+    """The Python of a peer's own environment, which is made if it is not there."""
+    wanted = PEERS[name]
+    home = cache_directory() / "venvs" / "-".join(wanted).replace("==", "-").replace("[", "-")
+    home = home.with_name(home.name.replace("]", ""))
+    python, ready = home / "bin" / "python", home / ".ready"
+    if not ready.exists():
+        uv = str(Path(sys.executable).parent / "uv")
+        for words in (
+            ["venv", "--quiet", "--clear", "--python", sys.executable, str(home)],
+            ["pip", "install", "--quiet", "--python", str(python), *wanted],
+        ):
+            run = subprocess.run([uv, *words], capture_output=True, text=True)
+            if run.returncode:
+                raise RuntimeError(f"{' '.join(wanted)} cannot be installed: {run.stderr[-300:]}")
+        ready.touch()
+    return python
+
+
+def measured(
+    name: str, work: str, servers: str, source: str, target: str, take: Callable[[Engine], Any]
+) -> dict[str, Any]:
+    """What `take` finds out about a running engine, or why it could not."""
+    create_topics(servers, target)
+    try:
+        with running(name, work, servers, source, target) as engine:
+            found: dict[str, Any] = take(engine)
+            return found
+    except (RuntimeError, TimeoutError) as error:
+        return {"failed": str(error)}
+
+
+def latency(report: Report, servers: str, rate: int, size: Size) -> None:
+    found = {}
+    for name in LATENCY:
+        source, target = f"in-{rate}-{name}", f"out-{rate}-{name}"
+        create_topics(servers, source)
+
+        def take(engine: Engine, source: str = source, target: str = target) -> dict[str, Any]:
+            return delays(
+                servers,
+                source,
+                target,
+                rate,
+                warm_up_seconds=size.warm_up_seconds,
+                measured_seconds=size.measured_seconds,
+                alive=engine.alive,
+            )
+
+        found[name] = measured(name, "state", servers, source, target, take)
+        ratio = {}
+        if name != OURS and "p99_ms" in found[name] and "p99_ms" in found[OURS]:
+            ratio = {"p99_ratio": found[name]["p99_ms"] / found[OURS]["p99_ms"]}
+        report.row(f"latency at {rate} records/s: {name}", **found[name], **ratio)
+
+
+def flat_out(report: Report, servers: str, size: Size) -> None:
+    create_topics(servers, "in-flat-out")
+    fill(servers, "in-flat-out", size.records)
+    found: dict[str, dict[str, Any]] = {}
+    for name in THROUGHPUT:
+        target = f"out-flat-out-{name}"
+
+        def take(engine: Engine, target: str = target) -> dict[str, Any]:
+            return throughput(
+                servers,
+                target,
+                size.records,
+                engine.pid,
+                warm_up_seconds=size.warm_up_seconds / 2,
+                measured_seconds=size.measured_seconds,
+                alive=engine.alive,
+            )
+
+        found[name] = measured(name, "map", servers, "in-flat-out", target, take)
+        ratio = {
+            f"{what}_ratio": found[OURS][key] / found[name][key]
+            for what, key in (("wall", "rows_per_second"), ("cpu", "rows_per_cpu_second"))
+            if name != OURS and key in found[OURS] and found[name].get(key)
+        }
+        report.row(f"map flat out on one core: {name}", **found[name], **ratio)
+
+
+def listener(report: Report, servers: str, size: Size) -> None:
+    create_topics(servers, "in-listener")
+    fill(servers, "in-listener", size.listened_records)
+    with tempfile.TemporaryDirectory() as base:
+        words = ["listener", str(size.rounds), servers, "in-listener", "shown", base]
+        command = [sys.executable, "-m", "benchmarks.kafka_engines", *words]
+        run = subprocess.run(command, capture_output=True, text=True, env=child_environment())
+    if run.returncode:
+        report.row("listener on Spark's batches", failed=run.stderr[-400:])
+    else:
+        report.row("listener on Spark's batches", **json.loads(run.stdout.splitlines()[-1]))
+
+
+PARTS: dict[str, Callable[[Report, str, Size], None]] = {
+    "latency-1000": lambda report, servers, size: latency(report, servers, 1_000, size),
+    "latency-10000": lambda report, servers, size: latency(report, servers, 10_000, size),
+    "throughput": flat_out,
+    "listener": listener,
+}
+
+
+def main(words: list[str]) -> None:
+    quick = "--quick" in words
+    parts = [word for word in words if word != "--quick"] or list(PARTS)
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        raise SystemExit(f"There is no part {unknown[0]}. Parts: {', '.join(PARTS)}.")
+    report = Report("kafka-quick" if quick else "kafka")
+    for name, wanted in PEERS.items():
+        try:
+            environment_of(name)
+        except RuntimeError as error:
+            report.row(f"{name} {' '.join(wanted)}", failed=str(error))
+    with running_kafka() as broker:
+        for part in parts:
+            PARTS[part](report, broker.bootstrap_servers, QUICK if quick else Size())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

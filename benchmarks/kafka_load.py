@@ -1,0 +1,225 @@
+"""Records in, records out: what drives `benchmarks.kafka` and takes its measures.
+
+A record's value begins with the time at which it was due, in nanoseconds, which every engine
+carries through. What a reader would get wrong: the time is when the record was due, not when it was
+handed to the client, so a producer that cannot keep up shows as delay and not as fewer records.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+SECOND = 1_000_000_000
+STAMP_DIGITS = 19
+FILLER = b"x" * 81
+KEYS = [b"key-%04d" % number for number in range(1_000)]
+PARTITIONS = 2
+START_SECONDS = 90.0
+PATIENCE_SECONDS = 10.0
+
+
+def create_topics(servers: str, *names: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    for made in admin.create_topics([NewTopic(name, PARTITIONS) for name in names]).values():
+        made.result(30)
+
+
+@dataclass
+class Load:
+    """Feeds a topic: one record now and then until `runs` is set, then `rate` a second."""
+
+    servers: str
+    topic: str
+    rate: int
+
+    def __post_init__(self) -> None:
+        self.runs, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _feed(self) -> None:
+        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 0})
+        number = 0
+        while not self.runs.wait(0.2) and not self._stop.is_set():
+            # To every partition: some engines begin only when all have something.
+            for partition in range(PARTITIONS):
+                self._send(producer, time.time_ns(), number, partition)
+            producer.poll(0)
+        start, sent = time.time_ns(), 0
+        while not self._stop.wait(0.001):
+            due = (time.time_ns() - start) * self.rate // SECOND
+            for number in range(sent, due):
+                self._send(producer, start + number * SECOND // self.rate, number)
+            sent = due
+            producer.poll(0)
+        producer.flush(10)
+
+    def _send(self, producer: Any, stamp: int, number: int, partition: int = -1) -> None:
+        key = KEYS[number * 7919 % len(KEYS)]
+        producer.produce(self.topic, b"%d%s" % (stamp, FILLER), key, partition)
+
+
+def delays(
+    servers: str,
+    source: str,
+    target: str,
+    rate: int,
+    *,
+    warm_up_seconds: float,
+    measured_seconds: float,
+    alive: Callable[[], None],
+) -> dict[str, Any]:
+    """Percentiles of the time from when records were due to their receipt."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "witness",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    consumer.assign([TopicPartition(target, number, OFFSET_END) for number in range(PARTITIONS)])
+    load = Load(servers, source, rate)
+    try:
+        _wait_for_first(consumer, alive)
+        load.runs.set()
+        begin = time.time_ns() + int(warm_up_seconds * SECOND)
+        end = begin + int(measured_seconds * SECOND)
+        wanted, found = rate * measured_seconds, 0
+        parts: list[Any] = []
+        while time.time_ns() < end or found < wanted:
+            if time.time_ns() > end + PATIENCE_SECONDS * SECOND:
+                break
+            taken = _taken(consumer)
+            now = time.time_ns()
+            stamps = np.array([int(each.value()[:STAMP_DIGITS]) for each in taken], np.int64)
+            stamps = stamps[(stamps >= begin) & (stamps < end)]
+            parts.append((now - stamps) / 1e6)
+            found += len(stamps)
+    finally:
+        load.stop()
+        consumer.close()
+    alive()
+    return _percentiles(np.concatenate(parts), int(wanted))
+
+
+def _wait_for_first(consumer: Any, alive: Callable[[], None]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not _taken(consumer):
+        alive()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no record came out within {START_SECONDS:g} s")
+
+
+def _taken(consumer: Any) -> list[Any]:
+    """What is there, as soon as something is."""
+    first = consumer.poll(0.1)
+    if first is None:
+        return []
+    return [each for each in (first, *consumer.consume(2_000, 0)) if each.error() is None]
+
+
+def _percentiles(delays_ms: Any, wanted: int) -> dict[str, Any]:
+    if not len(delays_ms):
+        return {"rows": 0, "missing": wanted}
+    p50, p99, p999 = np.percentile(delays_ms, [50, 99, 99.9])
+    missing = max(0, wanted - len(delays_ms))
+    return {
+        "rows": len(delays_ms),
+        "missing": missing,
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "p99.9_ms": p999,
+    }
+
+
+def fill(servers: str, topic: str, count: int) -> None:
+    """Put `count` records into a topic."""
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20})
+    value, stamp = FILLER, time.time_ns()
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, b"%d%s" % (stamp, value), KEYS[number % len(KEYS)])
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if number % 1_000 == 0:
+            producer.poll(0)
+    producer.flush(60)
+
+
+def throughput(
+    servers: str,
+    target: str,
+    count: int,
+    pid: int,
+    *,
+    warm_up_seconds: float,
+    measured_seconds: float,
+    alive: Callable[[], None],
+) -> dict[str, Any]:
+    """Records a second that arrive in a topic, and for each second of the engine's CPU."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    deadline = time.monotonic() + START_SECONDS
+    while _arrived(admin, target) == 0:
+        alive()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no record came out within {START_SECONDS:g} s")
+        time.sleep(0.05)
+    time.sleep(warm_up_seconds)
+    samples = [(time.monotonic(), _arrived(admin, target), cpu_seconds(pid))]
+    while samples[-1][0] < samples[0][0] + measured_seconds:
+        time.sleep(0.5)
+        now = (time.monotonic(), _arrived(admin, target), cpu_seconds(pid))
+        if now[1] >= count:
+            break  # it has run out of records, and idles
+        samples.append(now)
+    alive()
+    (start, first, cpu), (end, last, cpu_end) = samples[0], samples[-1]
+    if len(samples) < 3:
+        return {"rows": last, "failed": f"{count} records were too few to measure"}
+    return {
+        "rows": last - first,
+        "rows_per_second": (last - first) / (end - start),
+        "cores_used": (cpu_end - cpu) / (end - start),
+        "rows_per_cpu_second": (last - first) / (cpu_end - cpu),
+    }
+
+
+def _arrived(admin: Any, topic: str) -> int:
+    asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
+    return sum(each.result(30).offset for each in admin.list_offsets(asked).values())
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process and all below it, as far as they live."""
+    parents, used = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(words[1])
+            used[int(entry.name)] = int(words[11]) + int(words[12])
+    family, fresh = {pid}, {pid}
+    while fresh:
+        fresh = {child for child, parent in parents.items() if parent in fresh} - family
+        family |= fresh
+    return sum(used.get(each, 0) for each in family) / os.sysconf("SC_CLK_TCK")
