@@ -14,7 +14,13 @@ from typing import Any
 from epochal.connectors.kafka.client import import_kafka
 from epochal.connectors.kafka.producer_settings import MAX_MESSAGE_BYTES
 from epochal.connectors.kafka.sink_rows import Record
-from epochal.errors import KafkaError, KafkaRecordError, KafkaUnavailableError, OptionError
+from epochal.errors import (
+    KafkaError,
+    KafkaFencedError,
+    KafkaRecordError,
+    KafkaUnavailableError,
+    OptionError,
+)
 
 FULL_SECONDS = 0.02
 METADATA_SECONDS = 10.0
@@ -28,6 +34,7 @@ class RecordProducer:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._kafka = import_kafka()
         self._servers = settings["bootstrap.servers"]
+        self._transactional_id = settings.get("transactional.id", "")
         self._max_bytes = int(settings.get("message.max.bytes", MAX_MESSAGE_BYTES))
         self._failures: list[tuple[Any, str]] = []
         self._failed = 0
@@ -63,13 +70,18 @@ class RecordProducer:
             poll(0)
         except self._kafka.KafkaException as error:
             raise self.error(error.args[0], topic) from error
+        except SystemError as error:  # a callback met a fatal error
+            raise self._fenced(str(error)) from error
         self.raise_failure()
 
     def flush(self) -> None:
         """Wait until all that was sent has arrived; raise if some of it never will."""
         # Each message has its own deadline, so this ends.
-        while self.client.flush(FLUSH_STEP_SECONDS):
-            self.raise_failure()
+        try:
+            while self.client.flush(FLUSH_STEP_SECONDS):
+                self.raise_failure()
+        except self._kafka.KafkaException as error:
+            raise self.error(error.args[0], "") from error
         self.raise_failure()
 
     def check_places(self, places: Mapping[str, int]) -> None:
@@ -117,6 +129,10 @@ class RecordProducer:
         codes = self._kafka.KafkaError
         code = None if error is None else error.code()
         others = f" ({more} more like this)" if more > 0 else ""
+        if self._transactional_id and error is not None:
+            shut_out = (codes._FENCED, codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
+            if error.fatal() or code in shut_out:
+                return self._fenced(error.str())
         match code:
             case codes.UNKNOWN_TOPIC_OR_PART | codes._UNKNOWN_TOPIC | codes._UNKNOWN_PARTITION:
                 reason = "there is no such topic or partition. Create it, or correct its name"
@@ -139,6 +155,9 @@ class RecordProducer:
     def close(self) -> None:
         """Leave; what has not arrived is dropped."""
         self.client.purge(blocking=False)
+
+    def _fenced(self, reason: str) -> KafkaFencedError:
+        return KafkaFencedError(self._servers, self._transactional_id, reason.rstrip("."))
 
     def _note(self, error: Any, message: Any) -> None:
         self._failed += 1

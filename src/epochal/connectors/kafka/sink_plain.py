@@ -29,10 +29,7 @@ class PlainWriters:
 
     def open(self, context: WriterContext) -> PlainWriter:
         del context
-        producer = RecordProducer(self.settings)
-        if self.plan.topic is not None:
-            producer.check_places({self.plan.topic: 0})
-        return PlainWriter(self.plan, producer, self.max_message_bytes)
+        return PlainWriter(self.plan, RecordProducer(self.settings), self.max_message_bytes)
 
 
 class PlainWriter:
@@ -40,6 +37,8 @@ class PlainWriter:
 
     def __init__(self, plan: RecordPlan, producer: RecordProducer, max_message_bytes: int) -> None:
         self._plan, self._producer, self._max_bytes = plan, producer, max_message_bytes
+        # The one topic of all rows was asked for when the query started; brokers may be away now.
+        self._asks = plan.topic is None or "partition" in plan.columns
         self._lock = threading.Lock()
         self._flushing = False
         self._waiting: list[pa.RecordBatch] = []
@@ -75,7 +74,8 @@ class PlainWriter:
     def _send(self, batch: pa.RecordBatch) -> None:
         chosen = self._plan.chosen(batch)
         self._plan.check(chosen, self._max_bytes)
-        self._producer.check_places(self._plan.places(chosen))
+        if self._asks:
+            self._producer.check_places(self._plan.places(chosen))
         self._producer.send(self._plan.records(chosen))
 
 

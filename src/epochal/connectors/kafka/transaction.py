@@ -36,7 +36,7 @@ from epochal.errors import (
 
 logger = logging.getLogger(__name__)
 
-CLAIM_SECONDS = 60.0
+CLAIM_SECONDS = 120.0
 CALL_SECONDS = 5.0
 """How long one call waits before it is asked again."""
 
@@ -66,7 +66,6 @@ class KafkaTransactions:
         """Shut out whoever had the transactional id before; their open transaction is aborted."""
         self.close()
         producer = RecordProducer(self._settings)
-        producer.check_places({self._topic: 0})
         self._call(producer, producer.client.init_transactions, CLAIM_SECONDS, "be claimed")
         self._producer = producer
 
@@ -91,7 +90,8 @@ class KafkaTransactions:
 
     def begin(self) -> None:
         """Begin a transaction."""
-        self._now().client.begin_transaction()
+        producer = self._now()
+        self._call(producer, lambda _: producer.client.begin_transaction(), 0, "begin")
 
     def send(self, places: Mapping[str, int], records: Iterable[Record]) -> None:
         """Add records to the transaction; `places` are the topics and partitions they name."""
@@ -193,11 +193,10 @@ class KafkaTransactions:
                 f"DESCRIBE on the transactional id and READ on the group, both of this name, or "
                 f"of its prefix",
             )
-        if error.fatal() or error.code() in (codes._FENCED, codes.PRODUCER_FENCED):
-            return KafkaFencedError(self._servers, self._name, error.str().rstrip("."))
-        producer.client.poll(0)
-        try:
-            producer.raise_failure()  # it says which record, and why
-        except KafkaError as failure:
-            return failure
+        if not error.fatal():
+            producer.client.poll(0)
+            try:
+                producer.raise_failure()  # it says which record, and why
+            except KafkaError as failure:
+                return failure
         return producer.error(error, self._topic)
