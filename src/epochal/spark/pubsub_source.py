@@ -57,6 +57,7 @@ COLUMNS = (
     "ordering_key STRING, delivery_attempt INT"
 )
 BOOTSTRAP_WAIT_S = 2.0
+"""How long the batch that starts the sidecars waits for a first row; `maxFetchPeriod` if less."""
 UNLIMITED_BYTES = 1 << 62
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 """The program that Spark runs for a source."""
@@ -131,6 +132,10 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             return self._replayed(end)
         committed, pending = endpoint.pending()
         size = self.options.max_bytes_per_trigger or UNLIMITED_BYTES
+        wait_s = 0.0
+        if plan.reason is Reason.BOOTSTRAP:
+            period_s = self.options.max_fetch_period / timedelta(seconds=1)
+            wait_s = min(BOOTSTRAP_WAIT_S, period_s)
         readings = [
             Reading(
                 run=endpoint.run,
@@ -140,7 +145,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
                 partition=partition,
                 rows=plan.rows,
                 size=max(1, size // max(1, plan.partitions)),
-                wait_s=BOOTSTRAP_WAIT_S if plan.reason is Reason.BOOTSTRAP else 0.0,
+                wait_s=wait_s,
                 old_before_us=self._old_before_us,
                 committed=committed,
                 pending=pending,

@@ -68,6 +68,8 @@ class Sidecar:
         self._busy_s = time.monotonic()
         self._jvm = _process_file(jvm_pid)
         self._jvm_pid = jvm_pid
+        shutil.rmtree(self._directory, ignore_errors=True)
+        sweep(path.parent)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         staged = path.with_suffix(f".{os.getpid()}")
         self._listener.bind(str(staged))
@@ -122,6 +124,7 @@ class Sidecar:
         for closer in closers:
             closer.join(15.0)
         shutil.rmtree(self._directory, ignore_errors=True)
+        self._path.with_suffix(".log").unlink(missing_ok=True)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -163,6 +166,18 @@ class Sidecar:
                 with self._lock:
                     self._feeds[reading.run] = found
             return found
+
+
+def sweep(directory: Path) -> None:
+    """Remove what sidecars left behind whose JVM is gone."""
+    for each in directory.glob("sidecar-*-*.*"):
+        pid = each.name.split("-")[1]
+        if not pid.isdigit() or _alive(int(pid)):
+            continue
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            each.unlink(missing_ok=True)
 
 
 def _process_file(pid: int) -> int | None:

@@ -86,7 +86,9 @@ class Feed:
             self._copies = open_copies(reading.copies, options.subscription)
         self._old_before_us = reading.old_before_us
         self._changed = threading.Condition()
-        store = SpillFiles(Path(options.spill_dir or directory) / self.name)
+        if options.spill_dir is not None:
+            directory = Path(options.spill_dir) / directory.name
+        store = SpillFiles(directory / self.name)
         self._reservoir = Reservoir(memory_bytes=options.reservoir_bytes, store=store)
         self._slot_locks: dict[Slot, threading.Lock] = {}
         self._fetched: OrderedDict[Slot, pa.Buffer] = OrderedDict()
@@ -104,7 +106,8 @@ class Feed:
         address = reading.driver.address()
         self._asking = RpcClient(address)
         self._reporting = RpcClient(address)
-        self._server = RpcServer(advertised_host=local_host(address.host, address.port))
+        host = local_host(address.host, address.port)
+        self._server = RpcServer(advertised_host=host, bind_host=host)
         self._server.register(PEER, self._piece)
         self._place = place_of(self._server.address)
         deadline_s = int(options.ack_deadline / timedelta(seconds=1))

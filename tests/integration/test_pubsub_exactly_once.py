@@ -1,0 +1,154 @@
+"""`delivery=exactly-once` with real sidecars: batches replayed from copies, no message twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.pubsub_engine import Engine, Logs
+from tests.integration.pubsub_world import World, pubsub_world
+
+Make = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with pubsub_world() as found:
+        yield found
+
+
+@pytest.fixture
+def topic(world: World) -> str:
+    return world.topic()
+
+
+@pytest.fixture
+def subscription(world: World, topic: str) -> str:
+    return world.subscription(topic, ack_deadline_seconds=10)
+
+
+@pytest.fixture
+def make(world: World, subscription: str, tmp_path: Path) -> Iterator[Make]:
+    made: list[Engine] = []
+
+    def start(logs: Logs | None = None, **options: str) -> Engine:
+        given = {
+            **world.options,
+            "subscriptionId": subscription,
+            "ackDeadline": "10s",
+            "delivery": "exactly-once",
+            "walLocation": str(tmp_path / "wal"),
+            **options,
+        }
+        made.append(Engine(tmp_path, given, logs or Logs()))
+        return made[-1]
+
+    yield start
+    for engine in made:
+        engine.end()
+
+
+def bodies(count: int) -> list[bytes]:
+    return [str(number).encode() for number in range(count)]
+
+
+def first_rows(engine: Engine) -> list[str]:
+    """What the first partition of the first batch with rows has; the batch is not finished."""
+    while True:
+        found = [row["message_id"] for each in engine.plan() for row in engine.rows(each)]
+        if found:
+            return found
+        engine.finish()
+
+
+def test_a_batch_is_replayed_with_the_rows_it_had(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    sent = world.publish(topic, bodies(200))
+    engine = make(numPartitions="2", maxRecordsPerFetch="30")
+    output: list[str] = []
+    for _ in range(3):
+        found = first_rows(engine)
+        engine.crash()
+        engine = make(engine.logs, numPartitions="3", maxRecordsPerFetch="30")
+        replayed = [row["message_id"] for each in engine.replay() for row in engine.rows(each)]
+        assert replayed == found
+        again = [row["message_id"] for each in engine.replay() for row in engine.rows(each)]
+        assert again == found
+        output += replayed
+        engine.finish()
+    engine.run(lambda: len(output) + len(engine.ids) >= len(sent))
+    engine.settle()
+    engine.end()
+    assert sorted(output + engine.ids) == sorted(sent)
+    assert world.left(subscription) == []
+
+
+@pytest.mark.long
+def test_a_retry_reads_the_copy_of_a_killed_sidecar(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    sent = world.publish(topic, bodies(50))
+    engine = make()
+    found: list[str] = []
+    while not found:
+        (partition,) = engine.plan()
+        found = [row["message_id"] for row in engine.rows(partition, executor=0)]
+        if not found:
+            engine.finish()
+    engine.kill(0)
+    assert [row["message_id"] for row in engine.rows(partition, executor=1)] == found
+    engine.batches.append(found)
+    engine.finish()
+    world.publish(topic, [b"last"])
+    engine.run(lambda: len(engine.ids) > len(sent))
+    time.sleep(11)  # the killed one's leases end, and its messages come again
+    engine.settle()
+    engine.end()
+    assert len(engine.ids) == len(set(engine.ids)) == len(sent) + 1
+    assert world.left(subscription) == []
+
+
+def test_what_was_committed_and_not_acknowledged_is_not_processed_again(
+    world: World, topic: str, subscription: str, make: Make
+) -> None:
+    sent = world.publish(topic, bodies(100))
+    engine = make()
+    engine.run(lambda: len(engine.ids) == len(sent))
+    engine.crash()
+    again = make(engine.logs)
+    (last,) = world.publish(topic, [b"last"])
+    again.run(lambda: last in again.ids, seconds=40)
+    again.settle(30)
+    again.end()
+    assert again.ids == [last]
+    assert world.left(subscription) == []
+
+
+def test_copies_go_when_their_window_is_over(
+    world: World, topic: str, make: Make, tmp_path: Path
+) -> None:
+    engine = make(dedupWindow="1s")
+    sent = world.publish(topic, bodies(10))
+    engine.run(lambda: len(engine.ids) == len(sent))
+    engine.settle()
+    end = time.monotonic() + 20
+    while any((tmp_path / "wal").rglob("*.arrow")):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_acknowledgements_of_an_exactly_once_subscription_are_confirmed(
+    world: World, topic: str, make: Make
+) -> None:
+    name = world.subscription(topic, enable_exactly_once_delivery=True)
+    sent = world.publish(topic, bodies(300))
+    engine = make(subscriptionId=name)
+    engine.run(lambda: len(engine.ids) == len(sent))
+    engine.settle()
+    assert engine.reader.reportLatestOffset()["refused_acks"] == 0
+    engine.end()
+    assert sorted(engine.ids) == sorted(sent)
+    assert world.left(name) == []
