@@ -35,13 +35,6 @@ class Delivery(StrEnum):
     EXACTLY_ONCE = "exactly-once"
 
 
-class Malformed(StrEnum):
-    """Where payloads go that cannot be parsed."""
-
-    COLUMN = "column"
-    DEAD_LETTER = "dead-letter"
-
-
 def _also(*names: str, default: Any) -> Any:
     return field(default=default, metadata={"also": names})
 
@@ -98,7 +91,6 @@ class SourceOptions(Access):
     parse: str | None = None
     parse_schema: str | None = None
     parse_message: str | None = None
-    malformed: Malformed = Malformed.COLUMN
     dead_letter_topic_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -120,8 +112,6 @@ class SourceOptions(Access):
                 f"pubsub: createSubscription needs topicId: subscription {self.subscription_id} "
                 f"must belong to a topic."
             )
-        if self.malformed is Malformed.DEAD_LETTER and self.dead_letter_topic_id is None:
-            raise OptionError("pubsub: malformed=dead-letter needs deadLetterTopicId.")
 
     @property
     def subscription(self) -> str:
@@ -156,7 +146,7 @@ class SinkOptions(Access):
     """Whether ordering keys are sent; by default if there is a column of them."""
     data_column: str | None = None
     attributes_column: str = "attributes"
-    ordering_key_column: str = _also("orderingKeyColumn", default="ordering_key")
+    ordering_key_column: str = "ordering_key"
     epoch_attributes: bool = False
     """Whether messages carry query, epoch and row, so that readers can drop repetitions."""
     attribute_prefix: str = "epochal-"

@@ -1,0 +1,150 @@
+"""`write` and `writeStream.format("pubsub")` with a real Spark and the embedded server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.integration.pubsub_world import World, pubsub_world
+from tests.spark.sessions import local_session
+
+from epochal.spark.register import register
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return local_session()
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession) -> Iterator[World]:
+    register(spark)  # and Spark starts before anything uses gRPC
+    with pubsub_world() as found:
+        yield found
+
+
+def save(frame: Any, world: World, topic: str, **options: Any) -> None:
+    frame.write.format("pubsub").options(**world.options, topicId=topic, **options).mode(
+        "append"
+    ).save()
+
+
+def test_a_data_frame_becomes_messages(spark: SparkSession, world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    frame = spark.range(5000).selectExpr(
+        "cast(id as string) data", "map('even', cast(id % 2 = 0 as string)) attributes"
+    )
+    save(frame, world, topic)
+    found = world.pull(subscription, 5000)
+    assert sorted(int(m.message.data) for m in found) == list(range(5000))
+    assert {(int(m.message.data) % 2 == 0, m.message.attributes["even"]) for m in found} == {
+        (True, "true"),
+        (False, "false"),
+    }
+
+
+def test_every_type_of_spark_has_a_form(spark: SparkSession, world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    frame = spark.sql(
+        """select true b, cast(1 as byte) i1, cast(2 as short) i2, 3 i4, 4L i8,
+           cast(1.5 as float) f, cast(2.5 as double) d, 'text' s, X'00ff' bin,
+           timestamp '2026-05-01 21:00:00.123456' t, timestamp_ntz '2026-05-01 12:00:00' n,
+           date '2026-05-01' dt, cast('12.340' as decimal(20,3)) dec, array(1, null) a,
+           map('k', 1) m, named_struct('x', date '2026-01-01', 'y', cast(null as int)) st,
+           interval '1 02:03:04' day to second iv, cast(null as int) nothing"""
+    )
+    save(frame, world, topic)
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    (found,) = world.pull(subscription, 1)
+    assert json.loads(found.message.data) == {
+        "b": True,
+        "i1": 1,
+        "i2": 2,
+        "i4": 3,
+        "i8": 4,
+        "f": 1.5,
+        "d": 2.5,
+        "s": "text",
+        "bin": "AP8=",
+        "t": "2026-05-01T12:00:00.123456Z",
+        "n": "2026-05-01T12:00:00",
+        "dt": str(date(2026, 5, 1)),
+        "dec": str(Decimal("12.340")),
+        "a": [1, None],
+        "m": {"k": 1},
+        "st": {"x": "2026-01-01", "y": None},
+        "iv": "P1DT7384S",
+    }
+
+
+def test_a_stream_is_published_with_marks(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    spark.range(1000).selectExpr("id").write.parquet(str(tmp_path / "in"))
+    query = (
+        spark.readStream.schema("id long")
+        .parquet(str(tmp_path / "in"))
+        .selectExpr("cast(id as string) value")
+        .writeStream.format("pubsub")
+        .options(**world.options, topicId=topic, epochAttributes="true", batchSize="100")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    found = world.pull(subscription, 1000)
+    assert sorted(int(m.message.data) for m in found) == list(range(1000))
+    marks = {tuple(sorted(m.message.attributes.items())) for m in found}
+    assert len(marks) == 1000
+    assert {m.message.attributes["epochal-query"] for m in found} == {query.id}
+    assert {m.message.attributes["epochal-epoch"] for m in found} == {"0"}
+
+
+def test_a_topic_that_does_not_exist_fails_the_task_with_its_name(
+    spark: SparkSession, world: World
+) -> None:
+    with pytest.raises(Exception, match=r"NOT_FOUND") as raised:
+        save(spark.range(10).selectExpr("cast(id as string) data"), world, "nowhere-at-all")
+    assert "projects/test/topics/nowhere-at-all" in str(raised.value)
+
+
+def test_what_cannot_be_sent_is_refused_before_any_task(spark: SparkSession, world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    with pytest.raises(Exception, match="price would be lost"):
+        save(spark.sql("select 'a' data, 1 price"), world, topic)
+    with pytest.raises(Exception, match="Did you mean batchSize"):
+        save(spark.sql("select 'a' data"), world, topic, batchSise="1")
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        spark.sql("select 'a' data").write.format("pubsub").options(
+            **world.options, topicId=topic
+        ).mode("overwrite").save()
+    assert world.left(subscription, seconds=0.2) == []
+
+
+def test_conf_is_a_default_under_options(spark: SparkSession, world: World) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    for name, text in world.options.items():
+        spark.conf.set(f"spark.pubsub.{name}", text)
+    spark.conf.set("spark.pubsub.numFetchPartitions", "3")
+    try:
+        register(spark)
+        frame = spark.sql("select 'by conf' data")
+        frame.write.format("pubsub").option("topicId", topic).mode("append").save()
+    finally:
+        for name in (*world.options, "numFetchPartitions"):
+            spark.conf.unset(f"spark.pubsub.{name}")
+        register(spark)
+    assert world.left(subscription) == [b"by conf"]
