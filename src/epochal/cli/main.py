@@ -40,6 +40,7 @@ class Commands(LazyGroup):
         "state": "epochal.cli.state:app",
         "kafka": "epochal.cli.kafka:app",
         "pubsub": "epochal.cli.pubsub:app",
+        "dashboard": "epochal.cli.dashboard:app",
     }
 
 

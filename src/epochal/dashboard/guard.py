@@ -1,0 +1,148 @@
+"""Who may ask, and for what: every request passes here before anything else sees it.
+
+    method       GET and HEAD; the page has nothing to change
+    host         names that cannot be an attacker's: no other page reaches us by renaming itself
+    token        in the link that was printed, then in a cookie; or as a bearer token for programs
+    other pages  a request that another site's page made is refused, whatever it carries
+
+Everything that leaves carries a policy under which the page can load nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+COOKIE_DAYS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """The names under which we may be asked."""
+
+    names: frozenset[str]
+    any_address: bool = False
+    """Whether every address will do: a page cannot give itself one, only a name."""
+
+    def allows(self, header: str) -> bool:
+        """Whether a `Host` header is one of ours."""
+        host = header.strip().lower()
+        if host.startswith("["):
+            host = host[1:].partition("]")[0]
+        elif host.count(":") == 1:
+            host = host.partition(":")[0]
+        if host in self.names:
+            return True
+        return self.any_address and is_address(host)
+
+
+def host_rule(bound: str, also: Iterable[str] = ()) -> HostRule:
+    """The names for an address that we are bound to."""
+    names = frozenset({"localhost", "127.0.0.1", "::1", bound.lower(), *map(str.lower, also)})
+    return HostRule(names, any_address=not is_loopback(bound))
+
+
+def is_address(host: str) -> bool:
+    """Whether this is an IP address and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine can reach that address."""
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+class Guard:
+    """ASGI middleware in front of the page."""
+
+    def __init__(self, app: ASGIApp, *, token: str, hosts: HostRule, cookie: str) -> None:
+        self._app, self._token, self._hosts, self._cookie = app, token, hosts, cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message["headers"])
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        answer = self._refusal(scope)
+        await (answer or self._app)(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """What is answered in place of the page; None if the request may pass."""
+        headers = Headers(scope=scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("This page only shows.\n", 405, {"Allow": "GET, HEAD"})
+        if not self._hosts.allows(headers.get("host", "")):
+            return PlainTextResponse("This is not a name of this server.\n", 421)
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
+        if scope["path"] == "/" and given:
+            return self._enter(given[0])
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return PlainTextResponse("Not for other pages.\n", 403)
+        if not any(self._is_token(each) for each in self._carried(headers)):
+            return PlainTextResponse(
+                "A token is needed: open the link that `epochal dashboard` printed.\n",
+                401,
+                {"WWW-Authenticate": "Bearer"},
+            )
+        return None
+
+    def _enter(self, token: str) -> Response:
+        if not self._is_token(token):
+            return PlainTextResponse("That token is not of this dashboard.\n", 401)
+        answer = RedirectResponse("/", 303)
+        age = COOKIE_DAYS * 24 * 3600
+        answer.set_cookie(
+            self._cookie, token, max_age=age, path="/", httponly=True, samesite="strict"
+        )
+        return answer
+
+    def _carried(self, headers: Headers) -> list[str]:
+        found = []
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            found.append(bearer.strip())
+        try:
+            cookies: SimpleCookie | dict[str, Any] = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            cookies = {}
+        if self._cookie in cookies:
+            found.append(cookies[self._cookie].value)
+        return found
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())

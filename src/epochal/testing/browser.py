@@ -1,0 +1,289 @@
+"""A real headless browser for tests of the dashboard: Chromium, driven over its DevTools pipe.
+
+A `chromium` on PATH is used; without one a headless build comes from npm into the cache, once. The
+protocol is JSON over two pipes, so no driver and no open port are needed, and the browser ends
+with this process, however that ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from select import select
+from typing import Any, Literal
+
+from epochal.errors import ComponentError
+from epochal.testing.jars import cache_dir
+
+PACKAGE, VERSION = "@sparticuz/chromium", "153.0.0"
+ON_PATH = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome")
+INSTALL_SECONDS = 600
+ANSWER_SECONDS = 60.0
+
+_FLAGS = (
+    *("--headless", "--no-sandbox", "--no-zygote", "--disable-gpu", "--disable-dev-shm-usage"),
+    *("--no-first-run", "--disable-extensions", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-default-apps", "--disable-sync", "--mute-audio"),
+    *("--hide-scrollbars", "--remote-debugging-pipe"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chromium:
+    """A browser on disk, and what it needs in its environment."""
+
+    command: str
+    environment: Mapping[str, str]
+
+
+def find_chromium() -> Chromium:
+    """The browser of this machine, or one from the cache, fetched if it is not there."""
+    for name in ON_PATH:
+        if (command := shutil.which(name)) is not None:
+            return Chromium(command, {})
+    home = _installed()
+    return Chromium(
+        str(home / "chromium"),
+        {"LD_LIBRARY_PATH": str(home / "lib"), "FONTCONFIG_FILE": str(home / "fonts.conf")},
+    )
+
+
+class Page:
+    """One tab, as a user has it."""
+
+    def __init__(self, sent: int, received: int) -> None:
+        self._sent, self._received = sent, received
+        self._numbers = itertools.count(1)
+        self._rest = b""
+        self._session: str | None = None
+        self.errors: list[str] = []
+        """What the page logged as an error, or threw, or was refused by its security policy."""
+
+    def attach(self) -> None:
+        """Take hold of the tab."""
+        targets = self.call("Target.getTargets")["targetInfos"]
+        (target,) = (each["targetId"] for each in targets if each["type"] == "page")
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Ask the browser for something."""
+        number = next(self._numbers)
+        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._sent, json.dumps(message).encode() + b"\0")
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            answer = self._receive(deadline, method)
+            if answer.get("id") == number:
+                if "error" in answer:
+                    raise ComponentError(f"{method}: {answer['error']['message']}")
+                result: dict[str, Any] = answer["result"]
+                return result
+            self._note(answer)
+
+    def open(self, url: str) -> None:
+        """Go somewhere."""
+        self.call("Page.navigate", url=url)
+        self.wait("document.readyState === 'complete'", what=f"{url} is not loaded")
+
+    def evaluate(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        answer = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in answer:
+            raise ComponentError(f"{script}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def wait(self, script: str, *, seconds: float = 30.0, what: str = "") -> Any:
+        """Wait until an expression is true, and return its value."""
+        deadline = time.monotonic() + seconds
+        while True:
+            with suppress(ComponentError):  # while one page makes way for another there is none
+                if value := self.evaluate(script):
+                    return value
+            if time.monotonic() > deadline:
+                said = "; ".join(self.errors) or "no errors"
+                raise ComponentError(f"{what or script}: not within {seconds} s ({said})")
+            time.sleep(0.05)
+
+    def text(self, selector: str) -> str:
+        """What a user reads there; empty if it is not there."""
+        found: str = self.evaluate(
+            f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"
+        )
+        return found
+
+    def press(self, key: str) -> None:
+        """Press and release a key."""
+        codes = {"Enter": 13, "Tab": 9, "ArrowDown": 40, "ArrowUp": 38}
+        codes |= {"ArrowLeft": 37, "ArrowRight": 39, "Escape": 27}
+        text = "\r" if key == "Enter" else key if len(key) == 1 else ""
+        code = codes.get(key) or ord(key.upper())
+        self.call(
+            "Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, text=text
+        )
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    def look(self, width: int, height: int, scheme: Literal["light", "dark"]) -> None:
+        """Be a screen of that size, and a user of that taste."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
+
+    def screenshot(self, path: Path) -> None:
+        """Keep a picture of the whole page."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(picture["data"]))
+
+    def _receive(self, deadline: float, what: str) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select([self._received], [], [], left)[0]:
+                raise ComponentError(f"the browser did not answer {what} in {ANSWER_SECONDS} s")
+            data = os.read(self._received, 1 << 20)
+            if not data:
+                raise ComponentError(f"the browser ended before it answered {what}")
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\0")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _note(self, event: dict[str, Any]) -> None:
+        parameters = event.get("params", {})
+        match event.get("method"):
+            case "Runtime.exceptionThrown":
+                details = parameters["exceptionDetails"]
+                thrown = details.get("exception", {}).get("description")
+                self.errors.append(thrown or details["text"])
+            case "Log.entryAdded" if parameters["entry"]["level"] == "error":
+                self.errors.append(parameters["entry"]["text"])
+
+
+@contextmanager
+def running_browser() -> Iterator[Page]:
+    """Start a browser with one empty tab, and end it with the block."""
+    chromium = find_chromium()
+    with tempfile.TemporaryDirectory(prefix="epochal-browser-") as profile:
+        to_browser, sent = os.pipe()
+        received, from_browser = os.pipe()
+        command = [chromium.command, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        with open(Path(profile, "log"), "wb") as log:
+            process = subprocess.Popen(
+                # The browser reads from descriptor 3 and writes to 4.
+                [
+                    *("/bin/sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh"),
+                    *command,
+                ],
+                pass_fds=(to_browser, from_browser),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **chromium.environment},
+            )
+        os.close(to_browser)
+        os.close(from_browser)
+        try:
+            page = Page(sent, received)
+            page.attach()
+            yield page
+        finally:
+            os.close(sent)
+            os.close(received)
+            process.kill()
+            process.wait()
+            _let_go(Path(profile))
+
+
+def _let_go(profile: Path) -> None:
+    # Helpers of the browser end after it, and write until they do.
+    for _ in range(50):
+        with suppress(OSError):
+            shutil.rmtree(profile)
+            profile.mkdir()
+            return
+        time.sleep(0.1)
+
+
+def _installed() -> Path:
+    """The browser's directory in the cache, filled if it is not there."""
+    target = cache_dir() / "npm" / f"chromium-{VERSION}"
+    if not target.is_dir():
+        npm = shutil.which("npm")
+        if npm is None:
+            raise ComponentError(
+                f"No browser: PATH has none of {', '.join(ON_PATH)}, and no npm to fetch one with. "
+                f"Install chromium, or Node.js with npm."
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".chromium-") as work:
+            filled = Path(work, "filled")
+            filled.mkdir()
+            _unpack(_fetch(npm, Path(work)), filled, target)
+            with suppress(OSError):  # another process may have put it there first
+                filled.rename(target)
+    return target
+
+
+def _fetch(npm: str, work: Path) -> Path:
+    run = subprocess.run(
+        [npm, "pack", "--silent", f"{PACKAGE}@{VERSION}", "--pack-destination", str(work)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=INSTALL_SECONDS,
+        check=False,
+    )
+    found = list(work.glob("*.tgz"))
+    if run.returncode != 0 or len(found) != 1:
+        raise ComponentError(
+            f"npm cannot fetch {PACKAGE} {VERSION}. It said:\n{run.stdout[-2000:]}"
+        )
+    return found[0]
+
+
+def _unpack(package: Path, filled: Path, target: Path) -> None:
+    import cramjam
+
+    def content(archive: tarfile.TarFile, name: str) -> bytes:
+        member = archive.extractfile(f"package/bin/{name}.br")
+        assert member is not None
+        return bytes(cramjam.brotli.decompress(member.read()))
+
+    with tarfile.open(package) as archive:
+        browser = filled / "chromium"
+        browser.write_bytes(content(archive, "chromium"))
+        browser.chmod(0o755)
+        for name in ("al2023.tar", "fonts.tar"):
+            with tarfile.open(fileobj=io.BytesIO(content(archive, name))) as parts:
+                parts.extractall(filled, filter="data")
+    (filled / "fonts.conf").write_text(
+        '<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>'
+        f"<dir>{target / 'fonts'}</dir><dir>/usr/share/fonts</dir>"
+        f"<cachedir>{target / 'fonts-cache'}</cachedir></fontconfig>\n",
+        encoding="utf-8",
+    )

@@ -1,0 +1,332 @@
+"""What the page is answered, over a checkpoint that Spark wrote and a run that tells of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Iterator
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.routing import Route
+from tests.golden.library import Golden, unpack
+from tests.unit.dashboard.asgi import Answer, ask
+from tests.unit.metrics.runs import RUN, epoch, progress
+
+from epochal.dashboard.app import STATIC, Dashboard
+from epochal.dashboard.board import Board
+from epochal.metrics.journal import JournalWriter
+from epochal.metrics.records import RunEnded
+from epochal.state import read_state
+from epochal.testing.clock import ManualClock
+
+Tree = dict[str, tuple[int, int, int]]
+
+
+def tree(root: Path) -> Tree:
+    """Every file and directory with its size, times and inode."""
+    found = {}
+    for path in sorted([root, *root.rglob("*")]):
+        stat = os.lstat(path)
+        found[str(path)] = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    return found
+
+
+class World:
+    """A running query on a golden checkpoint, a second checkpoint, and the page over both."""
+
+    def __init__(self, tmp_path: Path, case: str = "chained") -> None:
+        self.checkpoint = unpack(Golden("4.3.0", case), tmp_path / "one").checkpoint
+        self.other = unpack(Golden("4.3.0", "rate"), tmp_path / "two").checkpoint
+        self.runs, self.clock = tmp_path / "runs", ManualClock()
+        run = msgspec.structs.replace(RUN, checkpoint=str(self.checkpoint))
+        self.writer = JournalWriter(self.runs, run)
+        self.writer.write([epoch(0), epoch(1), progress()])
+        self.board = Board([str(self.other)], self.runs, self.clock)
+        self.look()
+        self.app = Dashboard(self.board, self.clock, follow="orders").app()
+
+    def look(self) -> None:
+        self.board.read_runs()
+        self.board.visit()
+
+    def ask(self, path: str) -> Answer:
+        return ask(self.app, path)
+
+    def query(self, path: str = "", number: int = 0) -> Any:
+        return self.ask(f"/api/queries/{self.keys()[number]}/{path}").json()
+
+    def keys(self) -> list[str]:
+        return [each["key"] for each in self.ask("/api/queries").json()["queries"]]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.writer.close()
+
+
+def test_running_queries_come_first_then_checkpoints(world: World) -> None:
+    answer = world.ask("/api/queries").json()
+    assert answer["follow"] == "orders"
+    shown = [(each["name"], each["state"], each["health"]) for each in answer["queries"]]
+    assert shown == [("orders", "running", "healthy"), (None, "checkpoint", "healthy")]
+    assert answer["queries"][1]["query_id"] is not None
+
+
+def test_a_run_that_ends_is_shown_as_ended_with_its_error(world: World) -> None:
+    world.writer.write([RunEnded(99, "ValueError: bad row")])
+    world.look()
+    (ended, _) = world.ask("/api/queries").json()["queries"]
+    assert (ended["state"], ended["error"]) == ("failed", "ValueError: bad row")
+
+
+def test_a_run_that_is_killed_is_shown_as_lost(world: World) -> None:
+    world.writer.close()
+    world.look()
+    assert world.ask("/api/queries").json()["queries"][0]["state"] == "lost"
+
+
+def test_a_run_that_is_forgotten_leaves_the_board(world: World) -> None:
+    for path in world.runs.iterdir():
+        path.unlink()
+    world.look()
+    assert [each["state"] for each in world.ask("/api/queries").json()["queries"]] == ["checkpoint"]
+
+
+def test_offsets_are_paged_from_the_newest(world: World) -> None:
+    newest = world.query("offsets?limit=3")
+    ids = [each["batch_id"] for each in newest["batches"]]
+    assert ids == [newest["newest"] - back for back in range(3)]
+    older = world.query(f"offsets?limit=500&before={newest['older']}")
+    assert [each["batch_id"] for each in older["batches"]] == list(range(ids[-1] - 1, -1, -1))
+    assert older["older"] is None
+    assert all(each["committed"] and each["offsets"] for each in older["batches"])
+
+
+def test_an_entry_that_cannot_be_read_says_why_in_its_place(world: World) -> None:
+    (world.checkpoint / "offsets" / "3").write_text("v1\nbroken")
+    found = {each["batch_id"]: each for each in world.query("offsets?limit=500")["batches"]}
+    assert "offsets/3" in found[3]["problem"]
+    assert "problem" not in found[2]
+
+
+def test_state_is_shown_as_of_any_batch(world: World) -> None:
+    listed = world.query("stores")
+    assert [each["operator_id"] for each in listed["stores"]]
+    shown = []
+    for batch in (listed["newest"] - 1, listed["newest"]):
+        rows = world.query(f"state?batch={batch}")["rows"]
+        expected = read_state(str(world.checkpoint), batch_id=batch)
+        assert len(rows) == len(expected) > 0
+        shown.append(rows)
+    assert shown[0] != shown[1]
+    assert world.query("state")["rows"] == shown[1]
+
+
+def test_state_is_paged(world: World) -> None:
+    everything = world.query("state")["rows"]
+    assert len(everything) > 3
+    pages: list[Any] = []
+    number = 0
+    while True:
+        page = world.query(f"state?size=2&page={number}")
+        pages += page["rows"]
+        number += 1
+        if not page["more"]:
+            break
+    assert pages == everything
+    assert number == -(-len(everything) // 2)
+
+
+def test_a_partition_alone_can_be_shown(world: World) -> None:
+    found = world.query("state")
+    for partition in found["partitions"]:
+        rows = world.query(f"state?partition={partition}")["rows"]
+        assert rows == [row for row in found["rows"] if row["partition_id"] == partition]
+
+
+def test_rows_per_partition_and_their_skew_are_counted(world: World) -> None:
+    found = world.query("stats")
+    assert sum(each["rows"] for each in found["partitions"]) == found["rows"]
+    assert found["rows"] == len(world.query("state")["rows"])
+    assert found["skew"] >= 1.0
+
+
+def test_figures_that_were_dear_are_not_made_anew_at_once(world: World) -> None:
+    before = world.query("stats")
+    for path in (world.checkpoint / "state").rglob("*.delta"):
+        path.unlink()
+    assert world.query("stats") == before
+    world.clock.advance(60)
+    assert "error" in world.query("stats")
+
+
+def test_health_names_what_is_wrong(world: World) -> None:
+    assert world.query("health")["status"] == "healthy"
+    (world.checkpoint / "commits" / "2").unlink()
+    world.clock.advance(60)
+    world.look()
+    health = world.query("health")
+    assert health["status"] == "unhealthy"
+    assert "COMMITS_GAP" in {each["code"] for each in health["findings"]}
+
+
+@pytest.mark.parametrize(
+    "store", ["../../../offsets", "../default", "/etc/passwd", "default/../default", "nowhere", ""]
+)
+def test_a_store_that_the_checkpoint_does_not_list_is_refused(world: World, store: str) -> None:
+    answer = world.ask(f"/api/queries/{world.keys()[0]}/state?store={store}")
+    assert answer.status == 400
+    assert "has no" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("number", ["-1", "1e3", "0x10", "٣", "9" * 30, "1;drop"])
+def test_what_is_no_number_is_refused(world: World, number: str) -> None:
+    from urllib.parse import quote
+
+    for name in ("batch", "operator", "partition", "page"):
+        path = f"/api/queries/{world.keys()[0]}/state?{name}={quote(number)}"
+        assert world.ask(path).status == 400
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/static/../app.py",
+        "/app.py",
+        "/api/queries/..%2f..%2fetc/offsets",
+        "/api/queries/%2Fetc/offsets",
+        "/api/queries/000000000000/state",
+        "/api/queries/000000000000/health",
+    ],
+)
+def test_nothing_but_known_names_is_served(world: World, path: str) -> None:
+    assert world.ask(path).status == 404
+
+
+def test_nothing_is_written_to_a_checkpoint_whatever_is_asked(world: World) -> None:
+    before = tree(world.checkpoint), tree(world.other)
+    paths = ("offsets", "stores", "state", "stats", "health", "state?batch=0", "stats?x=1")
+    for number in range(2):
+        for path in paths:
+            world.query(path, number)
+    for path in (*STATIC, "/api/queries", "/metrics"):
+        assert world.ask(path).status == 200
+    world.clock.advance(60)
+    world.look()
+    assert (tree(world.checkpoint), tree(world.other)) == before
+
+
+def test_every_route_only_reads(world: World) -> None:
+    app: Starlette = world.app
+    routes = [route for route in app.routes if isinstance(route, Route)]
+    assert {method for route in routes for method in route.methods or ()} == {"GET", "HEAD"}
+
+
+def test_the_metrics_are_those_of_the_runs(world: World) -> None:
+    families = {
+        f.name: f for f in text_string_to_metric_families(world.ask("/metrics").body.decode())
+    }
+    (sample,) = families["epochal_epochs_committed"].samples
+    assert (sample.value, sample.labels["query"]) == (2, "orders")
+
+
+def static(name: str) -> str:
+    return (resources("epochal.dashboard") / "static" / name).read_text()
+
+
+@pytest.mark.parametrize("name", [name for name, _ in STATIC.values()])
+def test_nothing_is_loaded_from_elsewhere(name: str) -> None:
+    text = static(name).replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?:|//cdn|@import|url\(", text)
+
+
+def test_the_page_has_no_inline_script_or_style() -> None:
+    page = static("index.html")
+    assert re.findall(r"<script(?![^>]*\bsrc=)", page) == []
+    assert re.findall(r"<style|\sstyle=|\son\w+=", page) == []
+
+
+@pytest.mark.parametrize("name", ["app.js", "browse.js", "charts.js"])
+def test_scripts_never_turn_text_into_markup(name: str) -> None:
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", static(name)
+    )
+
+
+def test_every_element_that_scripts_name_is_on_the_page() -> None:
+    ids = set(re.findall(r'\bid="([\w-]+)"', static("index.html")))
+    named = {
+        each
+        for name in ("app.js", "browse.js")
+        for each in re.findall(r'\$\("([\w-]+)"\)', static(name))
+    }
+    assert named - ids == set()
+
+
+def events(world: World, key: str, wanted: int) -> list[tuple[str, Any]]:
+    """The first of those that a page hears."""
+
+    async def listen() -> list[tuple[str, Any]]:
+        heard: list[tuple[str, Any]] = []
+        dashboard = Dashboard(world.board, world.clock)
+        async for text in dashboard._news(key):
+            for event in text.strip().split("\n\n"):
+                name, _, data = event.partition("\n")
+                heard.append((name.removeprefix("event: "), json.loads(data[len("data: ") :])))
+            if len(heard) >= wanted:
+                return heard
+            epoch_now = 2 + len(heard)
+            world.writer.write([epoch(epoch_now)])
+            world.look()
+        return heard
+
+    return asyncio.run(listen())
+
+
+def test_a_page_hears_all_that_is_known_and_then_what_is_new(world: World) -> None:
+    heard = events(world, world.keys()[0], 5)
+    assert [name for name, _ in heard[:3]] == ["queries", "health", "run"]
+    first = heard[2][1]
+    assert first["anew"]
+    assert [each["epoch"] for each in first["epochs"]] == [0, 1]
+    assert len(first["reports"]) == 1
+    (news,) = [value for name, value in heard[3:] if name == "run"]
+    assert not news["anew"]
+    assert [each["epoch"] for each in news["epochs"]] == [5]
+
+
+def test_a_page_without_a_query_hears_of_all(world: World) -> None:
+    ((name, queries),) = events(world, "", 1)
+    assert name == "queries"
+    assert len(queries) == 2
+
+
+def test_checkpoints_that_nobody_looks_at_are_left_alone(world: World) -> None:
+    world.writer.write([RunEnded(99)])
+    world.look()
+    key = world.keys()[0]
+
+    def looked_at() -> int:
+        health = world.board.health(key)
+        assert health is not None
+        return health.checked_ms
+
+    before = looked_at()
+    world.clock.advance(5)
+    world.look()
+    assert looked_at() == before
+    with world.board.watching(key):
+        world.look()
+    assert looked_at() > before

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.golden.library import Golden, unpack
+
+from epochal.checkpoint.findings import Finding, finding
+from epochal.checkpoint.verify import Depth, Report
+from epochal.dashboard.health import Doctor
+from epochal.files.local import LocalFiles
+from epochal.testing.clock import ManualClock
+
+
+def checkpoint(tmp_path: Path) -> LocalFiles:
+    return LocalFiles(str(unpack(Golden("4.3.0", "rate"), tmp_path).checkpoint))
+
+
+class Looks:
+    """Answers looks from a list, and takes as long as told."""
+
+    def __init__(self, clock: ManualClock, *answers: list[Finding], seconds: float = 0.01) -> None:
+        self._clock, self._answers, self._seconds = clock, list(answers), seconds
+        self.depths: list[Depth] = []
+
+    def __call__(self, files: Any, *, depth: Depth) -> Report:
+        self.depths.append(depth)
+        self._clock.advance(self._seconds)
+        found = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return Report(files.url, tuple(found), 1, 1, depth)
+
+
+BROKEN = finding("LOG_ENTRY_UNREADABLE", "offsets/3", "it is empty")
+
+
+def test_a_whole_checkpoint_is_healthy_and_described(tmp_path: Path) -> None:
+    health = Doctor(checkpoint(tmp_path), ManualClock()).visit()
+    assert health.status == "healthy"
+    told = health.as_json()
+    assert told["checkpoint"]["batches"] > 0
+    assert told["checkpoint"]["committed"] == told["checkpoint"]["newest"]
+
+
+def test_a_file_that_breaks_is_found_at_the_next_look(tmp_path: Path) -> None:
+    files, clock = checkpoint(tmp_path), ManualClock()
+    doctor = Doctor(files, clock)
+    doctor.visit()
+    newest = max(int(each.name) for each in files.list("offsets") if each.name.isdigit())
+    Path(files.url, "offsets", str(newest)).write_text("v1\nnot json")
+    clock.advance(doctor.due - clock.monotonic())
+    health = doctor.visit()
+    assert health.status == "unhealthy"
+    assert f"offsets/{newest}" in {each.path for each in health.findings}
+
+
+def test_a_finding_counts_when_a_second_look_finds_it_too(tmp_path: Path) -> None:
+    files, clock = checkpoint(tmp_path), ManualClock()
+    looks = Looks(clock, [BROKEN], [])
+    assert Doctor(files, clock, looks).visit().findings == ()
+    looks = Looks(clock, [BROKEN], [BROKEN])
+    assert Doctor(files, clock, looks).visit().findings == (BROKEN,)
+    assert len(looks.depths) == 2
+
+
+def test_a_finding_that_is_known_needs_no_second_look(tmp_path: Path) -> None:
+    files, clock = checkpoint(tmp_path), ManualClock()
+    looks = Looks(clock, [BROKEN])
+    doctor = Doctor(files, clock, looks)
+    doctor.visit()
+    before = len(looks.depths)
+    doctor.visit()
+    assert len(looks.depths) == before + 1
+
+
+def test_a_slow_checkpoint_is_looked_at_rarely(tmp_path: Path) -> None:
+    files, clock = checkpoint(tmp_path), ManualClock()
+    quick = Doctor(files, clock, Looks(clock, [], seconds=0.01))
+    quick.visit()
+    assert 0.4 < quick.due - clock.monotonic() < 0.6
+    slow = Doctor(files, clock, Looks(clock, [], seconds=3.0))
+    slow.visit()
+    assert slow.due - clock.monotonic() > 25
+
+
+def test_what_only_reading_everything_shows_stays_until_everything_is_read_again(
+    tmp_path: Path,
+) -> None:
+    files, clock = checkpoint(tmp_path), ManualClock()
+    deep = finding("STATE_FILE_UNREADABLE", "state/0/0/3.delta", "its checksum is wrong")
+    looks = Looks(clock, [deep], [deep], [], [])
+    doctor = Doctor(files, clock, looks)
+    doctor.visit()
+    clock.advance(0.6)
+    assert doctor.visit().findings == (deep,)
+    assert looks.depths[-1] is Depth.QUICK
+    clock.advance(1.0)
+    assert doctor.visit().findings == ()
+    assert looks.depths[-1] is Depth.NORMAL
+
+
+def test_where_there_is_no_checkpoint_that_is_said(tmp_path: Path) -> None:
+    health = Doctor(LocalFiles(str(tmp_path / "gone")), ManualClock()).visit()
+    assert health.status == "unreadable"
+    assert health.problem is not None
+    assert "gone" in health.problem
