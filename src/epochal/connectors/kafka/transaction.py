@@ -13,6 +13,7 @@ under way that would end the next one.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -39,6 +40,9 @@ logger = logging.getLogger(__name__)
 CLAIM_SECONDS = 120.0
 CALL_SECONDS = 5.0
 """How long one call waits before it is asked again."""
+HANG_SECONDS = 5.0
+"""How much longer it may take to return. librdkafka 2.16 does not keep to the time limit where it
+waits for a group's coordinator (its issues 5456 and 5511), and may wait for ever."""
 
 
 class MarkerText(msgspec.Struct, frozen=True):
@@ -163,8 +167,14 @@ class KafkaTransactions:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                call(min(CALL_SECONDS, seconds))
-                return
+                if _returns(call, min(CALL_SECONDS, seconds)):
+                    return
+                self._producer = None  # not to be closed either: that would not return
+                raise KafkaUnavailableError(
+                    self._servers,
+                    f"the client does not return from a call to let transactional id {self._name} "
+                    f"{what}. Another producer takes its place",
+                )
             except self._kafka.KafkaException as error:
                 first = error.args[0]
                 if first.fatal() or first.txn_requires_abort() or not first.retriable():
@@ -200,3 +210,24 @@ class KafkaTransactions:
             except KafkaError as failure:
                 return failure
         return producer.error(error, self._topic)
+
+
+def _returns(call: Callable[[float], object], seconds: float) -> bool:
+    """Make a call that waits for so many seconds; False if it does not return from it."""
+    outcome: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call(seconds)
+            outcome.append(None)
+        except BaseException as error:  # noqa: BLE001  raised again where the call was asked for
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, name="epochal-kafka-call", daemon=True)
+    thread.start()
+    thread.join(seconds + HANG_SECONDS)
+    if not outcome:
+        return False
+    if outcome[0] is not None:
+        raise outcome[0]
+    return True
