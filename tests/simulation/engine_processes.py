@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from tests.simulation.engine_parts import StagingWriter, WorldSink, WorldSource
+from tests.simulation.engine_parts import StagingWriter, WorldSink
 
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.guard import Guard
@@ -80,6 +81,8 @@ class TaskProcess:
         said, self.pushes = list(self.pushes), deque()
         for each in said:
             if isinstance(each, Leave) and each.attempt == self.attempt:
+                if self.core is not None:
+                    self.core.heed_commit(each.committed)
                 self.left = True
                 self.alive = False
                 return
@@ -162,7 +165,7 @@ class DriverProcess:
         self,
         files: Files,
         guard: Guard,
-        source: WorldSource,
+        source: Any,
         sink: WorldSink,
         clock: ManualClock,
         send: Callable[[bytes, EpochReply], None],

@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 from tests.simulation.engine_parts import StagingWriter, WorldSink, WorldSource, visible
 from tests.simulation.engine_processes import (
@@ -28,6 +29,7 @@ from tests.simulation.pipeline import Account, RunningTotal, query
 
 from epochal.checkpoint.entries import OffsetEntry, OffsetLog
 from epochal.checkpoint.guard import Guard
+from epochal.continuous.plan import QueryPlan
 from epochal.continuous.stores import StateStart, TaskStores
 from epochal.epoch.coordinator import Phase
 from epochal.epoch.ground import Recovered
@@ -99,8 +101,11 @@ class World:
         self.depth = 0
         self._known_ends: tuple[int, int] = (-1, 0)
         """The newest committed epoch, and how many events it and those before it hold."""
+        self.plan = self._plan()
+
+    def _plan(self) -> QueryPlan:
         shape = self.shape
-        self.plan = query(
+        return query(
             StagingWriter(self.truth, None),  # type: ignore[arg-type]
             rows=shape.rows,
             keys=shape.keys,
@@ -211,12 +216,15 @@ class World:
             background=False,
         )
         shape = self.shape
-        source = WorldSource(shape.partitions, shape.rows, shape.step, self.truth, self.wrong)
         sink = WorldSink(files, self.truth, shape.decides)
-        process = DriverProcess(files, guard, source, sink, self.clock, self._push)
+        process = DriverProcess(files, guard, self._source(), sink, self.clock, self._push)
         self.driver = process
         self.story.append(f"run {self.runs}")
         self._attempt_with(process)
+
+    def _source(self) -> Any:
+        shape = self.shape
+        return WorldSource(shape.partitions, shape.rows, shape.step, self.truth, self.wrong)
 
     def _attempt_with(self, driver: DriverProcess) -> None:
         try:

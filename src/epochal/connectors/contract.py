@@ -52,6 +52,26 @@ class SourceReader(Protocol):
     def close(self) -> None: ...
 
 
+class AcknowledgingReader(SourceReader, Protocol):
+    """A reader that itself tells its source when rows are done with, as Pub/Sub has it.
+
+    Optional: the engine looks for `committed`. The driver's `Source` then says so by an attribute
+    `acknowledges_in_tasks` that is true; otherwise tasks are not told of commits.
+    """
+
+    def ended(self, epoch: int) -> None:
+        """What `read` returned since the last call belongs to `epoch`."""
+        ...
+
+    def committed(self, epoch: int) -> None:
+        """All epochs up to this one are history. May skip some; is never called for others.
+
+        Not at all for the last ones, if the task dies: then the source must hand their rows out
+        again, or its query sees to it that they count once.
+        """
+        ...
+
+
 class ReaderFactory(Protocol):
     """Opens readers in tasks; picklable."""
 

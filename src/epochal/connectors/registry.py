@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -53,9 +54,19 @@ SchemaOf: TypeAlias = Callable[[str, Mapping[str, str], pa.Schema | None], pa.Sc
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells a row of a source that may hand rows out again, and for how long to remember."""
+
+    columns: tuple[str, ...]
+    window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFormat:
     schema: SchemaOf
     open: Callable[[SourceRequest], Source]
+    identity: Callable[[Mapping[str, str]], Identity | None] = lambda _: None
+    """By what the query has to drop repetitions, if its options ask for that."""
 
 
 def source_schema(format: Any, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
@@ -63,6 +74,11 @@ def source_schema(format: Any, options: Mapping[str, str], schema: pa.Schema | N
     if not isinstance(format, str):
         return _own_source(format, options).schema
     return _source_format(format).schema(format.lower(), options, schema)
+
+
+def source_identity(format: Any, options: Mapping[str, str]) -> Identity | None:
+    """How the query tells rows that it has seen already; None if it need not."""
+    return _source_format(format).identity(options) if isinstance(format, str) else None
 
 
 def open_source(
@@ -289,10 +305,46 @@ def _no_memory_source(request: SourceRequest) -> Source:
     raise AssertionError(f"{request.format} has no schema to be opened with")
 
 
+def _pubsub_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
+    from epochal.connectors.pubsub.engine_source import row_schema
+    from epochal.connectors.pubsub.options import source_options
+    from epochal.connectors.pubsub.parse import parse_spec
+
+    found = source_options(options)
+    return row_schema(found, parse_spec(found, schema))
+
+
+def _pubsub_identity(options: Mapping[str, str]) -> Identity | None:
+    from epochal.connectors.pubsub.options import Delivery, source_options
+
+    found = source_options(options)
+    if found.delivery is not Delivery.EXACTLY_ONCE:
+        return None
+    return Identity(("message_id",), found.dedup_window // timedelta(milliseconds=1))
+
+
+def _open_pubsub(request: SourceRequest) -> Source:
+    from epochal.connectors.pubsub.engine_source import PubSubSource
+    from epochal.connectors.pubsub.options import source_options
+    from epochal.connectors.pubsub.parse import parse_spec
+
+    found = source_options(request.options)
+    parse = parse_spec(found, request.schema)
+    return PubSubSource(found, parse, parallelism=request.parallelism)
+
+
+def _open_pubsub_sink(request: SinkRequest) -> Sink:
+    from epochal.connectors.pubsub.engine_sink import PubSubSink
+    from epochal.connectors.pubsub.options import sink_options
+
+    return PubSubSink(sink_options(request.options), request.schema, request.query_id)
+
+
 FILE_FORMATS = ("csv", "json", "parquet", "text")
 SOURCES: dict[str, SourceFormat] = {
     "rate": SourceFormat(_rate_schema, _open_rate),
     "kafka": SourceFormat(_kafka_schema, _open_kafka),
+    "pubsub": SourceFormat(_pubsub_schema, _open_pubsub, _pubsub_identity),
     "memory": SourceFormat(_memory_source, _no_memory_source),
     **dict.fromkeys(FILE_FORMATS, SourceFormat(_files_schema, _open_files)),
 }
@@ -300,6 +352,7 @@ SINKS: dict[str, Callable[[SinkRequest], Sink]] = {
     "console": _open_console,
     "kafka": _open_kafka_sink,
     "noop": _open_noop,
+    "pubsub": _open_pubsub_sink,
     "memory": _memory_sink,
     **dict.fromkeys(FILE_FORMATS, _open_file_sink),
 }

@@ -52,6 +52,7 @@ from epochal.errors import (
     KafkaDataLossError,
     OptionError,
     PlanChangedError,
+    PubSubRejectedError,
     QueryError,
     QueryFailedError,
     RecoveryError,
@@ -75,6 +76,7 @@ FATAL = (
     KafkaDataLossError,
     OptionError,
     PlanChangedError,
+    PubSubRejectedError,
     RecoveryError,
 )
 """What a restart cannot cure."""

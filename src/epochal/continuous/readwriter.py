@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from epochal.connectors.contract import Sink, Source
-from epochal.connectors.registry import open_sink, open_source, source_schema
+from epochal.connectors.registry import open_sink, open_source, source_identity, source_schema
 from epochal.continuous.definition import QueryDefinition, SinkDefinition, SourceDefinition
+from epochal.continuous.operators.repeats import DropRepeatsSpec
 from epochal.continuous.settings import split_options
 from epochal.continuous.stream import APPEND, Input, Stream, checked_mode
 from epochal.errors import OptionError
@@ -65,7 +66,11 @@ class StreamReader:
 
         name = source if isinstance(source, str) else type(source).__name__
         described = f"{name}[{options.get('path', '')}]" if "path" in options else name
-        return Stream(self.spark, schema, (Input(SourceDefinition(described, opened), schema),))
+        stream = Stream(self.spark, schema, (Input(SourceDefinition(described, opened), schema),))
+        identity = source_identity(source, options)
+        if identity is None:
+            return stream
+        return stream.stage(DropRepeatsSpec(identity.columns, schema, identity.window_ms))
 
 
 @dataclass(frozen=True, slots=True)

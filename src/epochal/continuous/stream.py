@@ -23,6 +23,7 @@ from epochal.continuous.operators.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregates import Aggregate, Function
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
 from epochal.continuous.operators.deduplicate import DropDuplicatesSpec
+from epochal.continuous.operators.repeats import DropRepeatsSpec
 from epochal.continuous.operators.stateless import (
     ArrowExpressionSpec,
     ArrowFunction,
@@ -149,7 +150,7 @@ class Stream:
 
     def with_watermark(self, column: str, delay: str) -> Stream:
         """Event time is in `column`; wait `delay` for rows that come late."""
-        if self.stages:
+        if any(not isinstance(each.stateful, DropRepeatsSpec) for each in self.stages):
             raise OptionError("A watermark must come before the first stateful operator.")
         field = self.schema.field(self.known(column))
         if not pa.types.is_timestamp(field.type):

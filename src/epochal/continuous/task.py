@@ -20,7 +20,13 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Position, Prepare, SinkWriter, SourceReader
+from epochal.connectors.contract import (
+    AcknowledgingReader,
+    Position,
+    Prepare,
+    SinkWriter,
+    SourceReader,
+)
 from epochal.continuous.exchange import Exchange, ExchangeCounters
 from epochal.continuous.frames import Frame
 from epochal.continuous.operators.contract import (
@@ -92,6 +98,8 @@ class _Source:
     numbers: dict[str, int]
     """The number of each partition over all sources."""
     chain: _Chain
+    told: AcknowledgingReader | None
+    """The reader, if it is one that wants to know of epochs."""
     rows: int = 0
 
 
@@ -152,7 +160,7 @@ class TaskCore:
         self._started = self._hold = False
         self._limits: dict[int, Position] | None = None
         self._floor: tuple[int, ...] = ()
-        self._active = first_epoch - 1
+        self._active = self._committed = first_epoch - 1
         self._ending: dict[int, _Ending] = {}
 
     @property
@@ -189,6 +197,14 @@ class TaskCore:
         self._run_stages(now_ms, out, expire=True)
         return out
 
+    def heed_commit(self, epoch: int) -> None:
+        """All up to this epoch is committed: readers that acknowledge may do so."""
+        if epoch > self._committed:
+            self._committed = epoch
+            for source in self._sources:
+                if source is not None and source.told is not None:
+                    source.told.committed(epoch)
+
     def pulse(self) -> list[tuple[int, Frame]]:
         """Frames by which peers find out that others were lost; now and then when all is quiet."""
         out = TurnOutput()
@@ -203,7 +219,10 @@ class TaskCore:
         self._writer.close()
 
     def _heed(self, push: EpochStarted) -> None:
-        if push.attempt != self._attempt or push.epoch < self._wanted:
+        if push.attempt != self._attempt:
+            return
+        self.heed_commit(push.committed)
+        if push.epoch < self._wanted:
             return  # said before something that is known already
         if push.epoch > self._wanted or not self._started:
             self._wanted = push.epoch
@@ -254,6 +273,8 @@ class TaskCore:
                 if source is not None:
                     source.rows = 0
                     _note(source.chain, ending.watermarks)
+                    if source.told is not None:
+                        source.told.ended(epoch)
             self._reading += 1
             self._pass_on(0, epoch, tuple(self._source_highs()), out)
 
@@ -420,7 +441,8 @@ def _open_sources(plan: QueryPlan, readers: Sequence[ReaderPlan]) -> list[_Sourc
             continue
         reader = source.readers.open({each.partition: each.position for each in mine})
         numbers = {each.partition: each.reader for each in mine}
-        found.append(_Source(reader, numbers, _Chain(source.operators)))
+        told = cast(AcknowledgingReader, reader) if hasattr(reader, "committed") else None
+        found.append(_Source(reader, numbers, _Chain(source.operators), told))
     return found
 
 

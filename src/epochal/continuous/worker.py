@@ -12,6 +12,7 @@ decided are cut anew by the next attempt, so there is nothing to save.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import queue
@@ -57,6 +58,9 @@ TURN_SECONDS = 0.001
 SILENCE_SECONDS = 1.0
 """After this long without a word of the driver, it is asked."""
 
+_GC_THRESHOLD = (10_000, 20, 50)
+"""A data thread makes many short-lived objects, and hardly ever a cycle."""
+
 _GUARD_TURNS = 256
 """Flat out nobody waits, and the gatekeeper is asked once in so many turns."""
 
@@ -93,6 +97,7 @@ class TaskAssignment:
 def run_task(assignment: TaskAssignment) -> None:
     """Run a task until the driver lets it leave; raises what ended it otherwise."""
     worker = _Worker(assignment)
+    threshold = gc.get_threshold()
     try:
         worker.run()
     except BaseException as error:
@@ -100,6 +105,8 @@ def run_task(assignment: TaskAssignment) -> None:
         raise
     finally:
         worker.close()
+        gc.unfreeze()  # Spark may use the process for other tasks
+        gc.set_threshold(*threshold)
 
 
 class _Left(Exception):
@@ -319,6 +326,10 @@ class _Worker:
         if given.plan.stages:
             threading.Thread(target=self._maintain, name="epochal-maintenance", daemon=True).start()
         channels.guard()
+        # A full collection over all that is loaded by now, state and libraries, would hold rows up
+        # for tens of milliseconds, and find nothing.
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLD)
         self._rpc.send(self._endpoint, TaskReady(given.attempt, given.task))
         return core
 
@@ -379,8 +390,9 @@ class _Worker:
         self._quiet = bool(self._durable.answers)
         while self._durable.answers:
             said.append(self._durable.answers.popleft())
-        if any(
-            isinstance(each, Leave) and each.attempt == self._assignment.attempt for each in said
-        ):
+        leave = next((each for each in said if isinstance(each, Leave)), None)
+        if leave is not None and leave.attempt == self._assignment.attempt:
+            if self._core is not None:
+                self._core.heed_commit(leave.committed)
             raise _Left
         return said

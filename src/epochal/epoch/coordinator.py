@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+import msgspec
+
 from epochal.epoch.effects import (
     Acknowledge,
     Broken,
@@ -131,6 +133,7 @@ class EpochCoordinator:
         delays_ms: Sequence[int] = (),
         watermark_ms: int = 0,
         pace: Pace | None = None,
+        tell_commits: bool = False,
     ) -> None:
         self.attempt = attempt
         self.phase = Phase.REGISTERING
@@ -156,6 +159,7 @@ class EpochCoordinator:
         """The epoch after which all stands still."""
         self._limited = False
         self._active = False
+        self._tell_commits = tell_commits
         self._now = self._since = 0.0
         self._began: float | None = None
 
@@ -231,9 +235,7 @@ class EpochCoordinator:
             return []
         match event:
             case Performed(kind, epoch):
-                if kind is LogCommit:
-                    self.committed = max(self.committed, epoch)
-                return []
+                return self._note_commit(epoch) if kind is LogCommit else []
             case Tick(now):
                 return self._tick(now)
             case Hold():
@@ -244,8 +246,19 @@ class EpochCoordinator:
                 return self._fail(error)
             case Finish():
                 self.phase = Phase.LEFT
-                self._announced = Leave(self.attempt)
+                self._announced = Leave(self.attempt, self._told())
                 return [Push(self._announced)]
+
+    def _note_commit(self, epoch: int) -> list[Effect]:
+        self.committed = max(self.committed, epoch)
+        if not self._tell_commits or not isinstance(self._announced, EpochStarted):
+            return []
+        self._announced = msgspec.structs.replace(self._announced, committed=self.committed)
+        return [Push(self._announced)]
+
+    def _told(self) -> int:
+        """The newest committed epoch, if tasks want to know."""
+        return self.committed if self._tell_commits else -1
 
     def _register(self, message: RegisterTask) -> list[Effect]:
         task = message.task
@@ -281,7 +294,7 @@ class EpochCoordinator:
         if self.phase is not Phase.PREPARING or len(self._ready) < self._tasks:
             return []
         self.phase = Phase.RUNNING
-        effects = self._announce(EpochStarted(self.attempt, self.current, self._highs))
+        effects = self._announce()
         return effects + (self._hold() if self._hold_asked else [])
 
     def _report(self, report: CommitPartitionEpoch | ReportPartitionOffset) -> list[Effect]:
@@ -338,7 +351,9 @@ class EpochCoordinator:
             if self._limited:
                 self._limited = False
                 self.current += 1
-                self._announced = EpochStarted(self.attempt, self.current, self._highs, hold=True)
+                self._announced = EpochStarted(
+                    self.attempt, self.current, self._highs, hold=True, committed=self._told()
+                )
         return effects
 
     def _check_backlog(self) -> list[Effect]:
@@ -390,10 +405,14 @@ class EpochCoordinator:
 
     def _next_epoch(self, *, hold: bool = False) -> list[Effect]:
         self.current += 1
-        return self._announce(EpochStarted(self.attempt, self.current, self._highs, hold=hold))
+        return self._announce(hold=hold)
 
-    def _announce(self, started: EpochStarted) -> list[Effect]:
-        self._announced = started
+    def _announce(
+        self, *, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
+    ) -> list[Effect]:
+        self._announced = started = EpochStarted(
+            self.attempt, self.current, self._highs, hold, limits, self._told()
+        )
         self._active = False
         self._since = self._now
         return [Push(started)]
@@ -410,11 +429,11 @@ class EpochCoordinator:
             return self._fail(EpochProtocolError("Limits", "they must follow a hold"))
         self._limited = True
         self._last_epoch = self.current
-        return self._announce(EpochStarted(self.attempt, self.current, self._highs, limits=limits))
+        return self._announce(limits=limits)
 
     def _fail(self, error: Exception) -> list[Effect]:
         self.phase = Phase.FAILED
-        self._announced = Leave(self.attempt)
+        self._announced = Leave(self.attempt, self._told())
         return [Fail(error), Push(self._announced)]
 
     def _refuse_change(self, what: str, known: int, count: int) -> None:

@@ -155,6 +155,9 @@ class EpochDriver:
                 delays_ms=self._ground.delays_ms,
                 watermark_ms=found.watermark_ms,
                 pace=self._pace,
+                tell_commits=any(
+                    getattr(each, "acknowledges_in_tasks", False) for each in self._ground.sources
+                ),
             )
         self.tick()
         if background:

@@ -174,12 +174,17 @@ class EpochStarted(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
     """(reader, position): read these exactly to there in `epoch`, all others not at all. A task
     cuts `epoch` unasked as soon as its readers are there, and reads nothing in the next. Follows a
     hold."""
+    committed: int = -1
+    """The newest committed epoch, if the query has sources that acknowledge in their tasks; then
+    the message is also pushed again after every commit."""
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
     """The attempt is over: end at once, without an error. Pushed."""
 
     attempt: int
+    committed: int = -1
+    """As in EpochStarted."""
 
 
 EpochReply: TypeAlias = Done | EpochStarted | Peers | Leave

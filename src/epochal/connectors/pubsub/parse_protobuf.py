@@ -1,0 +1,94 @@
+"""Protobuf payloads, a batch at a time, by a set of descriptors.
+
+What a reader would get wrong: Protobuf can take nearly any bytes for a message with unknown
+fields. Only what breaks the wire format, or a string's UTF-8, is malformed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochal.errors import OptionError
+
+
+class ProtobufDecode:
+    """Messages of one type."""
+
+    def __init__(self, document: bytes, message: str) -> None:
+        from google.protobuf import descriptor_pb2, descriptor_pool
+        from google.protobuf.message import DecodeError
+        from ptars import HandlerPool
+
+        try:
+            files = descriptor_pb2.FileDescriptorSet.FromString(document)
+        except DecodeError as error:
+            raise OptionError(f"pubsub: parseSchema is no descriptor set: {error}") from error
+        pool = descriptor_pool.DescriptorPool()
+        try:
+            for each in files.file:
+                pool.Add(each)
+            descriptor = pool.FindMessageTypeByName(message)
+        except (KeyError, TypeError) as error:
+            raise OptionError(
+                f"pubsub: parseSchema has no message {message!r} ({error}). Make the set with "
+                f"--include_imports."
+            ) from error
+        self._handler: Any = HandlerPool([descriptor.file]).get_for_message(descriptor)
+        self.type = pa.struct([_field(each) for each in self._batch([]).schema])
+
+    def decode(self, payloads: Sequence[bytes], attributes: Any) -> tuple[Any, list[str | None]]:
+        try:
+            return self._structs(payloads), [None] * len(payloads)
+        except Exception:  # noqa: BLE001 - one of them is malformed; which, is found out below
+            pass
+        errors: list[str | None] = []
+        for payload in payloads:
+            try:
+                self._batch([payload])
+                errors.append(None)
+            except Exception as error:  # noqa: BLE001 - a Rust library: any of its errors
+                errors.append(f"{type(error).__name__}: {error}")
+        good = [payload for payload, error in zip(payloads, errors, strict=True) if error is None]
+        values = self._structs(good)
+        places, at = [], 0
+        for reason in errors:
+            places.append(at if reason is None else None)
+            at += reason is None
+        return values.take(pa.array(places, pa.int64())), errors
+
+    def _batch(self, payloads: Sequence[bytes]) -> Any:
+        return self._handler.list_to_record_batch(list(payloads))
+
+    def _structs(self, payloads: Sequence[bytes]) -> Any:
+        batch = self._batch(payloads)
+        columns = [
+            pc.cast(column, field.type, safe=False)
+            for column, field in zip(batch.columns, self.type, strict=True)
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(self.type))
+
+
+def _field(field: Any) -> Any:
+    return pa.field(field.name, _type(field.type))
+
+
+def _type(kind: Any) -> Any:
+    """A type that Spark has too: nothing unsigned, no nanoseconds, all nullable."""
+    types = pa.types
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", tz=kind.tz)
+    if kind == pa.uint32():
+        return pa.int64()
+    if kind == pa.uint64():
+        return pa.decimal128(20, 0)
+    if types.is_struct(kind):
+        return pa.struct([_field(each) for each in kind])
+    if types.is_map(kind):
+        return pa.map_(_type(kind.key_type), _type(kind.item_type))
+    if types.is_list(kind):
+        return pa.list_(_type(kind.value_type))
+    return kind

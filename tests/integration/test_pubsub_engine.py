@@ -1,0 +1,260 @@
+"""Pub/Sub under continuous queries on a real Spark, with the embedded server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.integration.pubsub_world import World, pubsub_world
+from tests.spark.continuous import numbers, until, workers
+from tests.spark.sessions import local_session
+
+from epochal import read_stream, streams
+from epochal.connectors.memory import MemoryOutput
+from epochal.connectors.pubsub.connection import Subscriptions
+from epochal.continuous.query import StreamingQuery
+from epochal.continuous.stream import Stream
+from epochal.errors import OptionError, PubSubRejectedError, QueryFailedError
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return local_session()
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession) -> Iterator[World]:
+    assert spark is not None  # Spark starts before anything uses gRPC
+    with pubsub_world() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running(spark: SparkSession) -> Iterator[None]:
+    yield
+    for query in streams(spark).active:
+        query.stop()
+
+
+def read(spark: SparkSession, world: World, subscription: str, **options: Any) -> Stream:
+    reader = read_stream(spark).format("pubsub").options(**world.options, **options)
+    return reader.option("subscriptionId", subscription).load()
+
+
+def run(stream: Stream, sink: Any, checkpoint: Path, **options: Any) -> StreamingQuery:
+    usual = {"epoch": "50 milliseconds", "restartBackoff": "20 milliseconds"}
+    writer = stream.write_stream.format(sink)
+    return writer.options(checkpointLocation=str(checkpoint), **{**usual, **options}).start()
+
+
+def data(output: MemoryOutput) -> list[bytes]:
+    return sorted(bytes(each) for each in output.table()["data"].to_pylist() if each is not None)
+
+
+def wait_for(output: MemoryOutput, count: int) -> None:
+    until(lambda: len(data(output)) >= count, f"{count} messages")
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [b"%05d" % number for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_an_idle_stream_acknowledges_what_it_has_committed(
+    spark: SparkSession, world: World, tmp_path: Path, delivery: str
+) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    output = MemoryOutput()
+    stream = read(spark, world, subscription, numPartitions=2, delivery=delivery)
+    query = run(stream, output, tmp_path / "c")
+    world.publish(topic, bodies(0, 500))
+    until(lambda: len(data(output)) >= 500, "the first 500")
+    time.sleep(3)  # nothing happens; and yet they are acknowledged
+    world.publish(topic, bodies(500, 500))
+    until(lambda: len(data(output)) >= 1000, "all 1000")
+    query.stop()
+    assert data(output) == bodies(0, 1000)
+    assert world.left(subscription) == []
+    again = run(stream, output, tmp_path / "c")
+    world.publish(topic, bodies(1000, 10))
+    until(lambda: len(data(output)) >= 1010, "the rest")
+    again.stop()
+    assert data(output) == bodies(0, 1010)
+
+
+def test_what_comes_again_counts_once(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, retain_acked_messages=True)
+    output = MemoryOutput()
+    stream = read(spark, world, subscription, delivery="exactly-once")
+    query = run(stream, output, tmp_path / "c")
+    world.publish(topic, bodies(0, 300))
+    until(lambda: len(data(output)) >= 300, "the first")
+    Subscriptions(world.connection).seek(subscription, datetime(2020, 1, 1, tzinfo=UTC))
+    world.publish(topic, bodies(300, 50))
+    until(lambda: len(data(output)) >= 350, "the new ones")
+    query.stop()
+    Subscriptions(world.connection).seek(subscription, datetime(2020, 1, 1, tzinfo=UTC))
+    again = run(stream, output, tmp_path / "c")
+    world.publish(topic, bodies(350, 10))
+    until(lambda: len(data(output)) >= 360, "those after the restart")
+    again.stop()
+    assert data(output) == bodies(0, 360)
+    assert world.left(subscription) == []
+
+
+def test_killed_workers_cost_nothing(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, ack_deadline_seconds=10)
+    output = MemoryOutput()
+    stream = read(
+        spark, world, subscription, delivery="exactly-once", numPartitions=3, ackDeadline="10s"
+    )
+    query = run(stream, output, tmp_path / "c", parallelism=2, maxRestarts=20)
+    for turn in range(3):
+        world.publish(topic, bodies(turn * 200, 100))
+        until(lambda: workers(), "a worker")
+        os.kill(workers()[0], signal.SIGKILL)
+        world.publish(topic, bodies(turn * 200 + 100, 100))
+    until(lambda: len(data(output)) >= 600, "all of them")
+    query.stop()
+    assert data(output) == bodies(0, 600)
+    assert world.left(subscription, seconds=11) == []
+
+
+def test_more_partitions_and_fewer_tasks_go_on(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    output = MemoryOutput()
+    for turn, (partitions, tasks) in enumerate([(1, 1), (4, 2), (2, 1)]):
+        stream = read(spark, world, subscription, numPartitions=partitions)
+        query = run(stream, output, tmp_path / "c", parallelism=tasks)
+        world.publish(topic, bodies(turn * 100, 100))
+        wait_for(output, (turn + 1) * 100)
+        query.stop()
+    assert data(output) == bodies(0, 300)
+
+
+def test_a_deleted_subscription_ends_the_query_with_the_cause(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    output = MemoryOutput()
+    query = run(read(spark, world, subscription), output, tmp_path / "c")
+    world.publish(topic, [b"one"])
+    until(lambda: data(output), "the first message")
+    began = time.monotonic()
+    world.delete_subscription(subscription)
+    until(lambda: not query.is_active, "the end", 60)
+    error = query.exception()
+    assert isinstance(error, QueryFailedError)
+    assert isinstance(error.__cause__, PubSubRejectedError)
+    assert subscription in str(error)
+    assert time.monotonic() - began < 60
+
+
+def test_what_is_wrong_from_the_start_is_raised_by_start(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    with pytest.raises(PubSubRejectedError, match="nowhere-at-all"):
+        run(read(spark, world, "nowhere-at-all"), MemoryOutput(), tmp_path / "c")
+    with pytest.raises(OptionError, match="Did you mean subscriptionId"):
+        read(spark, world, "sub", subscriptionIt="x")
+
+
+def test_malformed_payloads_go_to_the_dead_letters_before_they_are_acknowledged(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    topic, dead = world.topic(), world.topic()
+    subscription, letters = world.subscription(topic), world.subscription(dead)
+    output = MemoryOutput()
+    reader = read_stream(spark).format("pubsub").schema("id int")
+    stream = reader.options(
+        **world.options, subscriptionId=subscription, parse="json", deadLetterTopicId=dead
+    ).load()
+    query = run(stream.select("parsed.id"), output, tmp_path / "c")
+    world.publish(topic, [b'{"id": 1}', {"data": b"bad", "attributes": {"a": "b"}}, b'{"id": 2}'])
+    until(lambda: output.table().num_rows >= 2, "the good ones")
+    (letter,) = world.pull(letters, 1)
+    query.stop()
+    assert set(output.table()["id"].to_pylist()) == {1, 2}
+    assert letter.message.data == b"bad"
+    assert letter.message.attributes["a"] == "b"
+    assert "JSON is malformed" in letter.message.attributes["epochal-parse-error"]
+    assert world.left(subscription) == []
+
+
+def test_malformed_payloads_show_in_a_column(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    output = MemoryOutput()
+    stream = read(spark, world, subscription, parse="json", parseSchema="id int")
+    query = run(stream.select("data", "parsed.id", "parse_error"), output, tmp_path / "c")
+    world.publish(topic, [b'{"id": 1}', b"bad"])
+    until(lambda: output.table().num_rows >= 2, "both")
+    query.stop()
+    rows = {row["data"]: (row["id"], row["parse_error"]) for row in output.table().to_pylist()}
+    assert rows[b'{"id": 1}'] == (1, None)
+    assert rows[b"bad"][0] is None
+    assert "malformed" in rows[b"bad"][1]
+
+
+def test_rows_go_to_a_topic(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    source = numbers(tmp_path / "in")
+    source.add([{"n": number} for number in range(1000)])
+    stream = read_stream(spark).format(source).load()
+    query = run(
+        stream, "pubsub", tmp_path / "c", **world.options, topicId=topic, epochAttributes=True
+    )
+    query.process_all_available(60)
+    found = world.pull(subscription, 1000)
+    query.stop()
+    assert sorted(int(m.message.data[5:-1]) for m in found) == list(range(1000))
+    assert {m.message.attributes["epochal-query"] for m in found} == {query.id}
+    assert len({m.message.attributes["epochal-row"] for m in found}) == 1000
+
+
+def test_a_topic_that_vanished_ends_the_query_with_its_name(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    topic = world.topic()
+    source = numbers(tmp_path / "in")
+    stream = read_stream(spark).format(source).load()
+    query = run(stream, "pubsub", tmp_path / "c", **world.options, topicId=topic, maxRestarts=1)
+    source.add([{"n": 1}])
+    query.process_all_available(60)
+    world.delete_topic(topic)
+    source.add([{"n": 2}])
+    until(lambda: not query.is_active, "the end", 60)
+    assert topic in str(query.exception())
+
+
+def test_messages_can_be_read_and_written_on(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    topics = world.topic(), world.topic()
+    first, second = (world.subscription(topic) for topic in topics)
+    query = run(
+        read(spark, world, first), "pubsub", tmp_path / "c", **world.options, topicId=topics[1]
+    )
+    world.publish(topics[0], [{"data": b"x", "attributes": {"k": "v"}}])
+    (found,) = world.pull(second, 1)
+    query.stop()
+    assert (found.message.data, dict(found.message.attributes)) == (b"x", {"k": "v"})
+    assert pa.types.is_binary(read(spark, world, first).schema.field("data").type)
