@@ -6,7 +6,7 @@ be. What was read in an epoch that was never committed was never acknowledged, s
 
 What a reader would get wrong: a message may also come again after its epoch was committed, if the
 acknowledgement is lost with the task or Pub/Sub just does it. By default it then counts again. With
-`delivery=exactly-once` the query drops it, by its id: see docs/decisions/0009.
+`delivery=exactly-once` the query drops it, by its id: see docs/decisions/0008.
 """
 
 from __future__ import annotations
