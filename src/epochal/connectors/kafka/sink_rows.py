@@ -29,7 +29,8 @@ TYPES: dict[str, tuple[pa.DataType, ...]] = {
 }
 
 Record: TypeAlias = tuple[Any, ...]
-"""Arguments of librdkafka's produce: topic, value, key, partition, callback, timestamp, headers."""
+"""Arguments of the client's produce: topic, value, key, partition, callback (by two names),
+timestamp, headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def _with_headers(
         topics, values, keys, partitions, headers, strict=True
     ):
         pairs = [(each["key"], each["value"]) for each in found] if found else None
-        yield topic, value, key, partition, None, 0, pairs
+        yield topic, value, key, partition, None, None, 0, pairs
 
 
 def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:

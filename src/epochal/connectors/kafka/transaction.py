@@ -167,7 +167,7 @@ class KafkaTransactions:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                if _returns(call, min(CALL_SECONDS, seconds)):
+                if returns_in_time(call, min(CALL_SECONDS, seconds)):
                     return
                 self._producer = None  # not to be closed either: that would not return
                 raise KafkaUnavailableError(
@@ -212,7 +212,9 @@ class KafkaTransactions:
         return producer.error(error, self._topic)
 
 
-def _returns(call: Callable[[float], object], seconds: float) -> bool:
+def returns_in_time(
+    call: Callable[[float], object], seconds: float, *, hang_seconds: float = HANG_SECONDS
+) -> bool:
     """Make a call that waits for so many seconds; False if it does not return from it."""
     outcome: list[BaseException | None] = []
 
@@ -225,7 +227,7 @@ def _returns(call: Callable[[float], object], seconds: float) -> bool:
 
     thread = threading.Thread(target=run, name="epochal-kafka-call", daemon=True)
     thread.start()
-    thread.join(seconds + HANG_SECONDS)
+    thread.join(seconds + hang_seconds)
     if not outcome:
         return False
     if outcome[0] is not None:

@@ -60,8 +60,8 @@ def test_rows_may_say_all_of_a_record() -> None:
         {"topic": "b", "key": None, "value": b"w", "partition": None, "headers": None},
     )
     assert records(record_plan(FULL, None), batch) == [
-        ("a", b"v", b"k", 3, None, 0, [("h", b"1"), ("h", None)]),
-        ("b", b"w", None, -1, None, 0, None),
+        ("a", b"v", b"k", 3, None, None, 0, [("h", b"1"), ("h", None)]),
+        ("b", b"w", None, -1, None, None, 0, None),
     ]
 
 
