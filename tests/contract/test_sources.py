@@ -8,13 +8,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.contract.kafka_source import KAFKA_WORLDS
 from tests.contract.sources import WORLDS, World, read_some, read_to
 
 from epochal.connectors.contract import Positions, Source
 
 
-@pytest.fixture(params=sorted(WORLDS))
+@pytest.fixture(params=sorted([*WORLDS, *KAFKA_WORLDS]))
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    if request.param in KAFKA_WORLDS:
+        return KAFKA_WORLDS[request.param](tmp_path, request.getfixturevalue("broker"))
     return WORLDS[request.param](tmp_path)
 
 

@@ -1,25 +1,22 @@
-"""One broker and one Spark session with Spark's Kafka connector, for all tests of this folder."""
+"""One Spark session with Spark's Kafka connector, for all tests of this folder."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.jvm import end_jvm
 
-from epochal.testing.kafka import Kafka, connector_jars, running_kafka
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[Kafka]:
-    with running_kafka() as running:
-        yield running
+from epochal.testing.kafka import connector_jars
 
 
 @pytest.fixture(scope="session")
 def kafka_spark() -> Iterator[SparkSession]:
     end_jvm()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     jars = ",".join(str(jar) for jar in connector_jars())
     session = (
         SparkSession.builder.master("local[2]")

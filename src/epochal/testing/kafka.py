@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +26,9 @@ KAFKA = ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36")
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1"
 TOOLS = ("org.apache.kafka:kafka-tools:4.3.1", "org.slf4j:slf4j-simple:1.7.36")
+LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
+KEY_STORE, CERTIFICATE = "broker.p12", "broker.pem"
+STORE_PASSWORD = "of-a-test-broker"
 START_SECONDS = 120
 PORT_TRIES = 3
 
@@ -35,24 +38,41 @@ class Kafka:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port, self._sasl_port, self._controller_port = free_port(), free_port(), free_port()
+        self._ports = {name: free_port() for name in (*LISTENERS, "CONTROLLER")}
         self._server: Server | None = None
         folder.mkdir()
-        self._settings.write_text(
-            _broker_settings(folder, self._port, self._sasl_port, self._controller_port)
-        )
+        _make_certificate(folder)
+        self._settings.write_text(_broker_settings(folder, self._ports))
         _java("kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(self._settings))
         self.start()
 
     @property
     def bootstrap_servers(self) -> str:
         """Without authentication; this user may do everything."""
-        return f"127.0.0.1:{self._port}"
+        return self._address("PLAINTEXT")
 
     @property
     def sasl_servers(self) -> str:
         """With SASL_PLAINTEXT and SCRAM-SHA-256; users are made by an admin client."""
-        return f"127.0.0.1:{self._sasl_port}"
+        return self._address("SASL_PLAINTEXT")
+
+    @property
+    def tls_servers(self) -> str:
+        """With SSL, by a certificate that only `certificate` vouches for; anybody may come."""
+        return self._address("SSL")
+
+    @property
+    def sasl_tls_servers(self) -> str:
+        """With SASL_SSL: the certificate of `tls_servers`, the users of `sasl_servers`."""
+        return self._address("SASL_SSL")
+
+    @property
+    def certificate(self) -> Path:
+        """What clients must trust to be let in by TLS, as PEM."""
+        return self._folder / CERTIFICATE
+
+    def _address(self, listener: str) -> str:
+        return f"127.0.0.1:{self._ports[listener]}"
 
     @property
     def _settings(self) -> Path:
@@ -63,7 +83,8 @@ class Kafka:
         command = [*_command("kafka.Kafka"), str(self._settings)]
         self._server = Server("Kafka", command, log=self._folder / "kafka.log")
         try:
-            self._server.wait_until(lambda: accepts("127.0.0.1", self._port), seconds=START_SECONDS)
+            port = self._ports["PLAINTEXT"]
+            self._server.wait_until(lambda: accepts("127.0.0.1", port), seconds=START_SECONDS)
         except ComponentError:
             self.kill()
             raise
@@ -114,22 +135,43 @@ def connector_jars() -> list[Path]:
     return resolve(CONNECTOR, overrides=[TOKEN_PROVIDER])
 
 
-def _broker_settings(folder: Path, port: int, sasl_port: int, controller_port: int) -> str:
-    sasl = f"SASL_PLAINTEXT://127.0.0.1:{sasl_port}"
+def _make_certificate(folder: Path) -> None:
+    """A key of the broker's own for 127.0.0.1, and the certificate that vouches for it."""
+    store = ["-alias", "broker", "-keystore", str(folder / KEY_STORE), "-storepass", STORE_PASSWORD]
+    names = ["-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1", "-validity", "30"]
+    kind = ["-keyalg", "EC", "-groupname", "secp256r1", "-storetype", "PKCS12"]
+    _keytool("-genkeypair", *store, *names, *kind)
+    _keytool("-exportcert", "-rfc", *store, "-file", str(folder / CERTIFICATE))
+
+
+def _keytool(*words: str) -> None:
+    java = Path(find_java()).resolve()
+    run = subprocess.run(
+        [str(java.with_name("keytool")), *words], capture_output=True, text=True, check=False
+    )
+    if run.returncode != 0:
+        raise ComponentError(f"keytool {words[0]} failed:\n{run.stdout[-2000:]}{run.stderr}")
+
+
+def _broker_settings(folder: Path, ports: Mapping[str, int]) -> str:
+    listeners = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     lines = {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},{sasl},"
-        f"CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},{sasl}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,"
-        "CONTROLLER:PLAINTEXT",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
-        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": (
-            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        "listeners": ",".join(listeners.values()),
+        "advertised.listeners": ",".join(listeners[name] for name in LISTENERS),
+        "listener.security.protocol.map": ",".join(
+            [*(f"{name}:{name}" for name in LISTENERS), "CONTROLLER:PLAINTEXT"]
         ),
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": scram,
+        "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": scram,
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(folder / KEY_STORE),
+        "ssl.keystore.password": STORE_PASSWORD,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",  # whoever comes without authentication
         "log.dirs": str(folder / "data"),

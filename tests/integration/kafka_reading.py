@@ -1,0 +1,96 @@
+"""What tests of the Kafka source do again and again: records, sources, rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer, TopicPartition
+from tests.integration.kafka_world import WAIT_SECONDS, admin
+
+from epochal.connectors.contract import Positions, SourceReader
+from epochal.connectors.kafka.source import KafkaSource
+from epochal.connectors.kafka.source_options import read_source_options
+from epochal.files.local import LocalFiles
+from epochal.testing.kafka import Kafka
+
+
+def send(broker: Kafka, records: Iterable[tuple[str, int, dict[str, Any]]]) -> None:
+    """Records of (topic, partition, whatever `produce` takes)."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": "0"})
+    refused: list[str] = []
+
+    def note(error: Any, _: Any) -> None:
+        if error is not None:
+            refused.append(error.str())
+
+    for topic, partition, record in records:
+        producer.produce(topic, partition=partition, on_delivery=note, **record)
+    assert producer.flush(60) == 0
+    assert refused == []
+
+
+def texts(broker: Kafka, topic: str, values: Sequence[str], partition: int = 0) -> None:
+    send(broker, [(topic, partition, {"value": value.encode()}) for value in values])
+
+
+def age_out(broker: Kafka, topic: str, before: int, partition: int = 0) -> None:
+    """Let records be gone, as retention does."""
+    place, client = TopicPartition(topic, partition, before), admin(broker)
+    client.delete_records([place])[place].result(30)
+
+
+def options(broker: Kafka, **given: str) -> dict[str, str]:
+    usual = {"kafka.bootstrap.servers": broker.bootstrap_servers, "startingOffsets": "earliest"}
+    return {**usual, **given}
+
+
+def source(home: Path, given: dict[str, str]) -> KafkaSource:
+    files = LocalFiles(home / "checkpoint", durable=False)
+    return KafkaSource(read_source_options(given), files, 0)
+
+
+@contextmanager
+def reading(
+    home: Path, given: dict[str, str], start: Positions | None = None
+) -> Iterator[tuple[KafkaSource, SourceReader]]:
+    """A source and a reader of all its partitions, from where it starts or from there."""
+    with (
+        closing(source(home, given)) as opened,
+        closing(opened.readers.open(opened.initial() if start is None else start)) as reader,
+    ):
+        yield opened, reader
+
+
+def values_of(reader: SourceReader, count: int) -> list[str]:
+    """So many values, and not one more within the time that others took."""
+    found: list[str] = []
+    began = time.monotonic()
+    while len(found) < count:
+        found += take(reader)
+        assert time.monotonic() < began + WAIT_SECONDS, found
+    return found
+
+
+def take(reader: SourceReader) -> list[str]:
+    """What is there now; a moment's rest if nothing is."""
+    batch = reader.read(1000)
+    if batch is None:
+        time.sleep(0.005)
+        return []
+    return [row["value"].decode() for row in batch.to_pylist()]
+
+
+def read_all(opened: KafkaSource, start: Positions) -> list[dict[str, Any]]:
+    """Every row from here to where the topics end now, by topic, partition and offset."""
+    end, rows = opened.latest(), []
+    with closing(opened.readers.open(start)) as reader:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while opened.lag(reader.positions(), end) > 0:
+            batch = reader.read(1000)
+            rows += [] if batch is None else batch.to_pylist()
+            assert time.monotonic() < deadline, (reader.positions(), end)
+    return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"]))
