@@ -37,6 +37,7 @@ from epochal.connectors.pubsub.options import (
     SourceOptions,
     emulator_host,
     merged_source_options,
+    settled,
     source_options,
 )
 from epochal.connectors.pubsub.seen import Seen
@@ -58,6 +59,8 @@ COLUMNS = (
 )
 BOOTSTRAP_WAIT_S = 2.0
 """How long the batch that starts the sidecars waits for a first row; `maxFetchPeriod` if less."""
+COPIED_ROWS = 200_000
+"""Of one partition with `exactly-once`: their ids must fit into one message to the driver."""
 UNLIMITED_BYTES = 1 << 62
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 """The program that Spark runs for a source."""
@@ -80,13 +83,25 @@ class PubSubReaders:
     options: Mapping[str, str]
     conf: ClassVar[Mapping[str, str]]
 
-    def schema(self) -> str:
+    def schema(self) -> Any:
         options = self._source_options()
-        return COLUMNS + (", ack_id STRING" if options.include_ack_id else "")
+        parse = _parse_spec(options)
+        if parse is None:
+            return COLUMNS + (", ack_id STRING" if options.include_ack_id else "")
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = ACK_SCHEMA if options.include_ack_id else MESSAGE_SCHEMA
+        return from_arrow_schema(parse.extended(schema, errors=not options.dead_letter_topic_id))
 
     def streamReader(self, schema: Any) -> Any:
         """For `readStream`."""
-        options = self._source_options()
+        options = settled(self._source_options())
+        ours = self.schema()
+        if not isinstance(ours, str) and schema.names != ours.names:
+            raise OptionError(
+                f"pubsub: the columns are {', '.join(ours.names)}, not {', '.join(schema.names)}. "
+                f"Give the payload's schema as parseSchema, not as schema(...)."
+            )
         given = merged_source_options(dict(self.options), self.conf)
         reader = BatchReader if limits is None else LimitedReader
         return reader(options, _resolved(options, given))
@@ -163,11 +178,13 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
 
     def read(self, partition: PubSubPartition) -> Iterator[pa.RecordBatch]:
         reading = partition.reading
-        if not partition.replay:
-            return read_rows(reading)
-        copies = open_copies(reading.copies, self.options.subscription)
-        schema = ACK_SCHEMA if self.options.include_ack_id else MESSAGE_SCHEMA
-        return iter(copies.read_or_seal((reading.batch, reading.partition), schema))
+        if partition.replay:
+            copies = open_copies(reading.copies, self.options.subscription)
+            schema = ACK_SCHEMA if self.options.include_ack_id else MESSAGE_SCHEMA
+            rows = iter(copies.read_or_seal((reading.batch, reading.partition), schema))
+        else:
+            rows = read_rows(reading)
+        return rows if self.options.parse is None else _parsed(rows, self.options)
 
     def stop(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
@@ -230,10 +247,11 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             self._copies = open_copies(self._wal, self.options.subscription)
             self._seen = _loaded(self._copies, new=new)
         options = self.options
+        rows = options.max_records_per_fetch
         self._endpoint = DriverEndpoint(
             Grants(
                 partitions=self.partitions_per_batch,
-                rows_per_partition=options.max_records_per_fetch,
+                rows_per_partition=min(rows, COPIED_ROWS) if self._wal else rows,
             ),
             host=options.driver_host or socket.gethostbyname(socket.gethostname()),
             bind_host=options.driver_bind_host,
@@ -339,6 +357,33 @@ class Janitor:
                     self._copies.drop(batch)
                 except OSError as error:
                     logger.warning("the copies of batch %d stay: %s", batch, error)
+
+
+def _parse_spec(options: SourceOptions) -> Any:
+    if options.parse is None and options.parse_schema is None:
+        return None
+    from epochal.connectors.pubsub.parse import parse_spec  # needs gRPC, for dead letters
+
+    return parse_spec(options)
+
+
+def _parsed(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Rows with their payloads parsed; what cannot be is in a column, or in another topic."""
+    from epochal.connectors.pubsub.parse import DeadLetters
+
+    parser = _parse_spec(options).open()
+    dead = DeadLetters(options) if options.dead_letter_topic_id else None
+    try:
+        for batch in rows:
+            parsed = parser.parse(batch)
+            found = parsed.with_errors() if dead is None else dead.take(parsed)
+            if found.num_rows:
+                yield found
+        if dead is not None:  # before the task ends, or they would be acknowledged and lost
+            dead.is_published(dead.mark(), wait=True)
+    finally:
+        if dead is not None:
+            dead.close()
 
 
 def _loaded(copies: Copies, *, new: bool) -> Seen:
