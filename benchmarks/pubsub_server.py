@@ -35,7 +35,11 @@ UNLIMITED = [("grpc.max_receive_message_length", -1)]
 
 
 def main() -> None:
-    report = Report("pubsub_server")
+    figures(Report("pubsub"))
+
+
+def figures(report: Report) -> None:
+    """All figures of the server."""
     gc.set_threshold(*GC_THRESHOLD)  # as the server does
     for name, (size, count) in SIZES.items():
         core(report, name, size, count)
@@ -71,7 +75,7 @@ def core(report: Report, name: str, size: int, count: int) -> None:
     assert served == count
     assert broker.memory.used == 0
     report.row(
-        f"core, {name}",
+        f"server core, {name}",
         published_per_cpu_second=round(count / published),
         served_per_cpu_second=round(count / serve),
         acked_per_cpu_second=round(count / settle),
@@ -95,7 +99,7 @@ def whole(report: Report, server: PubSubServer, name: str, size: int, count: int
                 waiting.pop(0).result()
         for future in waiting:
             future.result()
-        clock.row(report, f"publish, {name}", count)
+        clock.row(report, f"server publish, {name}", count)
         pull = channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         opening = pubsub.StreamingPullRequest(
@@ -111,7 +115,7 @@ def whole(report: Report, server: PubSubServer, name: str, size: int, count: int
             if received >= count:
                 requests.put(None)
         assert received == count
-        clock.row(report, f"stream and acknowledge, {name}", count)
+        clock.row(report, f"server stream and acknowledge, {name}", count)
 
 
 class Stopwatch:

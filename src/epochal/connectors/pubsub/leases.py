@@ -39,15 +39,19 @@ class Ids:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def encoded(self, number: int) -> bytes:
-        """As a repeated field of a request."""
+    def encoded(self, number: int, before: bytes = b"", after: bytes = b"") -> bytes:
+        """A request with the ids as a repeated field, between what else it has."""
         if isinstance(self.rows, list):
-            return b"".join([encoded(number, each) for each in self.rows])
+            return b"".join([before, *(encoded(number, each) for each in self.rows), after])
         count, width = self.rows.shape
         head = varint(number << 3 | 2) + varint(width)
-        out = np.empty((count, len(head) + width), np.uint8)
-        out[:, : len(head)] = np.frombuffer(head, np.uint8)
-        out[:, len(head) :] = self.rows
+        start, end = len(before), len(before) + count * (len(head) + width)
+        out = np.empty(end + len(after), np.uint8)
+        out[:start] = np.frombuffer(before, np.uint8)
+        ids = out[start:end].reshape(count, len(head) + width)
+        ids[:, : len(head)] = np.frombuffer(head, np.uint8)
+        ids[:, len(head) :] = self.rows
+        out[end:] = np.frombuffer(after, np.uint8)
         return out.tobytes()
 
     def texts(self) -> list[str]:
@@ -169,6 +173,8 @@ def _in_requests(parts: list[tuple[_Delivery, Span]]) -> Iterator[Ids]:
 
 
 def _joined(waiting: list[tuple[Any, Any]]) -> Ids:
+    if len(waiting) == 1:
+        return Ids(*waiting[0])
     numbers = np.concatenate([each for each, _ in waiting])
     if isinstance(waiting[0][1], list):
         return Ids(numbers, [row for _, rows in waiting for row in rows])

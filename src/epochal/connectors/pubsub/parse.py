@@ -18,10 +18,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.encode import Encoder
-from epochal.connectors.pubsub.options import SinkOptions, SourceOptions
-from epochal.connectors.pubsub.publish import Publisher, PublishSettings
+from epochal.connectors.pubsub.options import SinkOptions, SourceOptions, full_name
 from epochal.errors import OptionError, PayloadError
 
 PARSED, PARSE_ERROR = "parsed", "parse_error"
@@ -102,8 +100,11 @@ class DeadLetters:
     """Sends what cannot be parsed to a topic of its own."""
 
     def __init__(self, options: SourceOptions) -> None:
-        topic = options.dead_letter_topic_id
-        assert topic is not None
+        # Without dead letters, parsing needs no gRPC: it also runs in Spark's forked workers.
+        from epochal.connectors.pubsub.connection import Connection
+        from epochal.connectors.pubsub.publish import Publisher, PublishSettings
+
+        topic = full_name("topics", options.dead_letter_topic_id or "", options)
         self._publisher = Publisher(Connection(options), PublishSettings(topic=topic))
         self._encoder: Encoder | None = None
 

@@ -94,7 +94,7 @@ class Settler:
                 future = connection.future(SUBSCRIBER, kind.method, request)
 
     def _request(self, kind: Kind, ids: Ids, tail: bytes) -> bytes:
-        return self._head + ids.encoded(kind.ids_field) + tail
+        return ids.encoded(kind.ids_field, self._head, tail)
 
 
 def _again(ids: Ids, reasons: dict[str, str] | Any, refused: dict[int, str]) -> Ids:

@@ -1,0 +1,269 @@
+"""Child processes of the Pub/Sub benchmark with Spark: each has a session of its own, `local[2]`.
+
+drain   how fast micro-batches take what a subscription holds, to noop, and what takes the time
+stall   what the sidecar's memory does while a batch does not end
+relay   how long a message takes from one topic to another, by micro-batches or by the engine
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import percentile
+from pyspark.sql import SparkSession
+
+import epochal
+from epochal.connectors.pubsub.connection import Connection
+from epochal.connectors.pubsub.encode import Encoder
+from epochal.connectors.pubsub.options import Access, SinkOptions
+from epochal.connectors.pubsub.publish import Publisher, PublishSettings
+from epochal.connectors.pubsub.pull import Puller, PullSettings
+from epochal.spark.register import register
+
+PROJECT = "bench"
+WARM_UP_S = 5.0
+PER_SECOND, TICK_S = 200, 0.01
+
+
+def session() -> SparkSession:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    return spark
+
+
+def options(address: str) -> dict[str, str]:
+    return {"emulatorHost": address, "projectId": PROJECT}
+
+
+def publisher(address: str, topic: str) -> Publisher:
+    access = Access(emulator_host=address, project_id=PROJECT)
+    settings = PublishSettings(topic=f"projects/{PROJECT}/topics/{topic}", linger_s=0.001)
+    return Publisher(Connection(access), settings)
+
+
+def fill(address: str, topic: str, size: int, count: int) -> None:
+    import pyarrow as pa
+
+    writer = publisher(address, topic)
+    rows = pa.RecordBatch.from_pydict({"data": [b"x" * size] * 10_000})
+    encoder = Encoder(rows.schema, SinkOptions(topic_id="topic"))
+    for _ in range(count // rows.num_rows):
+        writer.add(encoder.encode(rows).messages)
+    writer.flush()
+    writer.close()
+
+
+def source(spark: SparkSession, address: str, subscription: str, **more: Any) -> Any:
+    reader = spark.readStream.format("pubsub").options(**options(address), **more)
+    return reader.option("subscriptionId", subscription).load()
+
+
+def drain(address: str, size: int, count: int) -> dict[str, Any]:
+    """Rows per second from the first full batch to the last, and where the time went."""
+    spark = session()
+    fill(address, "in", size, count)
+    frame = source(spark, address, "in-sub", numPartitions=2, maxRecordsPerFetch=50_000)
+    with tempfile.TemporaryDirectory() as folder:
+        query = frame.writeStream.format("noop").option("checkpointLocation", f"{folder}/c").start()
+        deadline, seen = time.monotonic() + 300, 0
+        while seen < count and time.monotonic() < deadline:
+            time.sleep(0.2)
+            seen = sum(each["numInputRows"] for each in query.recentProgress)
+        full = [each for each in query.recentProgress if each["numInputRows"]]
+        query.stop()
+    spark.stop()
+    steady = full[1:] or full
+    rows = sum(each["numInputRows"] for each in steady)
+    spent = {
+        name: sum(each["durationMs"].get(name, 0) for each in steady)
+        for name in ("addBatch", "walCommit", "latestOffset", "queryPlanning", "commitOffsets")
+    }
+    total = sum(each["durationMs"]["triggerExecution"] for each in steady)
+    limit = max(spent, key=lambda name: spent[name])
+    return {
+        "rows": rows,
+        "rows_in_all": seen,
+        "batches": len(steady),
+        "per_second": round(1000 * rows / total),
+        "limited_by": limit,
+        "limit_share": spent[limit] / total,
+        **{f"{name}_ms": round(ms) for name, ms in spent.items()},
+    }
+
+
+def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
+    """The resident memory of the sidecar while a batch stands still and more keeps coming."""
+    spark = session()
+    stop = threading.Event()
+
+    def pour() -> None:
+        while not stop.is_set():
+            try:
+                fill(address, "in", size, 50_000)
+            except Exception as error:  # noqa: BLE001 - the server is full: that is the point
+                print(f"the server takes no more: {error}", file=sys.stderr)
+                stop.wait(2)
+
+    threading.Thread(target=pour, daemon=True).start()
+    frame = source(spark, address, "in-sub", reservoirBytes=64 << 20, maxRecordsPerFetch=20_000)
+    held: list[float] = []
+
+    def stand_still(_frame: Any, batch: int) -> None:
+        if batch == 1:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                held.append(sidecar_mib())
+                time.sleep(min(1.0, seconds / 10))
+
+    with tempfile.TemporaryDirectory() as folder:
+        query = frame.writeStream.foreachBatch(stand_still)
+        running = query.option("checkpointLocation", f"{folder}/c").start()
+        deadline = time.monotonic() + 120 + seconds
+        while not (held and len(held) >= 9) and time.monotonic() < deadline and running.isActive:
+            time.sleep(0.2)
+        time.sleep(seconds if len(held) < 9 else 0)
+        stop.set()
+        running.stop()
+    spark.stop()
+    third = max(len(held) // 3, 1)
+    return {
+        "seconds": seconds,
+        "reservoir_mib": 64,
+        "rss_first_third_mib": statistics.median(held[:third]),
+        "rss_last_third_mib": statistics.median(held[-third:]),
+        "rss_peak_mib": max(held),
+    }
+
+
+def sidecar_mib() -> float:
+    """Of all sidecars of this machine's user together; there is one here."""
+    found = 0.0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+                if b"epochal.connectors.pubsub.sidecar" in command:
+                    pages = int((entry / "statm").read_text().split()[1])
+                    found += pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+            except OSError:
+                continue
+    return found
+
+
+def relay(address: str, engine: str, seconds: float) -> dict[str, Any]:
+    """Milliseconds from publishing into one topic to receiving out of another."""
+    spark = session()
+    with tempfile.TemporaryDirectory() as folder:
+        if engine == "continuous":
+            stream = (
+                epochal.read_stream(spark)
+                .format("pubsub")
+                .options(**options(address), subscriptionId="in-sub", numPartitions=1)
+                .load()
+            )
+            running: Any = (
+                stream.select("data")
+                .write_stream.format("pubsub")
+                .options(**options(address), topicId="out", lingerMs=1, parallelism=1)
+                .option("checkpointLocation", f"{folder}/c")
+                .trigger(epoch="100 milliseconds")
+                .start()
+            )
+        else:
+            running = (
+                source(spark, address, "in-sub", numPartitions=1)
+                .select("data")
+                .writeStream.format("pubsub")
+                .options(**options(address), topicId="out", lingerMs="1")
+                .option("checkpointLocation", f"{folder}/c")
+                .start()
+            )
+        latencies = measure_relay(address, seconds)
+        running.stop()
+    spark.stop()
+    return {
+        "engine": engine,
+        "messages": len(latencies),
+        "p50_ms": percentile(latencies, 50),
+        "p99_ms": percentile(latencies, 99),
+        "max_ms": max(latencies),
+    }
+
+
+def measure_relay(address: str, seconds: float) -> list[float]:
+    """Publish at a fixed rate with the time as payload; latencies after a warm-up."""
+    import pyarrow as pa
+
+    writer = publisher(address, "in")
+    encoder = Encoder(pa.schema([("data", pa.binary())]), SinkOptions(topic_id="topic"))
+    access = Access(emulator_host=address, project_id=PROJECT)
+    reader = Puller(
+        Connection(access), PullSettings(subscription=f"projects/{PROJECT}/subscriptions/out-sub")
+    )
+
+    def send() -> None:
+        now = b"%d" % time.time_ns()
+        rows = pa.RecordBatch.from_pydict({"data": [now] * round(PER_SECOND * TICK_S)})
+        writer.add(encoder.encode(rows).messages)
+
+    def receive(found: list[tuple[int, float]], timeout_s: float) -> None:
+        pulled = reader.take(10_000, timeout_s=timeout_s)
+        if pulled is not None:
+            now = time.time_ns()
+            sent = [int(bytes(each or b"0")) for each in pulled.batch.column("data").to_pylist()]
+            found += [(each, (now - each) / 1e6) for each in sent]
+            reader.ack([pulled.span])
+
+    found: list[tuple[int, float]] = []
+    send()
+    deadline = time.monotonic() + 120
+    while not found and time.monotonic() < deadline:  # until the query is up
+        receive(found, 0.5)
+    found.clear()
+    began = time.time_ns() + int(WARM_UP_S * 1e9)
+    end = time.monotonic() + WARM_UP_S + seconds
+    next_send = time.monotonic()
+    while time.monotonic() < end:
+        if time.monotonic() >= next_send:
+            send()
+            next_send += TICK_S
+        receive(found, max(min(next_send - time.monotonic(), TICK_S), 0.0005))
+    for _ in range(10):
+        receive(found, 0.2)
+    reader.close()
+    writer.close()
+    return [each for sent, each in found if sent >= began]
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["drain", address, size, count]:
+            found = drain(address, int(size), int(count))
+        case ["stall", address, size, seconds]:
+            found = stall(address, int(size), float(seconds))
+        case ["relay", address, engine, seconds]:
+            found = relay(address, engine, float(seconds))
+        case other:
+            raise SystemExit(f"not a benchmark: {other}")
+    print("RESULT " + json.dumps(found), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
