@@ -130,6 +130,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         self._janitor: Janitor | None = None
         self._offset: Offset = {"batch": 0, "partitions": 0}
         self._old_before_us = 0
+        self._stopping = False
 
     def initialOffset(self) -> Offset:
         self._opened(new=True)
@@ -187,6 +188,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         return rows if self.options.parse is None else _parsed(rows, self.options)
 
     def stop(self) -> None:
+        self._stopping = True
         endpoint, self._endpoint = self._endpoint, None
         if self._janitor is not None:
             self._janitor.stop()
@@ -280,9 +282,11 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             connection.close()
 
     def _on_signal(self, *_: object) -> None:
-        """Spark stops a source with SIGTERM, and does not always call `stop` before."""
-        self.stop()
-        os._exit(0)
+        """Spark stops a source with SIGTERM, twice, and does not always call `stop` before."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if not self._stopping:
+            self.stop()
+            os._exit(0)
 
 
 class BatchReader(_Reader):

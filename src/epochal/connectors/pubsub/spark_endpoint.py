@@ -156,13 +156,15 @@ class DriverEndpoint:
                 return
             self._closed = True
             peers = [known.peer for known in self._sidecars.values()]
+        counters = self._server.counters
+        before = counters.pushed + counters.undelivered
         self._server.push(DRIVER, peers, Farewell())
         end = time.monotonic() + 1.0
-        counters = self._server.counters
-        sent = counters.pushed + counters.undelivered
-        while peers and counters.pushed + counters.undelivered <= sent and time.monotonic() < end:
+        while counters.pushed + counters.undelivered < before + len(peers):
+            if time.monotonic() > end:
+                break
             time.sleep(0.01)
-        time.sleep(0.05 if peers else 0.0)
+        time.sleep(0.1 if peers else 0.0)  # for the socket's own thread, which has it now
         self._server.stop()
 
     def _check(self) -> None:
