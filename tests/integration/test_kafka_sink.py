@@ -1,0 +1,324 @@
+"""The Kafka sink against a real broker: fencing, markers, keys, and what cannot be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+from tests.contract.sinks import Logging
+from tests.kafka_topics import create_topic, read_messages, read_topic
+
+from epochal import read_stream
+from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.kafka.sink_rows import HEADERS
+from epochal.connectors.memory import MemoryStream
+from epochal.connectors.registry import open_sink
+from epochal.errors import (
+    EpochalError,
+    KafkaFencedError,
+    KafkaRecordError,
+    KafkaUnavailableError,
+    MarkerError,
+    OptionError,
+)
+from epochal.files.local import LocalFiles
+from epochal.testing.kafka import Kafka
+
+VALUE = pa.schema([("value", pa.string())])
+COLUMNS: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "key": pa.string(),
+    "value": pa.binary(),
+    "headers": HEADERS,
+}
+FULL = pa.schema(COLUMNS)
+
+
+class Place:
+    """A topic, a checkpoint, and the query that has both."""
+
+    def __init__(self, broker: Kafka, folder: Path, **config: str) -> None:
+        self.servers = broker.bootstrap_servers
+        self.query = str(uuid4())
+        self.topic = create_topic(self.servers, f"out-{self.query}", partitions=3, **config)
+        self.checkpoint = LocalFiles(folder, durable=False)
+
+    def open(self, schema: pa.Schema = VALUE, /, **options: str) -> Sink:
+        given = {"kafka.bootstrap.servers": self.servers, "topic": self.topic, **options}
+        sink = open_sink(
+            "kafka",
+            {key: value for key, value in given.items() if value},
+            schema,
+            checkpoint=self.checkpoint,
+            query_id=self.query,
+        )
+        found: Sink = Logging(sink, self.checkpoint) if sink.decides else sink
+        return found
+
+    def values(self, *, committed_only: bool = True) -> list[str]:
+        found = read_topic(self.servers, self.topic, committed_only=committed_only)
+        return sorted(value.decode() for _, _, value in found)
+
+    def forget_marker(self) -> None:
+        client = AdminClient({"bootstrap.servers": self.servers, "log_level": "0"})
+        for done in client.delete_consumer_groups([f"epochal-{self.query}"]).values():
+            done.result(30)
+
+
+@pytest.fixture
+def place(broker: Kafka, tmp_path: Path) -> Place:
+    return Place(broker, tmp_path)
+
+
+def prepared(
+    sink: Sink, epoch: int, rows: Sequence[Mapping[str, Any] | str], attempt: int = 1
+) -> list[bytes]:
+    """What one task reports that wrote these rows."""
+    found = [{"value": row} if isinstance(row, str) else dict(row) for row in rows]
+    schema = FULL if any(isinstance(row, Mapping) for row in rows) else VALUE
+    writer = sink.writers.open(WriterContext(0, attempt, "run", schema))
+    if found:
+        writer.write(pa.RecordBatch.from_pylist(found, schema=schema))
+    message = writer.cut(epoch)()
+    writer.close()
+    return [message]
+
+
+def test_an_attempt_that_is_shut_out_shows_nothing(place: Place) -> None:
+    with closing(place.open()) as old, closing(place.open()) as new:
+        old.fence(1)
+        old.commit(0, prepared(old, 0, ["w0"]))
+        new.fence(2)
+        with pytest.raises(KafkaFencedError, match="shut out"):
+            old.commit(1, prepared(old, 1, ["zombie"]))
+        with pytest.raises(KafkaFencedError, match="given up"):
+            old.commit(1, prepared(old, 1, ["zombie"]))
+        assert not new.decided(1)
+    assert place.values() == ["w0"]
+
+
+def test_rows_of_a_transaction_left_open_are_never_seen(place: Place) -> None:
+    with closing(place.open()) as sink:
+        sink.fence(1)
+        sink.commit(0, prepared(sink, 0, ["w0"]))
+    died = Producer(
+        {
+            "bootstrap.servers": place.servers,
+            "transactional.id": f"epochal-{place.query}",
+            "log_level": "0",
+        }
+    )
+    died.init_transactions(30)
+    died.begin_transaction()
+    died.produce(place.topic, b"half")
+    assert died.flush(30) == 0
+    with closing(place.open()) as sink:
+        sink.fence(2)
+        sink.commit(1, prepared(sink, 1, ["w1"], 2))
+    assert place.values() == ["w0", "w1"]
+    assert place.values(committed_only=False) == ["half", "w0", "w1"]
+
+
+def test_output_too_large_for_a_message_goes_through_files(place: Place) -> None:
+    rows = [os.urandom(3_000).hex() for _ in range(60)]
+    with closing(place.open()) as sink:
+        sink.fence(1)
+        message = prepared(sink, 0, rows)
+        assert len(message[0]) < 200
+        left = prepared(sink, 1, rows)
+        sink.commit(0, message)
+        assert place.values() == sorted(rows)
+        assert len(place.checkpoint.list(".epochal/kafka")) == 1, left
+        sink.fence(2)
+        assert place.checkpoint.list(".epochal/kafka") == []
+
+
+def test_a_missing_marker_stops_the_query_and_says_how_to_go_on(place: Place) -> None:
+    with closing(place.open()) as sink:
+        sink.fence(1)
+        for epoch in range(3):
+            sink.commit(epoch, prepared(sink, epoch, [f"w{epoch}"]))
+    place.forget_marker()
+    with closing(place.open()) as sink:
+        for _ in range(2):
+            with pytest.raises(MarkerError, match=r"missing(.|\n)*resetMarker=2"):
+                sink.fence(2)
+    with closing(place.open(resetMarker="1")) as sink, pytest.raises(MarkerError):
+        sink.fence(2)
+    with closing(place.open(resetMarker="2")) as sink:
+        sink.fence(2)
+        sink.commit(3, prepared(sink, 3, ["w3"], 2))
+    with closing(place.open(resetMarker="2")) as sink:
+        sink.fence(3)
+        assert sink.decided(3)
+    assert place.values() == ["w0", "w1", "w2", "w3"]
+
+
+def test_an_epoch_without_rows_writes_nothing_until_the_marker_is_old(place: Place) -> None:
+    with closing(place.open()) as sink:
+        sink.fence(1)
+        sink.commit(0, prepared(sink, 0, ["w0"]))
+        ends = len(read_messages(place.servers, place.topic)), offsets_of(place)
+        for epoch in range(1, 4):
+            sink.commit(epoch, prepared(sink, epoch, []))
+        assert (len(read_messages(place.servers, place.topic)), offsets_of(place)) == ends
+    with closing(place.open(markerRefresh="0 ms")) as sink:
+        sink.fence(2)
+        sink.commit(4, prepared(sink, 4, [], 2))
+        assert offsets_of(place) == [5]
+
+
+def offsets_of(place: Place) -> list[int]:
+    """What the marker's group holds, as Kafka's own tools would show it."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    client = AdminClient({"bootstrap.servers": place.servers, "log_level": "0"})
+    asked = [ConsumerGroupTopicPartitions(f"epochal-{place.query}")]
+    (answer,) = client.list_consumer_group_offsets(asked).values()
+    return [each.offset for each in answer.result(30).topic_partitions]
+
+
+def test_rows_may_name_topics_partitions_and_headers(place: Place) -> None:
+    other = create_topic(place.servers, f"other-{place.query}")
+    header = [{"key": "h", "value": b"1"}]
+    with closing(place.open(FULL, topic="", markerTopic=other)) as sink:
+        sink.fence(1)
+        rows: list[dict[str, Any]] = [
+            {"topic": place.topic, "partition": 2, "key": "k", "value": b"v", "headers": header},
+            {"topic": other, "partition": None, "key": None, "value": None, "headers": None},
+        ]
+        sink.commit(0, prepared(sink, 0, rows))
+    (found,) = read_messages(place.servers, place.topic)
+    told = (found.partition(), found.key(), found.value(), found.headers())
+    assert told == (2, b"k", b"v", [("h", b"1")])
+    assert read_topic(place.servers, other) == [(0, None, None)]
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_what_cannot_be_written_is_told(place: Place, delivery: str) -> None:
+    def written(row: Mapping[str, Any], **options: str) -> None:
+        given = {"topic": "", "markerTopic": place.topic, "delivery": delivery, **options}
+        with closing(place.open(FULL, **given)) as sink:
+            sink.fence(1)
+            sink.commit(0, prepared(sink, 0, [row]))
+
+    with pytest.raises(KafkaRecordError, match="no such topic"):
+        written({"topic": "nowhere", "value": b"v"})
+    with pytest.raises(KafkaRecordError, match="names partition 7, and it has 3"):
+        written({"topic": place.topic, "value": b"v", "partition": 7})
+    with pytest.raises(OptionError, match="column topic is null"):
+        written({"value": b"v"})
+    with pytest.raises(OptionError, match="key and value have 1500000 bytes"):
+        written({"topic": place.topic, "value": b"x" * 1_500_000})
+    with pytest.raises(KafkaRecordError, match=r"too large(.|\n)*max.message.bytes"):
+        written(
+            {"topic": place.topic, "value": os.urandom(2_000_000)},
+            **{"kafka.max.request.size": "5000000"},
+        )
+    assert place.values() == []
+
+
+def test_a_sink_that_cannot_start_says_why(place: Place) -> None:
+    with pytest.raises(KafkaRecordError, match="no such topic"):
+        place.open(topic="nowhere")
+    with pytest.raises(OptionError, match="markerTopic"):
+        place.open(FULL, topic="")
+    with pytest.raises(OptionError, match="one of exactly-once, at-least-once, not 'twice'"):
+        place.open(delivery="twice")
+    with pytest.raises(OptionError, match=r"no option 'topics'(.|\n)*Did you mean topic"):
+        place.open(topics="t")
+    with pytest.raises(OptionError, match="No such configuration property"):
+        place.open(VALUE, **{"kafka.no.such.setting": "1"})
+    with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1 "):
+        place.open(VALUE, **{"kafka.bootstrap.servers": "127.0.0.1:1"})
+
+
+def test_keys_land_where_javas_producer_puts_them(
+    place: Place, broker: Kafka, kafka_spark: SparkSession
+) -> None:
+    keys = [f"key-{n}" for n in range(200)] + ["", "é", "a" * 300]
+    java = create_topic(place.servers, f"java-{place.query}", partitions=3)
+    frame = kafka_spark.createDataFrame([(key, key) for key in keys], "key string, value string")
+    (
+        frame.write.format("kafka")
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .option("topic", java)
+        .save()
+    )
+    with closing(place.open(FULL)) as sink:
+        sink.fence(1)
+        sink.commit(0, prepared(sink, 0, [{"key": key, "value": key.encode()} for key in keys]))
+    assert sorted(read_topic(place.servers, place.topic)) == sorted(read_topic(place.servers, java))
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_query_writes_what_it_computes(
+    place: Place, kafka_spark: SparkSession, tmp_path: Path, delivery: str
+) -> None:
+    source = MemoryStream(pa.schema([("n", pa.int64())]), partitions=2)
+
+    def start() -> Any:
+        records = (
+            read_stream(kafka_spark)
+            .format(source)
+            .load()
+            .select("CAST(n % 5 AS string) AS key", "CAST(n AS string) AS value")
+        )
+        return (
+            records.write_stream.format("kafka")
+            .option("kafka.bootstrap.servers", place.servers)
+            .option("topic", place.topic)
+            .option("delivery", delivery)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(epoch="50 milliseconds")
+            .start()
+        )
+
+    for first in (0, 500):
+        query = start()
+        for begin in range(first, first + 500, 100):
+            source.add([{"n": n} for n in range(begin, begin + 100)])
+        query.process_all_available()
+        query.stop()
+        assert query.exception() is None
+    found = sorted(map(int, place.values()))
+    assert found == list(range(1_000))
+
+
+def test_a_query_stops_when_its_marker_is_gone(
+    place: Place, kafka_spark: SparkSession, tmp_path: Path
+) -> None:
+    source = MemoryStream(VALUE)
+
+    def start() -> Any:
+        return (
+            read_stream(kafka_spark)
+            .format(source)
+            .load()
+            .write_stream.format("kafka")
+            .option("kafka.bootstrap.servers", place.servers)
+            .option("topic", place.topic)
+            .option("idPrefix", f"{place.topic}-")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+
+    query = start()
+    source.add([{"value": "w"}])
+    query.process_all_available()
+    query.stop()
+    client = AdminClient({"bootstrap.servers": place.servers, "log_level": "0"})
+    for done in client.delete_consumer_groups([f"{place.topic}-{query.id}"]).values():
+        done.result(30)
+    with pytest.raises(EpochalError, match="marker in consumer group"):
+        start()
