@@ -337,6 +337,11 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
     from epochal.connectors.pubsub.engine_sink import PubSubSink
     from epochal.connectors.pubsub.options import sink_options
 
+    if request.output_mode == COMPLETE:
+        raise OptionError(
+            "pubsub: output mode complete would publish the whole result with every epoch. Use "
+            "append or update."
+        )
     return PubSubSink(sink_options(request.options), request.schema, request.query_id)
 
 

@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC
 from itertools import chain, islice
 from typing import Any, ClassVar
 
@@ -153,8 +154,27 @@ def _in_batches(given: Iterator[Any], schema: StructType) -> Iterator[pa.RecordB
         yield from (each for each in given if each.num_rows)
         return
     arrow = _arrow(schema)
+    kind = pa.struct(list(arrow))
     while some := list(islice(given, ROWS_PER_BATCH)):
-        yield pa.RecordBatch.from_pylist([each.asDict(recursive=True) for each in some], arrow)
+        rows = [_zoned(each.asDict(recursive=True), kind) for each in some]
+        yield pa.RecordBatch.from_pylist(rows, arrow)
+
+
+def _zoned(value: Any, kind: Any) -> Any:
+    """A row's value with zones: rows have timestamps in this machine's zone, without saying so."""
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_timestamp(kind):
+        return value.astimezone(UTC) if kind.tz else value
+    if types.is_struct(kind):
+        return {field.name: _zoned(value.get(field.name), field.type) for field in kind}
+    if types.is_list(kind):
+        return [_zoned(each, kind.value_type) for each in value]
+    if types.is_map(kind):
+        pairs = value.items()
+        return [(_zoned(k, kind.key_type), _zoned(v, kind.item_type)) for k, v in pairs]
+    return value
 
 
 def _arrow(schema: StructType) -> pa.Schema:

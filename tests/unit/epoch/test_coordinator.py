@@ -5,11 +5,22 @@ from __future__ import annotations
 import pytest
 
 from epochal.epoch.coordinator import EpochCoordinator, Pace, Phase
-from epochal.epoch.effects import Decide, Effect, Fail, watermark_of
+from epochal.epoch.effects import (
+    Decide,
+    Effect,
+    Fail,
+    Finish,
+    LogCommit,
+    Performed,
+    Push,
+    watermark_of,
+)
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
+    EpochStarted,
     GetCurrentEpoch,
     IncrementAndGetEpoch,
+    Leave,
     RegisterTask,
     ReportPartitionOffset,
     TaskReady,
@@ -17,9 +28,16 @@ from epochal.epoch.messages import (
 from epochal.errors import StaleAttemptError
 
 
-def running(*, tasks: int = 1, ended: int = 0, max_backlog: int = 10_000) -> EpochCoordinator:
+def running(
+    *, tasks: int = 1, ended: int = 0, max_backlog: int = 10_000, tell_commits: bool = False
+) -> EpochCoordinator:
     coordinator = EpochCoordinator(
-        attempt=1, first_epoch=0, readers=tasks, tasks=tasks, pace=Pace(max_backlog=max_backlog)
+        attempt=1,
+        first_epoch=0,
+        readers=tasks,
+        tasks=tasks,
+        pace=Pace(max_backlog=max_backlog),
+        tell_commits=tell_commits,
     )
     for task in range(tasks):
         coordinator.ask(RegisterTask(1, task, f"tcp://{task}", b"", "h", task))
@@ -91,3 +109,16 @@ def test_the_slowest_watermark_counts_and_never_goes_back(
     highs: tuple[int, ...], delays: tuple[int, ...], floor: int, expected: int
 ) -> None:
     assert watermark_of(highs, delays, floor) == expected
+
+
+def test_tasks_are_told_of_commits_if_a_source_wants_to_know() -> None:
+    quiet, telling = running(ended=1), running(ended=1, tell_commits=True)
+    for coordinator in (quiet, telling):
+        report_all(coordinator, 0)
+    done = Performed(LogCommit, 0)
+    assert quiet.step(done) == []
+    assert telling.step(done) == [Push(EpochStarted(1, 1, committed=0))]
+    assert telling.ask(GetCurrentEpoch(1))[0] == EpochStarted(1, 1, committed=0)
+    assert telling.ask(IncrementAndGetEpoch(1))[0] == EpochStarted(1, 2, committed=0)
+    assert telling.step(Finish()) == [Push(Leave(1, 0))]
+    assert quiet.step(Finish()) == [Push(Leave(1))]

@@ -29,6 +29,7 @@ from epochal.connectors.pubsub.messages import ACK_SCHEMA, MESSAGE_SCHEMA
 from epochal.connectors.pubsub.options import SourceOptions, settled
 from epochal.connectors.pubsub.parse import DeadLetters, Parser, ParseSpec
 from epochal.connectors.pubsub.pull import Pulled, Puller, PullSettings
+from epochal.errors import PubSubError
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +201,10 @@ class PubSubReader:
 
     def close(self) -> None:
         """Send the acknowledgements that are due, give all else back."""
-        self._acknowledge(wait=True)
+        try:
+            self._acknowledge(wait=True)
+        except PubSubError as error:
+            logger.warning("not all is acknowledged: %s", error)
         with ThreadPoolExecutor(max(len(self._pullers), 1)) as pool:
             for puller in self._pullers.values():
                 pool.submit(puller.close, timeout_s=CLOSE_S)

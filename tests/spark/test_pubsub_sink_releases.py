@@ -1,0 +1,52 @@
+"""`write` and `writeStream.format("pubsub")` on every release that has Python data sources."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.pubsub_world import World, pubsub_world
+from tests.spark.releases import ROOT, tree
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with pubsub_world() as found:
+        yield found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("release", ["4.0.5", "4.1.4", "4.2.1"])
+def test_a_release_publishes_every_row(release: str, world: World, tmp_path: Path) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    environment = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
+    path = os.pathsep.join((str(tree(release)), str(ROOT / "src"), str(ROOT)))
+    given = json.dumps({**world.options, "topicId": topic})
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.spark.pubsub_sink_child", given, str(tmp_path)],
+        env={
+            **environment,
+            "PYTHONPATH": path,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    rows = [json.loads(each.message.data) for each in world.pull(subscription, 200)]
+    assert sorted(row["id"] for row in rows) == list(range(200))
+    (seventh,) = [row for row in rows if row["id"] == 7]
+    assert seventh == {
+        "id": 7,
+        "at": "2026-05-01T12:00:00.000000Z",
+        "nested": {"d": "7.00", "a": [7], "m": {"k": 7}},
+    }
