@@ -12,19 +12,18 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from tests.fault.sums import KEYS, OUTPUT, RunningSum
 from tests.spark.sessions import session
 
 from epochal import read_stream
+from epochal.continuous.query import StreamingQuery
 
 ROWS_PER_SECOND = 400
 
 
-def main(master: str, checkpoint: str, out: str, *options: str) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+def main(master: str, checkpoint: str, out: str, *options: str) -> None:
     spark = session(master, spark__deploy__maxExecutorRetries="-1", spark__locality__wait="0s")
     stream = (
         read_stream(spark).format("rate").options(rowsPerSecond=ROWS_PER_SECOND, numPartitions=3)
@@ -41,8 +40,16 @@ def main(master: str, checkpoint: str, out: str, *options: str) -> int:
         "slotTimeout": "60 seconds",
         "stateMaintenanceInterval": "1 second",
     }
-    query = sums.write_stream.format("parquet").options(**{**usual, **given}).start(out)
-    parent = os.getppid()
+    writer = sums.write_stream.format("parquet").options(**{**usual, **given})
+    run_until_told(lambda: writer.start(out))
+
+
+def run_until_told(start: Callable[[], StreamingQuery]) -> None:
+    """Start a query, end it on SIGTERM, and exit: 0, or 3 if it failed."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    query, parent = start(), os.getppid()
     while query.is_active and not stopped.wait(0.1):
         if os.getppid() != parent:
             os._exit(4)  # the test was killed itself

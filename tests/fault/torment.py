@@ -28,6 +28,8 @@ CLUSTER = "local-cluster[2,1,1024]"
 class Program:
     """One life of the driver program after another, on one checkpoint."""
 
+    module = "tests.fault.keyed_sums"
+
     def __init__(self, folder: Path, log: Path, *options: str, master: str = CLUSTER) -> None:
         self.checkpoint, self.out, self.log = folder / "checkpoint", folder / "out", log
         self._master, self._options = master, options
@@ -43,7 +45,7 @@ class Program:
         arguments = [self._master, str(self.checkpoint), str(self.out), *self._options]
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fault.keyed_sums", *arguments],
+                [sys.executable, "-m", self.module, *arguments],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,

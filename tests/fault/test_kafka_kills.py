@@ -1,0 +1,157 @@
+"""Kafka to stateful Python to Kafka under `kill -9` of workers, executors, driver and broker: what
+a consumer of committed records sees is what the input adds up to, each row once and in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka import Producer
+from tests.fault.sums import KEYS
+from tests.fault.torment import Program, state_totals
+from tests.kafka_topics import create_topic, read_topic
+
+from epochal.checkpoint import CommitLog
+from epochal.testing.kafka import Kafka, running_kafka
+
+SHORT_SEED = 3
+ROWS_PER_TURN, TURN_SECONDS = 4, 0.01
+PARTITIONS = 3
+
+
+class KafkaProgram(Program):
+    module = "tests.fault.kafka_sums"
+
+    def newest(self) -> int:
+        """The newest committed epoch."""
+        found = CommitLog(str(self.checkpoint / "commits"), read_only=True).latest_batch_id()
+        return -1 if found is None else found
+
+
+class Feeder:
+    """Writes 0, 1, 2, … to a topic until it is told to end."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.count = 0
+        self._topic, self._ending = topic, threading.Event()
+        settings = {"bootstrap.servers": servers, "enable.idempotence": True, "log_level": "0"}
+        self._producer = Producer(settings)
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self._thread.start()
+
+    def end(self) -> int:
+        """Stop; returns how many rows there are."""
+        self._ending.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+        return self.count
+
+    def _feed(self) -> None:
+        while not self._ending.wait(TURN_SECONDS):
+            for _ in range(ROWS_PER_TURN):
+                self._producer.produce(self._topic, str(self.count).encode())
+                self.count += 1
+            self._producer.poll(0)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Kafka]:
+    with running_kafka() as running:
+        yield running
+
+
+def kill(program: KafkaProgram, broker: Kafka, kind: str, rng: Random) -> float:
+    """Kill one of a kind, and start again what does not by itself; seconds until it commits."""
+    before, began = program.attempt(), time.monotonic()
+    match kind:
+        case "worker":
+            os.kill(rng.choice(program.until(program.workers, "a worker")), signal.SIGKILL)
+        case "executor":
+            os.kill(rng.choice(program.until(program.executors, "an executor")), signal.SIGKILL)
+        case "driver":
+            program.kill_driver()
+            program.start()
+        case "broker":
+            broker.kill()
+            time.sleep(rng.uniform(0.0, 2.0))  # the moment is what is random here
+            broker.start()
+            began, newest = time.monotonic(), program.newest()
+            # The attempt may well live through it.
+            program.until(lambda: program.newest() > newest + 1, f"an epoch after {newest}")
+            return time.monotonic() - began
+    program.recovered(before)
+    return time.monotonic() - began
+
+
+def tormented(
+    folder: Path, broker: Kafka, kinds: list[str], seed: int
+) -> tuple[int, dict[str, list[float]]]:
+    """Kill one after the other, at any moment; returns rows, and seconds by kind."""
+    rng, servers = Random(seed), broker.bootstrap_servers
+    source = create_topic(servers, f"numbers-{seed}", partitions=PARTITIONS)
+    target = create_topic(servers, f"sums-{seed}", partitions=PARTITIONS)
+    options = (f"servers={servers}", f"input={source}", f"output={target}")
+    program = KafkaProgram(folder, folder / "driver.log", *options)
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    program.start()
+    try:
+        feeder = Feeder(servers, source)
+        program.recovered(-1)
+        for kind in kinds:
+            time.sleep(rng.uniform(0.0, 1.5))  # the moment is what is random here
+            seconds[kind].append(kill(program, broker, kind, rng))
+        rows = feeder.end()
+        program.until(lambda: len(read_topic(servers, target)) >= rows, f"{rows} rows")
+        program.stop()
+    finally:
+        program.end()
+    check(read_topic(servers, target), rows, program.checkpoint)
+    return rows, dict(seconds)
+
+
+def check(found: list[tuple[int, bytes | None, bytes]], rows: int, checkpoint: Path) -> None:
+    """Each row is there once, sums are right and in order, and state says the same."""
+    told = [tuple(map(int, value.split(b","))) for _, _, value in found]
+    assert sorted(value for value, _ in told) == list(range(rows))
+    totals: defaultdict[int, int] = defaultdict(int)
+    for (_, key, _), (value, total) in zip(found, told, strict=True):
+        totals[value % KEYS] += value + 1
+        assert key == str(value % KEYS).encode()
+        assert total == totals[value % KEYS], f"{value} has {total}"
+    assert state_totals(checkpoint) == dict(totals)
+
+
+def tell(capsys: pytest.CaptureFixture[str], rows: int, seconds: dict[str, list[float]]) -> None:
+    kills = sum(map(len, seconds.values()))
+    each = "; ".join(
+        f"{kind} x{len(took)}: max {max(took):.1f} s" for kind, took in sorted(seconds.items())
+    )
+    with capsys.disabled():
+        sys.stdout.write(f"\n{kills} kills, {rows} rows. Recovery: {each}\n")
+
+
+@pytest.mark.timeout(500)
+def test_three_kills_leave_every_row_in_the_topic_once(
+    tmp_path: Path, broker: Kafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(capsys, *tormented(tmp_path, broker, ["worker", "broker", "driver"], SHORT_SEED))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(30, 37))
+def test_five_kills_leave_every_row_in_the_topic_once(
+    tmp_path: Path, broker: Kafka, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    """Seven times five."""
+    kinds = ["worker", "worker", "executor", "driver", "broker"]
+    Random(seed).shuffle(kinds)
+    tell(capsys, *tormented(tmp_path, broker, kinds, seed))
