@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
-BENCHES := log state coordinator continuous pubsub
+BENCHES := log state coordinator continuous kafka pubsub
 
 .PHONY: setup demo test test-long simulate check bench lock docs format clean
 .DEFAULT_GOAL := setup
