@@ -37,7 +37,7 @@ from epochal.connectors.pubsub.leases import LeaseBook, Span
 from epochal.connectors.pubsub.messages import decode
 from epochal.connectors.pubsub.server.wire import field, varint
 from epochal.connectors.pubsub.settle import Settler
-from epochal.errors import EpochalError, PubSubClosedError
+from epochal.errors import PubSubClosedError
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class Puller:
             stream.join(1.0)
         try:
             self._decode(everything=True)
-        except (EpochalError, pa.ArrowException) as error:
+        except Exception as error:  # noqa: BLE001 - what can be given back, is
             logger.warning("what came last from %s: %s", self._settings.subscription, error)
         with self._lock:
             if nack:
