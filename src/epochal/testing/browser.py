@@ -112,13 +112,13 @@ class Page:
             raise ComponentError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait(self, script: str, *, seconds: float = 30.0, what: str = "") -> Any:
-        """Wait until an expression is true, and return its value."""
+    def wait(self, script: str, *, seconds: float = 30.0, what: str = "") -> None:
+        """Wait until an expression is true."""
         deadline = time.monotonic() + seconds
         while True:
             with suppress(ComponentError):  # while one page makes way for another there is none
-                if value := self.evaluate(script):
-                    return value
+                if self.evaluate(f"!!({script})"):
+                    return
             if time.monotonic() > deadline:
                 said = "; ".join(self.errors) or "no errors"
                 raise ComponentError(f"{what or script}: not within {seconds} s ({said})")
@@ -195,13 +195,9 @@ def running_browser() -> Iterator[Page]:
         with open(Path(profile, "log"), "wb") as log:
             process = subprocess.Popen(
                 # The browser reads from descriptor 3 and writes to 4.
-                [
-                    *("/bin/sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh"),
-                    *command,
-                ],
-                pass_fds=(to_browser, from_browser),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
+                ["/bin/sh", "-c", 'exec "$@" 3<&0 4>&1 </dev/null 1>&2', "sh", *command],
+                stdin=to_browser,
+                stdout=from_browser,
                 stderr=log,
                 env={**os.environ, **chromium.environment},
             )

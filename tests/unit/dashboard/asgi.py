@@ -51,7 +51,10 @@ def ask(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(app(scope, receive, send))
+    async def respond() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(respond())
     start = sent[0]
     body = b"".join(message.get("body", b"") for message in sent[1:])
     headers_found = {name.decode(): value.decode() for name, value in start["headers"]}

@@ -92,10 +92,10 @@ def test_what_only_reading_everything_shows_stays_until_everything_is_read_again
     doctor.visit()
     clock.advance(0.6)
     assert doctor.visit().findings == (deep,)
-    assert looks.depths[-1] is Depth.QUICK
+    assert looks.depths == [Depth.NORMAL, Depth.NORMAL, Depth.QUICK]
     clock.advance(1.0)
     assert doctor.visit().findings == ()
-    assert looks.depths[-1] is Depth.NORMAL
+    assert looks.depths[3:] == [Depth.NORMAL]
 
 
 def test_where_there_is_no_checkpoint_that_is_said(tmp_path: Path) -> None:

@@ -3,12 +3,17 @@ from __future__ import annotations
 from tests.unit.metrics.runs import RUN, epoch, progress
 
 from epochal.dashboard.runs import KEPT_EPOCHS, RunView, epoch_json, report_json
-from epochal.metrics.records import Progressed, RunEnded, StatusChanged
+from epochal.metrics.records import Progressed, Record, RunEnded, StatusChanged
 
 
 def test_what_comes_twice_counts_once() -> None:
     view = RunView(RUN)
-    records = [StatusChanged(1, "Processing", -1, 0, 0), epoch(0), epoch(1), progress()]
+    records: list[Record] = [
+        StatusChanged(1, "Processing", -1, 0, 0),
+        epoch(0),
+        epoch(1),
+        progress(),
+    ]
     assert [view.add(record) for record in records] == [True] * 4
     assert [view.add(record) for record in [RUN, *records]] == [False] * 5
     assert view.add(epoch(2))

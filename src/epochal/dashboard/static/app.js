@@ -36,7 +36,7 @@ function list() {
 }
 
 function tile(name, value) {
-  return el("div", {}, el("dt", {}, name), el("dd", { id: `tile-${name.replaceAll(" ", "-")}`, title: String(value) }, value));
+  return el("div", {}, el("dt", {}, name), el("dd", { id: `tile-${name.replaceAll(/[ /]/g, "-")}`, title: String(value) }, value));
 }
 
 function about() {
@@ -52,7 +52,7 @@ function about() {
   $("error").textContent = query.error ?? "";
   const report = reports.at(-1);
   $("tiles").replaceChildren(
-    tile("rows per second", count(query.input_rate)), tile("latency p50", millis(query.p50_ms)), tile("latency p99", millis(query.p99_ms)),
+    tile("rows/s", count(query.input_rate)), tile("latency p50", millis(query.p50_ms)), tile("latency p99", millis(query.p99_ms)),
     tile("epoch", query.epoch ?? "–"), tile("backlog", count(query.behind)), tile("state rows", count(query.state_rows)),
     tile("restarts", query.restarts ?? 0), tile("watermark", report?.watermark ? clock(Date.parse(report.watermark)) : "–"));
   const facts = [["checkpoint", query.checkpoint], ["query id", query.query_id], ["run id", query.run_id], ["started", query.started_ms ? `${clock(query.started_ms)}, ${ago(query.started_ms)}` : null],
