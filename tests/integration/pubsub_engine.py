@@ -16,7 +16,7 @@ from typing import Any
 
 from epochal.connectors.pubsub.options import merged_source_options, source_options
 from epochal.connectors.pubsub.sidecar_client import read_rows
-from epochal.spark.pubsub_source import LimitedReader, PubSubPartition
+from epochal.spark.pubsub_source import BatchReader, LimitedReader, PubSubPartition
 
 Offset = dict[str, int]
 
@@ -54,16 +54,21 @@ class Engine:
     directory: Path
     options: dict[str, str]
     logs: Logs = field(default_factory=Logs)
-    reader: LimitedReader = field(init=False)
+    old: bool = False
+    """Call the reader as releases before 4.2 do."""
+    reader: Any = field(init=False)
     batches: list[list[str]] = field(default_factory=list)
     """What the sink has of each batch with partitions: message ids."""
 
     def __post_init__(self) -> None:
         given = {"driverHost": "127.0.0.1", "driverBindHost": "127.0.0.1", **self.options}
-        self.reader = LimitedReader(source_options(given), merged_source_options(given))
+        kind = BatchReader if self.old else LimitedReader
+        self.reader = kind(source_options(given), merged_source_options(given))
         if not self.logs.offsets:
             self.logs.offsets.append(self.reader.initialOffset())
             self.logs.commits = 1
+        elif self.old:
+            self.reader.partitions(self.logs.offsets[-1], self.logs.offsets[-1])
 
     def executor(self, number: int) -> Path:
         path = self.directory / str(number)
@@ -81,7 +86,8 @@ class Engine:
     def replay(self) -> list[PubSubPartition]:
         """The partitions of a batch that an earlier run did not finish."""
         assert self.logs.commits < len(self.logs.offsets)
-        return self.reader.partitions(*self.logs.offsets[-2:])
+        found: list[PubSubPartition] = self.reader.partitions(*self.logs.offsets[-2:])
+        return found
 
     def plan(self, seconds: float = 30) -> list[PubSubPartition]:
         """The partitions of the next batch, once there is one."""
@@ -93,14 +99,19 @@ class Engine:
         """The same, or None if none came in time."""
         start = self.logs.offsets[-1]
         end_s = time.monotonic() + seconds
-        while (end := self.reader.latestOffset(start, None)) == start:
+        while (end := self._latest(start)) == start:
             if time.monotonic() > end_s:
                 return None
             time.sleep(0.01)
         self.logs.offsets.append(end)
         if len(self.logs.offsets) > 2:
             self.reader.commit(start)
-        return self.reader.partitions(start, end)
+        found: list[PubSubPartition] = self.reader.partitions(start, end)
+        return found
+
+    def _latest(self, start: Offset) -> Offset:
+        found: Offset = self.reader.latestOffset(*(() if self.old else (start, None)))
+        return found
 
     def finish(self) -> None:
         """The batch is in the sink."""

@@ -36,9 +36,9 @@ def make(world: World, subscription: str, tmp_path: Path) -> Iterator[Make]:
     """Makes runs of a query, and ends what a failed test leaves."""
     made: list[Engine] = []
 
-    def start(logs: Logs | None = None, **options: str) -> Engine:
+    def start(logs: Logs | None = None, old: bool = False, **options: str) -> Engine:
         given = {**world.options, "subscriptionId": subscription, "ackDeadline": "10s", **options}
-        made.append(Engine(tmp_path, given, logs or Logs()))
+        made.append(Engine(tmp_path, given, logs or Logs(), old))
         return made[-1]
 
     yield start
@@ -153,6 +153,22 @@ def test_a_replayed_batch_is_empty_and_its_rows_come_in_a_later_one(
     again.settle()
     again.end()
     assert world.left(subscription) == []
+
+
+def test_older_releases_read_and_go_on_from_their_checkpoint(
+    world: World, topic: str, make: Make
+) -> None:
+    sent = world.publish(topic, bodies(50))
+    engine = make(old=True)
+    engine.run(lambda: sorted(engine.ids) == sorted(sent))
+    assert engine.poll(5.0) == []  # the batch that commits the last one
+    engine.finish()
+    engine.reader.stop()
+    more = world.publish(topic, bodies(20))
+    again = make(engine.logs, old=True)
+    again.run(lambda: sorted(again.ids) == sorted(more))
+    numbers = [offset["batch"] for offset in again.logs.offsets]
+    assert numbers == sorted(set(numbers))
 
 
 def test_available_now_drains_acknowledges_and_ends(
