@@ -24,7 +24,7 @@ from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.metrics.text import CONTENT_TYPE
 
-NEWS_SECONDS = 0.25
+NEWS_SECONDS = 0.2
 KEEP_ALIVE_SECONDS = 10.0
 MAX_STREAMS = 32
 

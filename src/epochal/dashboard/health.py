@@ -25,11 +25,11 @@ from epochal.files import Files
 logger = logging.getLogger(__name__)
 
 QUICK_SECONDS = 0.5
-NORMAL_SECONDS = 1.0
-CONFIRM_SECONDS = 0.25
+NORMAL_SECONDS = 0.5
+CONFIRM_SECONDS = 0.2
 """Until the second look: an epoch is committed in less."""
-SHARE = 0.1
-"""Of the time, at most so much is spent on looking."""
+SHARE = 0.2
+"""Of the time, at most so much is spent on looking quickly, and as much on reading everything."""
 SHOWN_FINDINGS = 200
 
 
@@ -73,6 +73,8 @@ class Doctor:
     def __init__(self, files: Files, clock: Clock, look: Callable[..., Report] = verify) -> None:
         self._files, self._clock, self._look = files, clock, look
         self._due = {Depth.QUICK: 0.0, Depth.NORMAL: 0.0}
+        self._quick_seconds = 0.0
+        """How long the last quick look took."""
         self._deeper: tuple[Finding, ...] = ()
         """What only reading everything shows, from the last time that everything was read."""
         self.health: Health | None = None
@@ -100,7 +102,8 @@ class Doctor:
         else:
             known = {(each.code, each.path) for each in findings}
             findings += tuple(e for e in self._deeper if (e.code, e.path) not in known)
-        self._due[Depth.QUICK] = now + max(QUICK_SECONDS, took / SHARE)
+            self._quick_seconds = took
+        self._due[Depth.QUICK] = now + max(QUICK_SECONDS, self._quick_seconds / SHARE)
         self.health = Health(
             self._clock.now_ms(), depth.value, round(1000 * took), findings, view, problem
         )

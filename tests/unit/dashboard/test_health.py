@@ -77,9 +77,14 @@ def test_a_slow_checkpoint_is_looked_at_rarely(tmp_path: Path) -> None:
     quick = Doctor(files, clock, Looks(clock, [], seconds=0.01))
     quick.visit()
     assert 0.4 < quick.due - clock.monotonic() < 0.6
-    slow = Doctor(files, clock, Looks(clock, [], seconds=3.0))
+    looks = Looks(clock, [], seconds=3.0)
+    slow = Doctor(files, clock, looks)
     slow.visit()
-    assert slow.due - clock.monotonic() > 25
+    for _ in range(20):
+        clock.advance(slow.due - clock.monotonic())
+        slow.visit()
+    assert clock.monotonic() > 20 * 3 / 0.4
+    assert {Depth.QUICK, Depth.NORMAL} == set(looks.depths)
 
 
 def test_what_only_reading_everything_shows_stays_until_everything_is_read_again(
@@ -87,13 +92,13 @@ def test_what_only_reading_everything_shows_stays_until_everything_is_read_again
 ) -> None:
     files, clock = checkpoint(tmp_path), ManualClock()
     deep = finding("STATE_FILE_UNREADABLE", "state/0/0/3.delta", "its checksum is wrong")
-    looks = Looks(clock, [deep], [deep], [], [])
+    looks = Looks(clock, [deep], [deep], [], [], seconds=0.2)
     doctor = Doctor(files, clock, looks)
     doctor.visit()
     clock.advance(0.6)
     assert doctor.visit().findings == (deep,)
     assert looks.depths == [Depth.NORMAL, Depth.NORMAL, Depth.QUICK]
-    clock.advance(1.0)
+    clock.advance(2.0)
     assert doctor.visit().findings == ()
     assert looks.depths[3:] == [Depth.NORMAL]
 
