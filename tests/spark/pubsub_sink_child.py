@@ -39,7 +39,7 @@ def main(given: str, home: str) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    query.awaitTermination(240)
     error = query.exception()
     if error is not None:
         raise error
