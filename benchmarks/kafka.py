@@ -32,7 +32,7 @@ from epochal.testing.kafka import running_kafka
 
 PEERS = {
     "quix": ("quixstreams==3.28.1",),
-    "bytewax": ("bytewax[kafka]==0.21.1", "confluent-kafka==2.6.1"),
+    "bytewax": ("bytewax[kafka]==0.21.1", "confluent-kafka==2.16.1"),
 }
 LATENCY = (
     "epochal-at-least-once",

@@ -24,7 +24,7 @@ STAMP_DIGITS = 19
 FILLER = b"x" * 81
 KEYS = [b"key-%04d" % number for number in range(1_000)]
 PARTITIONS = 2
-START_SECONDS = 90.0
+START_SECONDS = 120.0
 PATIENCE_SECONDS = 10.0
 
 
