@@ -17,7 +17,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml scripts/setup
 	@touch $@
 
 demo: setup
-	$(WITH_JAVA) $(PY) examples/rescue.py
+	$(WITH_JAVA) $(VENV)/bin/epochal demo
 
 test: setup
 	$(WITH_JAVA) scripts/test

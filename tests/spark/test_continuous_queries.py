@@ -246,6 +246,19 @@ def test_progress_says_what_spark_would(spark: SparkSession, tmp_path: Path) -> 
     assert (query.status["isDataAvailable"], query.status["isTriggerActive"]) == (False, False)
 
 
+def test_progress_counts_the_rows_of_state(spark: SparkSession, tmp_path: Path) -> None:
+    source = numbers(tmp_path / "in")
+    stream = read_stream(spark).format(source).load().drop_duplicates(["n"])
+    add(source, [1, 2, 2, 3])
+    query = run(stream.write_stream.format(MemoryOutput()), tmp_path / "c")
+    query.process_all_available(PATIENCE_SECONDS)
+    query.stop()
+    last = query.last_progress
+    assert last is not None
+    assert [each.numRowsTotal for each in last.stateOperators] == [3]
+    assert last["epochs"]["last"] == last.batchId
+
+
 def test_the_plan_can_be_shown(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,7 @@ REMEDIES: dict[type[OSError], str] = {
 
 class Commands(LazyGroup):
     table: ClassVar[dict[str, str]] = {
+        "demo": "epochal.cli.demo:commands",
         "checkpoint": "epochal.cli.checkpoint:app",
         "state": "epochal.cli.state:app",
         "kafka": "epochal.cli.kafka:app",

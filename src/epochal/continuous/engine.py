@@ -243,7 +243,7 @@ class Engine:
             on_committed=self._note_commit,
             on_acknowledged=self._telemetry.acknowledged,
         )
-        self._reporter.begin(attempt.offsets)
+        self._reporter.begin(self._opened.note, attempt.offsets)
         with self._changed:
             self._attempt, self._positions = attempt, attempt.positions
             self._moved = self._clock.monotonic()

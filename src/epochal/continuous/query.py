@@ -66,12 +66,12 @@ class StreamingQuery:
     def last_progress(self) -> StreamingQueryProgress | None:
         """The newest report; None before there is one."""
         reports = self._engine.reports()
-        return StreamingQueryProgress.fromJson(reports[-1]) if reports else None
+        return _progress(reports[-1]) if reports else None
 
     @property
     def recent_progress(self) -> list[StreamingQueryProgress]:
         """The newest hundred reports, oldest first."""
-        return [StreamingQueryProgress.fromJson(each) for each in self._engine.reports()]
+        return [_progress(each) for each in self._engine.reports()]
 
     def exception(self) -> QueryFailedError | None:
         """Why the query ended, if it ended by itself."""
@@ -104,3 +104,11 @@ class StreamingQuery:
     def explain(self) -> None:
         """Write the plan to standard output."""
         sys.stdout.write(self._engine.explanation() + "\n")
+
+
+def _progress(report: dict[str, Any]) -> StreamingQueryProgress:
+    """PySpark's own class, a dict, with the keys that Spark has no word for too."""
+    found = StreamingQueryProgress.fromJson(report)
+    for key in report.keys() - found.keys():
+        dict.__setitem__(found, key, report[key])
+    return found

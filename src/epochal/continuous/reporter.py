@@ -42,11 +42,15 @@ class Reporter:
         self._positions: Sequence[Positions] = ()
         self._reports: deque[dict[str, Any]] = deque(maxlen=KEPT_REPORTS)
 
-    def begin(self, offsets: Sequence[str | None]) -> None:
-        """Count from here. A restart goes on counting."""
+    def begin(self, note: QueryNote, offsets: Sequence[str | None]) -> None:
+        """Count from here. A restart goes on counting.
+
+        How state is divided is settled by the first attempt only, so the query is described again.
+        """
         with self._lock:
             if self._maker is None:
-                self._maker = ProgressMaker(self._note, offsets, self._clock.now_ms())
+                self._note = note
+                self._maker = ProgressMaker(note, offsets, self._clock.now_ms())
 
     def add(self, epoch: CommittedEpoch, positions: Sequence[Positions]) -> None:
         """Take in a committed epoch, and where it ended."""

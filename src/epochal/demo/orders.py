@@ -1,0 +1,87 @@
+"""The orders of the demo, by number, and what they must add up to. Pure.
+
+Order `n` is the same in every run, so whoever knows how many were sent knows every total.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from random import Random
+
+CUSTOMERS = 500
+MAX_CENTS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    order_id: int
+    customer: str
+    cents: int
+
+    def payload(self) -> bytes:
+        """As it is published."""
+        named = {"order_id": self.order_id, "customer": self.customer, "cents": self.cents}
+        return json.dumps(named).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What a customer has ordered so far."""
+
+    orders: int
+    cents: int
+
+
+def order(number: int) -> Order:
+    chance = Random(number)
+    customer = f"customer-{chance.randrange(CUSTOMERS):03}"
+    return Order(number, customer, chance.randrange(1, MAX_CENTS))
+
+
+def totals(sent: int) -> dict[str, Total]:
+    """By customer, after the first `sent` orders."""
+    found: defaultdict[str, Total] = defaultdict(lambda: Total(0, 0))
+    for each in map(order, range(sent)):
+        before = found[each.customer]
+        found[each.customer] = Total(before.orders + 1, before.cents + each.cents)
+    return dict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What was sent, beside what came out and what is remembered."""
+
+    sent: int
+    received: int
+    lost: int
+    repeated: int
+    wrong_totals: int
+    """Customers whose newest total in the output is not the sum of their orders."""
+    wrong_states: int
+    """Customers whose state is not."""
+
+    @property
+    def holds(self) -> bool:
+        return not (self.lost or self.repeated or self.wrong_totals or self.wrong_states)
+
+
+def balance(
+    sent: int, order_ids: list[int], newest: dict[str, Total], states: dict[str, Total]
+) -> Balance:
+    """Compare; `order_ids` as often as they are in the output."""
+    expected, distinct = totals(sent), set(order_ids)
+    return Balance(
+        sent=sent,
+        received=len(order_ids),
+        lost=len(set(range(sent)) - distinct),
+        repeated=len(order_ids) - len(distinct),
+        wrong_totals=_differing(expected, newest),
+        wrong_states=_differing(expected, states),
+    )
+
+
+def _differing(expected: dict[str, Total], found: dict[str, Total]) -> int:
+    names = expected.keys() | found.keys()
+    return sum(expected.get(name) != found.get(name) for name in names)

@@ -1,0 +1,37 @@
+"""Finds the Python workers that run this process's tasks, to kill one.
+
+Linux and local Spark only, as the demo is. A worker is a fork of `pyspark.daemon`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def workers_below(root: int) -> list[int]:
+    """The workers among the descendants of a process, by pid."""
+    parents = _parents()
+    family, fresh = {root}, {root}
+    while fresh:
+        fresh = {pid for pid, parent in parents.items() if parent in fresh} - family
+        family |= fresh
+    daemons = {pid for pid in family if _is_daemon(pid)}
+    return sorted(pid for pid in daemons if parents.get(pid) in daemons)
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):  # it has ended meanwhile
+                stat = Path("/proc", name, "stat").read_text()
+                found[int(name)] = int(stat.rpartition(")")[2].split()[1])
+    return found
+
+
+def _is_daemon(pid: int) -> bool:
+    with suppress(OSError):
+        return b"pyspark.daemon" in Path("/proc", str(pid), "cmdline").read_bytes()
+    return False

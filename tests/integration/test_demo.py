@@ -1,0 +1,37 @@
+"""The demo, whole: a killed worker, and nothing lost or repeated."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+
+def outcome(*options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "epochal.cli.main", "demo", "--json", *options]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr[-4000:]
+    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_demo_balances_through_a_kill() -> None:
+    found = outcome("--seconds", "6", "--rate", "500")
+    assert found["balance"] == {
+        "sent": 3000,
+        "received": 3000,
+        "lost": 0,
+        "repeated": 0,
+        "wrong_totals": 0,
+        "wrong_states": 0,
+    }
+    assert found["recovery_seconds"] > 0
+
+
+@pytest.mark.long
+def test_the_demo_balances_on_kafka_too() -> None:
+    found = outcome("--kafka", "--seconds", "10")["balance"]
+    assert (found["sent"], found["received"], found["lost"]) == (10_000, 10_000, 0)
