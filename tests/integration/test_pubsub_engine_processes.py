@@ -1,0 +1,243 @@
+"""Pub/Sub under the engine's own driver and task processes, without Spark; tasks are killed.
+
+Each attempt is a driver in this process and tasks in processes of their own; output is what the
+sink was told to commit.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fault.file_sink import FileWriters, staged_rows
+from tests.integration.pubsub_world import World, pubsub_world
+from tests.simulation.engine_pubsub import IDS, KeepIds
+
+from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
+from epochal.clock import SystemClock
+from epochal.connectors.contract import Positions
+from epochal.connectors.pubsub.engine_source import PubSubSource
+from epochal.connectors.pubsub.messages import MESSAGE_SCHEMA
+from epochal.connectors.pubsub.options import source_options
+from epochal.continuous.operators.repeats import DropRepeatsSpec
+from epochal.continuous.plan import QueryPlan, SourcePlan, StagePlan, readers_of, readers_of_task
+from epochal.continuous.stores import StateStart
+from epochal.continuous.worker import TaskAssignment, run_task
+from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.coordinator import Pace
+from epochal.epoch.driver import EpochDriver, Listeners
+from epochal.epoch.effects import Held
+from epochal.epoch.ground import Ground
+from epochal.epoch.messages import EpochReply, EpochRequest
+from epochal.epoch.state_files import StateFiles
+from epochal.files import open_files
+from epochal.rpc.messages import EndpointType, PeerId
+from epochal.rpc.server import RpcServer
+
+ENDPOINT = EndpointType("EpochCoordinator-run", EpochRequest, EpochReply)
+SPAWN = multiprocessing.get_context("spawn")
+TASKS, STATE_PARTITIONS = 2, 3
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with pubsub_world() as found:
+        yield found
+
+
+@dataclass(slots=True)
+class Sink:
+    """Remembers what was committed, by epoch, over all attempts."""
+
+    commits: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    decides: bool = False
+
+    def fence(self, attempt: int) -> None: ...
+
+    def decided(self, epoch: int) -> bool:
+        return epoch in self.commits
+
+    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        self.commits.setdefault(epoch, tuple(messages))
+
+
+class Query:
+    """A subscription, ids without repetitions, a sink that stages; one attempt after the other."""
+
+    def __init__(self, world: World, subscription: str, folder: Path, **options: str) -> None:
+        given = {**world.options, "subscriptionId": subscription, "numPartitions": "3", **options}
+        self.source = PubSubSource(source_options(given), None)
+        self.sink, self.folder, self.attempt = Sink(), folder, 0
+        self.failed: list[Exception] = []
+        self.held = threading.Event()
+        once = options.get("delivery") == "exactly-once"
+        repeats = DropRepeatsSpec(("message_id",), MESSAGE_SCHEMA, 600_000)
+        self.plan = QueryPlan(
+            sources=(
+                SourcePlan(self.source.readers, MESSAGE_SCHEMA, () if once else (KeepIds(),)),
+            ),
+            watermarks=(),
+            stages=(StagePlan(0, repeats, MESSAGE_SCHEMA, (KeepIds(),)),) if once else (),
+            writers=FileWriters(str(folder)),
+            output_schema=IDS,
+            state_partitions=STATE_PARTITIONS,
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[tuple[EpochDriver, list[BaseProcess]]]:
+        """One attempt; tasks that are alive at the end are killed."""
+        self.attempt += 1
+        self.failed.clear()
+        files = open_files(str(self.folder))
+        server = RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1")
+        ground = Ground(
+            url=str(self.folder),
+            offsets=OffsetLog(files.at("offsets")),
+            commits=CommitLog(files.at("commits")),
+            sources=(self.source,),
+            sink=self.sink,
+            state=StateFiles(files),
+            owned=lambda: True,
+            run_id="run",
+        )
+
+        def push(peers: Sequence[PeerId], message: EpochReply) -> None:
+            server.push(ENDPOINT, peers, message)
+
+        listeners = Listeners(
+            push=push, committed=self._committed, failed=self.failed.append, held=self._held
+        )
+        pace = Pace(epoch_seconds=0.05, idle_epoch_seconds=30.0)
+        driver = EpochDriver(
+            ground, listeners, attempt=self.attempt, clock=SystemClock(), pace=pace
+        )
+        server.register(ENDPOINT, driver.handle)
+        recovered = driver.recover()
+        readers = readers_of(recovered.positions)
+        driver.start(
+            [(each.source, each.partition) for each in readers], TASKS, template=OffsetEntry(1, ())
+        )
+        server.start()
+        base: dict[str, Any] = {
+            "rpc": server.address,
+            "endpoint": ENDPOINT.name,
+            "run_id": "run",
+            "attempt": self.attempt,
+            "tasks": TASKS,
+            "plan": self.plan,
+            "first_epoch": recovered.first_epoch,
+            "state": StateStart(recovered.first_epoch, recovered.state),
+            "checkpoint": str(self.folder),
+        }
+        processes = [
+            SPAWN.Process(
+                target=run_task,
+                args=(
+                    TaskAssignment(
+                        task=task, readers=readers_of_task(readers, task, TASKS), **base
+                    ),
+                ),
+                daemon=True,
+            )
+            for task in range(TASKS)
+        ]
+        for each in processes:
+            each.start()
+        try:
+            yield driver, list(processes)
+        finally:
+            for each in processes:
+                each.kill() if self.failed else each.join(30)
+                each.kill()
+            driver.close()
+            server.stop()
+
+    def stop(self, driver: EpochDriver) -> None:
+        self.held.clear()
+        driver.stop()
+        assert self.held.wait(60)
+
+    def ids(self) -> list[str]:
+        found = [staged_rows(self.folder, each) for each in list(self.sink.commits.values())]
+        return sorted(row[0] for rows in found for row in rows)
+
+    def wait_for(self, ids: Sequence[str], seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
+        while not set(self.ids()) >= set(ids):
+            assert not self.failed, self.failed
+            assert time.monotonic() < end, f"{len(ids) - len(self.ids())} are missing"
+            time.sleep(0.05)
+
+    def _committed(self, epoch: CommittedEpoch, positions: tuple[Positions, ...]) -> None: ...
+
+    def _held(self, held: Held) -> None:
+        self.held.set()
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_what_is_committed_is_acknowledged_also_by_a_stream_that_falls_idle(
+    world: World, tmp_path: Path, delivery: str
+) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, ack_deadline_seconds=600)
+    query = Query(world, subscription, tmp_path, delivery=delivery, ackDeadline="600s")
+    sent = world.publish(topic, [b"x"] * 500)
+    with query.running() as (driver, tasks):
+        query.wait_for(sent)
+        time.sleep(2)  # an idle epoch lasts 30 s here: only the push after the commit helps
+        for task in tasks:
+            os.kill(task.pid or 0, signal.SIGKILL)
+        query.failed.append(RuntimeError("killed"))
+        driver.dismiss()
+    assert query.ids() == sorted(sent)
+    assert world.left(subscription) == []
+
+
+def test_killed_tasks_cost_nothing(world: World, tmp_path: Path) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic, ack_deadline_seconds=10)
+    query = Query(world, subscription, tmp_path, delivery="exactly-once", ackDeadline="10s")
+    sent = world.publish(topic, [b"x"] * 300)
+    for turn in range(3):
+        with query.running() as (driver, tasks):
+            if turn:
+                query.wait_for(sent)
+            sent += world.publish(topic, [b"y"] * 200)
+            time.sleep(0.3 * turn)
+            os.kill(tasks[turn % TASKS].pid or 0, signal.SIGKILL)
+            query.failed.append(RuntimeError("killed"))
+            driver.dismiss()
+    with query.running() as (driver, _):
+        query.wait_for(sent)
+        query.stop(driver)
+    twice = {each: count for each, count in Counter(query.ids()).items() if count > 1}
+    assert (twice, query.ids()) == ({}, sorted(sent))
+    assert world.left(subscription, seconds=11) == []
+
+
+def test_a_deleted_subscription_fails_the_attempt_with_the_cause(
+    world: World, tmp_path: Path
+) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    query = Query(world, subscription, tmp_path)
+    sent = world.publish(topic, [b"x"])
+    with query.running():
+        query.wait_for(sent)
+        world.delete_subscription(subscription)
+        end = time.monotonic() + 60
+        while not query.failed and time.monotonic() < end:
+            time.sleep(0.02)
+    assert "NOT_FOUND" in str(query.failed[0])
+    assert subscription in str(query.failed[0])
