@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 0.5
 REPORT_APART_S = 0.05
-DRIVER_LOST_S = 5.0
+DRIVER_LOST_S = 10.0
 """A driver that does not answer a report for so long is dead."""
 OPENING_S = 3.0
 """How long a stream may take to open before its silence begins to count."""
