@@ -210,6 +210,7 @@ PARTS: dict[str, Callable[[Report, str, Size], None]] = {
 
 
 def main(words: list[str]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave no engine and no broker behind
     quick = "--quick" in words
     parts = [word for word in words if word != "--quick"] or list(PARTS)
     unknown = [part for part in parts if part not in PARTS]
