@@ -1,0 +1,462 @@
+"""The dashboard in a real browser, over real queries on Spark.
+
+Pictures of what a user sees are left in `build/screenshots`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pyarrow as pa
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import SparkSession
+from tests.spark.continuous import until
+from tests.spark.sessions import ROOT, local_session
+
+import epochal
+from epochal.continuous.query import StreamingQuery
+from epochal.errors import QueryFailedError
+from epochal.metrics.logs import JsonFormatter
+from epochal.metrics.table import METRICS
+from epochal.testing.browser import Page, running_browser
+from epochal.testing.server import Server, free_port
+
+SCREENSHOTS = ROOT / "build" / "screenshots"
+WITHIN_SECONDS = 2.0
+"""So soon must a fault be seen."""
+TRIES = 3
+"""Of which one must be in time: the machine may be busy with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A query that runs, and the dashboard that shows it."""
+
+    spark: SparkSession
+    folder: Path
+    query: StreamingQuery
+    link: str
+    pid: int
+    metrics_port: int
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.link).port or 0
+
+    @property
+    def token(self) -> str:
+        return self.link.partition("token=")[2]
+
+
+@contextmanager
+def dashboard(folder: Path, *arguments: str) -> Iterator[tuple[str, int]]:
+    """Run `epochal dashboard`; its link, and its process."""
+    log = folder / f"dashboard-{time.monotonic_ns()}.log"
+    command = [sys.executable, "-m", "epochal.cli.main", "dashboard", *arguments]
+    with Server("the dashboard", command, log=log) as server:
+        server.wait_until(lambda: "Ctrl-C" in log.read_text(), seconds=60)
+        found = re.search(r"http://\S+", log.read_text())
+        assert found
+        yield found[0], server.pid
+
+
+def numbered(spark: SparkSession, rate: int) -> Any:
+    stream = epochal.read_stream(spark).format("rate").option("rowsPerSecond", rate)
+    return stream.option("numPartitions", 2).load()
+
+
+def started(stage_folder: Path, stream: Any, name: str, **options: Any) -> StreamingQuery:
+    usual = {
+        "checkpointLocation": str(stage_folder / "checkpoint"),
+        "telemetryLocation": str(stage_folder.parent / "runs"),
+        "parallelism": 1,
+        "restartBackoff": "20 milliseconds",
+    }
+    writer = stream.write_stream.format("parquet").query_name(name).options(**{**usual, **options})
+    query: StreamingQuery = writer.start(str(stage_folder / "output"))
+    return query
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    base = tmp_path_factory.mktemp("dashboard")
+    folder = base / "orders"
+    spark = local_session()
+    stream = (
+        numbered(spark, 300)
+        .with_column("customer", "cast(value % 40 as string)")
+        .group_by("customer")
+        .agg(orders="count", last=("max", "value"), output_mode="update")
+    )
+    metrics_port = free_port()
+    query = started(
+        folder,
+        stream,
+        "orders",
+        epoch="250 milliseconds",
+        minBatchesToRetain=1_000,  # what a test breaks must stay until it is mended
+        statePartitions=3,
+        metricsPort=metrics_port,
+    )
+    try:
+        until(lambda: query.status["epoch"] >= 3, "epochs are committed")
+        arguments = ("--runs", str(base / "runs"), "--follow", "orders")
+        with dashboard(base, *arguments) as (link, pid):
+            yield Stage(spark, folder, query, link, pid, metrics_port)
+    finally:
+        query.stop()
+
+
+@pytest.fixture(scope="module")
+def page(stage: Stage) -> Iterator[Page]:
+    with running_browser() as browser:
+        browser.look(1280, 1000, "light")
+        browser.open(stage.link)
+        yield browser
+
+
+@pytest.fixture
+def orders(stage: Stage, page: Page) -> Page:
+    """The page, with the running query chosen."""
+    page.wait("document.querySelector('#queries button')", what="queries are listed")
+    page.evaluate(
+        "[...document.querySelectorAll('#queries button')]"
+        ".find((each) => each.innerText.startsWith('orders')).click()"
+    )
+    page.wait("document.getElementById('name').innerText === 'orders'")
+    page.wait("document.querySelectorAll('#timeline .row').length > 3")
+    return page
+
+
+def seconds_until(page: Page, script: str, what: str) -> float:
+    """How long it takes until something is to be seen."""
+    began = time.monotonic()
+    page.wait(script, seconds=20, what=what)
+    return time.monotonic() - began
+
+
+def newest_epoch(page: Page) -> int:
+    last = "document.querySelector('#timeline .row:last-child text').textContent"
+    return int(page.evaluate(last))
+
+
+def test_the_link_opens_the_page_and_leaves_the_address_without_the_token(
+    stage: Stage, orders: Page
+) -> None:
+    assert "token" not in orders.evaluate("location.href")
+    assert orders.evaluate("document.cookie") == "", "no script can read the token"
+    assert orders.text("#link") == "live"
+
+
+def test_every_panel_shows_live_data(stage: Stage, orders: Page) -> None:
+    before = newest_epoch(orders)
+    until(lambda: newest_epoch(orders) > before, "the timeline moves", seconds=20)
+    assert "▶" in orders.text("#state")
+    names = {text.split()[0] for text in orders.text("#phases").split("\n")}
+    assert names == {"cut", "state", "prepare", "log", "commit", "ack"}
+    assert orders.evaluate("document.querySelectorAll('#timeline rect.f1').length") > 0
+    assert re.search(
+        r"Epoch \d+ cut at .* rows in, \d+ out; cut .* ms, state", orders.text("#epoch")
+    )
+    for panel in ("latency", "rate", "lag"):
+        orders.wait(f"document.querySelectorAll('#{panel} .chart path').length > 0", what=panel)
+    rate = float(orders.text("#tile-rows-s"))
+    assert rate > 0
+    assert orders.text("#tile-latency-p99").endswith("s")
+    assert int(orders.text("#tile-epoch")) >= before
+    orders.wait("document.getElementById('tile-state-rows').innerText === '40'", what="state rows")
+    orders.wait("document.querySelectorAll('#sources tbody tr').length === 1", what="sources")
+    assert orders.text("#sources tbody tr td:nth-child(2)").isdigit(), "the backlog is known"
+
+
+def test_state_is_shown_by_partition_with_its_skew(stage: Stage, orders: Page) -> None:
+    orders.wait("document.querySelectorAll('#partitions .bar').length === 3", what="partitions")
+    orders.wait("document.getElementById('skew').innerText.startsWith('40 rows')", what="skew")
+    assert re.search(r"skew \d\.\d", orders.text("#skew"))
+    assert "customer=" in orders.text("#partitions")
+
+
+def test_a_healthy_checkpoint_is_called_so_while_the_query_writes(
+    stage: Stage, orders: Page
+) -> None:
+    orders.wait("document.getElementById('verdict').dataset.status === 'healthy'", what="healthy")
+    seen = set()
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        seen.add(orders.evaluate("document.getElementById('verdict').dataset.status"))
+        time.sleep(0.1)
+    assert seen == {"healthy"}, orders.text("#findings")
+
+
+def test_offsets_and_state_can_be_browsed_at_any_version(stage: Stage, orders: Page) -> None:
+    orders.wait("document.querySelectorAll('#offsets-table tbody tr').length >= 4", what="offsets")
+    orders.evaluate(
+        "(() => { const at = document.getElementById('offsets-batch'); at.value = '2';"
+        " at.dispatchEvent(new Event('change')); })()"
+    )
+    orders.wait("document.querySelectorAll('#offsets-table tbody tr').length === 3", what="batch 2")
+    assert orders.text("#offsets-table tbody tr td").strip() == "2"
+    orders.evaluate("document.getElementById('tab-state').click()")
+    orders.wait("document.querySelectorAll('#state-table tbody tr').length === 40", what="state")
+    columns = orders.text("#state-table thead").split("\t")
+    assert [name.strip() for name in columns] == ["partition_id", "key", "value"]
+    orders.evaluate(
+        "(() => { const at = document.getElementById('state-batch'); at.value = '0';"
+        " at.dispatchEvent(new Event('change')); })()"
+    )
+    orders.wait(
+        "document.getElementById('state-range').innerText.includes('after batch 0')",
+        what="the state after the first epoch",
+    )
+    orders.evaluate("document.getElementById('tab-offsets').click()")
+
+
+def test_it_can_be_used_with_the_keyboard(stage: Stage, orders: Page) -> None:
+    orders.evaluate("document.activeElement.blur()")
+    orders.press("1")
+    assert orders.evaluate("document.activeElement.id") == "epochs"
+    orders.press("Tab")
+    assert orders.evaluate("document.activeElement.id") == "timeline"
+    for _ in range(3):
+        orders.press("ArrowLeft")
+    orders.wait(
+        "document.querySelector('#timeline [aria-selected=true]:not(:last-child)')",
+        what="an earlier epoch is chosen",
+    )
+    orders.evaluate("document.activeElement.blur()")
+    orders.press("t")
+    assert orders.evaluate("document.documentElement.dataset.theme") == "light"
+    orders.press("t")
+    assert orders.evaluate("document.documentElement.dataset.theme") == "dark"
+    orders.press("t")
+    assert orders.evaluate("document.documentElement.dataset.theme ?? 'system'") == "system"
+    orders.press("?")
+    assert orders.evaluate("document.getElementById('help').open")
+    orders.press("Escape")
+    assert not orders.evaluate("document.getElementById('help').open")
+    for number, panel in enumerate(("epochs", "latency", "rate", "lag", "stores"), 1):
+        orders.press(str(number))
+        assert orders.evaluate("document.activeElement.id") == panel
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"),
+    [("wide-light", 1280, "light"), ("wide-dark", 1280, "dark"), ("narrow-dark", 400, "dark")],
+)
+def test_it_fits_the_screen_and_the_users_taste(
+    stage: Stage, orders: Page, name: str, width: int, scheme: Any
+) -> None:
+    orders.look(width, 900, scheme)
+    try:
+        orders.wait(f"innerWidth === {width}")
+        orders.wait(f"document.documentElement.scrollWidth <= {width}", what="nothing sticks out")
+        ground = orders.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (int(re.findall(r"\d+", ground)[0]) < 128) == (scheme == "dark")
+        time.sleep(0.5)  # what is drawn anew when the width changes is to be on the picture
+        orders.screenshot(SCREENSHOTS / f"dashboard-{name}.png")
+    finally:
+        orders.look(1280, 1000, "light")
+
+
+@contextmanager
+def broken(path: Path, data: bytes) -> Iterator[None]:
+    before = path.read_bytes()
+    path.write_bytes(data)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+
+
+def some_offset_entry(checkpoint: Path) -> Path:
+    """One that the query needs no more and will keep for a while."""
+    ids = sorted(
+        int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()
+    )
+    return checkpoint / "offsets" / str(ids[-5])
+
+
+def some_state_file(checkpoint: Path) -> Path:
+    found = (checkpoint / "state" / "0" / "0").glob("*.delta")
+    return sorted(found, key=lambda path: int(path.stem))[-5]
+
+
+@pytest.mark.parametrize("choose", [some_offset_entry, some_state_file])
+def test_a_broken_file_of_the_checkpoint_is_seen_within_two_seconds(
+    stage: Stage, orders: Page, choose: Callable[[Path], Path]
+) -> None:
+    sick = "document.getElementById('health').dataset.value === 'unhealthy'"
+    path = choose(stage.checkpoint)
+    name = path.relative_to(stage.checkpoint).as_posix()
+    took = []
+    for _ in range(TRIES):
+        orders.wait(f"!({sick})", what="it was healthy before")
+        with broken(path, path.read_bytes()[:-7] + b"garbage"):
+            took.append(seconds_until(orders, sick, "the broken file shows"))
+            named = f"document.getElementById('findings').innerText.includes({json.dumps(name)})"
+            orders.wait(named, what="the file is named")
+            if took[-1] < WITHIN_SECONDS:
+                orders.screenshot(SCREENSHOTS / f"dashboard-broken-{name.partition('/')[0]}.png")
+                break
+    assert min(took) < WITHIN_SECONDS
+    orders.wait(f"!({sick})", what="it is healthy again")
+
+
+@contextmanager
+def json_log() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """What the package logs meanwhile, as JSON."""
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("epochal")
+    logger.addHandler(handler)
+    try:
+        yield lambda: [json.loads(line) for line in out.getvalue().splitlines()]
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_a_query_that_dies_is_seen_within_two_seconds_with_its_error(
+    stage: Stage, orders: Page
+) -> None:
+    folder = stage.folder.parent / "doomed"
+    folder.mkdir()
+    flag = str(folder / "flag")
+
+    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if os.path.exists(flag):
+                raise ValueError("the row that nobody expected")
+            yield batch
+
+    stream = numbered(stage.spark, 50).map_in_arrow(pass_on, "timestamp timestamp, value bigint")
+    query = started(folder, stream, "doomed", maxFruitlessRestarts=0, maxRestarts=0)
+    try:
+        until(lambda: query.status["epoch"] >= 1, "it runs")
+        doomed = "document.querySelector('#queries button[aria-current=true]')?.innerText"
+        orders.wait(
+            "[...document.querySelectorAll('#queries button')]"
+            ".find((each) => each.innerText.startsWith('doomed'))",
+            what="it is listed",
+        )
+        orders.evaluate(
+            "[...document.querySelectorAll('#queries button')]"
+            ".find((each) => each.innerText.startsWith('doomed')).click()"
+        )
+        orders.wait(f"{doomed}.startsWith('doomed') && {doomed}.includes('running')")
+        with json_log() as lines:
+            Path(flag).touch()
+            with pytest.raises(QueryFailedError):
+                query.await_termination(60)
+        failed = "document.getElementById('state').dataset.value === 'failed'"
+        took = seconds_until(orders, failed, "its end shows")
+        assert took < WITHIN_SECONDS
+        orders.wait(
+            "document.getElementById('error').innerText.includes('the row that nobody expected')"
+        )
+        orders.screenshot(SCREENSHOTS / "dashboard-failed.png")
+        ends = [line for line in lines() if " ended after epoch " in line["message"]]
+        assert [(line["query_id"], line["run_id"]) for line in ends] == [(query.id, query.run_id)]
+    finally:
+        query.stop()
+
+
+def test_the_page_complains_of_nothing(stage: Stage, orders: Page) -> None:
+    assert orders.errors == []
+
+
+def asked(stage: Stage, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", stage.port, timeout=30)
+    try:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, headers=names)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_nobody_looks_without_the_token(stage: Stage) -> None:
+    bearer = f"Bearer {stage.token}"
+    for path in ("/", "/app.js", "/api/queries", "/api/events", "/metrics"):
+        assert asked(stage, path)[0] == 401
+        assert asked(stage, path, Authorization="Bearer wrong")[0] == 401
+    assert asked(stage, "/api/queries", Authorization=bearer)[0] == 200
+    assert asked(stage, "/api/queries", Authorization=bearer, Host="evil.example")[0] == 421
+    assert asked(stage, "/api/queries", "POST", Authorization=bearer)[0] == 405
+    assert asked(stage, "/api/queries", "DELETE", Authorization=bearer)[0] == 405
+    for path in ("/../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd"):
+        status, body = asked(stage, path, Authorization=bearer)
+        assert status == 404
+        assert b"root:" not in body
+
+
+def test_the_metrics_of_the_running_query_are_served_to_who_has_the_token(stage: Stage) -> None:
+    status, body = asked(stage, "/metrics", Authorization=f"Bearer {stage.token}")
+    assert status == 200
+    assert 'epochal_query_up{query="orders"' in body.decode()
+
+
+def test_the_query_serves_its_own_metrics_to_prometheus(stage: Stage) -> None:
+    def scraped() -> dict[str, float]:
+        with urlopen(f"http://127.0.0.1:{stage.metrics_port}/metrics", timeout=30) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            return {
+                sample.name: sample.value
+                for family in families
+                for sample in family.samples
+                if sample.labels["query"] == "orders"
+            }
+
+    first = until(lambda: scraped().get("epochal_epochs_committed_total"), "epochs are counted")
+    found = until(
+        lambda: (now := scraped())["epochal_epochs_committed_total"] > first and now, "more epochs"
+    )
+    assert found["epochal_query_up"] == 1
+    assert found["epochal_query_failed"] == 0
+    assert found["spark_streaming_states_rowsTotal"] == 40
+    assert found["spark_streaming_inputRate_total"] > 0
+    assert found["epochal_epoch_latency_seconds_count"] == found["epochal_epochs_committed_total"]
+    assert found["epochal_rows_in_total"] > 0
+    known = {spec.name for spec in METRICS}
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in found} <= known
+
+
+def test_it_listens_on_loopback_alone(stage: Stage) -> None:
+    inodes = set()
+    for file in os.listdir(f"/proc/{stage.pid}/fd"):
+        target = os.readlink(f"/proc/{stage.pid}/fd/{file}")
+        inodes |= set(re.findall(r"socket:\[(\d+)\]", target))
+    listening = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                listening.append(fields[1])
+    assert listening == [f"0100007F:{stage.port:04X}"]
+
+
+def test_the_query_is_not_harmed_by_being_looked_at(stage: Stage) -> None:
+    before = stage.query.status["epoch"]
+    until(lambda: stage.query.status["epoch"] > before + 5, "epochs go on")
+    assert stage.query.status["restarts"] == 0
+    assert stage.query.exception() is None
