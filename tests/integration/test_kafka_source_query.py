@@ -1,0 +1,238 @@
+"""Continuous queries over Kafka: a checkpoint shared with Spark, new partitions, lost records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+from pyspark.sql import SparkSession
+from tests.integration.kafka_reading import age_out, options, send, source, texts
+from tests.integration.kafka_world import (
+    admin,
+    described,
+    epochal,
+    held,
+    make_topic,
+    processed,
+    unique,
+    wait_for,
+)
+
+import epochal as package
+from epochal.connectors.kafka.source_offsets import parse_logged, spark_json
+from epochal.connectors.memory import MemoryOutput
+from epochal.continuous.query import StreamingQuery
+from epochal.testing.kafka import Kafka
+
+T0 = 1_700_000_000_000
+
+
+def spark_runs(spark: SparkSession, given: dict[str, str], home: Path) -> None:
+    """Everything that is there, in micro-batches."""
+    query = (
+        spark.readStream.format("kafka")
+        .options(**given)
+        .load()
+        .selectExpr("cast(value as string) as value")
+        .writeStream.format("json")
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(home / "out"))
+    )
+    query.awaitTermination()
+
+
+def epochal_runs(spark: SparkSession, given: dict[str, str], home: Path) -> None:
+    """Everything that is there, in epochs."""
+    stream = package.read_stream(spark).format("kafka").options(**given).load()
+    query = (
+        stream.select("cast(value as string) as value")
+        .write_stream.format("json")
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .start(str(home / "out"))
+    )
+    query.process_all_available()
+    query.stop()
+
+
+def written(spark: SparkSession, home: Path) -> list[str]:
+    rows = spark.read.schema("value string").json(str(home / "out")).collect()
+    return sorted(row.value for row in rows)
+
+
+def logged(home: Path, batch: int) -> str:
+    return (home / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2]
+
+
+def test_a_checkpoint_goes_from_spark_to_epochal_and_back_without_loss_or_repeat(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
+) -> None:
+    topic = make_topic(broker, unique("orders"))
+    given = options(broker, subscribe=topic)
+    sent: list[str] = []
+    for turn, run in enumerate([spark_runs, epochal_runs, spark_runs, epochal_runs, spark_runs]):
+        for partition in (0, 1):
+            values = [f"{turn}-{partition}-{n}" for n in range(20 + 7 * partition)]
+            texts(broker, topic, values, partition)
+            sent += values
+        run(kafka_spark, given, tmp_path)
+        assert written(kafka_spark, tmp_path) == sorted(sent), turn
+    assert processed(tmp_path / "checkpoint") == {(topic, 0): 100, (topic, 1): 135}
+
+
+def test_a_checkpoint_that_epochal_began_is_taken_over_by_spark(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
+) -> None:
+    topic = make_topic(broker, unique("orders"))
+    texts(broker, topic, ["before"])
+    given = options(broker, subscribe=topic, startingOffsets="latest")
+    epochal_runs(kafka_spark, given, tmp_path)
+    texts(broker, topic, ["a", "b"])
+    spark_runs(kafka_spark, given, tmp_path)
+    texts(broker, topic, ["c"], 1)
+    epochal_runs(kafka_spark, given, tmp_path)
+    assert written(kafka_spark, tmp_path) == ["a", "b", "c"]
+
+
+def test_offsets_are_the_text_that_spark_writes(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
+) -> None:
+    name = unique("order")
+    for n in range(13):
+        make_topic(broker, f"{name}-{'abcdefghijklm'[n] * (n + 1)}", 1 + n % 3)
+    make_topic(broker, f"{name}-wide", 20)
+    given = options(broker, subscribePattern=f"^{name}")
+    texts(broker, f"{name}-wide", ["x"], 17)
+    spark_runs(kafka_spark, given, tmp_path)
+    text = logged(tmp_path, 0)
+    assert spark_json(parse_logged(text)) == text
+    first = (tmp_path / "checkpoint" / "sources" / "0" / "0").read_bytes()
+    source(tmp_path / "ours", given).initial()
+    ours = (tmp_path / "ours" / "checkpoint" / "sources" / "0" / "0").read_bytes()
+    assert ours == first
+
+
+STARTS: dict[str, dict[str, Any]] = {
+    "earliest": {"startingOffsets": "earliest"},
+    "latest": {"startingOffsets": "latest"},
+    "default": {},
+    "offsets": {"startingOffsets": {"0": 4, "1": -1, "2": -2}},
+    "time": {"startingTimestamp": str(T0 + 3500)},
+    "times": {"startingOffsetsByTimestamp": {"0": T0, "1": T0 + 2000, "2": T0 + 1}},
+    "time-beyond": {
+        "startingTimestamp": str(T0 + 9000),
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
+    "assigned": {"assign": [0, 2], "startingOffsets": {"0": 3, "2": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def aged(broker: Kafka) -> str:
+    """Three partitions of ten, eight and six records a second apart; two of the first are gone."""
+    name = make_topic(broker, unique("aged"), 3)
+    places = [(partition, n) for partition in range(3) for n in range(10 - 2 * partition)]
+    send(broker, [(name, p, {"value": b"x", "timestamp": T0 + 1000 * n}) for p, n in places])
+    age_out(broker, name, 2)
+    return name
+
+
+@pytest.mark.parametrize("start", sorted(STARTS))
+def test_a_query_starts_where_spark_would(
+    kafka_spark: SparkSession, broker: Kafka, aged: str, tmp_path: Path, start: str
+) -> None:
+    chosen = {
+        key: value if isinstance(value, str) else json.dumps({aged: value})
+        for key, value in STARTS[start].items()
+    }
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, **chosen}
+    given |= {} if "assign" in chosen else {"subscribe": aged}
+    query = (
+        kafka_spark.readStream.format("kafka")
+        .options(**given)
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    first = tmp_path / "checkpoint" / "sources" / "0" / "0"
+    wait_for(first.exists, query.exception)
+    query.stop()
+    source(tmp_path / "ours", given).initial()
+    ours = tmp_path / "ours" / "checkpoint" / "sources" / "0" / "0"
+    assert ours.read_bytes() == first.read_bytes()
+
+
+def started(spark: SparkSession, given: dict[str, str], home: Path, **more: Any) -> Any:
+    output = MemoryOutput()
+    stream = package.read_stream(spark).format("kafka").options(**given).load()
+    usual = {"discoverInterval": "300 ms", "idleEpoch": "500 ms", "epoch": "50 ms", "seed": 7}
+    query = (
+        stream.select("cast(value as string) as value", "topic", "partition", "offset")
+        .write_stream.format(output)
+        .options(checkpointLocation=str(home / "checkpoint"), **{**usual, **more})
+        .start()
+    )
+    return query, output
+
+
+@pytest.fixture
+def stopping() -> Iterator[list[StreamingQuery]]:
+    queries: list[StreamingQuery] = []
+    yield queries
+    for query in queries:
+        query.stop()
+
+
+def read_values(output: MemoryOutput) -> list[str]:
+    return sorted(str(value) for value in output.table()["value"].to_pylist())
+
+
+def test_partitions_and_topics_that_are_added_are_picked_up_while_the_query_runs(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path, stopping: list[StreamingQuery]
+) -> None:
+    topic = make_topic(broker, unique("grown"), 1)
+    given = options(broker, subscribePattern=topic)
+    query, output = started(kafka_spark, given, tmp_path)
+    stopping.append(query)
+    texts(broker, topic, ["a"])
+    wait_for(lambda: read_values(output) == ["a"], query.exception)
+    client = admin(broker)
+    client.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    wait_for(lambda: len(client.list_topics(timeout=10).topics[topic].partitions) == 2)
+    make_topic(broker, f"{topic}-more", 1)
+    texts(broker, topic, ["b"], 1)
+    texts(broker, f"{topic}-more", ["c"])
+    texts(broker, topic, ["d"])
+    wait_for(lambda: read_values(output) == ["a", "b", "c", "d"], lambda: read_values(output))
+    query.process_all_available()
+    assert processed(tmp_path / "checkpoint") == {
+        (topic, 0): 2,
+        (topic, 1): 1,
+        (f"{topic}-more", 0): 1,
+    }
+
+
+def test_the_group_that_a_source_names_shows_how_far_the_query_is(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
+) -> None:
+    topic, group = make_topic(broker, unique("orders")), unique("shown")
+    given = options(broker, subscribe=topic) | {"kafka.consumer.commit.groupid": group}
+    query, _ = started(kafka_spark, given, tmp_path)
+    texts(broker, topic, ["a", "b", "c"])
+    wait_for(lambda: held(broker, group).get((topic, 0)) == 3, query.exception)
+    texts(broker, topic, ["d"], 1)
+    query.process_all_available()
+    query.stop()
+    texts(broker, topic, ["late", "later"], 1)
+    there = processed(tmp_path / "checkpoint")
+    assert held(broker, group) == there == {(topic, 0): 3, (topic, 1): 1}
+    assert described(broker, group) == {(topic, 0): (3, 3, 0), (topic, 1): (1, 3, 2)}
+    where = ("--checkpoint", tmp_path / "checkpoint")
+    who = ("--group", group, "--bootstrap-servers", broker.bootstrap_servers)
+    told = json.loads(epochal("kafka", "lag", *where, *who, "--json"))["partitions"]
+    assert [(each["partition"], each["lag"]) for each in told] == [(0, 0), (1, 2)]

@@ -1,0 +1,271 @@
+"""The Kafka source without an engine around it: what it reads, where it starts, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
+from tests.integration.kafka_reading import (
+    options,
+    read_all,
+    reading,
+    send,
+    source,
+    take,
+    texts,
+    values_of,
+)
+from tests.integration.kafka_world import admin, make_topic, unique, wait_for
+
+from epochal.errors import (
+    KafkaDataLossError,
+    KafkaStartError,
+    KafkaTopicError,
+    KafkaUnavailableError,
+    OptionError,
+)
+from epochal.testing.kafka import Kafka
+
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture
+def topic(broker: Kafka) -> str:
+    """Two partitions, the first with ten records a second apart, the second with five."""
+    name = make_topic(broker, unique("orders"))
+    counts = {0: 10, 1: 5}
+    send(
+        broker,
+        [
+            (name, partition, {"value": f"{partition}-{n}".encode(), "timestamp": T0 + 1000 * n})
+            for partition, count in counts.items()
+            for n in range(count)
+        ],
+    )
+    return name
+
+
+def start_of(home: Path, given: dict[str, str]) -> dict[str, str]:
+    with closing(source(home, given)) as opened:
+        return dict(opened.initial())
+
+
+def at(topic: str, *offsets: int) -> dict[str, str]:
+    return {f"{topic}-{n}": str(offset) for n, offset in enumerate(offsets)}
+
+
+def test_rows_have_sparks_columns_with_nulls_headers_and_times(
+    broker: Kafka, tmp_path: Path
+) -> None:
+    topic = make_topic(broker, unique("rows"), 1)
+    send(
+        broker,
+        [
+            (topic, 0, {"key": b"k", "value": b"\xff\x00", "timestamp": T0 + 1}),
+            (topic, 0, {"key": None, "value": None, "timestamp": T0}),
+            (topic, 0, {"value": b"", "headers": [("a", b"1"), ("a", None)], "timestamp": T0}),
+        ],
+    )
+    given = options(broker, subscribe=topic, includeHeaders="true")
+    with closing(source(tmp_path, given)) as opened:
+        rows = read_all(opened, opened.initial())
+    assert [row["key"] for row in rows] == [b"k", None, None]
+    assert [row["value"] for row in rows] == [b"\xff\x00", None, b""]
+    assert [row["headers"] for row in rows] == [
+        None,
+        None,
+        [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+    ]
+    assert [(row["topic"], row["partition"], row["offset"]) for row in rows] == [
+        (topic, 0, n) for n in range(3)
+    ]
+    assert [round(row["timestamp"].timestamp() * 1000) for row in rows] == [T0 + 1, T0, T0]
+    assert [row["timestampType"] for row in rows] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "offsets"),
+    [
+        ({"startingOffsets": "earliest"}, (0, 0)),
+        ({"startingOffsets": "latest"}, (10, 5)),
+        ({"startingTimestamp": str(T0 + 3000)}, (3, 3)),
+        ({"startingOffsets": "earliest", "startingTimestamp": str(T0 + 2500)}, (3, 3)),
+        (
+            {"startingTimestamp": str(T0 + 7000), "startingOffsetsByTimestampStrategy": "latest"},
+            (7, 5),
+        ),
+    ],
+    ids=["earliest", "latest", "time", "between", "beyond"],
+)
+def test_starts_where_it_is_told_to_in_every_partition(
+    broker: Kafka, topic: str, tmp_path: Path, chosen: dict[str, str], offsets: tuple[int, int]
+) -> None:
+    assert start_of(tmp_path, options(broker, subscribe=topic, **chosen)) == at(topic, *offsets)
+
+
+def test_starts_at_offsets_and_times_that_are_given_one_by_one(
+    broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    for n, (option, first, second, offsets) in enumerate(
+        [
+            ("startingOffsets", 4, -1, (4, 5)),
+            ("startingOffsets", -2, 5, (0, 5)),
+            ("startingOffsetsByTimestamp", T0 + 9000, T0, (9, 0)),
+        ]
+    ):
+        text = json.dumps({topic: {"0": first, "1": second}})
+        given = options(broker, subscribe=topic) | {option: text}
+        assert start_of(tmp_path / str(n), given) == at(topic, *offsets)
+
+
+def test_a_time_that_no_record_has_reached_is_an_error(
+    broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    given = options(broker, subscribe=topic, startingTimestamp=str(T0 + 7000))
+    with pytest.raises(KafkaStartError, match=f"{topic}-1 has no record at or after timestamp"):
+        start_of(tmp_path, given)
+
+
+def test_offsets_for_other_partitions_than_are_read_are_an_error(
+    broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    given = options(broker, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 1}}))
+    with pytest.raises(KafkaStartError, match=f"It names {topic}-0; to be read are {topic}-0, "):
+        start_of(tmp_path, given)
+
+
+def test_the_first_start_counts_and_no_other(broker: Kafka, topic: str, tmp_path: Path) -> None:
+    first = start_of(tmp_path, options(broker, subscribe=topic, startingOffsets="earliest"))
+    again = start_of(tmp_path, options(broker, subscribe=topic, startingOffsets="latest"))
+    assert first == again == at(topic, 0, 0)
+
+
+def test_reads_some_partitions_or_topics_that_match(
+    broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    one = options(broker, assign=json.dumps({topic: [1, 7]}))
+    assert start_of(tmp_path / "assign", one) == {f"{topic}-1": "0"}
+    part = options(broker, subscribePattern=topic[3:-2])  # anywhere in the name
+    assert start_of(tmp_path / "pattern", part) == at(topic, 0, 0)
+    none = options(broker, subscribePattern="^no-such-topic$")
+    assert start_of(tmp_path / "none", none) == {}
+
+
+def test_partitions_that_are_added_start_at_their_beginning(
+    broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    other = f"{topic}-too"
+    with closing(source(tmp_path, options(broker, subscribePattern=topic))) as opened:
+        known = dict(opened.initial())
+        assert opened.discover(known) == {}
+        client = admin(broker)
+        client.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+        make_topic(broker, other, 1)
+        texts(broker, other, ["a", "b"])
+        found: dict[str, str] = {}
+        wait_for(lambda: len(found.update(opened.discover(known)) or found) == 2)
+        assert found == {f"{topic}-2": "0", f"{other}-0": "0"}
+        assert opened.lag(known, opened.latest()) == 17  # nobody reads the new ones yet
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_transactions_are_seen_as_was_asked_and_leave_no_lag(
+    broker: Kafka, tmp_path: Path, level: str
+) -> None:
+    topic = make_topic(broker, unique("txn"), 1)
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": uuid.uuid4().hex,
+            "log_level": "0",
+        }
+    )
+    producer.init_transactions(60)
+    for value, commit in (("a", True), ("b", False), ("c", True), ("d", False)):
+        producer.begin_transaction()
+        producer.produce(topic, value.encode())
+        assert producer.flush(30) == 0
+        if commit:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+    given = options(broker, subscribe=topic) | {"kafka.isolation.level": level}
+    with closing(source(tmp_path, given)) as opened:
+        assert opened.latest() == {f"{topic}-0": "8"}  # each has its marker
+        found = [row["value"].decode() for row in read_all(opened, opened.initial())]
+        assert found == (["a", "c"] if level == "read_committed" else ["a", "b", "c", "d"])
+        with closing(opened.readers.open(opened.initial())) as reader:
+            values_of(reader, len(found))
+            wait_for(lambda: take(reader) == [] and reader.positions() == opened.latest())
+        producer.begin_transaction()
+        producer.produce(topic, b"open")
+        assert producer.flush(30) == 0
+        end = opened.latest()[f"{topic}-0"]
+        assert end == ("8" if level == "read_committed" else "9")
+        producer.abort_transaction(30)
+
+
+def deleted(broker: Kafka, topic: str) -> None:
+    client = admin(broker)
+    client.delete_topics([topic])[topic].result(30)
+    wait_for(lambda: topic not in client.list_topics(timeout=10).topics)
+
+
+def test_a_topic_that_is_deleted_ends_the_query(broker: Kafka, topic: str, tmp_path: Path) -> None:
+    with reading(tmp_path, options(broker, subscribe=topic)) as (opened, reader):
+        values_of(reader, 15)
+        deleted(broker, topic)
+        with pytest.raises(KafkaDataLossError, match=f"{topic}-0, {topic}-1 have been deleted"):
+            opened.discover(reader.positions())
+
+
+def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_beginning(
+    broker: Kafka, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = options(broker, subscribe=topic, failOnDataLoss="false")
+    with reading(tmp_path, given) as (opened, reader):
+        values_of(reader, 15)
+        deleted(broker, topic)
+        assert opened.discover(reader.positions()) == {}
+        assert "have been deleted" in caplog.text
+        assert take(reader) == []
+        make_topic(broker, topic)
+        texts(broker, topic, ["new-0", "new-1"])
+        assert values_of(reader, 2) == ["new-0", "new-1"]
+        wait_for(lambda: take(reader) == [] and reader.positions()[f"{topic}-0"] == "2")
+
+
+def test_a_broker_that_cannot_be_reached_is_named_within_seconds(tmp_path: Path) -> None:
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+    began = time.monotonic()
+    with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1"):
+        start_of(tmp_path, given)
+    assert time.monotonic() - began < 15
+
+
+def test_a_topic_that_does_not_exist_is_named(broker: Kafka, topic: str, tmp_path: Path) -> None:
+    with pytest.raises(KafkaTopicError, match="shows no topic nowhere to this user"):
+        start_of(tmp_path, options(broker, subscribe=f"{topic},nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("kafka.max.poll.records", "5", "kafka.max.poll.records is not supported: it tunes"),
+        ("kafka.no.such.setting", "5", 'No such configuration property: "no.such.setting"'),
+        ("kafka.fetch.min.bytes", "many", "fetch.min.bytes"),
+        ("kafka.ssl.engine.factory.class", "x.Y", "ssl.engine.factory.class: librdkafka has no"),
+    ],
+)
+def test_a_setting_that_is_none_is_named(
+    broker: Kafka, tmp_path: Path, setting: str, value: str, said: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        source(tmp_path, options(broker, subscribe="t") | {setting: value})
+    assert said in str(caught.value)
