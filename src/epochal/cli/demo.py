@@ -100,10 +100,8 @@ def _broker(kafka: bool) -> Iterator[Broker]:
         from epochal.testing.kafka import running_kafka
 
         with running_kafka() as broker:
-            made = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).create_topics(
-                [NewTopic(TOPIC, num_partitions=2)]
-            )
-            made[TOPIC].result()
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+            admin.create_topics([NewTopic(TOPIC, num_partitions=2)])[TOPIC].result()
             yield Broker("kafka", broker.bootstrap_servers)
         return
     from epochal.testing.pubsub import running_server
