@@ -1,0 +1,203 @@
+"""A Pub/Sub query on two executors under `kill -9`: what was sent is what was written.
+
+At least once: as a set. Exactly once: each once. And nothing is left unacknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.fault.torment import CLUSTER, Program, sink_rows
+from tests.integration.pubsub_world import World, pubsub_world
+from tests.spark.continuous import runs
+
+DEADLINE = "10s"
+
+
+class PubSubProgram(Program):
+    module = "tests.fault.pubsub_query"
+
+    def sidecars(self) -> list[int]:
+        """The sidecars of its executors, wherever they hang in the tree of processes."""
+        jvms = {str(pid) for pid in self.executors()}
+        found = []
+        for each in Path("/proc").iterdir():
+            if each.name.isdigit() and runs(int(each.name), "epochal.connectors.pubsub.sidecar"):
+                command = (each / "cmdline").read_bytes().decode().split("\0")
+                if jvms & set(command):
+                    found.append(int(each.name))
+        return found
+
+    def runner(self) -> list[int]:
+        """The process in which Spark asks the source for offsets."""
+        return [p for p in self.descendants() if runs(p, "python_streaming_source_runner")]
+
+    def written(self) -> list[str]:
+        if not (self.out / "_spark_metadata").is_dir():
+            return []
+        return [str(row["message_id"]) for row in sink_rows(self.out)]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with pubsub_world() as found:
+        yield found
+
+
+@pytest.fixture
+def programs(tmp_path: Path, world: World) -> Iterator[Callable[..., PubSubProgram]]:
+    made: list[PubSubProgram] = []
+
+    def make(subscription: str, *options: str, master: str = CLUSTER) -> PubSubProgram:
+        given = {**world.options, "subscriptionId": subscription, "ackDeadline": DEADLINE}
+        pairs = [f"{key}={text}" for key, text in given.items()]
+        log = tmp_path / "driver.log"
+        made.append(PubSubProgram(tmp_path, log, *pairs, *options, master=master))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for program in made:
+        program.end()
+
+
+class Publisher:
+    """Publishes a few messages whenever it is asked to, and remembers their ids."""
+
+    def __init__(self, world: World, topic: str) -> None:
+        self.sent: list[str] = []
+        self._world, self._topic = world, topic
+
+    def some(self, count: int = 50) -> None:
+        bodies = [str(len(self.sent) + number).encode() for number in range(count)]
+        self.sent += self._world.publish(self._topic, bodies)
+
+
+def kill(program: PubSubProgram, kind: str, rng: Random) -> None:
+    match kind:
+        case "worker":
+            victims = program.until(program.workers, "a worker")
+        case "executor":
+            victims = program.until(program.executors, "an executor")
+        case "sidecar":
+            victims = program.until(program.sidecars, "a sidecar")
+        case "runner":
+            victims = program.until(program.runner, "a runner")
+        case _:
+            program.kill_driver()
+            program.start()
+            return
+    with suppress(ProcessLookupError):  # it was faster
+        os.kill(rng.choice(victims), signal.SIGKILL)
+
+
+def torment(
+    program: PubSubProgram, publisher: Publisher, kinds: list[str], rng: Random, seconds: float
+) -> None:
+    publisher.some()
+    program.until(lambda: set(program.written()) >= set(publisher.sent), "the first rows")
+    for kind in kinds:
+        end = time.monotonic() + rng.uniform(0.2, seconds)
+        while time.monotonic() < end:
+            publisher.some(rng.randint(1, 100))
+            time.sleep(0.05)
+        kill(program, kind, rng)
+
+
+def check(program: PubSubProgram, publisher: Publisher, world: World, name: str, *, exact: bool
+) -> int:  # fmt: skip
+    """All that was sent is written; returns how much more was."""
+    program.until(lambda: set(program.written()) >= set(publisher.sent), "every message")
+    time.sleep(2.5)  # an idle stream commits its last batch after a second
+    program.stop()
+    written = program.written()
+    assert set(written) == set(publisher.sent)
+    if exact:
+        assert sorted(written) == sorted(publisher.sent)
+    assert world.left(name, seconds=12) == []
+    return len(written) - len(publisher.sent)
+
+
+def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with capsys.disabled():
+        sys.stdout.write(f"\n{text}\n")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_three_kills_lose_nothing(
+    programs: Callable[..., PubSubProgram],
+    world: World,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    delivery: str,
+) -> None:
+    rng = Random(1)
+    kinds = ["worker", "executor", "sidecar"]
+    rng.shuffle(kinds)
+    tormented(programs, world, tmp_path, capsys, delivery, kinds, rng, 2.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("seed", [30, 31])
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_sixteen_kills_lose_nothing(
+    programs: Callable[..., PubSubProgram],
+    world: World,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    delivery: str,
+    seed: int,
+) -> None:
+    rng = Random(seed)
+    kinds = ["worker"] * 5 + ["executor"] * 3 + ["sidecar"] * 4 + ["runner"] * 2 + ["driver"] * 2
+    rng.shuffle(kinds)
+    tormented(programs, world, tmp_path, capsys, delivery, kinds, rng, 4.0)
+
+
+def tormented(
+    programs: Callable[..., PubSubProgram],
+    world: World,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    delivery: str,
+    kinds: list[str],
+    rng: Random,
+    seconds: float,
+) -> None:
+    topic = world.topic()
+    name = world.subscription(topic, ack_deadline_seconds=10)
+    publisher = Publisher(world, topic)
+    options = ["numPartitions=3", f"delivery={delivery}", f"walLocation={tmp_path / 'wal'}"]
+    options += ["spark.deploy.maxExecutorRetries=-1", "spark.task.maxFailures=8"]
+    program = programs(name, *options)
+    torment(program, publisher, kinds, rng, seconds)
+    exact = delivery == "exactly-once"
+    more = check(program, publisher, world, name, exact=exact)
+    tell(capsys, f"{delivery}: {len(kinds)} kills, {len(publisher.sent)} messages, {more} twice")
+
+
+@pytest.mark.timeout(300)
+def test_attempts_that_fail_after_reading_cost_nothing(
+    programs: Callable[..., PubSubProgram], world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = world.topic()
+    name = world.subscription(topic, ack_deadline_seconds=10)
+    publisher = Publisher(world, topic)
+    options = ["numPartitions=3", "maxRecordsPerFetch=100", "test.doomed=0,1"]
+    program = programs(name, *options, "spark.speculation=true")
+    for _ in range(10):
+        publisher.some(90)
+        time.sleep(0.1)
+    more = check(program, publisher, world, name, exact=False)
+    tell(capsys, f"doomed attempts: {len(publisher.sent)} messages, {more} twice")
+    assert more == 0

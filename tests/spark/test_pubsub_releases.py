@@ -1,0 +1,68 @@
+"""`readStream.format("pubsub")` on the older releases of PySpark that have Python data sources."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fault.test_pubsub_kills import Publisher, PubSubProgram, check
+from tests.fault.torment import ROOT
+from tests.integration.pubsub_world import World, pubsub_world
+from tests.spark.releases import tree
+
+
+class ReleasedProgram(PubSubProgram):
+    """The program with another release's PySpark."""
+
+    def __init__(self, release: str, folder: Path, *options: str) -> None:
+        super().__init__(folder, folder / "driver.log", *options, master="local[2]")
+        self._release = release
+
+    def start(self) -> None:
+        path = os.pathsep.join((str(tree(self._release)), str(ROOT / "src"), str(ROOT)))
+        environment = {key: text for key, text in os.environ.items() if key != "SPARK_HOME"}
+        arguments = [self._master, str(self.checkpoint), str(self.out), *self._options]
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self.module, *arguments],
+                cwd=ROOT,
+                env={**environment, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with pubsub_world() as found:
+        yield found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("release", ["4.0.5", "4.1.4", "4.2.1"])
+def test_a_query_and_its_restart_lose_nothing(
+    release: str, delivery: str, world: World, tmp_path: Path
+) -> None:
+    topic = world.topic()
+    name = world.subscription(topic, ack_deadline_seconds=10)
+    publisher = Publisher(world, topic)
+    options = {**world.options, "subscriptionId": name, "ackDeadline": "10s", "numPartitions": "2"}
+    options |= {"delivery": delivery, "walLocation": str(tmp_path / "wal")}
+    program = ReleasedProgram(release, tmp_path, *(f"{k}={v}" for k, v in options.items()))
+    program.start()
+    try:
+        publisher.some(300)
+        program.until(lambda: set(program.written()) >= set(publisher.sent), "the first rows")
+        publisher.some(100)
+        program.kill_driver()
+        program.start()
+        publisher.some(100)
+        check(program, publisher, world, name, exact=delivery == "exactly-once")
+    finally:
+        program.end()

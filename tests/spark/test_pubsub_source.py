@@ -1,0 +1,278 @@
+"""`readStream.format("pubsub")` with a real Spark and the embedded server."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.integration.pubsub_world import World, pubsub_world
+from tests.spark.sessions import local_session
+
+import epochal
+from epochal.checkpoint import CommitLog
+
+Read = Callable[..., DataFrame]
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return local_session()
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession) -> Iterator[World]:
+    epochal.register(spark)  # and Spark starts before anything uses gRPC
+    with pubsub_world() as found:
+        yield found
+
+
+@pytest.fixture
+def topic(world: World) -> str:
+    return world.topic()
+
+
+@pytest.fixture
+def subscription(world: World, topic: str) -> str:
+    return world.subscription(topic, ack_deadline_seconds=10)
+
+
+@pytest.fixture
+def read(spark: SparkSession, world: World, subscription: str) -> Read:
+    def make(**options: Any) -> DataFrame:
+        given = {"subscriptionId": subscription, "ackDeadline": "10s", **world.options, **options}
+        return spark.readStream.format("pubsub").options(**given).load()
+
+    return make
+
+
+class Sink:
+    """Collects batches with `foreachBatch`; each batch is read by two actions."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.held_s = 0.0
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        found = [row.message_id for row in frame.select("message_id").collect()]
+        time.sleep(self.held_s)
+        again = [row.message_id for row in frame.select("message_id").collect()]
+        assert sorted(found) == sorted(again)
+        self.batches.append(found)
+
+    @property
+    def ids(self) -> list[str]:
+        return [each for batch in self.batches for each in batch]
+
+
+def start(frame: DataFrame, sink: Sink, folder: Path, **trigger: Any) -> Any:
+    writer = frame.writeStream.foreachBatch(sink)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def wait(query: Any, done: Callable[[], bool], seconds: float = 150) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < end, query.lastProgress
+        time.sleep(0.02)
+
+
+def settled(query: Any) -> None:
+    """Wait until an idle query has run the batch without rows that commits its last one."""
+
+    def flushed() -> bool:
+        progress = query.lastProgress
+        return bool(progress) and bool(
+            re.search(r"partitions\W+0\b", str(progress["sources"][0]["endOffset"]))
+        )
+
+    wait(query, flushed)
+
+
+def test_batches_read_twice_come_once_and_are_acknowledged(
+    world: World, topic: str, subscription: str, read: Read, tmp_path: Path
+) -> None:
+    sink = Sink()
+    query = start(read(numPartitions=2), sink, tmp_path)
+    sent: list[str] = []
+    for _ in range(3):
+        sent.extend(world.publish(topic, [b"x"] * 100))
+        wait(query, lambda: len(sink.ids) >= len(sent))
+    settled(query)
+    query.stop()
+    assert sorted(sink.ids) == sorted(sent)
+    assert world.left(subscription, seconds=1) == []
+
+
+def test_available_now_ends_with_everything_acknowledged(
+    world: World, topic: str, subscription: str, read: Read, tmp_path: Path
+) -> None:
+    sink = Sink()
+    sent: list[str] = []
+    for count in (300, 60):
+        sent += world.publish(topic, [b"x"] * count)
+        query = start(read(numPartitions=2), sink, tmp_path, availableNow=True)
+        assert query.awaitTermination(200)
+        assert query.exception() is None
+    assert sorted(sink.ids) == sorted(sent)
+    assert world.left(subscription, seconds=1) == []
+
+
+def test_columns_have_their_types(
+    world: World, topic: str, read: Read, tmp_path: Path, spark: SparkSession
+) -> None:
+    frame = read(includeAckId="true")
+    assert [(f.name, f.dataType.simpleString()) for f in frame.schema] == [
+        ("message_id", "string"),
+        ("data", "binary"),
+        ("attributes", "map<string,string>"),
+        ("publish_time", "timestamp"),
+        ("ordering_key", "string"),
+        ("delivery_attempt", "int"),
+        ("ack_id", "string"),
+    ]
+    world.publish(topic, [{"data": b"body", "attributes": {"k": "v"}}])
+    query = (
+        frame.writeStream.format("memory")
+        .queryName("columns")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(200)
+    (row,) = spark.table("columns").collect()
+    assert (bytes(row.data), row.attributes, row.ordering_key) == (b"body", {"k": "v"}, None)
+    assert abs(row.publish_time.timestamp() - time.time()) < 3600
+    assert row.ack_id
+
+
+def test_payloads_are_parsed_and_bad_ones_do_not_end_the_query(
+    world: World, topic: str, read: Read, tmp_path: Path, spark: SparkSession
+) -> None:
+    world.publish(topic, [b'{"user": "ann", "amount": 3}', b"no json"])
+    frame = read(parse="json", parseSchema="user string, amount long")
+    query = (
+        frame.select("parsed.*", "parse_error")
+        .writeStream.format("memory")
+        .queryName("parsed")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(200)
+    good, bad = sorted(spark.table("parsed").collect(), key=lambda row: row.parse_error or "")
+    assert (good.user, good.amount, good.parse_error) == ("ann", 3, None)
+    assert (bad.user, bad.amount) == (None, None)
+    assert bad.parse_error
+
+
+def test_a_subscription_deleted_under_a_query_fails_it_with_its_name(
+    world: World, topic: str, subscription: str, read: Read, tmp_path: Path
+) -> None:
+    sink = Sink()
+    query = start(read(), sink, tmp_path)
+    world.publish(topic, [b"x"])
+    wait(query, lambda: len(sink.ids) == 1)
+    world.delete_subscription(subscription)
+    end = time.monotonic() + 60
+    while query.isActive and time.monotonic() < end:
+        time.sleep(0.05)
+    assert subscription in str(query.exception())
+    assert "NOT_FOUND" in str(query.exception())
+
+
+def test_an_unknown_option_is_refused_with_a_suggestion(read: Read, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="Did you mean numPartitions"):
+        read(numPartition=2)
+
+
+def test_an_idle_query_stops_committing(
+    world: World, topic: str, read: Read, tmp_path: Path
+) -> None:
+    sink = Sink()
+    query = start(read(), sink, tmp_path)
+    sent = world.publish(topic, [b"x"])
+    wait(query, lambda: sink.ids == sent)
+    settled(query)
+    commits = CommitLog(str(tmp_path / "checkpoint" / "commits"), read_only=True)
+    before = commits.latest_batch_id()
+    time.sleep(3)
+    assert commits.latest_batch_id() == before
+    query.stop()
+
+
+@pytest.mark.long
+def test_a_batch_longer_than_the_deadline_is_not_delivered_again(
+    world: World, topic: str, subscription: str, read: Read, tmp_path: Path
+) -> None:
+    sink = Sink()
+    sink.held_s = 25.0
+    sent = world.publish(topic, [b"x"] * 300)
+    query = start(read(), sink, tmp_path, availableNow=True)
+    assert query.awaitTermination(200)
+    assert sorted(sink.ids) == sorted(sent)
+    assert world.left(subscription, seconds=1) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("count", "size"), [(1, 10), (100_000, 100), (20, 9_000_000)])
+def test_batches_of_any_size(
+    world: World,
+    topic: str,
+    subscription: str,
+    read: Read,
+    tmp_path: Path,
+    count: int,
+    size: int,
+) -> None:
+    sink = Sink()
+    sent: list[str] = []
+    for _ in range(count if size > 1000 else 1):
+        sent += world.publish(topic, [b"x" * size] * (1 if size > 1000 else count))
+    query = start(read(numPartitions=2, drainSilence="4s"), sink, tmp_path, availableNow=True)
+    assert query.awaitTermination(250)
+    assert query.exception() is None
+    assert sorted(sink.ids) == sorted(sent)
+    assert world.left(subscription, seconds=1) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_an_empty_stream_for_minutes_still_reads_what_comes(
+    world: World, topic: str, subscription: str, read: Read, tmp_path: Path
+) -> None:
+    sink = Sink()
+    query = start(read(), sink, tmp_path)
+    time.sleep(150)  # idle workers and, without a query, idle sidecars are gone after a minute
+    sent = world.publish(topic, [b"x"] * 10)
+    wait(query, lambda: sorted(sink.ids) == sorted(sent))
+    settled(query)
+    query.stop()
+    assert world.left(subscription, seconds=1) == []
+
+
+@pytest.mark.long
+def test_two_queries_share_a_subscription(
+    world: World, topic: str, subscription: str, read: Read, tmp_path: Path
+) -> None:
+    sinks = Sink(), Sink()
+    options = {"maxOutstandingMessages": 200}
+    queries = [
+        start(read(**options), sink, tmp_path / str(number)) for number, sink in enumerate(sinks)
+    ]
+    sent: list[str] = []
+    for _ in range(10):
+        sent += world.publish(topic, [b"x"] * 100)
+        time.sleep(0.2)
+    wait(queries[0], lambda: len(sinks[0].ids) + len(sinks[1].ids) >= len(sent))
+    for query in queries:
+        settled(query)
+        query.stop()
+    assert sorted(sinks[0].ids + sinks[1].ids) == sorted(sent)
+    assert world.left(subscription, seconds=1) == []
