@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from tests.integration.kafka_reading import (
+    age_out,
     options,
     read_all,
     reading,
@@ -209,6 +210,53 @@ def test_transactions_are_seen_as_was_asked_and_leave_no_lag(
         end = opened.latest()[f"{topic}-0"]
         assert end == ("8" if level == "read_committed" else "9")
         producer.abort_transaction(30)
+
+
+def test_records_that_aged_out_before_they_were_read_are_an_error(
+    broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    age_out(broker, topic, 6)
+    with (
+        reading(tmp_path, options(broker, subscribe=topic), at(topic, 2, 0)) as (_, reader),
+        pytest.raises(KafkaDataLossError, match=f"offset 2 of {topic}-0 is not") as caught,
+    ):
+        values_of(reader, 20)
+    assert caught.value.condition == "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
+
+
+@pytest.mark.parametrize("wrong", [2, 50], ids=["aged-out", "beyond-the-end"])
+def test_without_fail_on_data_loss_reading_goes_on_with_the_oldest(
+    broker: Kafka, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: int
+) -> None:
+    age_out(broker, topic, 6)
+    given = options(broker, subscribe=topic, failOnDataLoss="false")
+    with reading(tmp_path, given, at(topic, wrong, 5)) as (_, reader):
+        assert values_of(reader, 4) == ["0-6", "0-7", "0-8", "0-9"]
+        assert reader.positions() == at(topic, 10, 5)
+        texts(broker, topic, ["later"])
+        assert values_of(reader, 1) == ["later"]
+    assert f"offset {wrong} of {topic}-0 is not there" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("offset", "moved"), [(2, 6), (50, 10)], ids=["aged-out", "beyond-the-end"]
+)
+def test_a_start_out_of_range_is_an_error_or_moved_to_the_nearest_end(
+    broker: Kafka,
+    topic: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    offset: int,
+    moved: int,
+) -> None:
+    age_out(broker, topic, 6)
+    text = json.dumps({topic: {"0": offset, "1": 0}})
+    given = options(broker, subscribe=topic, startingOffsets=text)
+    with pytest.raises(KafkaDataLossError, match=f"has offsets from 6 to 10.* start at {offset}"):
+        start_of(tmp_path, given)
+    lenient = given | {"failOnDataLoss": "false"}
+    assert start_of(tmp_path, lenient) == at(topic, moved, 0)
+    assert f"it cannot start at {offset}" in caplog.text
 
 
 def deleted(broker: Kafka, topic: str) -> None:
