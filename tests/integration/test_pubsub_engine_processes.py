@@ -190,18 +190,18 @@ def test_what_is_committed_is_acknowledged_also_by_a_stream_that_falls_idle(
     world: World, tmp_path: Path, delivery: str
 ) -> None:
     topic = world.topic()
-    subscription = world.subscription(topic, ack_deadline_seconds=600)
-    query = Query(world, subscription, tmp_path, delivery=delivery, ackDeadline="600s")
+    subscription = world.subscription(topic, ack_deadline_seconds=10)
+    query = Query(world, subscription, tmp_path, delivery=delivery, ackDeadline="10s")
     sent = world.publish(topic, [b"x"] * 500)
     with query.running() as (driver, tasks):
         query.wait_for(sent)
-        time.sleep(2)  # an idle epoch lasts 30 s here: only the push after the commit helps
+        time.sleep(6)  # an idle epoch lasts 30 s here: only being told of the commit helps
         for task in tasks:
             os.kill(task.pid or 0, signal.SIGKILL)
         query.failed.append(RuntimeError("killed"))
         driver.dismiss()
     assert query.ids() == sorted(sent)
-    assert world.left(subscription) == []
+    assert world.left(subscription, seconds=12) == []  # by then a lease would have ended
 
 
 def test_killed_tasks_cost_nothing(world: World, tmp_path: Path) -> None:
