@@ -118,7 +118,8 @@ def _times(messages: Sequence[Any], times_ms: Sequence[int]) -> pa.Array[Any]:
         row = int(np.abs(found).argmax())
         bad = messages[row]
         raise KafkaTimestampError(bad.topic(), bad.partition(), bad.offset(), times_ms[row])
-    buffer = pa.py_buffer(found * 1000)
+    micros: Any = found * 1000
+    buffer = pa.py_buffer(micros)
     return pa.Array.from_buffers(STAMP, len(times_ms), [None, buffer])
 
 

@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from epochal.errors import OptionError
+
+pc: Any = pyarrow.compute
+"""Its stubs know less than it does."""
 
 ANY_PARTITION = -1
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -54,7 +57,7 @@ class RecordPlan:
 
     def records(self, batch: pa.RecordBatch) -> Iterator[Record]:
         """Arguments for produce, row by row; `batch` is as `chosen` made it."""
-        columns = {name: batch.column(name) for name in self.columns}
+        columns: dict[str, Any] = {name: batch.column(name) for name in self.columns}
         values = columns["value"].to_pylist()
         keys = columns["key"].to_pylist() if "key" in columns else [None] * len(values)
         if len(self.columns) == 1 + ("key" in columns) and self.topic is not None:
@@ -156,7 +159,7 @@ def _with_headers(
         yield topic, value, key, partition, None, None, 0, pairs
 
 
-def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast(column: Any, wanted: pa.DataType) -> Any:
     if pa.types.is_string(column.type) and pa.types.is_large_binary(wanted):
         column = column.cast(pa.binary())
     return column if column.type == wanted else column.cast(wanted)
