@@ -26,6 +26,7 @@ import epochal as package
 from epochal.connectors.kafka.source_offsets import parse_logged, spark_json
 from epochal.connectors.memory import MemoryOutput
 from epochal.continuous.query import StreamingQuery
+from epochal.errors import KafkaDataLossError, KafkaTopicError, QueryFailedError
 from epochal.testing.kafka import Kafka
 
 T0 = 1_700_000_000_000
@@ -217,6 +218,18 @@ def test_partitions_and_topics_that_are_added_are_picked_up_while_the_query_runs
     }
 
 
+def test_a_pattern_that_matches_nothing_waits_for_a_topic(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path, stopping: list[StreamingQuery]
+) -> None:
+    topic = unique("awaited")
+    query, output = started(kafka_spark, options(broker, subscribePattern=topic), tmp_path)
+    stopping.append(query)
+    query.process_all_available()
+    make_topic(broker, topic, 2)
+    texts(broker, topic, ["a"])
+    wait_for(lambda: read_values(output) == ["a"], query.exception)
+
+
 def test_the_group_that_a_source_names_shows_how_far_the_query_is(
     kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
 ) -> None:
@@ -236,3 +249,64 @@ def test_the_group_that_a_source_names_shows_how_far_the_query_is(
     who = ("--group", group, "--bootstrap-servers", broker.bootstrap_servers)
     told = json.loads(epochal("kafka", "lag", *where, *who, "--json"))["partitions"]
     assert [(each["partition"], each["lag"]) for each in told] == [(0, 0), (1, 2)]
+
+
+def test_progress_tells_offsets_in_sparks_form_and_the_lag(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path, stopping: list[StreamingQuery]
+) -> None:
+    topic = make_topic(broker, unique("progress"), 1)
+    texts(broker, topic, ["a", "b"])
+    query, _ = started(kafka_spark, options(broker, subscribe=topic), tmp_path)
+    stopping.append(query)
+    query.process_all_available()
+    wait_for(lambda: query.last_progress is not None)
+    told = query.last_progress["sources"][0]
+    ends = [json.loads(told[key]) for key in ("endOffset", "latestOffset")]
+    assert ends == [{topic: {"0": 2}}] * 2
+    assert told["metrics"]["behindLatest"] == "0"
+
+
+def test_records_that_are_lost_end_the_query_with_sparks_condition(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
+) -> None:
+    topic = make_topic(broker, unique("lost"), 1)
+    texts(broker, topic, ["a", "b", "c", "d"])
+    given = options(broker, subscribe=topic)
+    query, _ = started(kafka_spark, given, tmp_path)
+    query.process_all_available()
+    query.stop()
+    texts(broker, topic, ["e", "f", "g"])
+    age_out(broker, topic, 6)
+    query, output = started(kafka_spark, given, tmp_path)
+    with pytest.raises(QueryFailedError, match="KAFKA_DATA_LOSS") as caught:
+        query.await_termination(60)
+    assert f"offset 4 of {topic}-0 is not there" in str(caught.value)
+    query, output = started(kafka_spark, given | {"failOnDataLoss": "false"}, tmp_path)
+    query.process_all_available()
+    query.stop()
+    assert read_values(output) == ["g"]
+
+
+def test_a_topic_that_is_deleted_while_the_query_runs_ends_it(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
+) -> None:
+    topic = make_topic(broker, unique("deleted"), 1)
+    texts(broker, topic, ["a"])
+    query, _ = started(kafka_spark, options(broker, subscribe=topic), tmp_path)
+    query.process_all_available()
+    client = admin(broker)
+    client.delete_topics([topic])[topic].result(30)
+    with pytest.raises(QueryFailedError, match=r"KAFKA_DATA_LOSS\.PARTITIONS_DELETED"):
+        query.await_termination(60)
+
+
+def test_what_is_wrong_with_a_source_is_raised_by_start(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
+) -> None:
+    with pytest.raises(KafkaTopicError, match="nowhere-at-all"):
+        started(kafka_spark, options(broker, subscribe="nowhere-at-all"), tmp_path / "a")
+    topic = make_topic(broker, unique("short"), 1)
+    text = json.dumps({topic: {"0": 9}})
+    given = options(broker, subscribe=topic, startingOffsets=text)
+    with pytest.raises(KafkaDataLossError, match="has offsets from 0 to 0"):
+        started(kafka_spark, given, tmp_path / "b")
