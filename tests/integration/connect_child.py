@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
 
 from epochal.kafka import KafkaGroup, OffsetCommitter
 
 WAIT_SECONDS = 60.0
+
+
+class Ended(StreamingQueryListener):  # type: ignore[misc]
+    """Knows when all that listeners are told of a query has been told."""
+
+    def __init__(self) -> None:
+        self.known = threading.Event()
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self.known.set()
 
 
 def main(servers: str, jars: str, topic: str, group: str, home: str) -> None:
@@ -21,7 +43,9 @@ def main(servers: str, jars: str, topic: str, group: str, home: str) -> None:
         .getOrCreate()
     )
     committer = OffsetCommitter([KafkaGroup(group, servers, query="told", source=0)])
+    ended = Ended()
     spark.streams.addListener(committer)
+    spark.streams.addListener(ended)
     query = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
@@ -35,6 +59,7 @@ def main(servers: str, jars: str, topic: str, group: str, home: str) -> None:
         .start()
     )
     query.awaitTermination(WAIT_SECONDS)
+    ended.known.wait(WAIT_SECONDS)  # events travel behind the query
     spark.streams.removeListener(committer)
     done = committer.close(30)
     told = {"done": done, "errors": committer.errors, "problems": committer.problems()}
