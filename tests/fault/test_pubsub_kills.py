@@ -132,7 +132,9 @@ def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize(
+    "delivery", [pytest.param("at-least-once", marks=pytest.mark.long), "exactly-once"]
+)
 def test_three_kills_lose_nothing(
     programs: Callable[..., PubSubProgram],
     world: World,

@@ -27,4 +27,4 @@ def kafka_spark() -> Iterator[SparkSession]:
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    session.stop()
+    end_jvm()  # which may be another one by now

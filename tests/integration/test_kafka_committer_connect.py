@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.integration.kafka_world import held, make_topic, produce, unique
 from tests.spark.releases import ROOT
 
 from epochal.testing.kafka import Kafka, connector_jars
 
 
+@pytest.mark.long
 def test_groups_that_are_told_show_a_query_of_spark_connect(broker: Kafka, tmp_path: Path) -> None:
     topic, group = make_topic(broker, unique("orders")), unique("connect")
     produce(broker, topic, 20)
