@@ -96,9 +96,9 @@ def micro_batch_query(
         case "map":
             frame = frame.mapInArrow(doubled, DDL)
         case "state":
-            frame = frame.groupBy("key").transformWithState(RunningCount(), STATE, "Update", "None")
+            frame = frame.groupBy("key").transformWithState(RunningCount(), STATE, "Append", "None")
     writer = frame.writeStream.format("due").option("directory", notes)
-    return writer.outputMode("update").option("checkpointLocation", at).start()
+    return writer.outputMode("append").option("checkpointLocation", at).start()
 
 
 def jvm_continuous_query(

@@ -55,10 +55,6 @@ logger = logging.getLogger(__name__)
 TURN_SECONDS = 0.001
 """A source is asked at most this often: with shorter turns, frames get small and costs explode."""
 
-MAX_TURN_SECONDS = 0.005
-"""A turn lasts twice as long as its work, up to this: what a turn costs whatever it does is spread
-over more rows before the thread is so busy that rows wait in line."""
-
 SILENCE_SECONDS = 1.0
 """After this long without a word of the driver, it is asked."""
 
@@ -357,8 +353,7 @@ class _Worker:
             read = now >= next_read
             out = core.turn(clock.now_ms(), frames, pushes, read=read)
             if read:
-                worked = time.monotonic() - now
-                next_read = now + max(TURN_SECONDS, min(2 * worked, MAX_TURN_SECONDS))
+                next_read = now + TURN_SECONDS
             for target, frame in out.frames:
                 channels.send(target, frame)
             for message in out.messages:
