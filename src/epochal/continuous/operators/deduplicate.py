@@ -17,17 +17,15 @@ from typing import Self
 
 import pyarrow as pa
 
-from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.cells import cells, hashable, keys_of, micros, on_time
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.grouping import keyed
+from epochal.continuous.operators.seen_keys import EXPIRY_SCHEMA, STORE, SeenKeys, chosen
 from epochal.errors import OptionError
 from epochal.state.types import AtomicType, StructField, StructType
 
-DEFAULT_STORE = "default"
 _EMPTY: Row = (None,)
 _EMPTY_SCHEMA = StructType((StructField("__dummy__", AtomicType("void")),))
-_EXPIRY_SCHEMA = StructType((StructField("expiresAtMicros", AtomicType("long"), nullable=False),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +65,11 @@ class DropDuplicatesSpec:
 
     @property
     def stores(self) -> tuple[StoreSchema, ...]:
-        value = _EXPIRY_SCHEMA if self.within_watermark else _EMPTY_SCHEMA
-        return (StoreSchema(DEFAULT_STORE, keyed(self.output_schema, self.key), value),)
+        value = EXPIRY_SCHEMA if self.within_watermark else _EMPTY_SCHEMA
+        return (StoreSchema(STORE, keyed(self.output_schema, self.key), value),)
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> DropDuplicates:
         return DropDuplicates(self, partitions)
-
-
-class _Partition:
-    def __init__(self) -> None:
-        self.seen: dict[Row, Row] = {}
-        self.dirty: set[Row] = set()
-        self.ends: Agenda[Row] = Agenda()
 
 
 class DropDuplicates:
@@ -86,7 +77,7 @@ class DropDuplicates:
 
     def __init__(self, spec: DropDuplicatesSpec, partitions: Sequence[int]) -> None:
         schema = spec.output_schema
-        self._partitions = {each: _Partition() for each in partitions}
+        self._partitions = {each: SeenKeys() for each in partitions}
         self._places = [schema.get_field_index(each) for each in spec.key]
         self._time = -1 if spec.event_time is None else schema.get_field_index(spec.event_time)
         self._delay_us = spec.delay_ms * 1000
@@ -97,7 +88,7 @@ class DropDuplicates:
         held = self._partitions[partition]
         for stored, value in rows:
             key = hashable(stored)
-            held.seen[key] = value
+            held.values[key] = value
             self._schedule(held, key, value)
 
     def process(
@@ -108,20 +99,16 @@ class DropDuplicates:
         if not batch.num_rows:
             return ()
         held = self._partitions[partition]
-        seen, dirty = held.seen, held.dirty
         times = cells(batch.column(self._time)) if self._within else []
         new: list[int] = []
         for place, key in enumerate(keys_of(batch, self._places)):
-            if key in seen:
+            if key in held.values:
                 continue
             value = ((times[place] or 0) + self._delay_us,) if self._within else _EMPTY
-            seen[key] = value
-            dirty.add(key)
+            held.put(key, value)
             self._schedule(held, key, value)
             new.append(place)
-        if len(new) == batch.num_rows:
-            return (batch,)
-        return (batch.take(new),) if new else ()
+        return chosen(batch, new)
 
     def due_ms(self) -> int | None:
         return None
@@ -130,21 +117,13 @@ class DropDuplicates:
         if at.watermark_ms >= 0:
             for held in self._partitions.values():
                 for _, keys in held.ends.take(at.watermark_ms * 1000):
-                    for key in keys:
-                        del held.seen[key]
-                    held.dirty.update(keys)
+                    held.forget(keys)
         return ()
 
     def cut(self, epoch: int) -> list[StateChanges]:
-        changes = []
-        for number, held in self._partitions.items():
-            seen, dirty, held.dirty = held.seen, held.dirty, set()
-            puts = [(key, seen[key]) for key in dirty if key in seen]
-            removes = [key for key in dirty if key not in seen]
-            changes.append(StateChanges(DEFAULT_STORE, number, puts, removes, len(seen)))
-        return changes
+        return [held.changes(number) for number, held in self._partitions.items()]
 
-    def _schedule(self, held: _Partition, key: Row, value: Row) -> None:
+    def _schedule(self, held: SeenKeys, key: Row, value: Row) -> None:
         if self._within:
             held.ends.add(value[0], key)
         elif self._in_key >= 0 and key[self._in_key] is not None:

@@ -15,16 +15,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.cells import hashable, keys_of
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.grouping import keyed
-from epochal.state.types import AtomicType, StructField, StructType
+from epochal.continuous.operators.seen_keys import EXPIRY_SCHEMA, STORE, SeenKeys, chosen
 
-STORE = "default"
 STEP_MS = 1_000
 """Keys are forgotten in steps, so that time alone does not keep a query busy."""
-_VALUE = StructType((StructField("expiresAtMicros", AtomicType("long"), nullable=False),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +38,17 @@ class DropRepeatsSpec:
 
     @property
     def stores(self) -> tuple[StoreSchema, ...]:
-        return (StoreSchema(STORE, keyed(self.output_schema, self.key), _VALUE),)
+        return (StoreSchema(STORE, keyed(self.output_schema, self.key), EXPIRY_SCHEMA),)
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> DropRepeats:
         return DropRepeats(self, partitions)
-
-
-class _Partition:
-    def __init__(self) -> None:
-        self.seen: dict[Row, Row] = {}
-        self.dirty: set[Row] = set()
-        self.ends: Agenda[Row] = Agenda()
 
 
 class DropRepeats:
     """The keys seen of late in some partitions."""
 
     def __init__(self, spec: DropRepeatsSpec, partitions: Sequence[int]) -> None:
-        self._partitions = {each: _Partition() for each in partitions}
+        self._partitions = {each: SeenKeys() for each in partitions}
         self._places = [spec.output_schema.get_field_index(each) for each in spec.key]
         self._window_ms = spec.window_ms
         self._began_ms: int | None = None
@@ -67,7 +57,7 @@ class DropRepeats:
         held = self._partitions[partition]
         for stored, value in rows:
             key = hashable(stored)
-            held.seen[key] = value
+            held.values[key] = value
             held.ends.add(value[0], key)
 
     def process(
@@ -75,22 +65,18 @@ class DropRepeats:
     ) -> Iterable[pa.RecordBatch]:
         self._note_time(at)
         held = self._partitions[partition]
-        seen, dirty = held.seen, held.dirty
         expiry: Row = (self._expiry_us(at.now_ms),)
         new: list[int] = []
         for place, key in enumerate(keys_of(batch, self._places)):
-            known = seen.get(key)
+            known = held.values.get(key)
             if known is None:
                 new.append(place)
                 held.ends.add(expiry[0], key)
             elif known == expiry:
                 continue
             # Of a repetition, too: whoever sends it again has not heard that it is done.
-            seen[key] = expiry
-            dirty.add(key)
-        if len(new) == batch.num_rows:
-            return (batch,)
-        return (batch.take(new),) if new else ()
+            held.put(key, expiry)
+        return chosen(batch, new)
 
     def due_ms(self) -> int | None:
         times = [each.ends.first() for each in self._partitions.values()]
@@ -107,22 +93,15 @@ class DropRepeats:
         for held in self._partitions.values():
             for _, keys in held.ends.take(now_us):
                 for key in keys:
-                    (expiry_us,) = held.seen[key]
+                    (expiry_us,) = held.values[key]
                     if expiry_us > now_us:
                         held.ends.add(expiry_us, key)
-                        continue
-                    del held.seen[key]
-                    held.dirty.add(key)
+                    else:
+                        held.forget([key])
         return ()
 
     def cut(self, epoch: int) -> list[StateChanges]:
-        changes = []
-        for number, held in self._partitions.items():
-            seen, dirty, held.dirty = held.seen, held.dirty, set()
-            puts = [(key, seen[key]) for key in dirty if key in seen]
-            removes = [key for key in dirty if key not in seen]
-            changes.append(StateChanges(STORE, number, puts, removes, len(seen)))
-        return changes
+        return [held.changes(number) for number, held in self._partitions.items()]
 
     def _note_time(self, at: Moment) -> int:
         if self._began_ms is None:
