@@ -7,6 +7,7 @@ before anything is opened by that name.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -26,6 +27,7 @@ MAX_PAGE_ROWS = 500
 STATS_SHARE = 0.1
 MIN_STATS_SECONDS = 1.0
 MAX_KEPT_STATS = 64
+NEWEST_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,23 @@ def offsets_page(files: Files, before: int | None, limit: int) -> dict[str, Any]
 
 
 def stores(files: Files, batch: int | None) -> dict[str, Any]:
-    """Operators with their stores and variables as of a batch."""
-    opened = open_batch(files, batch)
-    return {**overview(opened).as_json(), **_range(Checkpoint(files))}
+    """Operators with their stores and variables as of a batch; none if nothing is committed."""
+    kept = _range(Checkpoint(files))
+    if batch is None and kept["newest"] is None:
+        return {"batch_id": None, "stores": [], **kept}
+
+    def read() -> dict[str, Any]:
+        return {**overview(open_batch(files, batch)).as_json(), **_range(Checkpoint(files))}
+
+    return _again(read, batch)
 
 
 def state_page(files: Files, place: Place, page: int, size: int) -> dict[str, Any]:
     """Some rows of a store."""
+    return _again(lambda: _state_page(files, place, page, size), place.batch)
+
+
+def _state_page(files: Files, place: Place, page: int, size: int) -> dict[str, Any]:
     reader, batch = _reader(files, place)
     size = max(1, min(size, MAX_PAGE_ROWS))
     first = max(0, page) * size
@@ -80,8 +92,24 @@ def state_page(files: Files, place: Place, page: int, size: int) -> dict[str, An
 
 def stats(files: Files, place: Place) -> dict[str, Any]:
     """Rows and bytes per partition, and how evenly they lie."""
-    reader, batch = _reader(files, place)
-    return {"batch_id": batch, **state_stats(reader, largest=1).as_json()}
+
+    def read() -> dict[str, Any]:
+        reader, batch = _reader(files, place)
+        return {"batch_id": batch, **state_stats(reader, largest=1).as_json()}
+
+    return _again(read, place.batch)
+
+
+def _again(read: Callable[[], dict[str, Any]], batch: int | None) -> dict[str, Any]:
+    """Read. A query may purge what was newest while it is read: then the newest is another."""
+    for _ in range(NEWEST_TRIES if batch is None else 0):
+        try:
+            return read()
+        except OptionError:
+            raise
+        except (EpochalError, OSError):
+            continue
+    return read()
 
 
 @dataclass(slots=True)

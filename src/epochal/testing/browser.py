@@ -181,7 +181,8 @@ class Page:
                 thrown = details.get("exception", {}).get("description")
                 self.errors.append(thrown or details["text"])
             case "Log.entryAdded" if parameters["entry"]["level"] == "error":
-                self.errors.append(parameters["entry"]["text"])
+                entry = parameters["entry"]
+                self.errors.append(f"{entry['text']} {entry.get('url', '')}".rstrip())
 
 
 @contextmanager

@@ -18,7 +18,7 @@ SAMPLE = b"".join(struct.pack("<q", i % 7) for i in range(9000)) + b"the end"
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=st.one_of(st.binary(max_size=300), st.binary(max_size=9).map(lambda raw: raw * 9999)))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_gives_back_what_was_compressed(codec: str, data: bytes) -> None:
     assert decompress(compress(data, codec) or b"ZV\x00\x00\x00", codec) == data
 
@@ -70,7 +70,7 @@ def test_a_wrong_codec_is_refused_and_not_guessed(codec: str, other: str) -> Non
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_damage_raises_nothing_but_a_format_error(codec: str, data: st.DataObject) -> None:
     raw = bytearray(compress(SAMPLE, codec))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -81,7 +81,7 @@ def test_damage_raises_nothing_but_a_format_error(codec: str, data: st.DataObjec
 
 
 @given(st.integers(0, 100_000), st.integers(1, 255))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_lz4_notices_every_flipped_byte_but_a_levels(position: int, flip: int) -> None:
     raw = bytearray(compress(SAMPLE, "lz4"))
     position %= len(raw)

@@ -39,7 +39,7 @@ def as_in_a_file(rows: list[bytes], lead: int) -> Spans:
 
 
 @given(tables(max_rows=9), st.sampled_from([0, 4, 8, 1]))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_decodes_as_row_by_row_wherever_rows_start(table: Table, lead: int) -> None:
     schema, rows = table
     raw = [encode_row(row, schema) for row in rows]
@@ -50,7 +50,7 @@ def test_decodes_as_row_by_row_wherever_rows_start(table: Table, lead: int) -> N
 
 
 @given(tables(max_rows=9))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_encodes_as_row_by_row(table: Table) -> None:
     schema, rows = table
     encoded = encode_rows(to_arrow(rows, schema), schema)
@@ -58,7 +58,6 @@ def test_encodes_as_row_by_row(table: Table) -> None:
 
 
 @given(tables(max_rows=12), st.integers(0, 4), st.integers(0, 4))
-@settings(deadline=None)
 def test_encodes_a_slice_of_a_column_as_those_rows(table: Table, skip: int, drop: int) -> None:
     schema, rows = table
     whole = to_arrow(rows, schema)
@@ -68,7 +67,7 @@ def test_encodes_a_slice_of_a_column_as_those_rows(table: Table, skip: int, drop
 
 
 @given(tables(max_rows=4), st.integers(0, 1 << 32))
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_refuses_exactly_what_row_by_row_refuses(table: Table, seed: int) -> None:
     schema, rows = table
     rng = Random(seed)

@@ -73,21 +73,20 @@ kinds = st.sampled_from(list(FileKind))
 
 
 @given(records)
-@settings(deadline=None)
 def test_returns_the_records_it_was_given(given_records: list[Record]) -> None:
     data = encode_records(given_records)
     assert scan_records(data, FileKind.DELTA).to_list() == given_records
 
 
 @given(records, kinds)
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_scanning_equals_reading_in_order(given_records: list[Record], kind: FileKind) -> None:
     data = encode_records(given_records)
     assert scanned(data, kind) == outcome(data, kind)
 
 
 @given(records, kinds, st.data())
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_scanning_equals_reading_in_order_on_damaged_files(
     given_records: list[Record], kind: FileKind, data: st.DataObject
 ) -> None:
@@ -109,13 +108,12 @@ def test_scanning_equals_reading_in_order_on_damaged_files(
 
 
 @given(st.binary(max_size=200), kinds)
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_scanning_equals_reading_in_order_on_garbage(data: bytes, kind: FileKind) -> None:
     assert scanned(data, kind) == outcome(data, kind)
 
 
 @given(records, st.booleans())
-@settings(deadline=None)
 def test_writes_spans_and_single_records_alike(given_records: list[Record], sums: bool) -> None:
     keys = spans_of([key for key, _ in given_records])
     values = spans_of([value or b"" for _, value in given_records])
@@ -126,7 +124,6 @@ def test_writes_spans_and_single_records_alike(given_records: list[Record], sums
 
 
 @given(records)
-@settings(deadline=None)
 def test_returns_records_with_row_checksums_as_they_were(given_records: list[Record]) -> None:
     data = encode_records(given_records, row_checksums=True)
     assert scan_records(data, FileKind.DELTA, row_checksums=True).to_list() == given_records

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epochal.state.format import FileKind, encode_records, scan_records
@@ -23,7 +23,6 @@ def merged(base: dict[bytes, bytes] | None, deltas: list[Operations]) -> list[tu
     return sorted(pair for part in parts for pair in zip(part.keys, part.values, strict=True))
 
 
-@settings(deadline=None)
 @given(st.none() | st.dictionaries(KEYS, VALUES), st.lists(DELTA, max_size=4))
 def test_the_last_record_of_a_key_wins_as_in_a_dictionary(
     base: dict[bytes, bytes] | None, deltas: list[Operations]

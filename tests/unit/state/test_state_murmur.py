@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tests.unit.state.arrow_values import to_arrow
 from tests.unit.state.random_rows import Table, struct_of, tables
 
@@ -75,7 +75,6 @@ def has_variant(layout: Layout) -> bool:
 
 
 @given(tables(max_rows=20))
-@settings(deadline=None)
 def test_a_row_hashes_alike_alone_and_among_others(table: Table) -> None:
     schema, rows = table
     if has_variant(schema.layout) or not schema.fields:

@@ -36,7 +36,6 @@ def hexed(values: tuple[Any, ...], *types: DataType) -> str:
 
 
 @given(tables())
-@settings(deadline=None)
 def test_gives_back_what_was_encoded(table: Table) -> None:
     schema, rows = table
     for row in rows:
@@ -44,7 +43,7 @@ def test_gives_back_what_was_encoded(table: Table) -> None:
 
 
 @given(tables(max_rows=1), st.data())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_damage_is_refused_or_still_a_row(table: Table, data: st.DataObject) -> None:
     schema, rows = table
     raw = bytearray(encode_row(rows[0], schema))
@@ -62,7 +61,7 @@ def test_any_damage_is_refused_or_still_a_row(table: Table, data: st.DataObject)
 
 
 @given(tables(max_rows=1), st.binary(max_size=120))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_garbage_raises_nothing_but_a_format_error(table: Table, garbage: bytes) -> None:
     schema, _ = table
     with contextlib.suppress(StateFormatError):

@@ -93,14 +93,14 @@ def test_refuses_a_schema_that_java_could_not_write() -> None:
 
 
 @given(tables(max_rows=1), tables(max_rows=1))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_gives_back_any_schemas(key: Table, value: Table) -> None:
     family = FamilySchema("default", key[0], value[0])
     assert parse_schema_file(encode_schema_file([family])) == [family]
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_damage_raises_nothing_but_a_schema_error(data: st.DataObject) -> None:
     encoder = KeyEncoder("prefix", 1)
     families = [FamilySchema("a", KEY, VALUE, encoder=encoder), FamilySchema("b", KEY, VALUE)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tests.unit.state.random_rows import Table, struct_of, tables
 
 from epochal.errors import StateSchemaError
@@ -46,7 +46,6 @@ def test_writes_back_what_spark_wrote(text: str) -> None:
 
 
 @given(tables(max_rows=1))
-@settings(deadline=None)
 def test_gives_back_any_schema(table: Table) -> None:
     schema, _ = table
     assert parse_schema(schema_json(schema)) == schema

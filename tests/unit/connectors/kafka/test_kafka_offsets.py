@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epochal.connectors.kafka.offsets import (
@@ -86,13 +86,11 @@ def test_the_form_of_spark_connect_before_4_1_is_read_too() -> None:
     assert parse_offsets("{'t': {'0': 5}}") == {("t", 0): 5}
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_offsets_or_none(text: str) -> None:
     assert parse_offsets("{" + text) is None or isinstance(parse_offsets("{" + text), dict)
 
 
-@settings(deadline=None)
 @given(st.uuids(), st.integers(-1, 2**62))
 def test_a_mark_says_who_wrote_it(query: object, batch: int) -> None:
     mark = Mark(str(query), batch)
