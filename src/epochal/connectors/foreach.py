@@ -14,13 +14,14 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from epochal.connectors.at_once import AtOnceSink
 from epochal.connectors.contract import Prepare, WriterContext
 from epochal.errors import OptionError
 
@@ -164,11 +165,8 @@ class ForeachWriters:
         return ForeachTaskWriter(self.user, context)
 
 
-class ForeachSink:
-    """The driver's side: nothing to do at a commit, all is visible already."""
-
-    exactly_once = False
-    decides = False
+class ForeachSink(AtOnceSink):
+    """The driver's side; it looks at the user's code before a task does."""
 
     def __init__(self, user: Any, *, by_batch: bool = False) -> None:
         """`user` is a ForeachWriter or a function of a row; by batch, of rows and an epoch."""
@@ -181,24 +179,7 @@ class ForeachSink:
         for name in ("open", "process", "close"):
             if hasattr(user, name) and not callable(getattr(user, name)):
                 raise OptionError(f"foreach: {name} of {user!r} must be a method.")
-        self._writers = ForeachWriters(user, by_batch)
-
-    @property
-    def writers(self) -> ForeachWriters:
-        return self._writers
-
-    def fence(self, attempt: int) -> None:
-        del attempt
-
-    def decided(self, epoch: int) -> bool:
-        del epoch
-        return False
-
-    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        del epoch, messages
-
-    def close(self) -> None:
-        pass
+        super().__init__(ForeachWriters(user, by_batch))
 
 
 def _rows(batch: pa.RecordBatch) -> list[Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 
+from epochal.connectors.at_once import AtOnceSink
 from epochal.connectors.contract import Prepare, WriterContext
 
 
@@ -31,25 +30,8 @@ class NoopWriters:
         return NoopWriter()
 
 
-class NoopSink:
+class NoopSink(AtOnceSink):
     """The driver's side."""
 
-    exactly_once = False
-    decides = False
-
-    @property
-    def writers(self) -> NoopWriters:
-        return NoopWriters()
-
-    def fence(self, attempt: int) -> None:
-        del attempt
-
-    def decided(self, epoch: int) -> bool:
-        del epoch
-        return False
-
-    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        del epoch, messages
-
-    def close(self) -> None:
-        pass
+    def __init__(self) -> None:
+        super().__init__(NoopWriters())

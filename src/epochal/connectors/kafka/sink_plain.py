@@ -9,7 +9,7 @@ never would be.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -77,30 +77,3 @@ class PlainWriter:
         if self._asks:
             self._producer.check_places(self._plan.places(chosen))
         self._producer.send(self._plan.records(chosen))
-
-
-class PlainKafkaSink:
-    """The driver's side: nothing to do at a commit, all is visible already."""
-
-    exactly_once = False
-    decides = False
-
-    def __init__(self, writers: PlainWriters) -> None:
-        self._writers = writers
-
-    @property
-    def writers(self) -> PlainWriters:
-        return self._writers
-
-    def fence(self, attempt: int) -> None:
-        del attempt
-
-    def decided(self, epoch: int) -> bool:
-        del epoch
-        return False
-
-    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        del epoch, messages
-
-    def close(self) -> None:
-        pass

@@ -11,11 +11,11 @@ deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from epochal.connectors.at_once import AtOnceSink
 from epochal.connectors.contract import Prepare, WriterContext
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.encode import Encoder, Marks, plan_layout
@@ -34,25 +34,13 @@ class PubSubWriters:
         return PubSubWriter(self.options, self.query_id, context)
 
 
-class PubSubSink:
-    """The driver's side; there is nothing to commit."""
-
-    exactly_once = False
-    decides = False
+class PubSubSink(AtOnceSink):
+    """The driver's side; it looks at options and columns before a task does."""
 
     def __init__(self, options: SinkOptions, schema: pa.Schema, query_id: str) -> None:
         options = settled(options)
         plan_layout(schema, options)
-        self.writers = PubSubWriters(options, query_id)
-
-    def fence(self, attempt: int) -> None: ...
-
-    def decided(self, epoch: int) -> bool:
-        return False
-
-    def commit(self, epoch: int, messages: Sequence[bytes]) -> None: ...
-
-    def close(self) -> None: ...
+        super().__init__(PubSubWriters(options, query_id))
 
 
 class PubSubWriter:
