@@ -1,0 +1,218 @@
+"""What the rows of the suites say in which engines run beside each other. Pure.
+
+What a reader would get wrong: an engine that did not run, or brought no row out, has no bar and no
+line; the page names it among the failures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from benchmarks.plots import Bar, Group, number
+from benchmarks.rows import Row, Suite
+from benchmarks.sections import Line, Section, failures, plot
+
+ENGINES = {
+    "epochal": "Epochal",
+    "epochal-at-least-once": "Epochal, at least once",
+    "epochal-exactly-once": "Epochal, exactly once",
+    "micro-batch": "Spark micro-batch",
+    "spark-micro-batch": "Spark micro-batch",
+    "real-time": "Spark real-time mode",
+    "spark-real-time": "Spark real-time (JVM)",
+    "jvm-continuous": "Spark continuous (JVM)",
+    "quix": "Quix Streams",
+    "bytewax": "Bytewax",
+}
+
+
+def _name(row: Row) -> str:
+    engine = row.figure.rpartition(": ")[2]
+    return ENGINES.get(engine, engine)
+
+
+def _is_ours(row: Row) -> bool:
+    return row.figure.rpartition(": ")[2].startswith("epochal")
+
+
+def _latency_groups(suite: Suite, kinds: Sequence[tuple[str, str]]) -> list[Group]:
+    return [
+        Group(
+            f"{title}, {percent}",
+            tuple(
+                Bar(_name(row), value, ours=_is_ours(row))
+                for row in suite.all(figure)
+                if (value := row.number(f"{percent}_ms"))
+            ),
+        )
+        for figure, title in kinds
+        for percent in ("p50", "p99")
+    ]
+
+
+def _latency_line(ours: Row, peer: Row | None, what: str, percent: str, target: str) -> Line | None:
+    """Ours beside a peer; the target is `≤ N ms` or, with a peer, `≥ Nx` or `below`."""
+    mine = ours.number(f"{percent}_ms")
+    theirs = peer.number(f"{percent}_ms") if peer is not None else None
+    if mine is None or (peer is not None and theirs is None):
+        return None
+    ratio = theirs / mine if theirs is not None else None
+    beside = f"{_name(peer)} {number(theirs)} ms" if peer and theirs is not None else ""
+    wanted = re.search(r"[\d.]+", target)
+    limit = float(wanted[0]) if wanted else 1.0
+    met = None
+    if target:
+        met = mine <= limit if ratio is None else ratio >= limit
+    return Line(f"{what}, {percent}", f"{number(mine)} ms", beside, ratio, target, met)
+
+
+CONTINUOUS = [
+    ("map at 1000 rows/s", None, "p50", "≤ 1 ms"),
+    ("map at 1000 rows/s", None, "p99", "≤ 3 ms"),
+    ("map at 1000 rows/s", "micro-batch", "p50", "≥ 200x"),
+    ("map at 1000 rows/s", "real-time", "p50", ""),
+    ("map at 1000 rows/s", "jvm-continuous", "p50", ""),
+    ("map at 50 rows/s", "real-time", "p50", ""),
+    ("state at 1000 rows/s", None, "p99", "≤ 10 ms"),
+    ("state at 1000 rows/s", "micro-batch", "p99", ""),
+    ("state at 50000 rows/s", None, "p99", "≤ 15 ms"),
+    ("state at 50000 rows/s", "micro-batch", "p99", ""),
+    ("aggregate at 50000 rows/s", None, "p99", ""),
+]
+WORK = {"map": "Python map", "state": "keyed state", "aggregate": "aggregation"}
+
+
+def _spaced(figure: str) -> str:
+    """`state at 50000 rows/s` as people write it."""
+    work, _, rest = figure.partition(" at ")
+    return f"{WORK.get(work, work)} at {re.sub(r'[0-9]+', lambda n: number(int(n[0])), rest)}"
+
+
+def continuous(suite: Suite) -> Section:
+    lines: list[Line | None] = []
+    for figure, engine, percent, target in CONTINUOUS:
+        ours = suite.find(f"{figure}: epochal")
+        peer = suite.find(f"{figure}: {engine}") if engine else None
+        if ours and (peer or not engine):
+            lines.append(_latency_line(ours, peer, _spaced(figure), percent, target))
+    groups = []
+    flat = suite.find("map flat out")
+    if flat and (mine := flat.number("epochal")) and (theirs := flat.number("micro-batch")):
+        beside = f"Spark micro-batch {number(theirs)} rows/s"
+        ratio = mine / theirs
+        what = f"{number(mine)} rows/s"
+        lines.append(Line("Python map, flat out", what, beside, ratio, "≥ 4x", ratio >= 4))
+        bars = (Bar("Epochal", mine, ours=True), Bar("Spark micro-batch", theirs))
+        groups.append(Group("Python map", bars))
+    kinds = [
+        (figure, _spaced(figure)) for figure in dict.fromkeys(figure for figure, *_ in CONTINUOUS)
+    ]
+    return Section(
+        "continuous",
+        "Continuous queries",
+        "`local[2]`, epochs of 100 ms, durable commits, from the moment a row is due to the moment "
+        "the sink has it. Spark's continuous mode runs no Python: the JVM passes rows on and looks "
+        "at the clock. Real-time mode runs a Python operator only with its allowlist off. "
+        "Micro-batches are tuned (RocksDB with changelog, no polling delay) and carry the same "
+        "processor.",
+        tuple(filter(None, lines)),
+        (
+            *plot(
+                "continuous-latency",
+                "Latency, less is better",
+                "ms",
+                _latency_groups(suite, kinds),
+                "log",
+            ),
+            *plot("continuous-throughput", "Flat out, more is better", "rows/s", groups),
+        ),
+        failures(suite),
+    )
+
+
+def kafka(suite: Suite) -> Section:
+    lines: list[Line | None] = []
+    for rate in (1000, 10000):
+        figure, what = f"latency at {rate} records/s", f"{number(rate)} records/s"
+        ours = suite.find(f"{figure}: epochal-at-least-once")
+        if ours is None:
+            continue
+        for engine, target in (
+            ("spark-real-time", "≥ 1x"),
+            ("spark-micro-batch", "≥ 20x"),
+            ("quix", ""),
+            ("bytewax", ""),
+        ):
+            if peer := suite.find(f"{figure}: {engine}"):
+                lines.append(_latency_line(ours, peer, what, "p99", target))
+        if once := suite.find(f"{figure}: epochal-exactly-once"):
+            lines.append(_latency_line(once, None, f"{what}, exactly once", "p99", ""))
+    flat = "map flat out on one core"
+    ours = suite.find(f"{flat}: epochal")
+    for engine, at_least in (("quix", 3), ("bytewax", 3), ("spark-micro-batch", 1)):
+        peer = suite.find(f"{flat}: {engine}")
+        mine = ours.number("rows_per_cpu_second") if ours else None
+        theirs = peer.number("rows_per_cpu_second") if peer else None
+        if peer and mine and theirs:
+            ratio = mine / theirs
+            lines.append(
+                Line(
+                    "Kafka to Python map to Kafka, per core",
+                    f"{number(mine)} rows/s",
+                    f"{_name(peer)} {number(theirs)} rows/s",
+                    ratio,
+                    f"≥ {at_least}x",
+                    ratio >= at_least,
+                )
+            )
+    lines.append(_listener(suite.find("listener on Spark's batches")))
+    kinds = [
+        (f"latency at {rate} records/s", f"{number(rate)} records/s") for rate in (1000, 10000)
+    ]
+    throughput = Group(
+        "rows per CPU-second",
+        tuple(
+            Bar(_name(row), value, ours=_is_ours(row))
+            for row in suite.all(flat)
+            if (value := row.number("rows_per_cpu_second"))
+        ),
+    )
+    return Section(
+        "kafka",
+        "Kafka in, Python, Kafka out",
+        "One broker, all engines in turns, a count per key in Python; a record's delay is from "
+        "when it was due to its receipt by one and the same consumer of committed records. "
+        "Real-time mode only passes records on, in the JVM. Unless a line says so, Epochal writes "
+        "at least once, as all others do.",
+        tuple(filter(None, lines)),
+        (
+            *plot(
+                "kafka-latency",
+                "End to end, less is better",
+                "ms",
+                _latency_groups(suite, kinds),
+                "log",
+            ),
+            *plot(
+                "kafka-throughput", "Python map, flat out, more is better", "rows/s", [throughput]
+            ),
+        ),
+        failures(suite),
+    )
+
+
+def _listener(row: Row | None) -> Line | None:
+    """The target is for the whole effect on a batch, which drowns in noise; both are shown."""
+    difference = row.number("difference_percent") if row else None
+    if row is None or difference is None:
+        return None
+    share, inside = row.number("callback_percent") or 0, row.number("callback_ms") or 0
+    return Line(
+        "the committer on Spark's batch time",
+        f"{difference:+.1f} % (its callback: {number(inside)} ms, {number(share)} %)",
+        f"without it {number(row.number('batch_ms') or 0)} ms",
+        None,
+        "< 1 %",
+        difference < 1,
+    )
