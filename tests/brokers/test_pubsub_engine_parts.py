@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.integration.pubsub_world import World, pubsub_world
+from tests.integration.pubsub_world import World
 
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.pubsub.engine_sink import PubSubSink
@@ -18,12 +17,6 @@ from epochal.connectors.pubsub.parse import parse_spec
 from epochal.errors import PubSubRejectedError
 
 ROWS = pa.schema([("data", pa.string())])
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with pubsub_world() as found:
-        yield found
 
 
 def source(world: World, subscription: str, **more: Any) -> PubSubSource:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from tests.fault.file_sink import FileWriters, staged_rows
-from tests.integration.pubsub_world import World, pubsub_world
+from tests.integration.pubsub_world import World
 from tests.simulation.engine_pubsub import IDS, KeepIds
 
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
@@ -48,12 +48,6 @@ from epochal.rpc.server import RpcServer
 ENDPOINT = EndpointType("EpochCoordinator-run", EpochRequest, EpochReply)
 SPAWN = multiprocessing.get_context("spawn")
 TASKS, STATE_PARTITIONS = 2, 3
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with pubsub_world() as found:
-        yield found
 
 
 @dataclass(slots=True)

@@ -3,55 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.pubsub_engine import Engine, Logs
-from tests.integration.pubsub_world import World, pubsub_world
-
-Make = Callable[..., Engine]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with pubsub_world() as found:
-        yield found
-
-
-@pytest.fixture
-def topic(world: World) -> str:
-    return world.topic()
-
-
-@pytest.fixture
-def subscription(world: World, topic: str) -> str:
-    return world.subscription(topic, ack_deadline_seconds=10)
+from tests.integration.pubsub_engine import Engine, Make, engines
+from tests.integration.pubsub_world import World, bodies
 
 
 @pytest.fixture
 def make(world: World, subscription: str, tmp_path: Path) -> Iterator[Make]:
-    made: list[Engine] = []
-
-    def start(logs: Logs | None = None, **options: str) -> Engine:
-        given = {
-            **world.options,
-            "subscriptionId": subscription,
-            "ackDeadline": "10s",
-            "delivery": "exactly-once",
-            "walLocation": str(tmp_path / "wal"),
-            **options,
-        }
-        made.append(Engine(tmp_path, given, logs or Logs()))
-        return made[-1]
-
-    yield start
-    for engine in made:
-        engine.end()
-
-
-def bodies(count: int) -> list[bytes]:
-    return [str(number).encode() for number in range(count)]
+    options = {
+        **world.options,
+        "subscriptionId": subscription,
+        "ackDeadline": "10s",
+        "delivery": "exactly-once",
+        "walLocation": str(tmp_path / "wal"),
+    }
+    with engines(tmp_path, options) as start:
+        yield start
 
 
 def first_rows(engine: Engine) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 
 import pyarrow as pa
 import pytest
-from tests.integration.pubsub_world import World, pubsub_world
+from tests.integration.pubsub_world import World
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
 from epochal.connectors.pubsub.messages import ACK_SCHEMA
@@ -16,12 +16,6 @@ from epochal.connectors.pubsub.options import Access, SourceOptions, source_opti
 from epochal.connectors.pubsub.pull import Pulled, Puller, PullSettings
 from epochal.errors import PubSubClosedError, PubSubFailedError
 from epochal.testing.pubsub import running_server
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with pubsub_world() as found:
-        yield found
 
 
 def puller(world: World, subscription: str, **settings: int) -> Puller:

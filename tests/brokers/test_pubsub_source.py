@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.pubsub_engine import Engine, Logs, sidecars
-from tests.integration.pubsub_world import World, pubsub_world
+from tests.integration.pubsub_engine import Logs, Make, engines, sidecars
+from tests.integration.pubsub_world import World, bodies
 
 from epochal.errors import OptionError, PubSubFailedError, PubSubReaderError
-
-Make = Callable[..., Engine]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with pubsub_world() as found:
-        yield found
-
-
-@pytest.fixture
-def topic(world: World) -> str:
-    return world.topic()
-
-
-@pytest.fixture
-def subscription(world: World, topic: str) -> str:
-    return world.subscription(topic, ack_deadline_seconds=10)
 
 
 @pytest.fixture
 def make(world: World, subscription: str, tmp_path: Path) -> Iterator[Make]:
-    """Makes runs of a query, and ends what a failed test leaves."""
-    made: list[Engine] = []
-
-    def start(logs: Logs | None = None, old: bool = False, **options: str) -> Engine:
-        given = {**world.options, "subscriptionId": subscription, "ackDeadline": "10s", **options}
-        made.append(Engine(tmp_path, given, logs or Logs(), old))
-        return made[-1]
-
-    yield start
-    for engine in made:
-        engine.end()
-
-
-def bodies(count: int) -> list[bytes]:
-    return [str(number).encode() for number in range(count)]
+    options = {**world.options, "subscriptionId": subscription, "ackDeadline": "10s"}
+    with engines(tmp_path, options) as start:
+        yield start
 
 
 def test_rows_arrive_whole_and_are_acknowledged(

@@ -12,7 +12,6 @@ from epochal.files import Files, open_files
 from epochal.testing.azurite import Azurite, running_azurite
 from epochal.testing.files import MemoryFiles
 from epochal.testing.hdfs import Hdfs, running_hdfs
-from epochal.testing.kafka import Kafka, running_kafka
 from epochal.testing.s3 import S3, running_s3
 
 
@@ -35,12 +34,6 @@ def azurite() -> Iterator[Azurite]:
     with running_azurite() as running, pytest.MonkeyPatch.context() as environment:
         for name, value in running.environment().items():
             environment.setenv(name, value)
-        yield running
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[Kafka]:
-    with running_kafka() as running:
         yield running
 
 

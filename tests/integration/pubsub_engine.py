@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from epochal.connectors.pubsub.options import merged_source_options, source_options
 from epochal.connectors.pubsub.sidecar_client import read_rows
@@ -160,3 +161,23 @@ class Engine:
         self.reader.stop()
         for pid in sidecars(self.directory):
             os.kill(pid, signal.SIGTERM)
+
+
+Make: TypeAlias = Callable[..., Engine]
+"""Of logs, `old` and further options."""
+
+
+@contextmanager
+def engines(directory: Path, usual: dict[str, str]) -> Iterator[Make]:
+    """Makes runs of a query, and ends what a failed test leaves."""
+    made: list[Engine] = []
+
+    def start(logs: Logs | None = None, old: bool = False, **options: str) -> Engine:
+        made.append(Engine(directory, usual | options, logs or Logs(), old))
+        return made[-1]
+
+    try:
+        yield start
+    finally:
+        for engine in made:
+            engine.end()

@@ -96,6 +96,10 @@ class World:
         return [each.message.data for each in self.pull(subscription, 1, seconds=seconds)]
 
 
+def bodies(count: int) -> list[bytes]:
+    return [str(number).encode() for number in range(count)]
+
+
 @contextmanager
 def pubsub_world(*options: str) -> Iterator[World]:
     with running_server("--project", PROJECT, *options) as server:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.fault.test_pubsub_kills import Publisher, PubSubProgram, check
 from tests.fault.torment import ROOT
-from tests.integration.pubsub_world import World, pubsub_world
+from tests.integration.pubsub_world import World
 from tests.spark.releases import tree
 
 
@@ -35,12 +34,6 @@ class ReleasedProgram(PubSubProgram):
                 stdout=log,
                 stderr=log,
             )
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with pubsub_world() as found:
-        yield found
 
 
 @pytest.mark.long

@@ -6,18 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.pubsub_world import World, pubsub_world
+from tests.integration.pubsub_world import World
 from tests.spark.releases import ROOT, tree
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with pubsub_world() as found:
-        yield found
 
 
 @pytest.mark.long

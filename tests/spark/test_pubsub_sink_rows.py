@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
-from tests.integration.pubsub_world import World, pubsub_world
+from tests.integration.pubsub_world import World
 
 from epochal.connectors.pubsub.options import settled, sink_options
 from epochal.errors import PayloadError
@@ -43,12 +43,6 @@ SCHEMA = StructType.fromJson(
         ],
     }
 )
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with pubsub_world() as found:
-        yield found
 
 
 @pytest.fixture

@@ -32,16 +32,6 @@ def world(spark: SparkSession) -> Iterator[World]:
 
 
 @pytest.fixture
-def topic(world: World) -> str:
-    return world.topic()
-
-
-@pytest.fixture
-def subscription(world: World, topic: str) -> str:
-    return world.subscription(topic, ack_deadline_seconds=10)
-
-
-@pytest.fixture
 def read(spark: SparkSession, world: World, subscription: str) -> Read:
     def make(**options: Any) -> DataFrame:
         given = {"subscriptionId": subscription, "ackDeadline": "10s", **world.options, **options}
