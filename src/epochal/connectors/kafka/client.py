@@ -165,7 +165,7 @@ class KafkaClient:
             try:
                 answer = future.result(self._seconds * 2)
             except (kafka.KafkaException, TimeoutError) as error:
-                if isinstance(error, TimeoutError) or error.args[0].code() not in _gone(kafka):
+                if isinstance(error, TimeoutError) or error.args[0].code() not in gone_codes(kafka):
                     raise self._raised(error, None) from error
                 continue
             found[place.topic, place.partition] = answer.offset
@@ -181,7 +181,7 @@ class KafkaClient:
         answer = self._answer(lambda: consumer.commit(offsets=wanted, asynchronous=False), group)
         for each in answer:
             if each.error is not None:
-                if each.error.code() in _gone(kafka):
+                if each.error.code() in gone_codes(kafka):
                     raise _GoneError
                 raise self._error(each.error, group)
 
@@ -207,7 +207,7 @@ class KafkaClient:
     def _passed_over(self, asked_for_all: bool) -> tuple[int, ...]:
         """Errors of single partitions that mean: nothing of this group is there to be seen."""
         denied = (self._kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,) if asked_for_all else ()
-        return (*_gone(self._kafka), *denied)
+        return (*gone_codes(self._kafka), *denied)
 
     def _answer(self, ask: Callable[[], Any], group: str) -> Any:
         deadline = time.monotonic() + self._seconds
@@ -215,7 +215,7 @@ class KafkaClient:
             try:
                 return ask()
             except self._kafka.KafkaException as error:
-                if error.args[0].code() in _gone(self._kafka):
+                if error.args[0].code() in gone_codes(self._kafka):
                     raise _GoneError from error
                 if not self._is_moving(error) or time.monotonic() > deadline:
                     raise self._error(error.args[0], group) from error
@@ -283,7 +283,8 @@ class _GoneError(Exception):
     """Some of the partitions do not exist."""
 
 
-def _gone(kafka: Any) -> tuple[int, ...]:
+def gone_codes(kafka: Any) -> tuple[int, ...]:
+    """What brokers and client answer for a partition that does not exist."""
     codes = kafka.KafkaError
     return (
         codes.UNKNOWN_TOPIC_OR_PART,

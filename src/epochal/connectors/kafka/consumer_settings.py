@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochal.connectors.kafka.settings import SAME, connection_settings
-from epochal.errors import OptionError
+from epochal.connectors.kafka.settings import client_settings
 
 RENAMED = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
@@ -65,18 +64,4 @@ DEFAULTS = {
 
 def consumer_settings(java: Mapping[str, str]) -> dict[str, str]:
     """What librdkafka needs to read as these settings, in either's names, describe."""
-    for key in java:
-        if key in REFUSED:
-            raise OptionError(f"kafka: kafka.{key} is not supported: {REFUSED[key]}.")
-    found = connection_settings(java, where=ADVICE)
-    for key, value in java.items():
-        if key in SAME or key.startswith(("ssl.", "sasl.")):
-            continue
-        name = RENAMED.get(key, key)
-        if name != key and name in java:
-            raise OptionError(
-                f"kafka: kafka.{key} and kafka.{name} are one and the same: give one of them."
-            )
-        # Java's "as the system has it" is -1, librdkafka's is 0.
-        found[name] = "0" if name.endswith(".buffer.bytes") and value == "-1" else value
-    return DEFAULTS | found
+    return DEFAULTS | client_settings(java, renamed=RENAMED, refused=REFUSED, where=ADVICE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochal.connectors.kafka.settings import SAME, connection_settings
+from epochal.connectors.kafka.settings import client_settings
 from epochal.errors import OptionError
 
 RENAMED = {
@@ -69,21 +69,11 @@ MAX_MESSAGE_BYTES = 1_000_000
 
 def producer_settings(java: Mapping[str, str]) -> dict[str, str]:
     """What librdkafka needs to write as these settings, in either's names, describe."""
-    for key in java:
-        if key in REFUSED:
-            raise OptionError(f"kafka: kafka.{key} is not supported: {REFUSED[key]}.")
     if not java.get("bootstrap.servers"):
         raise OptionError("kafka: option kafka.bootstrap.servers must be given.")
-    found = connection_settings(java, where=_WHERE)
-    for key, value in java.items():
-        if key in SAME or key.startswith(("ssl.", "sasl.")):
-            continue
-        name = RENAMED.get(key, key)
-        if name != key and name in java:
-            raise OptionError(
-                f"kafka: kafka.{key} and kafka.{name} are one and the same: give one of them."
-            )
-        found[name] = _value(key, value)
+    found = client_settings(java, renamed=RENAMED, refused=REFUSED, where=_WHERE)
+    if "buffer.memory" in java:  # in bytes
+        found["queue.buffering.max.kbytes"] = str(max(1, int(java["buffer.memory"]) // 1024))
     return DEFAULTS | found
 
 
@@ -99,10 +89,3 @@ def transactional_settings(java: Mapping[str, str], transactional_id: str) -> di
     if "message.timeout.ms" not in java and "delivery.timeout.ms" not in java:
         found["message.timeout.ms"] = found["transaction.timeout.ms"]
     return found | {"transactional.id": transactional_id}
-
-
-def _value(key: str, value: str) -> str:
-    if key == "buffer.memory":
-        return str(max(1, int(value) // 1024))
-    # Java's "as the system has it" is -1, librdkafka's is 0.
-    return "0" if key in ("send.buffer.bytes", "receive.buffer.bytes") and value == "-1" else value

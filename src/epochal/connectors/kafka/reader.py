@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from epochal.connectors.contract import Positions
-from epochal.connectors.kafka.client import QUIET, import_kafka
+from epochal.connectors.kafka.client import QUIET, gone_codes, import_kafka
 from epochal.connectors.kafka.offsets import Cluster, Place
 from epochal.connectors.kafka.reader_rows import RowMaker, kafka_schema
 from epochal.connectors.kafka.source_offsets import partition_id, to_offsets, to_positions
@@ -168,7 +168,7 @@ class KafkaReader:
                 if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
                     self._out_of_range((topic, number), at, error)
                     return
-                if error.code() in _gone(codes):
+                if error.code() in gone_codes(self._kafka):
                     self._deleted(at, name)
                     return
                 raise KafkaError(self._servers, f"{name} at offset {at.next}: {error.str()}")
@@ -218,12 +218,3 @@ class KafkaReader:
             if error.code() not in self._troubles:
                 self._troubles.add(error.code())
                 logger.warning("Kafka at %s: %s; it is tried again", self._servers, error.str())
-
-
-def _gone(codes: Any) -> tuple[int, ...]:
-    return (
-        codes.UNKNOWN_TOPIC_OR_PART,
-        codes.UNKNOWN_TOPIC_ID,
-        codes._UNKNOWN_TOPIC,
-        codes._UNKNOWN_PARTITION,
-    )

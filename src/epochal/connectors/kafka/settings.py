@@ -1,4 +1,4 @@
-"""Java's Kafka settings in librdkafka's words, as far as they are about reaching a cluster. Pure.
+"""Java's Kafka settings in librdkafka's words, above all those about reaching a cluster. Pure.
 
 Spark's sources carry settings of the Java client. Those about fetching, polling or decoding mean
 nothing to a client that reads and writes group offsets, and are left out. One about security that
@@ -111,6 +111,30 @@ def connection_settings(java: Mapping[str, str], *, where: str = _COMMITTER) -> 
             )
     if found.get("ssl.endpoint.identification.algorithm") == "":
         found["ssl.endpoint.identification.algorithm"] = "none"
+    return found
+
+
+def client_settings(
+    java: Mapping[str, str], *, renamed: Mapping[str, str], refused: Mapping[str, str], where: str
+) -> dict[str, str]:
+    """All settings of a client that reads or writes, not only those of its connection.
+
+    A name that is not among Java's is passed on: it may be one of librdkafka's own.
+    """
+    for key in java:
+        if key in refused:
+            raise OptionError(f"kafka: kafka.{key} is not supported: {refused[key]}.")
+    found = connection_settings(java, where=where)
+    for key, value in java.items():
+        if key in SAME or key.startswith(("ssl.", "sasl.")):
+            continue
+        name = renamed.get(key, key)
+        if name != key and name in java:
+            raise OptionError(
+                f"kafka: kafka.{key} and kafka.{name} are one and the same: give one of them."
+            )
+        # Java's "as the system has it" is -1, librdkafka's is 0.
+        found[name] = "0" if name.endswith(".buffer.bytes") and value == "-1" else value
     return found
 
 
