@@ -20,7 +20,6 @@ import socket
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from epochal.checkpoint.jackson import long_of, parse_object, string_of, text_lines, to_json
@@ -263,12 +262,7 @@ class Guard:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def _lapsed(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from epochal.checkpoint.edits import TOOLS_DIRECTORY, Elsewhere
@@ -80,12 +79,7 @@ class PackWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._out is None:
             return
         if kind is None:

@@ -171,28 +171,37 @@ def list_all(files: Files) -> Listing:
 
 
 def read_log(
-    files: Files, path: str, directory: Directory, deserialize: Callable[[bytes, str], T]
+    files: Files,
+    path: str,
+    directory: Directory,
+    deserialize: Callable[[bytes, str], T],
+    *,
+    suffix: str = "",
 ) -> LogPicture[T]:
-    """Read every entry of the log in `directory`."""
+    """Read every entry of the log in `directory`, where names of entries may end in `suffix`."""
+
+    def number_of(name: str) -> int | None:
+        return parse_batch_id(name.removesuffix(suffix))
+
     log: LogPicture[T] = LogPicture(
         path,
         directory,
-        taken=tuple(name for name in directory.folders if parse_batch_id(name) is not None),
+        taken=tuple(name for name in directory.folders if number_of(name) is not None),
     )
     batches: dict[str, int] = {}
     for name in directory.files:
-        batch_id = parse_batch_id(name)
+        batch_id = number_of(name)
         if batch_id is None:
             continue
-        if name != str(batch_id) or batch_id < 0:
+        if name.removesuffix(suffix) != str(batch_id) or batch_id < 0:
             log.odd_names[name] = batch_id
         else:
             batches[name] = batch_id
-    fill_log(files, log, batches, deserialize)
+    _fill_log(files, log, batches, deserialize)
     return log
 
 
-def fill_log(
+def _fill_log(
     files: Files,
     log: LogPicture[T],
     batches: Mapping[str, int],

@@ -18,7 +18,7 @@ from epochal.checkpoint.filelog import (
 )
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG, SOURCES
 from epochal.checkpoint.log import parse_batch_id
-from epochal.checkpoint.picture import Directory, Listing, LogPicture, fill_log, read_bytes
+from epochal.checkpoint.picture import Directory, Listing, LogPicture, read_bytes, read_log
 from epochal.checkpoint.sourcelogs import KAFKA_INITIAL_OFFSET_FORMAT, RATE_FORMAT
 from epochal.errors import EpochalError
 from epochal.files import Files
@@ -49,7 +49,7 @@ def read_sources(files: Files, listing: Listing) -> dict[str, SourcePicture]:
 
 def read_sink_log(files: Files, listing: Listing, path: str = SINK_LOG) -> LogPicture[Any]:
     """The log of a file sink, in `path` below its output directory."""
-    return read_file_log(files, path, listing[path], SINK_FORMAT.deserialize)
+    return read_log(files, path, listing[path], SINK_FORMAT.deserialize, suffix=COMPACT_SUFFIX)
 
 
 def _read_source(files: Files, name: str, path: str, directory: Directory) -> SourcePicture:
@@ -58,7 +58,8 @@ def _read_source(files: Files, name: str, path: str, directory: Directory) -> So
         return SourcePicture(name, EMPTY, LogPicture(path, directory))
     only = read_bytes(files, f"{path}/0") if batches == ["0"] else b""
     kind, deserialize = _kind_of(only)
-    return SourcePicture(name, kind, read_file_log(files, path, directory, deserialize))
+    log = read_log(files, path, directory, deserialize, suffix=COMPACT_SUFFIX)
+    return SourcePicture(name, kind, log)
 
 
 def _kind_of(data: bytes | EpochalError) -> tuple[str, Callable[[bytes, str], Any]]:
@@ -69,25 +70,3 @@ def _kind_of(data: bytes | EpochalError) -> tuple[str, Callable[[bytes, str], An
         if len(lines) == 2 and parse_batch_id(lines[1].decode(errors="replace")) is not None:
             return RATE, RATE_FORMAT.deserialize
     return FILE, SOURCE_FORMAT.deserialize
-
-
-def read_file_log(
-    files: Files, path: str, directory: Directory, deserialize: Callable[[bytes, str], Any]
-) -> LogPicture[Any]:
-    """Read every file of a log whose names may end in `.compact`."""
-    log: LogPicture[Any] = LogPicture(
-        path,
-        directory,
-        taken=tuple(name for name in directory.folders if batch_id_of_file_name(name) is not None),
-    )
-    batches: dict[str, int] = {}
-    for name in directory.files:
-        batch_id = batch_id_of_file_name(name)
-        if batch_id is None:
-            continue
-        if name.removesuffix(COMPACT_SUFFIX) != str(batch_id) or batch_id < 0:
-            log.odd_names[name] = batch_id
-        else:
-            batches[name] = batch_id
-    fill_log(files, log, batches, deserialize)
-    return log

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from epochal.checkpoint.layout import SINK_LOG
-from epochal.cli.groups import LazyGroup
+from epochal.cli.groups import LazyGroup, group_app
 from epochal.cli.main import EXIT_FINDINGS
 from epochal.cli.output import (
     print_facts,
@@ -46,12 +46,10 @@ class CheckpointCommands(LazyGroup):
     }
 
 
-app = typer.Typer(
-    name="checkpoint",
-    cls=CheckpointCommands,
-    help="Look at, check and repair the checkpoint of a streaming query.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+app = group_app(
+    "checkpoint",
+    CheckpointCommands,
+    "Look at, check and repair the checkpoint of a streaming query.",
 )
 reading = typer.Typer(rich_markup_mode=None)
 

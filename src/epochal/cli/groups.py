@@ -29,3 +29,15 @@ class LazyGroup(TyperGroup):
         module, _, name = target.partition(":")
         group: Any = typer.main.get_group(getattr(import_module(module), name))
         return group if group.name == cmd_name else group.commands[cmd_name]
+
+
+def group_app(name: str, commands: type[LazyGroup], help_text: str) -> typer.Typer:
+    """The app of a group, which says what there is when it is called with nothing."""
+    return typer.Typer(
+        name=name,
+        cls=commands,
+        help=help_text,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+    )

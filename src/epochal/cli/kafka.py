@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from epochal.cli.groups import LazyGroup
+from epochal.cli.groups import LazyGroup, group_app
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:
@@ -27,13 +27,10 @@ class KafkaCommands(LazyGroup):
     table: ClassVar[dict[str, str]] = {"commit": COMMANDS, "lag": COMMANDS}
 
 
-app = typer.Typer(
-    name="kafka",
-    cls=KafkaCommands,
-    help="Consumer groups that show how far a query is, and how far it is behind.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+app = group_app(
+    "kafka",
+    KafkaCommands,
+    "Consumer groups that show how far a query is, and how far it is behind.",
 )
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
@@ -87,26 +84,23 @@ def commit(
     never moved backwards unless asked. Exit status 1 if a partition was left alone for that reason.
     """
     from epochal.checkpoint import Checkpoint
-    from epochal.cli.kafka_run import commit_once, follow_commits
+    from epochal.cli.kafka_run import Errand, commit_once, follow_commits
     from epochal.connectors.kafka.follow import query_id_of
 
     if not group:
         raise OptionError("--group must not be empty.")
     cluster = _cluster(bootstrap_servers, command_config, client_config)
     opened = Checkpoint(checkpoint)
-    query_id = query_id_of(opened)
-    run = follow_commits if follow else commit_once
-    status = run(
-        opened,
-        query_id,
-        group,
-        cluster,
+    errand = Errand(
+        checkpoint=opened,
+        query_id=query_id_of(opened),
         source=source,
+        group=group,
+        cluster=cluster,
         allow_backwards=allow_backwards,
         as_json=as_json,
-        poll_seconds=poll_seconds,
     )
-    raise typer.Exit(status)
+    raise typer.Exit(follow_commits(errand, poll_seconds) if follow else commit_once(errand))
 
 
 @commands.command()

@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
 
 from epochal.checkpoint import Checkpoint
 from epochal.cli.main import EXIT_FINDINGS
@@ -15,7 +16,6 @@ from epochal.cli.output import print_json, print_line, print_table
 from epochal.clock import SystemClock
 from epochal.connectors.kafka.client import KafkaClient
 from epochal.connectors.kafka.decide import Held, Plan, plan_commit
-from epochal.connectors.kafka.exposition import CONTENT_TYPE
 from epochal.connectors.kafka.follow import read_position, source_names
 from epochal.connectors.kafka.lane import Lane
 from epochal.connectors.kafka.offsets import (
@@ -28,49 +28,45 @@ from epochal.connectors.kafka.offsets import (
     wants_of,
 )
 from epochal.errors import EpochalError, OptionError
+from epochal.metrics.serve import scrape_handler
 
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 10.0
 
 
-def commit_once(
-    checkpoint: Checkpoint,
-    query_id: str,
-    group: str,
-    cluster: Cluster,
-    *,
-    source: str | None,
-    allow_backwards: bool,
-    as_json: bool,
-    poll_seconds: float,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """Which query's position goes to which group."""
+
+    checkpoint: Checkpoint
+    query_id: str
+    source: str | None
+    """One source of the query; all its Kafka sources if None."""
+    group: str
+    cluster: Cluster
+    allow_backwards: bool
+    as_json: bool
+
+
+def commit_once(errand: Errand) -> int:
     """Bring the group to the query's last finished batch; the exit status."""
-    want = _want(checkpoint, query_id, group, cluster, source, after=None)
+    group, as_json = errand.group, errand.as_json
+    want = _want(errand, after=None)
     if want is None:
-        _say_nothing(as_json, query_id, group)
+        _say_nothing(as_json, errand.query_id, group)
         return 0
-    client = KafkaClient(cluster)
+    client = KafkaClient(errand.cluster)
     held = client.held(group, want.offsets)
-    plan = plan_commit(want, held, owned=False, allow_backwards=allow_backwards)
+    plan = plan_commit(want, held, owned=False, allow_backwards=errand.allow_backwards)
     gone: list[Place] = []
     if plan.commit:
-        gone = client.commit(group, plan.commit, Mark(query_id, want.batch_id).to_text())
+        gone = client.commit(group, plan.commit, Mark(errand.query_id, want.batch_id).to_text())
     _report(want, held, plan, set(gone), as_json=as_json)
     return EXIT_FINDINGS if plan.behind or gone else 0
 
 
-def follow_commits(
-    checkpoint: Checkpoint,
-    query_id: str,
-    group: str,
-    cluster: Cluster,
-    *,
-    source: str | None,
-    allow_backwards: bool,
-    as_json: bool,
-    poll_seconds: float,
-) -> int:
+def follow_commits(errand: Errand, poll_seconds: float) -> int:
     """Keep the group where the query is until a signal comes; the exit status."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
@@ -78,23 +74,29 @@ def follow_commits(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    lane = Lane(cluster, KafkaClient, clock=SystemClock(), allow_backwards=allow_backwards)
-    logger.info("following %s into consumer group %s", checkpoint.url, group)
+    url, query_id, group = errand.checkpoint.url, errand.query_id, errand.group
+    lane = Lane(
+        errand.cluster,
+        KafkaClient,
+        clock=SystemClock(),
+        allow_backwards=errand.allow_backwards,
+    )
+    logger.info("following %s into consumer group %s", url, group)
     last: int | None = None
     trouble = ""
     while not stop.is_set() and not lane.has_lost(group, query_id):
         try:
-            want = _want(checkpoint, query_id, group, cluster, source, after=last)
+            want = _want(errand, after=last)
             trouble = ""
         except (EpochalError, OSError) as error:
             want = None
             if str(error) != trouble:
-                logger.warning("%s: cannot be read, will retry: %s", checkpoint.url, error)
+                logger.warning("%s: cannot be read, will retry: %s", url, error)
             trouble = str(error)
         if want is not None:
             last = want.batch_id
             lane.put(want)
-            if as_json:
+            if errand.as_json:
                 print_json(_want_json(want))
                 sys.stdout.flush()
         stop.wait(poll_seconds)
@@ -110,46 +112,24 @@ def serve_metrics(host: str, port: int, text: Callable[[], str]) -> None:
     """Answer /metrics, measured anew for each scrape, until interrupted."""
     lock = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path.partition("?")[0] not in ("/metrics", "/"):
-                self.send_error(404)
-                return
-            try:
-                with lock:  # one measurement at a time, however many scrape
-                    body = text().encode()
-            except (EpochalError, OSError) as error:
-                self.send_error(503, explain=str(error))
-                return
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def measured() -> str:
+        with lock:  # one measurement at a time, however many scrape
+            return text()
 
-        def log_message(self, format: str, *args: object) -> None:
-            logger.debug(format, *args)
-
-    with ThreadingHTTPServer((host, port), Handler) as server:
+    handler = scrape_handler(measured, ("/metrics", "/"))
+    with ThreadingHTTPServer((host, port), handler) as server:
         print_line(f"http://{host}:{server.server_address[1]}/metrics")
         sys.stdout.flush()
         server.serve_forever()
 
 
-def _want(
-    checkpoint: Checkpoint,
-    query_id: str,
-    group: str,
-    cluster: Cluster,
-    source: str | None,
-    *,
-    after: int | None,
-) -> Want | None:
-    position = read_position(checkpoint, query_id, after=after)
+def _want(errand: Errand, *, after: int | None) -> Want | None:
+    checkpoint, source = errand.checkpoint, errand.source
+    position = read_position(checkpoint, errand.query_id, after=after)
     if position is None:
         return None
     place = None if source is None else _source(checkpoint, position, source)
-    wants = wants_of(position, [Target(group, cluster, place)])
+    wants = wants_of(position, [Target(errand.group, errand.cluster, place)])
     if not wants:
         which = "No source of the query is" if source is None else f"Source {source} is not"
         raise OptionError(

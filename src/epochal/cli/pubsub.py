@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from epochal.cli.groups import LazyGroup
+from epochal.cli.groups import LazyGroup, group_app
 from epochal.cli.output import print_line
 from epochal.errors import OptionError
 
@@ -18,13 +18,10 @@ class PubSubCommands(LazyGroup):
     table: ClassVar[dict[str, str]] = {"serve": COMMANDS}
 
 
-app = typer.Typer(
-    name="pubsub",
-    cls=PubSubCommands,
-    help="A Pub/Sub server on this machine, for quick starts and tests.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+app = group_app(
+    "pubsub",
+    PubSubCommands,
+    "A Pub/Sub server on this machine, for quick starts and tests.",
 )
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import typer
-
-from epochal.cli.groups import LazyGroup
+from epochal.cli.groups import LazyGroup, group_app
 
 
 class StateCommands(LazyGroup):
@@ -29,13 +27,10 @@ class StateCommands(LazyGroup):
     }
 
 
-app = typer.Typer(
-    name="state",
-    cls=StateCommands,
-    help="The state of a query, in Spark's own files: read it, compare it, change it.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+app = group_app(
+    "state",
+    StateCommands,
+    "The state of a query, in Spark's own files: read it, compare it, change it.",
 )
 
 

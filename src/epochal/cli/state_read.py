@@ -37,6 +37,7 @@ Variable = Annotated[
     str | None, typer.Option(metavar="NAME", help="A variable of transformWithState.")
 ]
 Timers = Annotated[bool, typer.Option("--timers", help="The timers of transformWithState.")]
+Limit = Annotated[int | None, typer.Option(metavar="N", help="At most so many rows.", min=0)]
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 
@@ -54,9 +55,7 @@ def read(
         int | None,
         typer.Option(metavar="N", help="What the batches from N on did, instead of the rows."),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", help="At most so many rows.", min=0)
-    ] = None,
+    limit: Limit = None,
     as_json: JsonLines = False,
 ) -> None:
     """Show the rows of a store, or what changed in it."""
@@ -125,9 +124,7 @@ def diff(
     side: Side = None,
     variable: Variable = None,
     timers: Timers = False,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", help="At most so many rows.", min=0)
-    ] = None,
+    limit: Limit = None,
     as_json: JsonLines = False,
 ) -> None:
     """Compare two batches, or two checkpoints. Exit status 1 if they differ."""

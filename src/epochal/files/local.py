@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from stat import S_ISDIR
-from types import TracebackType
 from typing import Self
 
 from epochal.errors import StorageError
@@ -185,12 +184,7 @@ class LocalAtomicFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

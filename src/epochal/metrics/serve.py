@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from epochal.errors import OptionError
+from epochal.errors import EpochalError, OptionError
 from epochal.metrics.text import CONTENT_TYPE, Metric, merged, text_of
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class MetricsServer:
         self._ended: list[Collect] = []
         self._lock = threading.Lock()
         try:
-            self._http = _Server((host, port), _handler(self.text))
+            self._http = _Server((host, port), scrape_handler(self.text, ("/metrics",)))
         except OSError as error:
             raise OptionError(
                 f"Metrics cannot be served at {host}:{port}: {error.strerror}. Give another "
@@ -102,17 +102,23 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
 
 
-def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+def scrape_handler(text: Callable[[], str], paths: Collection[str]) -> type[BaseHTTPRequestHandler]:
+    """Answers at these paths with what `text` returns; if that is an error, with its words."""
+
     class Handler(BaseHTTPRequestHandler):
         server_version = "epochal"
         sys_version = ""
         timeout = 10
 
         def do_GET(self) -> None:
-            if self.path.split("?")[0] != "/metrics":
+            if self.path.partition("?")[0] not in paths:
                 self.send_error(404)
                 return
-            body = text().encode()
+            try:
+                body = text().encode()
+            except (EpochalError, OSError) as error:
+                self.send_error(503, explain=str(error))
+                return
             self.send_response(200)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(body)))
