@@ -6,11 +6,12 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 import zmq
+from tests.waiting import eventually
 
 from epochal.errors import RpcFrameError, RpcRemoteError, StaleAttemptError
 from epochal.rpc import server as server_module
@@ -71,20 +72,6 @@ def room(server: RpcServer) -> Room:
     room = Room(server)
     server.register(ROOM, room.handle)
     return room
-
-
-@pytest.fixture
-def client(server: RpcServer) -> Iterator[RpcClient]:
-    client = RpcClient(server.address)
-    yield client
-    client.close()
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def await_push(client: RpcClient) -> object:

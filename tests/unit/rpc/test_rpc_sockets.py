@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
 import pytest
 import zmq
+from tests.waiting import eventually
 
 from epochal.errors import OptionError, RpcError, RpcRemoteError, RpcTimeoutError, StateError
 from epochal.rpc.client import RpcClient
@@ -75,20 +75,6 @@ def server(sums: Sums) -> Iterator[RpcServer]:
         server.register(SUMS, sums.handle)
         yield server
         sums.gate.set()
-
-
-@pytest.fixture
-def client(server: RpcServer) -> Iterator[RpcClient]:
-    client = RpcClient(server.address)
-    yield client
-    client.close()
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def raw_socket(address: RpcAddress, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:

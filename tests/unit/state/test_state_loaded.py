@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.unit.state.stores import KEY, VALUE, content_at, files_in, put, update_to
+from tests.waiting import eventually
 
 from epochal.errors import RpcTimeoutError
 from epochal.files.local import LocalFiles
@@ -69,13 +69,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def store(partition: int = 0, run: str = "run-1") -> StateStoreProviderId:
     return StateStoreProviderId(StateStoreId("state", 0, partition), run)
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_provider_is_loaded_once_and_reported_to_the_coordinator(world: World) -> None:
