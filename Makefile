@@ -43,6 +43,7 @@ bench-%: setup
 
 docs: setup
 	$(PY) scripts/make_docs.py
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 lock: setup
 	$(VENV)/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes \

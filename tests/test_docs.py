@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +17,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
+from epochal import errors
 from epochal.cli.main import app
 from epochal.options import options_of
 
@@ -52,9 +56,53 @@ def resolve(target: str) -> object:
     raise AssertionError(f"{target} is no module")
 
 
-@pytest.mark.parametrize("name", ["cli.md", "findings.md"])
+@pytest.mark.parametrize("name", ["cli.md", "api.md", "findings.md", "decisions/index.md"])
 def test_generated_pages_are_current(name: str) -> None:
-    assert (ROOT / "docs" / name).read_text() == make_docs().pages()[name]
+    assert (ROOT / "docs" / name).read_text() == make_docs().pages()[name], "run `make docs`"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = (ROOT / "docs" / "api.md").read_text()
+    modules = ("epochal", "epochal.checkpoint", "epochal.state", "epochal.kafka")
+    names = [
+        f"{module}.{name}"
+        for module in modules
+        for name in importlib.import_module(module).__all__
+        if name != "__version__"
+    ]
+    assert [name for name in names if f"### `{name}`\n" not in reference] == []
+
+
+def test_every_error_has_one_line_that_says_what_to_do() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) ?\|$", text, re.M)
+    assert sorted(name for name, _, _ in rows) == sorted(errors.__all__)
+    assert [name for name, _, do in rows if not do] == ["EpochalError"]
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    outside = re.compile(r"""<(?:script|link|img)[^>]+(?:src|href)=["']?(?:https?:)?//""")
+    pages = list(tmp_path.rglob("*.html"))
+    assert [page.name for page in pages if outside.search(page.read_text())] == []
+    assert len(pages) >= len(list((ROOT / "docs").rglob("*.md")))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_make_targets_in_the_docs_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    shown = re.findall(r"^make ([a-z-]+)", "\n".join(blocks(page, "sh")), re.M)
+    shown += re.findall(r"`make ([a-z-]+)", page.read_text())
+    (benches,) = re.findall(r"^BENCHES := (.*)$", makefile, re.M)
+    known = {*re.findall(r"^([a-z-]+):", makefile, re.M), *(f"bench-{b}" for b in benches.split())}
+    assert [target for target in shown if target not in {*known, "bench-"}] == []
 
 
 def spark_names() -> list[tuple[str, str]]:
