@@ -35,6 +35,7 @@ from epochal.epoch.state_files import StateFiles
 from epochal.rpc.messages import EndpointType
 from epochal.rpc.server import RpcServer
 from epochal.spark.barrier_job import BarrierJob, count_slots, wait_for_slots
+from epochal.spark.driver_address import driver_address
 from epochal.spark.placement import executors
 from epochal.state.conf import StateStoreConf
 
@@ -219,10 +220,8 @@ def endpoint_of(run_id: str) -> EndpointType:
 
 def start_server(sc: SparkContext) -> RpcServer:
     """Listen where executors reach the driver."""
-    conf = sc.getConf()
-    host = conf.get("spark.driver.host") or "127.0.0.1"
-    bind = conf.get("spark.driver.bindAddress") or "0.0.0.0"
-    return RpcServer(advertised_host=host, bind_host=bind).start()
+    address = driver_address(dict(sc.getConf().getAll()))
+    return RpcServer(advertised_host=address.host, bind_host=address.bind).start()
 
 
 def assigned(

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from epochal.connectors.pubsub.options import CONF_PREFIX, EMULATOR
+from epochal.spark.driver_address import driver_address
 from epochal.spark.pubsub_sink import PubSubWriters
 from epochal.spark.pubsub_source import PubSubReaders
 
@@ -32,9 +33,10 @@ def register(spark: SparkSession) -> None:
     """Let the session know `format("pubsub")`, for `readStream`, `write` and `writeStream`."""
     known = dict(spark.conf.getAll)
     conf = {key: text for key, text in known.items() if key.startswith(CONF_PREFIX)}
+    address = driver_address(known)
     defaults = {
-        "driverHost": known.get("spark.driver.host"),
-        "driverBindHost": known.get("spark.driver.bindAddress"),
+        "driverHost": address.host if known.get("spark.driver.host") else None,
+        "driverBindHost": address.bind,
         "emulatorHost": os.environ.get(EMULATOR),
     }
     said = {key.lower() for key in conf}
