@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -12,11 +13,35 @@ SECONDS = 60.0
 
 
 def create_topic(servers: str, topic: str, *, partitions: int = 1, **config: str) -> str:
-    """Make a topic, and wait until it is there; returns its name."""
-    client = AdminClient({"bootstrap.servers": servers, "log_level": "0"})
-    for made in client.create_topics([NewTopic(topic, partitions, config=config)]).values():
-        made.result(SECONDS)
+    """Make a topic; returns its name."""
+    create_topics(servers, {topic: partitions}, **config)
     return topic
+
+
+def create_topics(servers: str, sizes: Mapping[str, int], **config: str) -> None:
+    """Make topics of so many partitions, and wait until the broker shows them.
+
+    It answers as soon as its controller knows of them, and on a busy machine others ask before it
+    knows itself.
+    """
+    client = AdminClient({"bootstrap.servers": servers, "log_level": "0"})
+    wanted = [NewTopic(topic, count, config=config) for topic, count in sizes.items()]
+    for made in client.create_topics(wanted).values():
+        made.result(SECONDS)
+    deadline = time.monotonic() + SECONDS
+    while not _are_led(client.list_topics(timeout=SECONDS).topics, sizes):
+        assert time.monotonic() < deadline, f"{list(sizes)} are not there"
+        time.sleep(0.01)
+
+
+def _are_led(known: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
+    """Whether every partition has a leader to ask."""
+    return all(
+        topic in known
+        and len(known[topic].partitions) == count
+        and all(each.leader >= 0 for each in known[topic].partitions.values())
+        for topic, count in sizes.items()
+    )
 
 
 def read_messages(servers: str, topic: str, *, committed_only: bool = True) -> list[Any]:

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent
 from tests.integration.kafka_reading import reading, texts, values_of
-from tests.integration.kafka_world import admin, held, make_topic, unique, wait_for
+from tests.integration.kafka_world import admin, described, held, make_topic, unique, wait_for
+from tests.kafka_users import enrol, grant, login
 
+from epochal.connectors.kafka.client import KafkaClient
 from epochal.errors import KafkaUnavailableError
+from epochal.kafka import KafkaGroup, OffsetCommitter
 from epochal.testing.kafka import Kafka
 
 USER, PASSWORD = "reader", "one-of-a-test"
-SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-
-def jaas(password: str) -> dict[str, str]:
-    return {
-        "sasl.mechanism": "SCRAM-SHA-256",
-        "sasl.jaas.config": f'{SCRAM} required username="{USER}" password="{password}";',
-    }
+SECONDS = 60.0
 
 
 def trust(broker: Kafka) -> dict[str, str]:
@@ -45,39 +34,27 @@ def by_user(broker: Kafka) -> dict[str, str]:
     return {
         "bootstrap.servers": broker.sasl_servers,
         "security.protocol": "SASL_PLAINTEXT",
-        **jaas(PASSWORD),
+        **login(USER, PASSWORD),
     }
 
 
-def by_both(broker: Kafka) -> dict[str, str]:
+def by_both(broker: Kafka, user: str = USER, password: str = PASSWORD) -> dict[str, str]:
     return {
         "bootstrap.servers": broker.sasl_tls_servers,
         "security.protocol": "SASL_SSL",
         **trust(broker),
-        **jaas(PASSWORD),
+        **login(user, password),
     }
+
+
+WAYS = pytest.mark.parametrize("how", [by_tls, by_user, by_both])
 
 
 @pytest.fixture(scope="module")
 def user(broker: Kafka) -> None:
     client = admin(broker)
-    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-    made = UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
-    client.alter_user_scram_credentials([made])[USER].result(30)
-    wanted = [
-        AclBinding(
-            kind,
-            "*",
-            ResourcePatternType.LITERAL,
-            f"User:{USER}",
-            "*",
-            AclOperation.ALL,
-            AclPermissionType.ALLOW,
-        )
-        for kind in (ResourceType.GROUP, ResourceType.TOPIC)
-    ]
-    for done in client.create_acls(wanted).values():
-        done.result(30)
+    enrol(client, USER, PASSWORD)
+    grant(client, USER)
 
 
 def given(topic: str, settings: dict[str, str]) -> dict[str, str]:
@@ -85,7 +62,7 @@ def given(topic: str, settings: dict[str, str]) -> dict[str, str]:
     return {**named, "subscribe": topic, "startingOffsets": "earliest"}
 
 
-@pytest.mark.parametrize("how", [by_tls, by_user, by_both])
+@WAYS
 @pytest.mark.usefixtures("user")
 def test_a_source_reads_and_its_group_is_written(
     broker: Kafka, tmp_path: Path, how: Callable[[Kafka], dict[str, str]]
@@ -112,9 +89,104 @@ def test_a_broker_that_nobody_vouches_for_is_not_talked_to(broker: Kafka, tmp_pa
 
 @pytest.mark.usefixtures("user")
 def test_a_wrong_password_is_told_in_the_brokers_words(broker: Kafka, tmp_path: Path) -> None:
-    settings = by_both(broker) | jaas("another")
+    settings = by_both(broker, password="another")
     with (
         pytest.raises(KafkaUnavailableError, match="Authentication failed"),
         reading(tmp_path, given("t", settings)),
     ):
         pass
+
+
+class Query:
+    """A query of Spark's on one partition, as its JSON events tell of it; no Spark runs."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic, self._end, self._batch = topic, 0, 0
+        self._who = {"id": str(uuid.uuid4()), "runId": str(uuid.uuid4()), "name": None}
+
+    def started(self) -> QueryStartedEvent:
+        return QueryStartedEvent.fromJson({**self._who, "timestamp": "2026-01-01T00:00:00.000Z"})
+
+    def progress(self, end: int) -> QueryProgressEvent:
+        """The next batch, which reads up to `end`."""
+        rates = {
+            "numInputRows": end - self._end,
+            "inputRowsPerSecond": 2.5,
+            "processedRowsPerSecond": 9.8,
+        }
+        source = {
+            "description": f"KafkaV2[Subscribe[{self._topic}]]",
+            "startOffset": {self._topic: {"0": self._end}} if self._batch else None,
+            "endOffset": {self._topic: {"0": end}},
+            "latestOffset": {self._topic: {"0": end}},
+            **rates,
+            "metrics": {"avgOffsetsBehindLatest": "0.0", "maxOffsetsBehindLatest": "0"},
+        }
+        told = {
+            **self._who,
+            "timestamp": "2026-01-01T00:00:01.000Z",
+            "batchId": self._batch,
+            "batchDuration": 204,
+            **rates,
+            "durationMs": {"addBatch": 90, "latestOffset": 4, "triggerExecution": 204},
+            "stateOperators": [],
+            "sources": [source],
+            "sink": {"description": "NoopTable", "numOutputRows": end - self._end},
+        }
+        self._end, self._batch = end, self._batch + 1
+        return QueryProgressEvent.fromJson({"progress": told})
+
+
+@contextmanager
+def committing(group: str, settings: dict[str, str]) -> Iterator[OffsetCommitter]:
+    known = KafkaGroup(group, settings["bootstrap.servers"], settings=settings)
+    committer = OffsetCommitter(
+        [known], open_client=lambda cluster: KafkaClient(cluster, request_seconds=3)
+    )
+    try:
+        yield committer
+    finally:
+        committer.close(1)
+
+
+@WAYS
+@pytest.mark.usefixtures("user")
+def test_the_committer_writes_the_group_of_a_query_of_sparks(
+    broker: Kafka, how: Callable[[Kafka], dict[str, str]]
+) -> None:
+    topic, group = make_topic(broker, unique("secured"), 1), unique("secured")
+    query = Query(topic)
+    with committing(group, how(broker)) as committer:
+        committer.onQueryStarted(query.started())
+        for end in (2, 5):
+            committer.onQueryProgress(query.progress(end))
+            assert committer.flush(SECONDS), committer.problems()
+            assert held(broker, group) == {(topic, 0): end}
+        assert (committer.problems(), committer.errors) == ({}, 0)
+
+
+def test_a_committer_with_a_wrong_password_says_so_in_a_line_and_catches_up_when_it_is_right(
+    broker: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, group, name = make_topic(broker, unique("secured"), 1), unique("late"), unique("user")
+    texts(broker, topic, ["a", "b", "c", "d", "e", "f"])
+    client = admin(broker)
+    enrol(client, name, "of-the-broker")
+    grant(client, name)
+    query = Query(topic)
+    with committing(group, by_both(broker, name, "of-the-committer")) as committer:
+        committer.onQueryStarted(query.started())
+        for end in (2, 5):
+            committer.onQueryProgress(query.progress(end))
+            assert not committer.flush(1)
+            wait_for(lambda: "Authentication failed" in committer.problems().get(group, ""))
+        said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        assert [line.count("\n") for line in said] == [0]
+        for part in (group, broker.sasl_tls_servers, "Authentication failed"):
+            assert part in said[0]
+        assert "of-the-committer" not in said[0]
+        assert held(broker, group) == {}
+        enrol(client, name, "of-the-committer")
+        assert committer.flush(SECONDS), committer.problems()
+        assert described(broker, group) == {(topic, 0): (5, 6, 1)}
+        assert (committer.problems(), committer.errors) == ({}, 0)

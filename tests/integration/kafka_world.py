@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
+from tests.kafka_topics import create_topic
 
 from epochal.connectors.kafka.client import KafkaClient
 from epochal.connectors.kafka.offsets import Cluster, Place
@@ -32,10 +33,7 @@ def unique(name: str) -> str:
 
 
 def make_topic(broker: Kafka, name: str, partitions: int = 2) -> str:
-    client = admin(broker)  # the answer comes only while somebody holds it
-    for made in client.create_topics([NewTopic(name, partitions)]).values():
-        made.result(30)
-    return name
+    return create_topic(broker.bootstrap_servers, name, partitions=partitions)
 
 
 def produce(broker: Kafka, topic: str, count: int, *, partitions: int = 2) -> None:

@@ -11,20 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewPartitions,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
 from tests.integration.kafka_world import (
     admin,
@@ -36,6 +23,7 @@ from tests.integration.kafka_world import (
     unique,
     wait_for,
 )
+from tests.kafka_users import dismiss, enrol, grant, login, revoke_groups
 
 from epochal.connectors.kafka.client import KafkaClient
 from epochal.kafka import KafkaGroup, OffsetCommitter
@@ -192,48 +180,6 @@ def test_a_group_that_is_deleted_is_there_again_with_the_next_batch(
     assert query.isActive
 
 
-def grant(client: AdminClient) -> None:
-    wanted = [
-        AclBinding(
-            kind,
-            "*",
-            ResourcePatternType.LITERAL,
-            f"User:{USER}",
-            "*",
-            AclOperation.ALL,
-            AclPermissionType.ALLOW,
-        )
-        for kind in (ResourceType.GROUP, ResourceType.TOPIC)
-    ]
-    for done in client.create_acls(wanted).values():
-        done.result(30)
-
-
-def revoke(client: AdminClient) -> None:
-    asked = AclBindingFilter(
-        ResourceType.GROUP,
-        None,
-        ResourcePatternType.ANY,
-        f"User:{USER}",
-        None,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
-    for done in client.delete_acls([asked]).values():
-        done.result(30)
-
-
-def enrol(client: AdminClient, password: str) -> None:
-    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-    user = UserScramCredentialUpsertion(USER, info, password.encode())
-    client.alter_user_scram_credentials([user])[USER].result(30)
-
-
-def dismiss(client: AdminClient) -> None:
-    user = UserScramCredentialDeletion(USER, ScramMechanism.SCRAM_SHA_256)
-    client.alter_user_scram_credentials([user])[USER].result(30)
-
-
 def test_rights_and_credentials_that_are_revoked_are_named_and_used_again_when_they_are_back(
     kafka_spark: SparkSession,
     broker: Kafka,
@@ -244,14 +190,9 @@ def test_rights_and_credentials_that_are_revoked_are_named_and_used_again_when_t
     topic, group = make_topic(broker, unique("orders")), unique("secured")
     make_topic(frail, topic)
     client = admin(frail)
-    enrol(client, PASSWORD)
-    grant(client)
-    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    settings = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "SCRAM-SHA-256",
-        "sasl.jaas.config": f'{module} required username="{USER}" password="{PASSWORD}";',
-    }
+    enrol(client, USER, PASSWORD)
+    grant(client, USER)
+    settings = {"security.protocol": "SASL_PLAINTEXT", **login(USER, PASSWORD)}
     committer = listen(KafkaGroup(group, frail.sasl_servers, settings=settings))
     query = start(read(kafka_spark, broker, ("subscribe", topic), None), tmp_path)
 
@@ -267,15 +208,15 @@ def test_rights_and_credentials_that_are_revoked_are_named_and_used_again_when_t
 
     produce(broker, topic, 10)
     goes_to(10)
-    revoke(client)
+    revoke_groups(client, USER)
     says("The committer needs READ on the group")
     assert held(frail, group) == both(topic, 10)
-    grant(client)
+    grant(client, USER)
     goes_to(20)
-    dismiss(client)
+    dismiss(client, USER)
     frail.kill()  # a connection that is open stays open: credentials count for the next one
     frail.start()
     says("Authentication failed")
-    enrol(client, PASSWORD)
+    enrol(client, USER, PASSWORD)
     goes_to(30)
     assert committer.errors == 0

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
+from tests.integration.kafka_world import EPOCHAL, epochal, make_topic, unique
 
 from epochal.testing.kafka import Kafka
 
-EPOCHAL = str(Path(sys.executable).parent / "epochal")
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000
 
@@ -24,10 +21,7 @@ START_MS = 1_700_000_000_000
 @pytest.fixture
 def topic(broker: Kafka) -> str:
     """A topic of two partitions: ten rows in each, one an hour."""
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    for created in admin.create_topics([NewTopic(name, 2)]).values():
-        created.result(30)
+    name = make_topic(broker, unique("orders"))
     produce(broker, name, range(10))
     return name
 
@@ -65,12 +59,6 @@ def run_query(spark: SparkSession, broker: Kafka, topic: str, home: Path) -> Non
 def written(spark: SparkSession, home: Path) -> list[str]:
     rows = spark.read.schema("value string").json(str(home / "out")).collect()
     return sorted(row.value for row in rows)
-
-
-def epochal(*words: str | Path) -> str:
-    run = subprocess.run([EPOCHAL, *map(str, words)], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
 
 
 def shown(home: Path) -> dict[str, Any]:
