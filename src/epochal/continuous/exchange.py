@@ -27,6 +27,11 @@ from epochal.errors import ExchangeError
 
 MAX_UNACKED_FRAMES = 8
 MAX_UNACKED_BYTES = 1 << 20
+CREDIT_FRAMES = MAX_UNACKED_FRAMES // 2
+CREDIT_BYTES = MAX_UNACKED_BYTES // 16
+"""Credit is given for so much at a time: a word for every frame would wake the sender as often as
+the frames wake the receiver. Well below what a sender may have out, so that it never waits for
+credit that nobody will give."""
 
 
 @dataclass(slots=True)
@@ -155,7 +160,11 @@ class _Incoming:
     queue: deque[Frame] = field(default_factory=deque)
     received: int = 0
     processed: int = 0
-    acknowledged: int = 0
+    owed_frames: int = 0
+    owed_bytes: int = 0
+    """What was processed and not acknowledged yet."""
+    repeat: bool = False
+    """Whether the credit given last is to be said again."""
     marked: bool = False
     """Its marker of the current epoch has come: what follows is held back."""
     data: int = 0
@@ -175,7 +184,7 @@ class Inbox:
         channel = self._channels[frame.sender]
         if frame.seq <= channel.received:
             if frame.kind is FrameKind.PULSE:
-                channel.acknowledged = 0  # credit may be lost too: say it again
+                channel.repeat = True  # credit may be lost too
             else:
                 self._counters.duplicates += 1
             return
@@ -215,6 +224,8 @@ class Inbox:
                     channel.marked = True
                 else:
                     channel.data -= 1
+                    channel.owed_frames += 1
+                    channel.owed_bytes += frame.size
                     taken.append(frame)
         return taken
 
@@ -246,11 +257,16 @@ class Inbox:
         return tuple(found)
 
     def acknowledgements(self) -> list[tuple[int, int]]:
-        """(sender, seq) of the channels on which something was processed since the last call."""
+        """(sender, seq) of the channels on which enough was processed since the last call."""
         found = []
         for sender, channel in enumerate(self._channels):
-            if channel.processed > channel.acknowledged:
-                channel.acknowledged = channel.processed
+            if (
+                channel.owed_frames >= CREDIT_FRAMES
+                or channel.owed_bytes >= CREDIT_BYTES
+                or channel.repeat
+            ):
+                channel.owed_frames = channel.owed_bytes = 0
+                channel.repeat = False
                 found.append((sender, channel.processed))
         return found
 

@@ -18,7 +18,7 @@ from epochal.state.arrow_types import arrow_type, spark_schema
 from epochal.state.murmur import partition_ids
 from epochal.state.spans import Ints, arrow_buffer
 
-_FEW_ROWS = 32
+_FEW_ROWS = 128
 _MAX_KNOWN_KEYS = 1 << 16
 
 

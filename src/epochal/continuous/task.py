@@ -52,6 +52,11 @@ MAX_ROWS_PER_TURN = 5_000
 
 MAX_READS_PER_TURN = 64
 
+FEW_ROWS = 64
+"""A source that gives fewer has given all that was due, unless another of its partitions has more.
+To ask again would find the row or two that fell due meanwhile, over and over: all of a turn would
+go into batches of one row."""
+
 NONE_SEEN = -1
 
 
@@ -190,7 +195,8 @@ class TaskCore:
         self._exchange.receive(frames)
         for push in pushes:
             self._heed(push)
-        self._run_stages(now_ms, out, expire=False)
+        if read and self._blocked(0):
+            self._run_stages(now_ms, out, expire=False)  # it may make room for what is read
         self._cut_sources(out)
         if read:
             self._read_sources(now_ms, out)
@@ -283,18 +289,11 @@ class TaskCore:
             return
         at = Moment(now_ms, self._floor_ms(), self._reading, self._floor_ms())
         for source in self._sources:
-            if source is None or (self._stages and self._exchange.outboxes[0].blocked):
+            if source is None or self._blocked(0):
                 continue
-            batches: list[pa.RecordBatch] = []
-            rows = 0
-            while rows < MAX_ROWS_PER_TURN and len(batches) < MAX_READS_PER_TURN:
-                batch = source.reader.read(MAX_ROWS_PER_TURN - rows)
-                if batch is None:
-                    break
-                rows += batch.num_rows
-                batches.append(batch)
-            else:
-                out.busy = True
+            batches, more = _read(source)
+            rows = sum(batch.num_rows for batch in batches)
+            out.busy = out.busy or more
             if not rows:
                 continue
             source.rows += rows
@@ -444,6 +443,22 @@ def _open_sources(plan: QueryPlan, readers: Sequence[ReaderPlan]) -> list[_Sourc
         told = cast(AcknowledgingReader, reader) if hasattr(reader, "committed") else None
         found.append(_Source(reader, numbers, _Chain(source.operators), told))
     return found
+
+
+def _read(source: _Source) -> tuple[list[pa.RecordBatch], bool]:
+    """What a source has to give in this turn, and whether there is more."""
+    batches: list[pa.RecordBatch] = []
+    rows = short = 0
+    while rows < MAX_ROWS_PER_TURN and len(batches) < MAX_READS_PER_TURN:
+        batch = source.reader.read(MAX_ROWS_PER_TURN - rows)
+        if batch is None:
+            return batches, False
+        rows += batch.num_rows
+        batches.append(batch)
+        short += batch.num_rows < FEW_ROWS
+        if short >= len(source.numbers):
+            return batches, False
+    return batches, True
 
 
 def _lowest(highs: Sequence[int], plan: QueryPlan) -> int:

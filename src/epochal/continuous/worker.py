@@ -16,6 +16,7 @@ import gc
 import logging
 import os
 import queue
+import sys
 import threading
 import time
 import traceback
@@ -61,6 +62,10 @@ SILENCE_SECONDS = 1.0
 _GC_THRESHOLD = (10_000, 20, 50)
 """A data thread makes many short-lived objects, and hardly ever a cycle."""
 
+_SWITCH_SECONDS = 0.0005
+"""How long the data thread waits at most for another one to let go of the interpreter. Python's
+own five milliseconds would be five turns, several times in every epoch."""
+
 _GUARD_TURNS = 256
 """Flat out nobody waits, and the gatekeeper is asked once in so many turns."""
 
@@ -97,7 +102,8 @@ class TaskAssignment:
 def run_task(assignment: TaskAssignment) -> None:
     """Run a task until the driver lets it leave; raises what ended it otherwise."""
     worker = _Worker(assignment)
-    threshold = gc.get_threshold()
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         worker.run()
     except BaseException as error:
@@ -107,6 +113,7 @@ def run_task(assignment: TaskAssignment) -> None:
         worker.close()
         gc.unfreeze()  # Spark may use the process for other tasks
         gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
 
 
 class _Left(Exception):

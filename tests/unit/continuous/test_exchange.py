@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from epochal.continuous.exchange import (
+    CREDIT_BYTES,
+    CREDIT_FRAMES,
     MAX_UNACKED_BYTES,
     MAX_UNACKED_FRAMES,
     Exchange,
@@ -94,11 +96,14 @@ def test_a_pulse_tells_that_the_last_frames_are_lost() -> None:
 
 
 def test_a_pulse_on_a_whole_channel_has_credit_given_again() -> None:
-    box = received(data(0, 1))
+    frames = [data(0, number) for number in range(1, CREDIT_FRAMES + 1)]
+    box = received(*frames)
     box.take()
-    assert box.acknowledgements() == [(0, 1)]
-    box.receive(replace(marker(0, 1), kind=FrameKind.PULSE))
-    assert box.acknowledgements() == [(0, 1)]
+    assert box.acknowledgements() == [(0, CREDIT_FRAMES)]
+    box.receive(data(0, CREDIT_FRAMES + 1))
+    box.take()
+    box.receive(replace(marker(0, CREDIT_FRAMES + 1), kind=FrameKind.PULSE))
+    assert box.acknowledgements() == [(0, CREDIT_FRAMES + 1)]
 
 
 def test_a_pulse_speaks_of_what_was_sent_not_of_what_waits_for_credit() -> None:
@@ -122,12 +127,43 @@ def test_a_sender_beyond_its_credits_ends_the_attempt() -> None:
         box.receive(data(0, MAX_UNACKED_FRAMES + 1))
 
 
-def test_what_was_processed_is_acknowledged_once_markers_included() -> None:
-    box = received(data(0, 1), marker(0, 2), data(0, 3, EPOCH + 1), data(1, 1))
-    assert box.acknowledgements() == []
+def test_credit_is_given_for_several_frames_at_a_time_and_once() -> None:
+    box = received(*(data(0, number) for number in range(1, CREDIT_FRAMES)), data(1, 1))
     box.take()
-    assert box.acknowledgements() == [(0, 2), (1, 1)]
     assert box.acknowledgements() == []
+    box.receive(marker(0, CREDIT_FRAMES))
+    box.receive(marker(1, 2))
+    box.receive(data(0, CREDIT_FRAMES + 1, EPOCH + 1))
+    box.take()
+    assert box.acknowledgements() == []
+    box.advance()
+    box.take()
+    assert box.acknowledgements() == [(0, CREDIT_FRAMES + 1)]
+    assert box.acknowledgements() == []
+
+
+def test_credit_is_given_at_once_for_a_large_frame() -> None:
+    box = received(replace(data(0, 1), size=CREDIT_BYTES - 1), replace(data(1, 1), size=1))
+    box.take()
+    assert box.acknowledgements() == []
+    box.receive(replace(data(0, 2), size=1))
+    box.take()
+    assert box.acknowledgements() == [(0, 2)]
+
+
+@pytest.mark.parametrize("size", [1, MAX_UNACKED_BYTES // MAX_UNACKED_FRAMES, MAX_UNACKED_BYTES])
+def test_a_sender_that_stopped_always_gets_credit_for_what_it_sent(size: int) -> None:
+    outbox, box = Outbox(0, 0, 2, ATTEMPT), inbox()
+    for _ in range(3 * MAX_UNACKED_FRAMES):
+        outbox.add(1, BATCH, ((0, 1),), epoch=EPOCH, highs=(), size=size)
+    while outbox.blocked:
+        before = [frame for _, frame in outbox.flush()]
+        assert before
+        for frame in before:
+            box.receive(frame)
+        box.take()
+        for _, seq in box.acknowledgements():
+            outbox.acknowledge(1, seq)
 
 
 def test_event_time_is_that_of_the_channel_farthest_behind() -> None:

@@ -216,6 +216,19 @@ def test_the_first_rows_of_an_epoch_are_announced_once() -> None:
     assert active == [TaskActive(ATTEMPT, 0, FIRST), TaskActive(ATTEMPT, 0, FIRST + 1)]
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_source_that_has_a_row_at_every_moment_is_asked_once_a_turn_for_each_partition(
+    partitions: int,
+) -> None:
+    plan = query(ListWriter(), rows=500, keys=3, state_partitions=1, per_read=1, stages=0)
+    world = Tasks(plan, 1, source_partitions=partitions)
+    world.turn(0, start(FIRST))
+    assert [world.turn(0) for _ in range(2)] == [False, False]
+    world.turn(0, start(FIRST + 1))
+    positions = [m.position for m in world.messages if isinstance(m, ReportPartitionOffset)]
+    assert positions == ["3"] * partitions
+
+
 def test_a_task_that_gets_no_credit_stops_reading_and_goes_on_when_it_does() -> None:
     world = totals(2, rows=MAX_ROWS_PER_TURN * 40)
     world.turn(0, start(FIRST))
@@ -327,7 +340,7 @@ class Stamp:
 
 
 def clockwork(rows: int) -> tuple[Tasks, list[Moment]]:
-    plan = query(ListWriter(), rows=rows, keys=3, state_partitions=1, per_read=1)
+    plan = query(ListWriter(), rows=rows, keys=3, state_partitions=1, per_read=1_000_000)
     spec = ClockworkSpec()
     schema = EVENTS.append(pa.field("time", pa.timestamp("us", "UTC")))
     source = replace(plan.sources[0], operators=(Stamp(), ObserveEventTimeSpec(0, "time")))

@@ -44,22 +44,20 @@ class Api(Protocol):
 class RowApi:
     """Rows are PySpark's Row."""
 
-    def __init__(self, key: Sequence[str], output: pa.Schema) -> None:
-        self._key = tuple(key)
+    def __init__(self, key: Sequence[str], given: pa.Schema, output: pa.Schema) -> None:
+        self._places = [given.names.index(each) for each in key]
+        types = [given.field(each).type for each in self._places]
+        self._row = row_class(given.names)
+        self._ordered = in_order(any(holds_floats(each) for each in types))
+        self._as_stored = all(_same(each) for each in types)
         self._output = output
         self._names = list(output.names)
         self._flat = not any(pa.types.is_nested(each.type) for each in output)
-        self._rows: dict[tuple[str, ...], Any] = {}
 
     def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        names = tuple(batch.schema.names)
-        made = self._rows.get(names)
-        if made is None:
-            made = self._rows[names] = row_class(names)
-        new = tuple.__new__
+        new, made = tuple.__new__, self._row
         columns = [column.to_pylist() for column in batch.columns]
-        places = [names.index(each) for each in self._key]
-        keys, outer = _keys(batch, places, columns)
+        keys, outer = self._keys(batch, columns)
         found: dict[Row, list[Any]] = {}
         for key, values in zip(keys, zip(*columns, strict=True), strict=True):
             group = found.get(key)
@@ -67,8 +65,7 @@ class RowApi:
                 found[key] = [new(made, values)]
             else:
                 group.append(new(made, values))
-        floats = any(holds_floats(batch.schema.field(each).type) for each in places)
-        for key in in_order(floats)(found):
+        for key in self._ordered(found):
             yield key, outer[key] if outer is not None else key, found[key].__iter__
 
     def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
@@ -86,6 +83,16 @@ class RowApi:
             return (pa.RecordBatch.from_arrays(arrays, schema=self._output),)
         named = [each.asDict(True) for each in results]
         return (pa.RecordBatch.from_pylist(named, schema=self._output),)
+
+    def _keys(
+        self, batch: pa.RecordBatch, columns: Sequence[list[Any]]
+    ) -> tuple[Iterable[Row], dict[Row, Any] | None]:
+        """Keys as stores hold them, and, where they look different there, as the processor does."""
+        outer = list(zip(*(columns[each] for each in self._places), strict=True))
+        if self._as_stored:
+            return outer, None
+        stored = keys_of(batch, self._places)
+        return stored, dict(zip(stored, outer, strict=True))
 
     def _in_order(self, results: Sequence[Any]) -> bool:
         """Whether all rows have the output's columns, as named rows or of a class of rows."""
@@ -176,17 +183,6 @@ def _frames(rows: list[tuple[Any, ...]], names: list[str]) -> Callable[[], Itera
         yield pd.DataFrame(rows, columns=names)
 
     return frames
-
-
-def _keys(
-    batch: pa.RecordBatch, places: Sequence[int], columns: Sequence[list[Any]]
-) -> tuple[Iterable[Row], dict[Row, Any] | None]:
-    """Keys as stores hold them, and, where they look different there, as the processor does."""
-    outer = list(zip(*(columns[each] for each in places), strict=True))
-    if all(_same(batch.schema.field(each).type) for each in places):
-        return outer, None
-    stored = keys_of(batch, places)
-    return stored, dict(zip(stored, outer, strict=True))
 
 
 def _same(kind: pa.DataType) -> bool:

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterable
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from pyspark.errors import PySparkRuntimeError
@@ -51,8 +52,16 @@ def failure(doing: str, condition: str, text: str, state: str = "42802") -> PySp
 
 
 def row_class(names: Iterable[str]) -> type[SparkRow]:
-    """A Row whose names are in the class: five times cheaper to make than PySpark's own way."""
-    made: type[SparkRow] = type("Row", (SparkRow,), {"__fields__": list(names)})
+    """A Row whose names are in the class: five times cheaper to make than PySpark's own way, and
+    to look into. A name that rows have of themselves, such as `count`, stays theirs.
+    """
+    listed = list(names)
+    fields: dict[str, Any] = {
+        name: property(itemgetter(place))
+        for place, name in enumerate(listed)
+        if name.isidentifier() and not hasattr(SparkRow, name) and listed.index(name) == place
+    }
+    made: type[SparkRow] = type("Row", (SparkRow,), {**fields, "__fields__": listed})
     return made
 
 

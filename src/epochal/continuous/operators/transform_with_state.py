@@ -213,7 +213,7 @@ class TransformWithState:
         self._spec = spec
         self._partitions = {each: _Partition(each, spec, key_form) for each in partitions}
         self._state_partitions = state_partitions
-        self._api = _api(spec, spec.key)
+        self._api = _api(spec, spec.key, spec.input_schema)
         self._seeded = spec.initial_state is None
         self._purged_ms = 0
         self._event_time = -1
@@ -307,7 +307,7 @@ class TransformWithState:
         if at.epoch != 0 or table is None or not table.num_rows:
             return
         (batch,) = table.combine_chunks().to_batches()
-        api = _api(self._spec, self._spec.initial_key)
+        api = _api(self._spec, self._spec.initial_key, batch.schema)
         values = self._timer_values(at)
         owners = self._owners(batch)
         for number, held in self._partitions.items():
@@ -330,7 +330,7 @@ class TransformWithState:
         return partition_ids(columns, self._spec.key_schema, self._state_partitions)
 
 
-def _api(spec: TransformWithStateSpec, key: Sequence[str]) -> Api:
+def _api(spec: TransformWithStateSpec, key: Sequence[str], given: pa.Schema) -> Api:
     if spec.pandas:
         return PandasApi(key, spec.output_schema, spec.timezone)
-    return RowApi(key, spec.output_schema)
+    return RowApi(key, given, spec.output_schema)
