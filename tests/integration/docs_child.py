@@ -1,0 +1,246 @@
+"""Runs every code block of the given pages in order, as a reader would type them, in one process.
+
+    python -m tests.integration.docs_child < WORLD.json
+
+One line of JSON per page: how many blocks and commands ran, and what went wrong. A page has a
+directory, a namespace and a checkpoint of its own; what one block leaves, the next one finds.
+
+What a reader would get wrong: a page names brokers, topics and paths that only its reader has. They
+stand for those of this run by plain replacement, so what runs is otherwise the page's own text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor
+from tests.listening import addresses, family, name_of
+
+import epochal
+
+SERVING = ("dashboard", "pubsub serve", "demo", "--follow", "--watch", "--metrics-port")
+"""Commands that do not end by themselves; each has tests of its own."""
+BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.M | re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the pages' names stand for."""
+
+    servers: str
+    pubsub: str
+    topic: str
+    jars: str
+    checkpoint: str
+    """A sound one with state and a file sink, at batch `newest`."""
+    output: str
+    newest: int
+    newest_ms: int
+    metrics_port: int
+    directory: str
+
+
+def session(world: World) -> SparkSession:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", world.jars)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+class PageRun:
+    """One page, and what its blocks find."""
+
+    def __init__(self, page: Path, world: World, spark: SparkSession) -> None:
+        self._page, self._world = page, world
+        self._home = Path(world.directory, page.stem)
+        self._home.mkdir(parents=True)
+        self._spark = spark
+        self._names: dict[str, Any] = {"__name__": "__main__", "spark": spark}
+        if page.name in GIVEN:
+            self._names |= GIVEN[page.name](self._home, spark)
+        self.blocks = self.commands = 0
+        shutil.copytree(world.checkpoint, self._home / "sound")
+        shutil.copytree(world.output, self._home / "output")
+        write_inputs(self._home)
+        if page.name == "README.md":  # it shows how to take an edit back, and has none of its own
+            rewind = ["checkpoint", "rewind", str(self._home / "sound")]
+            self._epochal([*rewind, "--to-batch", str(world.newest - 1), "--execute"])
+
+    def run(self) -> None:
+        for kind, text in BLOCK.findall(self._page.read_text()):
+            if kind == "python":
+                exec(compile(self._staged(text), str(self._page), "exec"), self._names)
+                self.blocks += 1
+            else:
+                for line in text.replace("\\\n", " ").splitlines():
+                    self._command(line)
+
+    def end(self) -> None:
+        """Stop what the page has left running."""
+        for query in epochal.streams(self._spark).active:
+            query.stop()
+        for ours in self._spark.streams.active:
+            ours.stop()
+
+    def _staged(self, text: str) -> str:
+        world = self._world
+        for name, stands_for in (
+            ("s3://bucket/queries/orders/checkpoint", f"{self._home}/sound"),
+            ("s3://bucket/new/place", f"{self._home}/copied"),
+            ("/data/", f"{self._home}/"),
+            ("/tmp/checkpoint", f"{self._home}/checkpoint"),
+            ("broker:9092", world.servers),
+            ("HOST:9092", world.servers),
+            ('"subscribe", "orders"', f'"subscribe", "{world.topic}"'),
+            ('"topic", "totals"', f'"topic", "{world.topic}-totals"'),
+            ("orders:3:1200", f"{world.topic}:3:100"),
+            ("orders-query", f"{world.topic}-query"),
+            ("9464", str(world.metrics_port)),
+        ):
+            text = text.replace(name, stands_for)
+        return text
+
+    def _command(self, line: str) -> None:
+        words = shlex.split(self._staged(line), comments=True)
+        if words[:1] != ["epochal"] or any(word in line for word in SERVING):
+            return
+        wanted = self._kafka_checkpoint() if self._is_about_kafka(words) else self._home / "sound"
+        stands_for = {
+            "CHECKPOINT": str(wanted),
+            "OUTPUT": str(self._home / "output"),
+            "COPY": str(self._home / "copy"),
+            "41": str(self._world.newest - 2),
+            "2026-03-01T06:00:00": f"@{self._world.newest_ms}",
+        }
+        words = [stands_for.get(word, word) for word in words]
+        self._epochal([_moment(word) for word in words[1:]])
+        self.commands += 1
+
+    def _epochal(self, words: list[str]) -> None:
+        command = [sys.executable, "-m", "epochal.cli.main", *words]
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode:
+            said = f"{run.stdout}{run.stderr}"
+            raise SystemExit(f"epochal {' '.join(words)} exited with {run.returncode}: {said}")
+
+    def _is_about_kafka(self, words: list[str]) -> bool:
+        return "set-offsets" in words or words[1:2] == ["kafka"]
+
+    def _kafka_checkpoint(self) -> Path:
+        """That of a query that has read all of the topic, made when first asked for."""
+        place = self._home / "kafka-checkpoint"
+        if not place.exists():
+            query = (
+                self._spark.readStream.format("kafka")
+                .option("kafka.bootstrap.servers", self._world.servers)
+                .option("subscribe", self._world.topic)
+                .option("startingOffsets", "earliest")
+                .load()
+                .writeStream.format("noop")
+                .option("checkpointLocation", str(place))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+        return place
+
+
+def _moment(word: str) -> str:
+    """`@MILLISECONDS` as the commands take a time."""
+    if not re.fullmatch(r"@\d+", word):
+        return word
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(int(word[1:]) / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
+
+
+def write_inputs(home: Path) -> None:
+    """Files that pages read."""
+    (home / "orders").mkdir()
+    (home / "words").mkdir()
+    orders = [
+        {"user": f"u{n % 5}", "amount": n, "at": f"2026-05-01T10:{n % 60:02}:00Z"}
+        for n in range(300)
+    ]
+    (home / "orders" / "0.json").write_text("\n".join(map(json.dumps, orders)))
+    words = [{"id": n, "word": f"word{n}"} for n in range(100)]
+    (home / "words" / "0.json").write_text("\n".join(map(json.dumps, words)))
+
+
+class Seen(StatefulProcessor):  # type: ignore[misc]
+    """Counts rows per value."""
+
+    def init(self, handle: Any) -> None:
+        self._n = handle.getValueState("n", "n bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        n = (self._n.get()[0] if self._n.exists() else 0) + sum(1 for _ in rows)
+        self._n.update((n,))
+        yield Row(value=key[0], n=n)
+
+
+def _readme(home: Path, spark: SparkSession) -> dict[str, Any]:
+    return {
+        "epochal": epochal,
+        "processor": Seen(),
+        "path": str(home / "checkpoint"),
+        "output": str(home / "seen"),
+    }
+
+
+def _metrics(home: Path, spark: SparkSession) -> dict[str, Any]:
+    return {"stream": epochal.read_stream(spark).format("rate").load()}
+
+
+GIVEN: dict[str, Callable[[Path, SparkSession], dict[str, Any]]] = {
+    "README.md": _readme,
+    "metrics.md": _metrics,
+}
+"""Names that a page leaves to its reader."""
+
+
+def main() -> None:
+    given = json.load(sys.stdin)
+    pages = [Path(page) for page in given.pop("pages")]
+    world = World(**given)
+    os.environ["PUBSUB_EMULATOR_HOST"] = world.pubsub
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = session(world)
+    for page in pages:
+        run, error = PageRun(page, world, spark), None
+        try:
+            run.run()
+        except (Exception, SystemExit):  # noqa: BLE001, whatever a page's own text may raise
+            error = traceback.format_exc()
+        finally:
+            # What the JVM opens is Spark's own business.
+            ours = {pid for pid in family(os.getpid()) if name_of(pid) != "java"}
+            listening = sorted(addresses(ours))
+            run.end()
+        said = {"page": page.name, "blocks": run.blocks, "commands": run.commands, "error": error}
+        said["listening"] = listening
+        sys.stdout.write(f"PAGE {json.dumps(said)}\n")
+        sys.stdout.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
