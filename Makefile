@@ -1,4 +1,4 @@
-# make setup | demo | test | test-long | simulate | check | bench | bench-NAME | lock | docs
+# make setup | demo | test | test-long | simulate | check | bench | bench-NAME | lock | audit | docs
 # A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
 SHELL := /bin/bash
 VENV := .venv
@@ -7,7 +7,7 @@ WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
 BENCHES := log state coordinator continuous kafka pubsub telemetry
 
-.PHONY: setup demo test test-long simulate check bench lock docs format clean
+.PHONY: setup demo test test-long simulate check bench lock audit docs format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -48,6 +48,9 @@ docs: setup
 lock: setup
 	$(VENV)/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes \
 	  --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements.lock
+
+audit: setup
+	$(PY) scripts/audit.py
 
 format: setup
 	$(VENV)/bin/ruff check --fix --quiet .
