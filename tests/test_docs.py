@@ -134,6 +134,9 @@ def test_python_blocks_compile(page: Path) -> None:
 
 def commands_in(page: Path) -> list[list[str]]:
     lines = "\n".join(blocks(page, "(?:sh|bash|console|text)")).replace("\\\n", " ").splitlines()
+    inline = re.findall(r"`(epochal [^`]+)`", page.read_text())
+    # A list of several commands in one is for people.
+    lines += [line for line in inline if not re.search(r" [/|] |…|\.\.\.", line)]
     words = [line.removeprefix("$ ").split("#")[0].split() for line in lines]
     return [line for line in words if line[:1] == ["epochal"] and len(line) > 1 and "…" not in line]
 
