@@ -77,21 +77,28 @@ def _said(line: Line) -> str:
 def _measured(suite: Suite, section: Section) -> Iterator[str]:
     for plot in section.plots:
         yield f"![{plot.title}]({PLOTS}/{plot.name}.svg)"
-    head = ["| | Epochal | beside | ratio | target | |", "|---|---|---|---|---|---|"]
     if section.lines:
-        yield "\n".join([*head, *map(_table_row, section.lines)])
+        yield _table(section.lines)
     if section.failures:
         yield "Without a figure:\n\n" + "\n".join(f"- {each}" for each in section.failures)
     yield _circumstances(suite)
 
 
-def _table_row(line: Line) -> str:
+def _table(lines: Sequence[Line]) -> str:
+    """Columns in which no line has anything are left out."""
+    rows = [["", "Epochal", "beside", "ratio", "target", ""], *map(_cells, lines)]
+    used = [place for place in range(len(rows[0])) if place == 0 or any(r[place] for r in rows[1:])]
+    shown = [[row[place].replace("|", "\\|") for place in used] for row in rows]
+    shown.insert(1, ["---"] * len(used))
+    return "\n".join(f"| {' | '.join(row)} |" for row in shown)
+
+
+def _cells(line: Line) -> list[str]:
     ratio = f"{number(line.ratio)}x" if line.ratio is not None else ""
     verdict = {True: "met", False: "**missed**", None: ""}[line.met]
     if line.met is None and line.behind:
         verdict = "**behind**"
-    cells = [line.what, line.ours, line.beside, ratio, line.target, verdict]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return [line.what, line.ours, line.beside, ratio, line.target, verdict]
 
 
 def _circumstances(suite: Suite) -> str:
