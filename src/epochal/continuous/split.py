@@ -16,10 +16,18 @@ import pyarrow as pa
 from epochal.continuous.frames import Runs
 from epochal.state.arrow_types import arrow_type, spark_schema
 from epochal.state.murmur import partition_ids
-from epochal.state.spans import Ints, arrow_buffer
+from epochal.state.spans import Ints, arrow_buffer, numpy_view
 
 _FEW_ROWS = 128
 _MAX_KNOWN_KEYS = 1 << 16
+
+
+_SIGNED: dict[int, np.dtype[Any]] = {
+    1: np.dtype("i1"),
+    2: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    8: np.dtype("<i8"),
+}
 
 
 class KeySplit:
@@ -38,6 +46,10 @@ class KeySplit:
         self._ranks = np.empty(state_partitions, np.int64)
         self._ranks[order] = np.arange(state_partitions)
         self._known: dict[Hashable, int] = {}
+        self._dtypes = _dtypes(schema)
+        self._row_bytes = (
+            None if self._dtypes is None else sum(each.itemsize for each in self._dtypes)
+        )
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch, Runs]]:
         """(task, rows, runs) for every task that gets any."""
@@ -49,10 +61,30 @@ class KeySplit:
         if len(present) > 1:
             # 16 bits are sorted by their digits, much quicker than by comparison.
             keys = ranks.astype(np.uint16) if self._partitions <= 1 << 16 else ranks
-            order = np.argsort(keys, kind="stable")
-            places = pa.Array.from_buffers(pa.int64(), len(order), [None, arrow_buffer(order)])
-            batch = batch.take(places)
+            batch = self._taken(batch, np.argsort(keys, kind="stable"))
         return self._cut_up(batch, present, counts)
+
+    def size(self, batch: pa.RecordBatch) -> float:
+        """Bytes of a row, as credits count them."""
+        if self._row_bytes is not None:
+            return self._row_bytes
+        return batch.nbytes / batch.num_rows
+
+    def _taken(self, batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
+        """The rows in that order. Arrow's way has its price, however few the rows."""
+        if self._dtypes is None or batch.num_rows > _FEW_ROWS:
+            places = pa.Array.from_buffers(pa.int64(), len(order), [None, arrow_buffer(order)])
+            return batch.take(places)
+        columns: list[Any] = []
+        for dtype, column in zip(self._dtypes, cast(Any, batch.columns), strict=True):
+            if column.null_count:
+                columns.append(column.take(pa.array(order)))
+                continue
+            values = numpy_view(column.buffers()[1], dtype)[column.offset :][order]
+            columns.append(
+                pa.Array.from_buffers(column.type, len(order), [None, arrow_buffer(values)])
+            )
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _cut_up(
         self, batch: pa.RecordBatch, present: list[int], counts: Ints
@@ -94,3 +126,14 @@ class KeySplit:
             for index, type_ in zip(self._columns, self._types, strict=True)
         ]
         return partition_ids(columns, self._key, self._partitions)
+
+
+def _dtypes(schema: pa.Schema) -> list[np.dtype[Any]] | None:
+    """A NumPy type of each column's width; None if not all have a whole number of bytes."""
+    found = []
+    for field in schema:
+        kind = field.type
+        if not pa.types.is_primitive(kind) or kind.bit_width % 8 or kind.bit_width > 64:
+            return None
+        found.append(_SIGNED[kind.bit_width // 8])
+    return found

@@ -391,7 +391,7 @@ class TaskCore:
             return
         schema, split = self._plan.stages[index].input_schema, self._splits[index]
         for joined in _joined([_fitting(batch, schema) for batch in batches]):
-            row_bytes = joined.nbytes / joined.num_rows
+            row_bytes = split.size(joined)
             for target, part, runs in split.split(joined):
                 size = round(row_bytes * part.num_rows)
                 self._exchange.outboxes[index].add(

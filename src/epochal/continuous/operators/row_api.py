@@ -9,17 +9,25 @@ and all; a missing column is null for rows and a KeyError for pandas.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
 
 from epochal.continuous.operators.cells import Array, holds_floats, in_order, keys_of
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.state_values import row_class
+from epochal.state.spans import arrow_buffer
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_PLAIN = {
+    pa.int64().id: ({int}, np.dtype(np.int64)),
+    pa.float64().id: ({float}, np.dtype(np.float64)),
+}
 
 Group: TypeAlias = tuple[Row, Any, Callable[[], Iterator[Any]]]
 """A key as stores hold it, as the processor gets it, and its rows."""
@@ -52,6 +60,7 @@ class RowApi:
         self._as_stored = all(_same(each) for each in types)
         self._output = output
         self._names = list(output.names)
+        self._types = list(output.types)
         self._flat = not any(pa.types.is_nested(each.type) for each in output)
 
     def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
@@ -77,8 +86,7 @@ class RowApi:
         if self._flat and self._in_order(results):
             columns = zip(*results, strict=True)
             arrays = [
-                pa.array(column, field.type)
-                for column, field in zip(columns, self._output, strict=True)
+                _array(column, kind) for column, kind in zip(columns, self._types, strict=True)
             ]
             return (pa.RecordBatch.from_arrays(arrays, schema=self._output),)
         named = [each.asDict(True) for each in results]
@@ -183,6 +191,16 @@ def _frames(rows: list[tuple[Any, ...]], names: list[str]) -> Callable[[], Itera
         yield pd.DataFrame(rows, columns=names)
 
     return frames
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> Array:
+    """A column of values; by NumPy where it does the same, because it does it in half the time."""
+    plain = _PLAIN.get(kind.id)
+    if plain is not None and set(map(type, values)) == plain[0]:
+        with suppress(OverflowError):
+            made = np.array(values, plain[1])
+            return pa.Array.from_buffers(kind, len(made), [None, arrow_buffer(made)])
+    return pa.array(values, kind)
 
 
 def _same(kind: pa.DataType) -> bool:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import namedtuple
 from collections.abc import Callable, Iterable
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, TypeAlias
 
 from pyspark.errors import PySparkRuntimeError
@@ -56,8 +56,10 @@ def row_class(names: Iterable[str]) -> type[SparkRow]:
     to look into. A name that rows have of themselves, such as `count`, stays theirs.
     """
     listed = list(names)
+    # A named tuple's fields are looked up without a call of Python, in any tuple.
+    places = namedtuple("Places", [f"p{place}" for place in range(len(listed))])  # type: ignore[misc]
     fields: dict[str, Any] = {
-        name: property(itemgetter(place))
+        name: getattr(places, f"p{place}")
         for place, name in enumerate(listed)
         if name.isidentifier() and not hasattr(SparkRow, name) and listed.index(name) == place
     }

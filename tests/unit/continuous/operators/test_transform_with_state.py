@@ -16,6 +16,8 @@ from pyspark.sql.types import IntegerType
 from tests.unit.continuous.operators.driving import Driver, at_ms, columns, table
 
 from epochal.continuous.operators.contract import Moment
+from epochal.continuous.operators.row_api import RowApi
+from epochal.continuous.operators.state_values import row_class
 from epochal.continuous.operators.transform_with_state import TransformWithStateSpec
 from epochal.errors import OptionError
 
@@ -724,3 +726,44 @@ def test_a_timer_set_and_deleted_in_one_epoch_leaves_no_trace() -> None:
     assert changes(60) == ([(("a",), 60)], [])
     assert changes(-60, 60) == ([], [])
     assert changes(-60) == ([], [(("a",), 60)])
+
+
+def test_a_row_is_looked_into_as_pysparks_own() -> None:
+    names = ["id", "count", "two words", "id", "asDict"]
+    values = (1, 2, 3, 4, 5)
+    ours, theirs = tuple.__new__(row_class(names), values), Row(*names)(*values)
+    assert (ours.id, ours["id"], ours["two words"]) == (
+        theirs.id,
+        theirs["id"],
+        theirs["two words"],
+    )
+    assert ours.count(2) == theirs.count(2) == 1
+    assert ours.asDict() == theirs.asDict()
+    with pytest.raises(AttributeError):
+        _ = ours.absent
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, -(2**63), 2**63 - 1], pa.int64()),
+        ([1, None], pa.int64()),
+        ([1.5, 2], pa.int64()),
+        ([1.5, float("inf")], pa.float64()),
+        ([1, 2], pa.float64()),
+        (["a"], pa.string()),
+    ],
+)
+def test_what_is_put_out_becomes_the_column_that_arrow_makes_of_it(
+    values: list[Any], kind: pa.DataType
+) -> None:
+    schema = pa.schema([("value", kind)])
+    api = RowApi(["value"], schema, schema)
+    (batch,) = api.output([Row(value=value) for value in values])
+    assert batch.column(0).equals(pa.array(values, kind))
+
+
+def test_what_does_not_fit_a_column_is_refused_as_arrow_refuses_it() -> None:
+    schema = pa.schema([("value", pa.int64())])
+    with pytest.raises((pa.ArrowInvalid, OverflowError)):
+        list(RowApi(["value"], schema, schema).output([Row(value=2**63)]))
