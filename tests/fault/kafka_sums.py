@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from tests.fault.keyed_sums import run_until_told
-from tests.fault.sums import KEYS, OUTPUT, RunningSum
+from tests.fault.sums import ENDURING, KEYS, OUTPUT, RunningSum
 from tests.spark.sessions import session
 
 from epochal import read_stream
@@ -52,13 +52,8 @@ def query_of(spark: Any, given: dict[str, str], checkpoint: str) -> Any:
         RunningSum(), key=["k"], output=OUTPUT
     )
     usual = {
+        **ENDURING,
         "checkpointLocation": checkpoint,
-        "parallelism": "2",
-        "statePartitions": "4",
-        "maxRestarts": "1000",
-        "maxFruitlessRestarts": "100",
-        "slotTimeout": "60 seconds",
-        "stateMaintenanceInterval": "1 second",
         "kafka.bootstrap.servers": servers,
         "topic": target,
     }

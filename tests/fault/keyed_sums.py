@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from tests.fault.sums import KEYS, OUTPUT, RunningSum
+from tests.fault.sums import ENDURING, KEYS, OUTPUT, RunningSum
 from tests.spark.sessions import session
 
 from epochal import read_stream
@@ -31,15 +31,7 @@ def main(master: str, checkpoint: str, out: str, *options: str) -> None:
     keyed = stream.load().with_column("k", f"value % {KEYS}")
     sums = keyed.transform_with_state(RunningSum(), key=["k"], output=OUTPUT)
     given = dict(option.split("=", 1) for option in options)
-    usual = {
-        "checkpointLocation": checkpoint,
-        "parallelism": "2",
-        "statePartitions": "4",
-        "maxRestarts": "1000",
-        "maxFruitlessRestarts": "100",
-        "slotTimeout": "60 seconds",
-        "stateMaintenanceInterval": "1 second",
-    }
+    usual = {**ENDURING, "checkpointLocation": checkpoint}
     writer = sums.write_stream.format("parquet").options(**{**usual, **given})
     run_until_told(lambda: writer.start(out))
 

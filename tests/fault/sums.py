@@ -13,6 +13,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 KEYS = 40
 OUTPUT = "value long, k long, total long"
+ENDURING = {
+    "parallelism": "2",
+    "statePartitions": "4",
+    "maxRestarts": "1000",
+    "maxFruitlessRestarts": "100",
+    "slotTimeout": "60 seconds",
+    "stateMaintenanceInterval": "1 second",
+}
+"""Options of a query that is killed again and again."""
 
 
 class RunningSum(StatefulProcessor):  # type: ignore[misc]

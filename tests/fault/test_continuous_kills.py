@@ -40,21 +40,6 @@ def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
         sys.stdout.write(f"\n{text}\n")
 
 
-def kill(program: Program, kind: str, rng: Random) -> None:
-    """Kill one of a kind; a driver is started again, as whoever operates it would."""
-    match kind:
-        case "worker":
-            os.kill(rng.choice(program.until(program.workers, "a worker")), signal.SIGKILL)
-        case "executor":
-            os.kill(rng.choice(program.until(program.executors, "an executor")), signal.SIGKILL)
-        case "driver":
-            program.kill_driver()
-            program.start()
-        case "driver's JVM":
-            program.kill_jvm()
-            program.start()
-
-
 def torment(program: Program, kinds: list[str], rng: Random) -> dict[str, list[float]]:
     """Kill one after the other, at any moment, each after the query is on its feet again."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
@@ -62,7 +47,7 @@ def torment(program: Program, kinds: list[str], rng: Random) -> dict[str, list[f
     for kind in kinds:
         time.sleep(rng.uniform(0.0, 1.5))  # the moment is what is random here
         before = program.attempt()
-        kill(program, kind, rng)
+        program.kill(kind, rng)
         seconds[kind].append(program.recovered(before))
     return dict(seconds)
 
@@ -74,18 +59,24 @@ def summary(seconds: dict[str, list[float]]) -> str:
     )
 
 
+def survives(
+    program: Program, kinds: list[str], seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kill these in any order: no row and no sum is lost by it."""
+    rng = Random(seed)
+    rng.shuffle(kinds)
+    seconds = torment(program, kinds, rng)
+    program.stop()
+    rows = check(program)
+    tell(capsys, f"{len(kinds)} kills, {rows} rows. Recovery: {summary(seconds)}")
+
+
 @pytest.mark.timeout(500)
 def test_five_kills_cost_no_row_and_no_sum(
     programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rng = Random(SHORT_SEED)
     kinds = ["worker", "worker", "worker", "executor", "driver"]
-    rng.shuffle(kinds)
-    program = programs()
-    seconds = torment(program, kinds, rng)
-    program.stop()
-    rows = check(program)
-    tell(capsys, f"5 kills, {rows} rows. Recovery: {summary(seconds)}")
+    survives(programs(), kinds, SHORT_SEED, capsys)
 
 
 @pytest.mark.long
@@ -94,14 +85,8 @@ def test_five_kills_cost_no_row_and_no_sum(
 def test_eleven_kills_cost_no_row_and_no_sum(
     programs: Callable[..., Program], capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
-    rng = Random(seed)
     kinds = ["worker"] * 6 + ["executor"] * 2 + ["driver"] * 2 + ["driver's JVM"]
-    rng.shuffle(kinds)
-    program = programs()
-    seconds = torment(program, kinds, rng)
-    program.stop()
-    rows = check(program)
-    tell(capsys, f"{len(kinds)} kills, {rows} rows. Recovery: {summary(seconds)}")
+    survives(programs(), kinds, seed, capsys)
 
 
 @pytest.mark.long

@@ -3,8 +3,6 @@ a consumer of committed records sees is what the input adds up to, each row once
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 import time
@@ -71,23 +69,16 @@ def broker() -> Iterator[Kafka]:
 def kill(program: KafkaProgram, broker: Kafka, kind: str, rng: Random) -> float:
     """Kill one of a kind, and start again what does not by itself; seconds until it commits."""
     before, began = program.attempt(), time.monotonic()
-    match kind:
-        case "worker":
-            os.kill(rng.choice(program.until(program.workers, "a worker")), signal.SIGKILL)
-        case "executor":
-            os.kill(rng.choice(program.until(program.executors, "an executor")), signal.SIGKILL)
-        case "driver":
-            program.kill_driver()
-            program.start()
-        case "broker":
-            broker.kill()
-            time.sleep(rng.uniform(0.0, 2.0))  # the moment is what is random here
-            broker.start()
-            began, newest = time.monotonic(), program.newest()
-            # The attempt may well live through it.
-            program.until(lambda: program.newest() > newest + 1, f"an epoch after {newest}")
-            return time.monotonic() - began
-    program.recovered(before)
+    if kind == "broker":
+        broker.kill()
+        time.sleep(rng.uniform(0.0, 2.0))  # the moment is what is random here
+        broker.start()
+        began, newest = time.monotonic(), program.newest()
+        # The attempt may well live through it.
+        program.until(lambda: program.newest() > newest + 1, f"an epoch after {newest}")
+    else:
+        program.kill(kind, rng)
+        program.recovered(before)
     return time.monotonic() - began
 
 

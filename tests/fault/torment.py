@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -71,6 +72,22 @@ class Program:
     def executors(self) -> list[int]:
         """The executors' JVMs."""
         return [p for p in self.descendants() if runs(p, "CoarseGrainedExecutorBackend")]
+
+    def kill(self, kind: str, rng: Random) -> None:
+        """Kill one of a kind; a driver is started again, as whoever operates it would."""
+        match kind:
+            case "worker":
+                os.kill(rng.choice(self.until(self.workers, "a worker")), signal.SIGKILL)
+            case "executor":
+                os.kill(rng.choice(self.until(self.executors, "an executor")), signal.SIGKILL)
+            case "driver":
+                self.kill_driver()
+                self.start()
+            case "driver's JVM":
+                self.kill_jvm()
+                self.start()
+            case _:
+                raise AssertionError(f"nothing is a {kind}")
 
     def kill_driver(self) -> None:
         """Kill the driver, and see to it that nothing of it lives on."""
