@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import REPOSITORY, Report, cache_directory, child_environment
-from benchmarks.kafka_load import create_topics, delays, fill, throughput
+from benchmarks.kafka_load import create_topics, delays, fill, throughput, warm
 
 from epochal.testing.kafka import running_kafka
 
@@ -44,6 +44,7 @@ LATENCY = (
 )
 THROUGHPUT = ("epochal-at-least-once", "spark-micro-batch", "quix", "bytewax")
 OURS = "epochal-at-least-once"
+WARM_BROKER_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,8 @@ def main(words: list[str]) -> None:
         except RuntimeError as error:
             report.row(f"{name} {' '.join(wanted)}", failed=str(error))
     with running_kafka() as broker:
+        # A broker's JVM is slow until it has compiled what it does: whoever comes first would pay.
+        warm(broker.bootstrap_servers, 5 if quick else WARM_BROKER_SECONDS)
         for part in parts:
             PARTS[part](report, broker.bootstrap_servers, QUICK if quick else Size())
 

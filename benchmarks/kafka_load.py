@@ -25,6 +25,7 @@ FILLER = b"x" * 81
 KEYS = [b"key-%04d" % number for number in range(1_000)]
 PARTITIONS = 2
 START_SECONDS = 120.0
+WARM, WARM_RATE = ("warm", "warm-transactions"), 4_000
 PATIENCE_SECONDS = 10.0
 
 
@@ -146,6 +147,31 @@ def _percentiles(delays_ms: Any, wanted: int) -> dict[str, Any]:
         "p99_ms": p99,
         "p99.9_ms": p999,
     }
+
+
+def warm(servers: str, seconds: float) -> None:
+    """Keep a broker busy with small requests of every kind that engines send."""
+    create_topics(servers, "warm", "warm-transactions")
+    load = Load(servers, "warm", WARM_RATE)
+    load.runs.set()
+    settings = {"bootstrap.servers": servers, "transactional.id": "warm"}
+    producer = Producer(settings)
+    producer.init_transactions(30)
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "warm", "isolation.level": "read_committed"}
+    )
+    consumer.assign([TopicPartition(name, n, 0) for name in WARM for n in range(PARTITIONS)])
+    deadline = time.monotonic() + seconds
+    try:
+        while time.monotonic() < deadline:
+            producer.begin_transaction()
+            for number in range(20):
+                producer.produce("warm-transactions", FILLER, KEYS[number])
+            producer.commit_transaction(30)
+            consumer.consume(5_000, 0.02)
+    finally:
+        load.stop()
+        consumer.close()
 
 
 def fill(servers: str, topic: str, count: int) -> None:

@@ -175,11 +175,17 @@ def test_a_committer_with_a_wrong_password_says_so_in_a_line_and_catches_up_when
     grant(client, name)
     query = Query(topic)
     with committing(group, by_both(broker, name, "of-the-committer")) as committer:
+
+        def failures() -> int:
+            known = committer.stats().get((broker.sasl_tls_servers, group))
+            return 0 if known is None else known.failures
+
         committer.onQueryStarted(query.started())
-        for end in (2, 5):
-            committer.onQueryProgress(query.progress(end))
-            assert not committer.flush(1)
-            wait_for(lambda: "Authentication failed" in committer.problems().get(group, ""))
+        committer.onQueryProgress(query.progress(2))
+        wait_for(lambda: failures() >= 2, committer.problems)
+        committer.onQueryProgress(query.progress(5))
+        wait_for(lambda: failures() >= 3, committer.problems)
+        assert "Authentication failed" in committer.problems()[group]
         said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
         assert [line.count("\n") for line in said] == [0]
         for part in (group, broker.sasl_tls_servers, "Authentication failed"):

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.sessions import local_session
 
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import (
@@ -33,11 +32,6 @@ from epochal.files.local import LocalFiles
 
 ROWS_PER_SECOND = 7
 QUERY_ID = "5d2c4f50-6c5f-4a0c-8a1e-2f1c0d6b9e77"
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return local_session()
 
 
 class Turns:

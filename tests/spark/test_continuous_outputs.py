@@ -23,25 +23,12 @@ from tests.spark.continuous import (
     until,
     workers,
 )
-from tests.spark.sessions import local_session
 
 from epochal import read_stream, streams
 from epochal.connectors.memory import MemoryOutput
 from epochal.errors import QueryFailedError
 
-pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return local_session()
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_running(spark: SparkSession) -> Iterator[None]:
-    yield
-    for query in streams(spark).active:
-        query.stop()
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
 
 class Notes(StreamingQueryListener):  # type: ignore[misc]

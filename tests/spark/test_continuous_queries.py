@@ -23,7 +23,6 @@ from tests.spark.continuous import (
     until,
     workers,
 )
-from tests.spark.sessions import local_session
 
 from epochal import read_stream, streams
 from epochal.checkpoint import CommitLog, OffsetLog
@@ -35,19 +34,7 @@ from epochal.errors import (
     TooFewSlotsError,
 )
 
-pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return local_session()
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_running(spark: SparkSession) -> Iterator[None]:
-    yield
-    for query in streams(spark).active:
-        query.stop()
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
 
 def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

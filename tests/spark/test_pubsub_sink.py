@@ -12,14 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.integration.pubsub_world import World, pubsub_world
-from tests.spark.sessions import local_session
 
 from epochal.spark.register import register
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return local_session()
 
 
 @pytest.fixture(scope="module")

@@ -11,17 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.integration.pubsub_world import World, pubsub_world
-from tests.spark.sessions import local_session
 
 import epochal
 from epochal.checkpoint import CommitLog
 
 Read = Callable[..., DataFrame]
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return local_session()
 
 
 @pytest.fixture(scope="module")

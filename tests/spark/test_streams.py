@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
-from tests.spark.sessions import local_session
 
 import epochal
 from epochal.connectors.memory import MemoryOutput, MemoryStream
@@ -27,11 +26,6 @@ COLUMNS: list[tuple[str, pa.DataType]] = [
     ("at", pa.timestamp("us", "UTC")),
 ]
 SCHEMA = pa.schema(COLUMNS)
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return local_session()
 
 
 @pytest.fixture

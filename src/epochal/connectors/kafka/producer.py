@@ -25,7 +25,9 @@ from epochal.errors import (
 FULL_SECONDS = 0.02
 METADATA_SECONDS = 10.0
 RETRY_SECONDS = 0.1
-FLUSH_STEP_SECONDS = 1.0
+FLUSH_STEP_SECONDS = 0.001
+"""The client looks whether its queue is empty once in a step and, in longer ones, in tens of
+milliseconds, because nothing tells it of records that have arrived."""
 
 
 class RecordProducer:
