@@ -227,6 +227,7 @@ def soak(program: Program, seconds: float, every: float, warm_seconds: float) ->
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_twenty_seconds_leave_handles_and_threads_as_they_were(
     programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
 ) -> None:
