@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from epochal.connectors.contract import (
     SinkWriter,
     SourceReader,
 )
+from epochal.continuous.batches import by_partition, fitting, joined
 from epochal.continuous.exchange import Exchange, ExchangeCounters
 from epochal.continuous.frames import Frame
 from epochal.continuous.operators.contract import (
@@ -45,7 +46,6 @@ from epochal.epoch.messages import (
     ReportPartitionOffset,
     TaskActive,
 )
-from epochal.errors import EpochError
 
 MAX_ROWS_PER_TURN = 5_000
 """Per source. More would delay what arrives meanwhile; flat out, the next turn follows at once."""
@@ -298,7 +298,7 @@ class TaskCore:
                 continue
             source.rows += rows
             self._note_active(out)
-            made = source.chain.run(_joined(batches), at)
+            made = source.chain.run(joined(batches), at)
             self._emit(0, made, self._reading, tuple(self._source_highs()))
 
     def _run_stages(self, now_ms: int, out: TurnOutput, *, expire: bool) -> None:
@@ -329,8 +329,8 @@ class TaskCore:
         stage.had_input = True
         at = Moment(now_ms, stage.watermark_ms, inbox.epoch, stage.late_ms)
         made: list[pa.RecordBatch] = []
-        for partition, batches in _by_partition(frames).items():
-            for batch in _joined(batches):
+        for partition, batches in by_partition(frames).items():
+            for batch in joined(batches):
                 made.extend(stage.operator.process(partition, batch, at))
         self._emit_from(index, made, at)
 
@@ -390,9 +390,9 @@ class TaskCore:
                 self._writer.write(batch)
             return
         schema, split = self._plan.stages[index].input_schema, self._splits[index]
-        for joined in _joined([_fitting(batch, schema) for batch in batches]):
-            row_bytes = split.size(joined)
-            for target, part, runs in split.split(joined):
+        for rows in joined([fitting(batch, schema) for batch in batches]):
+            row_bytes = split.size(rows)
+            for target, part, runs in split.split(rows):
                 size = round(row_bytes * part.num_rows)
                 self._exchange.outboxes[index].add(
                     target, part, runs, epoch=epoch, highs=highs, size=size
@@ -472,34 +472,3 @@ def _lowest(highs: Sequence[int], plan: QueryPlan) -> int:
 def _note(chain: _Chain, highs: list[int]) -> None:
     for observer in chain.observers:
         highs[observer.watermark] = max(highs[observer.watermark], observer.highest_ms())
-
-
-def _by_partition(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch]]:
-    found: dict[int, list[pa.RecordBatch]] = {}
-    for frame in frames:
-        batch = cast(pa.RecordBatch, frame.batch)
-        if len(frame.runs) == 1:
-            found.setdefault(frame.runs[0][0], []).append(batch)
-            continue
-        start = 0
-        for partition, rows in frame.runs:
-            found.setdefault(partition, []).append(batch.slice(start, rows))
-            start += rows
-    return found
-
-
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows in at most one batch."""
-    return batches if len(batches) <= 1 else [cast(Any, pa).concat_batches(batches)]
-
-
-def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly the schema that its receiver expects, metadata aside."""
-    if batch.schema.equals(schema):
-        return batch
-    if batch.schema.names != schema.names:
-        raise EpochError(
-            f"An operator put out columns {batch.schema.names}, the plan says {schema.names}: the "
-            f"next stage could not read them. Declare the schema that the operator returns."
-        )
-    return cast(pa.RecordBatch, cast(Any, batch).cast(schema))
