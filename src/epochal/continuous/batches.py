@@ -1,4 +1,4 @@
-"""Batches put together, taken apart, and made to fit the schema that their receiver expects. Pure."""
+"""Batches joined, taken apart, and made to fit the schema that their receiver expects. Pure."""
 
 from __future__ import annotations
 
