@@ -1,0 +1,52 @@
+"""The examples do what they say, run as a user would run them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+
+def environment() -> dict[str, str]:
+    spark = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**os.environ, **spark, "PYTHONPATH": str(ROOT)}
+
+
+def run(command: list[str | Path], home: Path) -> str:
+    words = list(map(str, command))
+    done = subprocess.run(
+        words, cwd=home, env=environment(), capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_top_to_bottom(notebook: Path, tmp_path: Path) -> None:
+    said = run([sys.executable, "-m", "tests.integration.notebook", notebook], tmp_path)
+    assert "nothing is wrong" in said or "healthy" in said, said
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_outputs(notebook: Path) -> None:
+    cells = json.loads(notebook.read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [(cell["outputs"], cell["execution_count"]) for cell in code] == [([], None)] * len(code)
+
+
+@pytest.mark.parametrize("name", ["orders.py", "kafka_committer.py"])
+def test_a_pipeline_fits_into_forty_lines(name: str) -> None:
+    lines = (EXAMPLES / name).read_text().splitlines()
+    body = ast.parse("\n".join(lines)).body
+    first = body[1].lineno if ast.get_docstring(ast.Module(body, [])) else 1
+    code = [line for line in lines[first - 1 :] if line.strip()]
+    assert len(code) <= 40
