@@ -37,6 +37,8 @@ CARRIES_CODE = {
     "continuous/operators/transform_with_state.py",
     # Where Spark is to run a task: written, and read back by Spark's own workers.
     "spark/placement.py",
+    # `epochal run FILE`: the program that the user names.
+    "spark/program.py",
 }
 
 

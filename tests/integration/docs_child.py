@@ -18,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from tests.listening import addresses, family, name_of
 
 import epochal
 
-SERVING = ("dashboard", "pubsub serve", "demo", "--follow", "--watch", "--metrics-port")
+SERVING = ("dashboard", "pubsub serve", "demo", "run", "--follow", "--watch", "--metrics-port")
 """Commands that do not end by themselves; each has tests of its own."""
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.M | re.S)
 
@@ -120,7 +121,8 @@ class PageRun:
 
     def _command(self, line: str) -> None:
         words = shlex.split(self._staged(line), comments=True)
-        if words[:1] != ["epochal"] or any(word in line for word in SERVING):
+        shown = " ".join(words)
+        if words[:1] != ["epochal"] or any(f" {each}" in shown for each in SERVING):
             return
         wanted = self._kafka_checkpoint() if self._is_about_kafka(words) else self._home / "sound"
         stands_for = {
@@ -225,6 +227,7 @@ def main() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session(world)
     for page in pages:
+        began = time.monotonic()
         run, error = PageRun(page, world, spark), None
         try:
             run.run()
@@ -236,7 +239,7 @@ def main() -> None:
             listening = sorted(addresses(ours))
             run.end()
         said = {"page": page.name, "blocks": run.blocks, "commands": run.commands, "error": error}
-        said["listening"] = listening
+        said |= {"listening": listening, "seconds": round(time.monotonic() - began, 1)}
         sys.stdout.write(f"PAGE {json.dumps(said)}\n")
         sys.stdout.flush()
     spark.stop()

@@ -75,6 +75,7 @@ def told(broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
         )
     lines = [line.removeprefix("PAGE ") for line in run.stdout.splitlines() if "PAGE {" in line]
     found = {each["page"]: each for each in map(json.loads, lines)}
+    sys.stdout.write(f"seconds by page: { {n: each['seconds'] for n, each in found.items()} }\n")
     return {**found, "": f"{run.stdout[-2000:]}\n{run.stderr[-4000:]}"}
 
 

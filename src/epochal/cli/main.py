@@ -37,6 +37,7 @@ REMEDIES: dict[type[OSError], str] = {
 class Commands(LazyGroup):
     table: ClassVar[dict[str, str]] = {
         "demo": "epochal.cli.demo:commands",
+        "run": "epochal.cli.run:commands",
         "checkpoint": "epochal.cli.checkpoint:app",
         "state": "epochal.cli.state:app",
         "kafka": "epochal.cli.kafka:app",
