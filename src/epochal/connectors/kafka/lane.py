@@ -8,10 +8,10 @@ it never leaves this module as an exception.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Protocol
 
 from epochal.clock import Clock
@@ -77,6 +77,8 @@ class Lane:
         self._owned: set[tuple[str, str]] = set()
         self._lost: set[tuple[str, str]] = set()
         self._behind: dict[str, frozenset[Place]] = {}
+        # Its own: a program that seeds the module's random numbers must get those it expects.
+        self._chance = Random().random
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(
@@ -168,7 +170,7 @@ class Lane:
         if later is not None:
             work.want = newest(want, later.want)
         # Backoff spreads tries; nothing needs it to be unpredictable to an adversary.
-        wait = retry_seconds(work.failures, random.random())
+        wait = retry_seconds(work.failures, self._chance())
         work.not_before = self._clock.monotonic() + wait
         self._work[want.group] = work
 

@@ -9,12 +9,12 @@ fork afterwards. gRPC's threads do not survive a fork; `subprocess` is safe.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from random import Random
 from typing import Any
 
 import grpc
@@ -46,7 +46,7 @@ class Retry:
     """How single calls are retried; tests inject the chance and the clock."""
 
     backoff: Backoff = field(default_factory=Backoff)
-    chance: Callable[[], float] = random.random
+    chance: Callable[[], float] = field(default_factory=lambda: Random().random)
     monotonic: Callable[[], float] = time.monotonic
 
 
