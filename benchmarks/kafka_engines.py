@@ -17,10 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Row, SparkSession
-from pyspark.sql.streaming import StatefulProcessor, StreamingQueryListener
+from pyspark.sql.streaming import StatefulProcessor
 
 import epochal
 import epochal.kafka
+from epochal.spark.quiet_listener import QuietListener
 from epochal.testing.kafka import connector_jars
 
 RECORDS = "key string, value string"
@@ -153,22 +154,6 @@ def batch_ms(spark: SparkSession, servers: str, source: str, group: str, home: s
     return [each.durationMs["triggerExecution"] for each in query.recentProgress]
 
 
-class Idle(StreamingQueryListener):  # type: ignore[misc]
-    """Does nothing: what PySpark itself spends on telling a listener."""
-
-    def onQueryStarted(self, event: Any) -> None:
-        pass
-
-    def onQueryProgress(self, event: Any) -> None:
-        pass
-
-    def onQueryIdle(self, event: Any) -> None:
-        pass
-
-    def onQueryTerminated(self, event: Any) -> None:
-        pass
-
-
 def compare_listener(rounds: str, servers: str, source: str, group: str, home: str) -> None:
     """Batch times without a listener, with an idle one and with ours, in turns."""
     spark = session(2)
@@ -189,7 +174,7 @@ def compare_listener(rounds: str, servers: str, source: str, group: str, home: s
             if mode == "none":
                 found += batch_ms(spark, servers, source, "", at)
                 continue
-            listener = Timed() if mode == "ours" else Idle()
+            listener = Timed() if mode == "ours" else QuietListener()
             spark.streams.addListener(listener)
             found += batch_ms(spark, servers, source, f"{group}-{number}-{mode}", at)
             if isinstance(listener, Timed):

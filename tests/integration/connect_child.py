@@ -9,27 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQueryListener
 
 from epochal.kafka import KafkaGroup, OffsetCommitter
+from epochal.spark.quiet_listener import QuietListener
 
 WAIT_SECONDS = 60.0
 
 
-class Ended(StreamingQueryListener):  # type: ignore[misc]
+class Ended(QuietListener):
     """Knows when all that listeners are told of a query has been told."""
 
     def __init__(self) -> None:
         self.known = threading.Event()
-
-    def onQueryStarted(self, event: Any) -> None:
-        pass
-
-    def onQueryProgress(self, event: Any) -> None:
-        pass
-
-    def onQueryIdle(self, event: Any) -> None:
-        pass
 
     def onQueryTerminated(self, event: Any) -> None:
         self.known.set()

@@ -16,10 +16,10 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQueryListener
 
 import epochal
 from epochal.errors import QueryFailedError
+from epochal.spark.quiet_listener import QuietListener
 
 TURN_SECONDS = 0.2
 """How long one kind of query is waited for before the other kind is looked at."""
@@ -106,7 +106,7 @@ def _stop_all(spark: SparkSession) -> None:
         theirs.stop()
 
 
-class _Failures(StreamingQueryListener):  # type: ignore[misc]
+class _Failures(QuietListener):
     """Remembers the first continuous query that failed; it is told before the query is gone."""
 
     def __init__(self) -> None:
@@ -115,15 +115,6 @@ class _Failures(StreamingQueryListener):  # type: ignore[misc]
     def check(self) -> None:
         if self._first is not None:
             raise self._first
-
-    def onQueryStarted(self, event: Any) -> None:
-        pass
-
-    def onQueryProgress(self, event: Any) -> None:
-        pass
-
-    def onQueryIdle(self, event: Any) -> None:
-        pass
 
     def onQueryTerminated(self, event: Any) -> None:
         if event.exception and self._first is None:
