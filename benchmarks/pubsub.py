@@ -139,7 +139,12 @@ def replaying(size: int) -> Iterator[str]:
 
 @contextmanager
 def world() -> Iterator[str]:
-    wanted = ["--subscription", "in-sub:in", "--subscription", "out-sub:out"]
+    wanted = [
+        "--subscription",
+        "arrivals-sub:arrivals",
+        "--subscription",
+        "departures-sub:departures",
+    ]
     with running_server("--project", "bench", "--max-bytes", str(3 << 30), *wanted) as server:
         yield server.address
 

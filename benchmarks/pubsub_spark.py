@@ -77,8 +77,8 @@ def source(spark: SparkSession, address: str, subscription: str, **more: Any) ->
 def drain(address: str, size: int, count: int) -> dict[str, Any]:
     """Rows per second from the first full batch to the last, and where the time went."""
     spark = session()
-    fill(address, "in", size, count)
-    frame = source(spark, address, "in-sub", numPartitions=2, maxRecordsPerFetch=50_000)
+    fill(address, "arrivals", size, count)
+    frame = source(spark, address, "arrivals-sub", numPartitions=2, maxRecordsPerFetch=50_000)
     with tempfile.TemporaryDirectory() as folder:
         query = frame.writeStream.format("noop").option("checkpointLocation", f"{folder}/c").start()
         deadline, seen = time.monotonic() + 300, 0
@@ -115,13 +115,15 @@ def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
     def pour() -> None:
         while not stop.is_set():
             try:
-                fill(address, "in", size, 50_000)
+                fill(address, "arrivals", size, 50_000)
             except Exception as error:  # noqa: BLE001 - the server is full: that is the point
                 print(f"the server takes no more: {error}", file=sys.stderr)
                 stop.wait(2)
 
     threading.Thread(target=pour, daemon=True).start()
-    frame = source(spark, address, "in-sub", reservoirBytes=64 << 20, maxRecordsPerFetch=20_000)
+    frame = source(
+        spark, address, "arrivals-sub", reservoirBytes=64 << 20, maxRecordsPerFetch=20_000
+    )
     held: list[float] = []
 
     def stand_still(_frame: Any, batch: int) -> None:
@@ -174,23 +176,23 @@ def relay(address: str, engine: str, seconds: float) -> dict[str, Any]:
             stream = (
                 epochal.read_stream(spark)
                 .format("pubsub")
-                .options(**options(address), subscriptionId="in-sub", numPartitions=1)
+                .options(**options(address), subscriptionId="arrivals-sub", numPartitions=1)
                 .load()
             )
             running: Any = (
                 stream.select("data")
                 .write_stream.format("pubsub")
-                .options(**options(address), topicId="out", lingerMs=1, parallelism=1)
+                .options(**options(address), topicId="departures", lingerMs=1, parallelism=1)
                 .option("checkpointLocation", f"{folder}/c")
                 .trigger(epoch="100 milliseconds")
                 .start()
             )
         else:
             running = (
-                source(spark, address, "in-sub", numPartitions=1)
+                source(spark, address, "arrivals-sub", numPartitions=1)
                 .select("data")
                 .writeStream.format("pubsub")
-                .options(**options(address), topicId="out", lingerMs="1")
+                .options(**options(address), topicId="departures", lingerMs="1")
                 .option("checkpointLocation", f"{folder}/c")
                 .start()
             )
@@ -210,11 +212,12 @@ def measure_relay(address: str, seconds: float) -> list[float]:
     """Publish at a fixed rate with the time as payload; latencies after a warm-up."""
     import pyarrow as pa
 
-    writer = publisher(address, "in")
+    writer = publisher(address, "arrivals")
     encoder = Encoder(pa.schema([("data", pa.binary())]), SinkOptions(topic_id="topic"))
     access = Access(emulator_host=address, project_id=PROJECT)
     reader = Puller(
-        Connection(access), PullSettings(subscription=f"projects/{PROJECT}/subscriptions/out-sub")
+        Connection(access),
+        PullSettings(subscription=f"projects/{PROJECT}/subscriptions/departures-sub"),
     )
 
     def send() -> None:

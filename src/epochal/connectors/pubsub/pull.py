@@ -2,12 +2,14 @@
 
 Threads, three of our own besides gRPC's:
 
-    stream   reads raw responses into a bounded queue; connects again when the stream ends
+    stream   reads raw responses into a bounded queue, and decodes when many have gathered;
+             connects again when the stream ends
     leases   extends everything held, three times per deadline
     settler  sends acknowledgements and refusals, whatever has gathered since the last time
 
-The caller's thread decodes what the stream has left, in `take`; so does `leases`, lest what nobody
-takes lose its lease. One condition guards the queues, one lock the decoding.
+The caller's thread decodes what has not gathered, in `take`; so does `leases`, lest what nobody
+takes lose its lease. One lock guards the queues, one the decoding; who waits, waits for one thing
+of its own, since waking a thread in vain costs more than a message.
 
 What a reader would get wrong: bytes are bounded in the queue only. Who takes messages holds them,
 and the server stops sending at `max_outstanding_messages` until some are settled. A fatal end is
@@ -45,8 +47,10 @@ HEARTBEAT_S = 30.0
 LIVED_S = 60.0
 """A stream that ended after this long was a good one, though nothing came."""
 DECODE_BYTES = 4 << 20
-GATHER_S, GATHER_RESPONSES, GATHER_BYTES = 0.002, 16, 1 << 20
-"""Decoding costs as much for one response as for ten small ones, so a busy stream's gather."""
+GATHER_RESPONSES, GATHER_BYTES = 40, 4 << 20
+GATHER_S, BUSY_GATHER_S, BUSY_BYTES = 0.002, 0.01, 256 << 10
+"""Decoding costs as much for one response as for ten small ones, so a busy stream's gather: longer
+where so much came last time that throughput is what counts."""
 HALF_CLOSE_S = 3.0
 
 
@@ -100,12 +104,15 @@ class Puller:
     def __init__(self, connection: Connection, settings: PullSettings) -> None:
         self._connection, self._settings = connection, settings
         self._settler = Settler(connection, settings.subscription)
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._to_settle = threading.Condition(self._lock)
         self._decoding = threading.Lock()
         self._raw: deque[bytes] = deque()
         self._ready: deque[Pulled] = deque()
         self._raw_bytes = self._ready_bytes = 0
-        self._decoded_at = 0.0
+        self._decoded_at, self._gather_s = 0.0, GATHER_S
         self._book = LeaseBook()
         self._acks: list[tuple[Sequence[Span], Future[dict[int, str]]]] = []
         self._nacks: list[Span] = []
@@ -140,7 +147,7 @@ class Puller:
                     break
                 if now >= end:
                     return None
-                self._lock.wait(min(due, end) - now)
+                self._arrived.wait(min(due, end) - now)
         if not self._ready:
             self._decode()
         with self._lock:
@@ -153,7 +160,7 @@ class Puller:
             self._ready_bytes = max(self._ready_bytes - found.batch.nbytes, 0)
             if not self._ready:
                 self._ready_bytes = 0
-            self._lock.notify_all()
+            self._room.notify_all()
             return found
 
     def ack(self, spans: Sequence[Span]) -> Future[dict[int, str]]:
@@ -167,14 +174,14 @@ class Puller:
                 future.set_exception(self._failure or _closed(self._settings.subscription))
                 return future
             self._acks.append((spans, future))
-            self._lock.notify_all()
+            self._to_settle.notify_all()
         return future
 
     def nack(self, spans: Sequence[Span]) -> None:
         """Give messages back at once, on another thread."""
         with self._lock:
             self._nacks += spans
-            self._lock.notify_all()
+            self._to_settle.notify_all()
 
     def stats(self) -> PullStats:
         with self._lock:
@@ -205,7 +212,7 @@ class Puller:
                 return
             self._closing = True
             self._requests.put(None)
-            self._lock.notify_all()
+            self._wake_all()
         stream.join(min(HALF_CLOSE_S, timeout_s))
         if stream.is_alive() and self._call is not None:
             self._call.cancel()
@@ -218,18 +225,25 @@ class Puller:
             if nack:
                 self._nacks += self._book.spans()
             self._settled_all = True
-            self._lock.notify_all()
+            self._wake_all()
         self._stop.set()
         settler.join(max(end - time.monotonic(), 0.1))
         self._connection.close()
         settler.join(1.0)
         leases.join(1.0)
 
+    def _wake_all(self) -> None:
+        for each in (self._arrived, self._room, self._to_settle):
+            each.notify_all()
+
     def _due(self, now: float) -> float:
         """When there is something to take: what is raw gathers while the stream is busy."""
-        if self._ready or len(self._raw) >= GATHER_RESPONSES or self._raw_bytes >= GATHER_BYTES:
+        if self._ready:
             return now
-        return self._decoded_at + GATHER_S if self._raw else math.inf
+        return self._decoded_at + self._gather_s if self._raw else math.inf
+
+    def _gathered(self) -> bool:
+        return len(self._raw) >= GATHER_RESPONSES or self._raw_bytes >= GATHER_BYTES
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -243,7 +257,7 @@ class Puller:
                 logger.error("%s: %s", self._settings.subscription, error)
                 self._failure = error
             self._requests.put(None)
-            self._lock.notify_all()
+            self._wake_all()
 
     # The stream.
 
@@ -303,13 +317,17 @@ class Puller:
         with self._lock:
             self._raw.append(raw)
             self._raw_bytes += len(raw)
-            self._lock.notify_all()
+            gathered = self._gathered()
+            if len(self._raw) == 1:
+                self._arrived.notify_all()
             # Not every server keeps to the limits it was given: Google's emulator does not.
             while (
                 self._raw_bytes + self._ready_bytes > self._settings.max_queued_bytes
                 or (most and self._book.held > 2 * most)
             ) and not (self._closing or self._failure):
-                self._lock.wait(1.0)
+                self._room.wait(1.0)
+        if gathered:
+            self._decode()
 
     def _decode(self, *, everything: bool = False) -> None:
         """Turn what is raw into batches, a few megabytes or all of it."""
@@ -325,6 +343,7 @@ class Puller:
                 received = decode(responses)
                 with self._lock:
                     self._decoded_at = time.monotonic()
+                    self._gather_s = GATHER_S if size < BUSY_BYTES else BUSY_GATHER_S
                     self._raw_bytes -= size
                     if received.exactly_once is not None:
                         self._exactly_once = received.exactly_once
@@ -332,7 +351,8 @@ class Puller:
                         first = self._book.add(received.batch.column("ack_id"))
                         self._ready.append(Pulled(first, received.batch))
                         self._ready_bytes += received.batch.nbytes
-                    self._lock.notify_all()
+                        self._arrived.notify_all()
+                    self._room.notify_all()
                 if not everything:
                     return
 
@@ -360,14 +380,14 @@ class Puller:
         while True:
             with self._lock:
                 while not (self._acks or self._nacks or self._settled_all):
-                    self._lock.wait()
+                    self._to_settle.wait()
                 acks, self._acks = self._acks, []
                 nacks, self._nacks = self._nacks, []
                 if not acks and not nacks:
                     return
                 to_ack = self._book.settle([span for spans, _ in acks for span in spans])
                 to_nack = self._book.settle(nacks)
-                self._lock.notify_all()
+                self._room.notify_all()
             try:
                 refused = self._settler.acknowledge(to_ack)
                 self._settler.extend(to_nack, 0)
