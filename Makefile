@@ -1,4 +1,4 @@
-# make setup | demo | test | test-long | simulate | check | bench | bench-NAME | lock | audit | docs
+# make setup | demo | test | coverage | test-long | simulate | check | bench | bench-NAME | lock | audit | docs
 # A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
 SHELL := /bin/bash
 VENV := .venv
@@ -7,7 +7,7 @@ WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
 BENCHES := log state coordinator continuous kafka pubsub telemetry
 
-.PHONY: setup demo test test-long simulate check bench lock audit docs format clean
+.PHONY: setup demo test coverage test-long simulate check bench lock audit docs format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -21,6 +21,9 @@ demo: setup
 
 test: setup
 	$(WITH_JAVA) scripts/test
+
+coverage: setup
+	$(WITH_JAVA) COVERAGE=1 scripts/test
 
 test-long: setup
 	$(WITH_JAVA) $(PY) -m pytest --durations=15 -m long

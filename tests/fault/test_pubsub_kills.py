@@ -56,11 +56,13 @@ def world() -> Iterator[World]:
 def programs(tmp_path: Path, world: World) -> Iterator[Callable[..., PubSubProgram]]:
     made: list[PubSubProgram] = []
 
-    def make(subscription: str, *options: str, master: str = CLUSTER) -> PubSubProgram:
+    def make(
+        subscription: str, *options: str, base: Path = tmp_path, master: str = CLUSTER
+    ) -> PubSubProgram:
         given = {**world.options, "subscriptionId": subscription, "ackDeadline": DEADLINE}
         pairs = [f"{key}={text}" for key, text in given.items()]
-        log = tmp_path / "driver.log"
-        made.append(PubSubProgram(tmp_path, log, *pairs, *options, master=master))
+        base.mkdir(exist_ok=True)
+        made.append(PubSubProgram(base, base / "driver.log", *pairs, *options, master=master))
         made[-1].start()
         return made[-1]
 
@@ -189,17 +191,45 @@ def tormented(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "conf",
+    [
+        "spark.speculation=true",
+        pytest.param("spark.python.worker.reuse=false", marks=pytest.mark.long),
+    ],
+)
 def test_attempts_that_fail_after_reading_cost_nothing(
-    programs: Callable[..., PubSubProgram], world: World, capsys: pytest.CaptureFixture[str]
+    programs: Callable[..., PubSubProgram],
+    world: World,
+    capsys: pytest.CaptureFixture[str],
+    conf: str,
 ) -> None:
     topic = world.topic()
     name = world.subscription(topic, ack_deadline_seconds=10)
     publisher = Publisher(world, topic)
     options = ["numPartitions=3", "maxRecordsPerFetch=100", "test.doomed=0,1"]
-    program = programs(name, *options, "spark.speculation=true")
+    program = programs(name, *options, conf)
     for _ in range(10):
         publisher.some(90)
         time.sleep(0.1)
     more = check(program, publisher, world, name, exact=False)
-    tell(capsys, f"doomed attempts: {len(publisher.sent)} messages, {more} twice")
+    tell(capsys, f"doomed attempts, {conf}: {len(publisher.sent)} messages, {more} twice")
     assert more == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_two_queries_on_one_host_do_not_touch_each_others_messages(
+    programs: Callable[..., PubSubProgram], world: World, tmp_path: Path
+) -> None:
+    topics = [world.topic(), world.topic()]
+    names = [world.subscription(topic, ack_deadline_seconds=10) for topic in topics]
+    publishers = [Publisher(world, topic) for topic in topics]
+    both = [
+        programs(name, "numPartitions=2", base=tmp_path / name, master="local[2]") for name in names
+    ]
+    for publisher in publishers * 5:
+        publisher.some(70)
+        time.sleep(0.2)
+    for program, publisher, name in zip(both, publishers, names, strict=True):
+        assert check(program, publisher, world, name, exact=False) == 0
