@@ -110,6 +110,7 @@ def drain(address: str, size: int, count: int) -> dict[str, Any]:
 def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
     """The resident memory of the sidecar while a batch stands still and more keeps coming."""
     spark = session()
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     stop = threading.Event()
 
     def pour() -> None:
@@ -125,21 +126,22 @@ def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
         spark, address, "arrivals-sub", reservoirBytes=64 << 20, maxRecordsPerFetch=20_000
     )
     held: list[float] = []
+    over = threading.Event()
 
-    def stand_still(_frame: Any, batch: int) -> None:
-        if batch == 1:
+    def stand_still(batch_frame: Any, _batch: int) -> None:
+        if not over.is_set() and batch_frame.count():
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                held.append(sidecar_mib())
+                held.append(sidecar_mib(jvm))
                 time.sleep(min(1.0, seconds / 10))
+            over.set()
 
     with tempfile.TemporaryDirectory() as folder:
         query = frame.writeStream.foreachBatch(stand_still)
         running = query.option("checkpointLocation", f"{folder}/c").start()
         deadline = time.monotonic() + 120 + seconds
-        while not (held and len(held) >= 9) and time.monotonic() < deadline and running.isActive:
-            time.sleep(0.2)
-        time.sleep(seconds if len(held) < 9 else 0)
+        while not over.wait(0.2) and time.monotonic() < deadline and running.isActive:
+            pass
         stop.set()
         running.stop()
     spark.stop()
@@ -153,14 +155,14 @@ def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def sidecar_mib() -> float:
-    """Of all sidecars of this machine's user together; there is one here."""
-    found = 0.0
+def sidecar_mib(jvm: int) -> float:
+    """Of the sidecar beside this JVM."""
+    found, name = 0.0, b"epochal.connectors.pubsub.sidecar"
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                command = (entry / "cmdline").read_bytes()
-                if b"epochal.connectors.pubsub.sidecar" in command:
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+                if name in command and str(jvm).encode() in command:
                     pages = int((entry / "statm").read_text().split()[1])
                     found += pages * os.sysconf("SC_PAGE_SIZE") / 2**20
             except OSError:
