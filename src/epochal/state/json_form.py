@@ -138,7 +138,8 @@ def _times(array: Any, suffix: str) -> list[Any]:
 
 def _texts(array: Any, dtype: str, unit: Literal["us", "D"], suffix: str) -> list[Any]:
     width = pa.int64() if unit == "us" else pa.int32()
-    numbers = array.cast(width).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    # Neither `fill_null` nor `to_numpy`: Arrow imports pandas for both.
+    numbers = np.array([each or 0 for each in array.cast(width).to_pylist()], np.int64)
     moments: npt.NDArray[np.datetime64] = numbers.astype(dtype)
     texts: list[str] = np.datetime_as_string(moments, unit=unit).tolist()
     missing = array.is_null().to_pylist() if array.null_count else None
