@@ -103,7 +103,10 @@ def without_event_time(rows: Counter[str]) -> Counter[str]:
     return found
 
 
-def test_every_row_of_every_batch_is_the_one_spark_reads(golden: Unpacked) -> None:
+def test_every_row_of_every_batch_is_the_one_spark_reads_and_nothing_is_changed_by_reading(
+    golden: Unpacked,
+) -> None:
+    before = listing(golden.checkpoint)
     for fact in golden.facts["state"]:
         if "rows" in fact:
             asked = (fact["options"], fact["batch_id"])
@@ -113,6 +116,7 @@ def test_every_row_of_every_batch_is_the_one_spark_reads(golden: Unpacked) -> No
             if not any("#" in text for text in expected):
                 found = collapsed(found)
             assert found == expected, asked
+    assert listing(golden.checkpoint) == before
 
 
 def test_every_change_is_the_one_spark_reads(golden: Unpacked) -> None:
@@ -120,14 +124,6 @@ def test_every_change_is_the_one_spark_reads(golden: Unpacked) -> None:
         if "rows" in fact:
             asked = (fact["options"], fact["start"], fact["end"])
             assert ours(feed(golden, *asked)) == theirs(fact["rows"]), asked
-
-
-def test_reading_leaves_the_checkpoint_as_it_was(golden: Unpacked) -> None:
-    before = listing(golden.checkpoint)
-    for fact in golden.facts["state"]:
-        if "rows" in fact:
-            ours(opened(golden, fact["options"], fact["batch_id"]))
-    assert listing(golden.checkpoint) == before
 
 
 def listing(root: Path) -> dict[str, tuple[int, int]]:
