@@ -226,7 +226,8 @@ def test_two_queries_on_one_host_do_not_touch_each_others_messages(
     names = [world.subscription(topic, ack_deadline_seconds=10) for topic in topics]
     publishers = [Publisher(world, topic) for topic in topics]
     both = [
-        programs(name, "numPartitions=2", base=tmp_path / name, master="local[2]") for name in names
+        programs(name, "numPartitions=2", base=tmp_path / str(number), master="local[2]")
+        for number, name in enumerate(names)
     ]
     for publisher in publishers * 5:
         publisher.some(70)
