@@ -208,5 +208,7 @@ def _java(main_class: str, *words: str, jars: tuple[str, ...] = KAFKA) -> str:
 
 
 def _cluster_id() -> str:
-    """Kafka's cluster ids are UUIDs in URL-safe base64 without padding."""
-    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """Kafka's cluster ids are UUIDs in URL-safe base64 without padding; none begins with a dash,
+    which would be taken for the next option."""
+    first, *others = uuid.uuid4().bytes
+    return urlsafe_b64encode(bytes([first & 0x7F, *others])).decode().rstrip("=")
