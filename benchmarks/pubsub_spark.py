@@ -167,6 +167,8 @@ def sidecar_mib(jvm: int) -> float:
                     found += pages * os.sysconf("SC_PAGE_SIZE") / 2**20
             except OSError:
                 continue
+    if not found:
+        raise RuntimeError(f"No sidecar runs beside the JVM {jvm}.")
     return found
 
 

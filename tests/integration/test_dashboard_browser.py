@@ -308,6 +308,7 @@ def test_a_broken_file_of_the_checkpoint_is_seen_within_two_seconds(
     path = choose(stage.checkpoint)
     name = path.relative_to(stage.checkpoint).as_posix()
     took = []
+    assert orders.errors == [], "what it complains of from here on is the broken file"
     for _ in range(TRIES):
         orders.wait(f"!({sick})", what="it was healthy before")
         with broken(path, path.read_bytes()[:-7] + b"garbage"):

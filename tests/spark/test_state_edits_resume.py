@@ -131,7 +131,7 @@ EVERYDAY = [
     Scenario(repair_snapshots, "windowed"),
     Scenario(repair_lost_delta, "windowed"),
 ]
-"""Each edit once, on the kinds of state that differ most."""
+"""Every edit, on the kinds of state that differ most."""
 OTHERS = ("per_key", "dedup", "session", "join_inner", "dedup_watermark", "limit", "global")
 MORE = [
     *(Scenario(repartition, case) for case in OTHERS),
