@@ -23,7 +23,7 @@ from epochal.clock import SystemClock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import EpochCoordinator, Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.ground import Ground
+from epochal.epoch.durable import Ground
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -38,10 +38,10 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskReady,
 )
-from epochal.epoch.state_files import StateFiles
+from epochal.epoch.publish_state import StateFiles
 from epochal.rpc.curve import CurveKeys, introduce
+from epochal.rpc.envelope import ONE_WAY, EndpointType, RpcAddress
 from epochal.rpc.framing import decode_body, decode_push, decode_reply, encode_request
-from epochal.rpc.messages import ONE_WAY, EndpointType, RpcAddress
 from epochal.rpc.server import RpcServer
 from epochal.testing.files import MemoryFiles
 

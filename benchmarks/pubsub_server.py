@@ -21,10 +21,10 @@ import grpc
 from benchmarks.harness import Report
 from google.pubsub_v1.types import pubsub
 
+from epochal.connectors.pubsub.protobuf_wire import field
 from epochal.connectors.pubsub.server.broker import Broker, Draft
 from epochal.connectors.pubsub.server.parts import Settings
-from epochal.connectors.pubsub.server.serve import GC_THRESHOLD
-from epochal.connectors.pubsub.server.wire import field
+from epochal.connectors.pubsub.server.pubsub_server import GC_THRESHOLD
 from epochal.testing.pubsub import PubSubServer, running_server
 
 TOPIC, SUBSCRIPTION = "projects/bench/topics/bench", "projects/bench/subscriptions/bench"

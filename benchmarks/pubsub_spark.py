@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession
 
 import epochal
 from epochal.connectors.pubsub.connection import Connection
-from epochal.connectors.pubsub.encode import Encoder
-from epochal.connectors.pubsub.options import Access, SinkOptions
-from epochal.connectors.pubsub.publish import Publisher, PublishSettings
-from epochal.connectors.pubsub.pull import Puller, PullSettings
-from epochal.spark.register import register
+from epochal.connectors.pubsub.data_source.register import register
+from epochal.connectors.pubsub.publish.encode import Encoder
+from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
+from epochal.connectors.pubsub.pubsub_options import Access, SinkOptions
+from epochal.connectors.pubsub.pull.streaming_pull import Puller, PullSettings
 
 PROJECT = "bench"
 WARM_UP_S = 5.0
@@ -157,7 +157,7 @@ def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
 
 def sidecar_mib(jvm: int) -> float:
     """Of the sidecar beside this JVM."""
-    found, name = 0.0, b"epochal.connectors.pubsub.sidecar"
+    found, name = 0.0, b"epochal.connectors.pubsub.sidecar.sidecar"
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:

@@ -37,18 +37,18 @@ from benchmarks.harness import (
     time_process,
 )
 
-from epochal.state.columns import encode_rows
-from epochal.state.edit import snapshot_bytes
-from epochal.state.merge import Rows
-from epochal.state.read import open_batch, read_state
-from epochal.state.types import AtomicType, StringType, StructField, StructType
+from epochal.state.files.merge import Rows
+from epochal.state.rows.columns import encode_rows
+from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
+from epochal.tools.edit_state.edit_state import snapshot_bytes
+from epochal.tools.read_state.read import open_batch, read_state
 
 ROUNDS, COLD_ROUNDS, CHANGES = 5, 3, 3
 LOADED = re.compile(r"Loading state for \d+ takes (\d+) ms")
 
 OUR_READ = """
 import sys
-from epochal.state.read import read_state
+from epochal.tools.read_state.read import read_state
 print(read_state(sys.argv[1]).num_rows)
 """
 
@@ -148,9 +148,9 @@ def loading(report: Report, spark: SparkPeer, checkpoint: Path, keys: int) -> No
 
 def providers(checkpoint: Path) -> list[tuple[Any, int]]:
     """A fresh provider for each partition, and the newest version."""
-    from epochal.state.conf import StateStoreConf
-    from epochal.state.ids import StateStoreId
-    from epochal.state.provider import HDFSBackedStateStoreProvider
+    from epochal.state.store.conf import StateStoreConf
+    from epochal.state.store.ids import StateStoreId
+    from epochal.state.store.provider import HDFSBackedStateStoreProvider
 
     batch = open_batch(str(checkpoint))
     schema = batch.store(0).schema
@@ -260,8 +260,8 @@ def largest(report: Report, keys: int) -> None:
 def write_checkpoint(root: Path, keys: int) -> None:
     """A checkpoint of one batch with a snapshot in each of two partitions."""
     from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
-    from epochal.state.schema_file import FamilySchema, encode_schema_file
-    from epochal.state.target import StateSettings
+    from epochal.state.files.schema_file import FamilySchema, encode_schema_file
+    from epochal.tools.read_state.read_target import StateSettings
 
     conf = {"spark.sql.shuffle.partitions": "2"}
     files = {

@@ -20,12 +20,12 @@ from benchmarks.harness import Report
 from opentelemetry.sdk.trace import TracerProvider
 
 from epochal.clock import SystemClock
-from epochal.continuous.telemetry import Telemetry
+from epochal.continuous.run.telemetry import Telemetry
 from epochal.epoch.committed import CommittedEpoch
-from epochal.metrics.journal import JournalTail, JournalWriter, run_files
+from epochal.metrics.otel_spans import SpanWriter
 from epochal.metrics.query_metrics import QueryMetrics
-from epochal.metrics.records import Output, Progressed, RunStarted
-from epochal.metrics.spans import SpanWriter
+from epochal.metrics.run_journal import JournalTail, JournalWriter, run_files
+from epochal.metrics.run_records import Output, Progressed, RunStarted
 from epochal.metrics.text import text_of
 
 EPOCHS = 20_000

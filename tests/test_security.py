@@ -22,23 +22,23 @@ from tests.golden.library import Golden, unpack
 from typer.core import TyperGroup
 
 from epochal.cli.main import app
-from epochal.connectors.pubsub.server.serve import Wanted
-from epochal.connectors.pubsub.sidecar_client import run_directory
-from epochal.connectors.pubsub.spill import SpillFiles
-from epochal.continuous.settings import EngineOptions
-from epochal.metrics.journal import JournalWriter, run_files
-from epochal.metrics.records import RunStarted
+from epochal.connectors.pubsub.server.pubsub_server import Wanted
+from epochal.connectors.pubsub.sidecar.sidecar_client import run_directory
+from epochal.connectors.pubsub.sidecar.spill import SpillFiles
+from epochal.continuous.run.query_settings import EngineOptions
+from epochal.metrics.run_journal import JournalWriter, run_files
+from epochal.metrics.run_records import RunStarted
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "epochal"
 
 EXECUTING = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 CARRIES_CODE = {
     # The user's processor, from the driver to the tasks of the same run.
-    "continuous/operators/transform_with_state.py",
+    "continuous/operators/processor/transform_with_state.py",
     # Where Spark is to run a task: written, and read back by Spark's own workers.
-    "spark/placement.py",
+    "continuous/spark_job/placement.py",
     # `epochal run FILE`: the program that the user names.
-    "spark/program.py",
+    "cli/run_program.py",
 }
 
 

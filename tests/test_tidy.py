@@ -6,10 +6,12 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scripts.import_graph import import_graph, place_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "epochal"
@@ -17,39 +19,34 @@ SOURCE = ROOT / "src" / "epochal"
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-LAYERS: list[set[str]] = [
-    {"errors", "options", "clock", "files", "metrics"},
-    {"checkpoint", "state", "rpc", "epoch"},
-    {"continuous", "connectors", "spark", "kafka", "pubsub", "testing"},
-    {"cli", "dashboard", "demo"},
-]
+MAX_MODULES_IN_A_FOLDER = 16
 
 PURE_MODULES = [
     "checkpoint/entries.py",
-    "checkpoint/jackson.py",
+    "checkpoint/spark_json.py",
     "checkpoint/layout.py",
     "checkpoint/pinned.py",
     "checkpoint/restart.py",
     "connectors/kafka/consumer_settings.py",
-    "connectors/kafka/decide.py",
-    "connectors/kafka/exposition.py",
-    "connectors/kafka/intake.py",
-    "connectors/kafka/lag.py",
+    "connectors/kafka/commit_rules.py",
+    "connectors/kafka/committer/committer_metrics.py",
+    "connectors/kafka/committer/listener_inbox.py",
+    "connectors/kafka/committer/lag.py",
     "connectors/kafka/offsets.py",
     "connectors/kafka/producer_settings.py",
-    "connectors/kafka/reader_rows.py",
-    "connectors/kafka/settings.py",
-    "connectors/kafka/sink_marker.py",
-    "connectors/kafka/sink_rows.py",
-    "connectors/kafka/source_offsets.py",
-    "connectors/kafka/source_options.py",
-    "connectors/kafka/starting.py",
-    "connectors/pubsub/grants.py",
-    "connectors/pubsub/reservoir.py",
-    "connectors/pubsub/seen.py",
-    "connectors/pubsub/sidecar_messages.py",
-    "connectors/pubsub/leases.py",
-    "connectors/pubsub/payloads.py",
+    "connectors/kafka/source/reader_rows.py",
+    "connectors/kafka/kafka_settings.py",
+    "connectors/kafka/sink/sink_marker.py",
+    "connectors/kafka/sink/sink_rows.py",
+    "connectors/kafka/source/source_offsets.py",
+    "connectors/kafka/source/source_options.py",
+    "connectors/kafka/source/starting_offsets.py",
+    "connectors/pubsub/sidecar/grants.py",
+    "connectors/pubsub/sidecar/reservoir.py",
+    "connectors/pubsub/sidecar/seen_messages.py",
+    "connectors/pubsub/sidecar/sidecar_messages.py",
+    "connectors/pubsub/pull/ack_leases.py",
+    "connectors/pubsub/publish/payloads.py",
     "connectors/pubsub/server/broker.py",
     "connectors/pubsub/server/deliveries.py",
     "connectors/pubsub/server/filters.py",
@@ -57,28 +54,28 @@ PURE_MODULES = [
     "connectors/pubsub/server/refusals.py",
     "connectors/pubsub/server/wire.py",
     "connectors/pubsub/statuses.py",
-    "continuous/exchange.py",
-    "continuous/frames.py",
-    "continuous/pruning.py",
-    "continuous/split.py",
-    "continuous/task.py",
+    "continuous/tasks/exchange.py",
+    "continuous/tasks/frames.py",
+    "continuous/plan/pruning.py",
+    "continuous/tasks/key_split.py",
+    "continuous/tasks/task.py",
     "epoch/committed.py",
     "epoch/coordinator.py",
     "epoch/effects.py",
     "epoch/manifest.py",
     "epoch/messages.py",
     "epoch/recovery.py",
-    "continuous/plan.py",
+    "continuous/plan/stages.py",
     "rpc/framing.py",
-    "rpc/messages.py",
-    "state/coordinator.py",
-    "state/plan.py",
-    "state/versions.py",
-    "state/rows.py",
-    "state/format.py",
-    "state/codecs.py",
-    "state/murmur.py",
-    "state/types.py",
+    "rpc/envelope.py",
+    "state/store/store_coordinator.py",
+    "state/files/chain.py",
+    "state/store/versions.py",
+    "state/rows/unsafe_row.py",
+    "state/files/delta_snapshot.py",
+    "state/files/codecs.py",
+    "state/rows/murmur3.py",
+    "state/rows/types.py",
 ]
 EFFECTFUL = {
     "os",
@@ -110,10 +107,6 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module
 
 
-def layer_of(part: str) -> int | None:
-    return next((n for n, layer in enumerate(LAYERS) if part in layer), None)
-
-
 def test_no_module_is_longer_than_500_lines() -> None:
     lengths = {name_of(path): len(path.read_text().splitlines()) for path in modules()}
     assert {name: n for name, n in lengths.items() if n > MAX_MODULE_LINES} == {}
@@ -130,16 +123,30 @@ def test_no_function_is_longer_than_70_lines() -> None:
     assert long == {}
 
 
-def test_lower_layers_never_import_upper_ones() -> None:
-    wrong = []
-    for path in modules():
-        mine = layer_of(path.relative_to(SOURCE).parts[0].removesuffix(".py"))
-        for module in imported(path):
-            if mine is not None and module.startswith("epochal."):
-                theirs = layer_of(module.split(".")[1])
-                if theirs is not None and theirs > mine:
-                    wrong.append(f"{name_of(path)} imports {module}")
+def test_imports_point_down_the_one_order_of_packages() -> None:
+    wrong = [
+        f"{module} imports {imported}"
+        for module, imports in import_graph(SOURCE).items()
+        for imported in sorted(imports)
+        if place_of(imported) > place_of(module)
+    ]
     assert wrong == []
+
+
+def test_no_folder_holds_more_modules_than_a_reader_can_take_in() -> None:
+    counts = Counter(path.parent for path in modules() if path.name != "__init__.py")
+    assert {name_of(folder): n for folder, n in counts.items() if n > MAX_MODULES_IN_A_FOLDER} == {}
+
+
+def test_no_two_modules_share_a_name() -> None:
+    # Errors, commands and test helpers are sorted by topic and take the topic's name. A contract is
+    # the same idea everywhere: what the implementations in the folder promise.
+    by_topic = ("errors/", "cli/", "testing/")
+    places: dict[str, list[str]] = {}
+    for path in modules():
+        if path.stem not in ("__init__", "contract") and not name_of(path).startswith(by_topic):
+            places.setdefault(path.stem, []).append(name_of(path))
+    assert {stem: found for stem, found in places.items() if len(found) > 1} == {}
 
 
 @pytest.mark.parametrize("name", PURE_MODULES)
@@ -148,9 +155,10 @@ def test_deciding_modules_import_nothing_that_acts(name: str) -> None:
     assert roots & EFFECTFUL == set()
 
 
-def test_only_the_spark_package_imports_pyspark() -> None:
-    # The package itself only names types of it, for checkers; the demo is a user's program.
-    allowed = ("__init__.py", "spark/", "kafka/", "connectors/", "continuous/", "testing/", "demo/")
+def test_only_the_engine_and_its_connectors_import_pyspark() -> None:
+    # The package itself only names PySpark's types, for checkers. The demo and `epochal run` are or
+    # start a user's program.
+    allowed = ("__init__.py", "connectors/", "continuous/", "testing/", "demo/", "cli/run_program")
     wrong = [
         name_of(path)
         for path in modules()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from epochal.connectors.kafka.committer import KafkaGroup, OffsetCommitter
+from epochal.connectors.kafka.committer.offset_committer import KafkaGroup, OffsetCommitter
 
 __all__ = ["KafkaGroup", "OffsetCommitter"]

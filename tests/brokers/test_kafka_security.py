@@ -13,7 +13,7 @@ from tests.integration.kafka_reading import reading, texts, values_of
 from tests.integration.kafka_world import admin, described, held, make_topic, unique, wait_for
 from tests.kafka_users import enrol, grant, login
 
-from epochal.connectors.kafka.client import KafkaClient
+from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.errors import KafkaUnavailableError
 from epochal.kafka import KafkaGroup, OffsetCommitter
 from epochal.testing.kafka import Kafka

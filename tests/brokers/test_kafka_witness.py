@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.integration.kafka_reading import options, reading, texts, values_of
 from tests.integration.kafka_world import held, make_topic, unique, wait_for
+from tests.rigs.debian import unpacked
 
-from epochal.testing.debian import unpacked
 from epochal.testing.kafka import Kafka
 
 

@@ -10,10 +10,10 @@ import pytest
 from tests.integration.pubsub_world import World
 
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.pubsub.engine_sink import PubSubSink
-from epochal.connectors.pubsub.engine_source import PubSubReader, PubSubSource
-from epochal.connectors.pubsub.options import sink_options, source_options
-from epochal.connectors.pubsub.parse import parse_spec
+from epochal.connectors.pubsub.engine.engine_sink import PubSubSink
+from epochal.connectors.pubsub.engine.engine_source import PubSubReader, PubSubSource
+from epochal.connectors.pubsub.parse.parse import parse_spec
+from epochal.connectors.pubsub.pubsub_options import sink_options, source_options
 from epochal.errors import PubSubRejectedError
 
 ROWS = pa.schema([("data", pa.string())])

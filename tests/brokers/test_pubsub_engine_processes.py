@@ -27,22 +27,28 @@ from tests.simulation.engine_pubsub import IDS, KeepIds
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
 from epochal.clock import SystemClock
 from epochal.connectors.contract import Positions
-from epochal.connectors.pubsub.engine_source import PubSubSource
-from epochal.connectors.pubsub.messages import MESSAGE_SCHEMA
-from epochal.connectors.pubsub.options import source_options
-from epochal.continuous.operators.repeats import DropRepeatsSpec
-from epochal.continuous.plan import QueryPlan, SourcePlan, StagePlan, readers_of, readers_of_task
-from epochal.continuous.stores import StateStart
-from epochal.continuous.worker import TaskAssignment, run_task
+from epochal.connectors.pubsub.engine.engine_source import PubSubSource
+from epochal.connectors.pubsub.pubsub_options import source_options
+from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
+from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
+from epochal.continuous.plan.stages import (
+    QueryPlan,
+    SourcePlan,
+    StagePlan,
+    readers_of,
+    readers_of_task,
+)
+from epochal.continuous.tasks.task_stores import StateStart
+from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
+from epochal.epoch.durable import Ground
 from epochal.epoch.effects import Held
-from epochal.epoch.ground import Ground
 from epochal.epoch.messages import EpochReply, EpochRequest
-from epochal.epoch.state_files import StateFiles
+from epochal.epoch.publish_state import StateFiles
 from epochal.files import open_files
-from epochal.rpc.messages import EndpointType, PeerId
+from epochal.rpc.envelope import EndpointType, PeerId
 from epochal.rpc.server import RpcServer
 
 ENDPOINT = EndpointType("EpochCoordinator-run", EpochRequest, EpochReply)

@@ -12,9 +12,9 @@ import pytest
 from tests.integration.pubsub_world import World, pubsub_world
 
 from epochal.connectors.pubsub.connection import Connection
-from epochal.connectors.pubsub.encode import Encoder
-from epochal.connectors.pubsub.options import SinkOptions
-from epochal.connectors.pubsub.publish import Publisher, PublishSettings
+from epochal.connectors.pubsub.publish.encode import Encoder
+from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
+from epochal.connectors.pubsub.pubsub_options import SinkOptions
 from epochal.errors import PubSubRejectedError, PubSubUnavailableError
 
 OPTIONS = SinkOptions(topic_id="topic", project_id="p")
@@ -116,7 +116,7 @@ def test_a_topic_that_vanished_is_named(world: World) -> None:
 
 
 def test_what_is_retried_is_given_up_in_time(world: World) -> None:
-    from epochal.connectors.pubsub.options import sink_options
+    from epochal.connectors.pubsub.pubsub_options import sink_options
 
     options = sink_options(
         {

@@ -11,9 +11,9 @@ import pytest
 from tests.integration.pubsub_world import World
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
-from epochal.connectors.pubsub.messages import ACK_SCHEMA
-from epochal.connectors.pubsub.options import Access, SourceOptions, source_options
-from epochal.connectors.pubsub.pull import Pulled, Puller, PullSettings
+from epochal.connectors.pubsub.pubsub_options import Access, SourceOptions, source_options
+from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA
+from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, PullSettings
 from epochal.errors import PubSubClosedError, PubSubFailedError
 from epochal.testing.pubsub import running_server
 

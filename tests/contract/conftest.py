@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.rigs.azurite import Azurite, running_azurite
+from tests.rigs.hdfs import Hdfs, running_hdfs
+from tests.rigs.s3 import S3, running_s3
 
 from epochal.files import Files, open_files
-from epochal.testing.azurite import Azurite, running_azurite
 from epochal.testing.files import MemoryFiles
-from epochal.testing.hdfs import Hdfs, running_hdfs
-from epochal.testing.s3 import S3, running_s3
 
 
 @pytest.fixture(scope="session")

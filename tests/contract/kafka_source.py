@@ -15,8 +15,8 @@ from tests.contract.sources import World
 from tests.kafka_topics import create_topics
 
 from epochal.connectors.contract import Positions, Source
-from epochal.connectors.kafka.source import KafkaSource
-from epochal.connectors.kafka.source_options import read_source_options
+from epochal.connectors.kafka.source.kafka_source import KafkaSource
+from epochal.connectors.kafka.source.source_options import read_source_options
 from epochal.files.local import LocalFiles
 from epochal.testing.kafka import Kafka
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 from tests.kafka_topics import create_topic, read_topic
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
-from epochal.checkpoint.filelog import FileSinkLog
+from epochal.checkpoint.file_log import FileSinkLog
 from epochal.connectors.console import ConsoleOptions, ConsoleSink
 from epochal.connectors.contract import Sink
-from epochal.connectors.file_formats import Csv, FileFormat, decode
-from epochal.connectors.file_sink import FileSink, FileSinkOptions
+from epochal.connectors.file.file_formats import Csv, FileFormat, decode
+from epochal.connectors.file.file_sink import FileSink, FileSinkOptions
 from epochal.connectors.foreach import ForeachSink
 from epochal.connectors.memory import MemoryOutput, MemorySink
 from epochal.connectors.registry import open_sink

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from epochal.connectors.contract import Positions, Source, SourceReader
-from epochal.connectors.file_formats import FileFormat
-from epochal.connectors.files import FileSource, FileSourceOptions
+from epochal.connectors.file.file_formats import FileFormat
+from epochal.connectors.file.file_source import FileSource, FileSourceOptions
 from epochal.connectors.generator import GeneratorSource
 from epochal.connectors.memory import MemoryStream
 from epochal.connectors.rate import RateOptions, RateSource

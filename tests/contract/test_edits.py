@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from tests.golden.library import Golden, unpack
 
-from epochal.checkpoint.edits import is_crc, read_tree
-from epochal.checkpoint.journal import Journal
-from epochal.checkpoint.rewind import plan_rewind
-from epochal.checkpoint.survey import survey
 from epochal.cli.main import main
 from epochal.files import Files
 from epochal.files.local import LocalFiles
 from epochal.testing.files import Crash, FaultyFiles, crash_after
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.edit_plan import is_crc, read_tree
+from epochal.tools.edit.rewind import plan_rewind
+from epochal.tools.edit.survey import survey
 
 NOW = ("--execute", "--settle-seconds", "0")
 

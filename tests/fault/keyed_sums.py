@@ -18,7 +18,7 @@ from tests.fault.sums import ENDURING, KEYS, OUTPUT, RunningSum
 from tests.spark.sessions import session
 
 from epochal import read_stream
-from epochal.continuous.query import StreamingQuery
+from epochal.continuous.api.query_handle import StreamingQuery
 
 ROWS_PER_SECOND = 400
 

@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.golden.library import Golden, unpack
 
-from epochal.checkpoint.edits import read_tree
-from epochal.checkpoint.journal import NOTICE, Journal
-from epochal.checkpoint.records import JournalState
 from epochal.files.local import LocalFiles
+from epochal.tools.edit.edit_journal import NOTICE, Journal
+from epochal.tools.edit.edit_plan import read_tree
+from epochal.tools.inspect.edit_status import JournalState
 
 LONGEST_WAIT_SECONDS = 60.0
 EXECUTE = ("--execute", "--settle-seconds", "0")

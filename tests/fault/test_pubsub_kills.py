@@ -30,7 +30,9 @@ class PubSubProgram(Program):
         jvms = {str(pid) for pid in self.executors()}
         found = []
         for each in Path("/proc").iterdir():
-            if each.name.isdigit() and runs(int(each.name), "epochal.connectors.pubsub.sidecar"):
+            if each.name.isdigit() and runs(
+                int(each.name), "epochal.connectors.pubsub.sidecar.sidecar"
+            ):
                 command = (each / "cmdline").read_bytes().decode().split("\0")
                 if jvms & set(command):
                     found.append(int(each.name))

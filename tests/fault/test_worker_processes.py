@@ -20,13 +20,13 @@ from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.clock import SystemClock
 from epochal.connectors.contract import Positions
 from epochal.continuous.operators.contract import Row
-from epochal.continuous.plan import QueryPlan, readers_of, readers_of_task
-from epochal.continuous.stores import StateStart, TaskStores
-from epochal.continuous.worker import TaskAssignment, run_task
+from epochal.continuous.plan.stages import QueryPlan, readers_of, readers_of_task
+from epochal.continuous.tasks.task_stores import StateStart, TaskStores
+from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.ground import Ground
+from epochal.epoch.durable import Ground
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -34,11 +34,11 @@ from epochal.epoch.messages import (
     EpochRequest,
     ReportPartitionOffset,
 )
-from epochal.epoch.state_files import StateFiles
+from epochal.epoch.publish_state import StateFiles
 from epochal.files import open_files
-from epochal.rpc.messages import EndpointType, PeerId, RpcAddress
+from epochal.rpc.envelope import EndpointType, PeerId, RpcAddress
 from epochal.rpc.server import RpcServer
-from epochal.state.conf import StateStoreConf
+from epochal.state.store.conf import StateStoreConf
 
 ENDPOINT = EndpointType("EpochCoordinator-run", EpochRequest, EpochReply)
 PARTITIONS, ROWS, KEYS, STATE_PARTITIONS = 3, 400, 17, 4

@@ -21,16 +21,16 @@ from tests.fuzz.mutations import Tree, mutate, small_tree, visible, without_chec
 from tests.golden.library import Golden
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, QueryMetadata
-from epochal.checkpoint.inspect import inspect
-from epochal.checkpoint.operators import OPERATOR_FORMAT
-from epochal.checkpoint.sources_picture import SOURCE_FORMAT
-from epochal.checkpoint.state_files import scan_small, unpack
-from epochal.checkpoint.verify import Depth, verify
+from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
 from epochal.errors import EpochalError
-from epochal.state.codecs import decompress
-from epochal.state.rocksdb_changelog import parse_changelog
-from epochal.state.schema_file import parse_schema_file
+from epochal.state.files.codecs import decompress
+from epochal.state.files.rocksdb_changelog import parse_changelog
+from epochal.state.files.schema_file import parse_schema_file
 from epochal.testing.files import MemoryFiles
+from epochal.tools.inspect.show import inspect
+from epochal.tools.inspect.source_listing import SOURCE_FORMAT
+from epochal.tools.verify.check_bytes import scan_small, unpack
+from epochal.tools.verify.verify import Depth, verify
 
 ROUNDS = 500
 

@@ -15,9 +15,9 @@ from tests.fuzz.mutations import Tree, mutate, small_tree, without_checksums
 from tests.golden.library import Golden
 
 from epochal.errors import EpochalError
-from epochal.state.export import json_batches
-from epochal.state.read import open_batch, open_reader
 from epochal.testing.files import MemoryFiles
+from epochal.tools.read_state.export import json_batches
+from epochal.tools.read_state.read import open_batch, open_reader
 
 ROUNDS = 150
 SUBJECTS = (

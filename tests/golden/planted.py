@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from epochal.checkpoint.edits import Change, Plan
-from epochal.checkpoint.journal import Journal
 from epochal.files.local import LocalFiles
-from epochal.state.codecs import compress, decompress
+from epochal.state.files.codecs import compress, decompress
 from epochal.testing.files import Crash, FaultyFiles, crash_after
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.edit_plan import Change, Plan
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 CODEC = "spark.sql.streaming.stateStore.compression.codec"

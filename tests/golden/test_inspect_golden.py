@@ -8,11 +8,11 @@ import pytest
 from tests.golden.library import Unpacked, cases, unpack
 from tests.unit.checkpoint.trees import digest_of
 
-from epochal.checkpoint.inspect import inspect
 from epochal.checkpoint.restart import RestartAction
-from epochal.checkpoint.verify import Depth, verify
-from epochal.checkpoint.views import BatchView, CheckpointView
 from epochal.files.local import LocalFiles
+from epochal.tools.inspect.show import inspect
+from epochal.tools.inspect.view_models import BatchView, CheckpointView
+from epochal.tools.verify.verify import Depth, verify
 
 ARCHIVES = cases()
 

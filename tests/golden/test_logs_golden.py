@@ -8,7 +8,7 @@ import pytest
 from tests.golden.library import Unpacked, cases, unpack
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, QueryMetadata
-from epochal.checkpoint.filelog import (
+from epochal.checkpoint.file_log import (
     FileEntry,
     FileLogFormat,
     FileSinkLog,
@@ -16,9 +16,9 @@ from epochal.checkpoint.filelog import (
     SinkFileStatus,
 )
 from epochal.checkpoint.layout import parse_state_file
-from epochal.checkpoint.log import LogFormat
-from epochal.checkpoint.operators import OPERATOR_FORMAT
-from epochal.checkpoint.sourcelogs import RATE_FORMAT, RateLog, open_source_log
+from epochal.checkpoint.metadata_log import LogFormat
+from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
+from epochal.checkpoint.source_logs import RATE_FORMAT, RateLog, open_source_log
 from epochal.files.local import LocalFiles
 from epochal.testing.files import MemoryFiles
 

@@ -6,12 +6,12 @@ import pytest
 from tests.golden.library import Golden, unpack
 from tests.golden.planted import FAULTS, Fault
 
-from epochal.checkpoint.edits import read_tree
-from epochal.checkpoint.journal import Journal
-from epochal.checkpoint.repair import ONLY_IF_NAMED, RepairOptions, plan_repair
-from epochal.checkpoint.survey import survey
-from epochal.checkpoint.verify import Depth, verify
 from epochal.files.local import LocalFiles
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.edit_plan import read_tree
+from epochal.tools.edit.repair import ONLY_IF_NAMED, RepairOptions, plan_repair
+from epochal.tools.edit.survey import survey
+from epochal.tools.verify.verify import Depth, verify
 
 LEFT = {
     "CONF_INCOMPLETE": "legal: nothing to mend",

@@ -17,15 +17,21 @@ import pytest
 from tests.golden.library import Golden, cases, facts, unpack
 from tests.unit.state.arrow_values import from_arrow
 
-from epochal.state.codecs import decompress
-from epochal.state.columns import decode_rows, encode_rows
-from epochal.state.format import FileKind, Records, encode_records, encode_spans, scan_records
-from epochal.state.murmur import partition_ids
-from epochal.state.place import placing_columns
-from epochal.state.rows import decode_row, encode_row
-from epochal.state.schema_file import FamilySchema, encode_schema_file, parse_schema_file
-from epochal.state.spans import Spans
-from epochal.state.types import Kind, Layout, StructType, bitset_bytes
+from epochal.state.files.codecs import decompress
+from epochal.state.files.delta_snapshot import (
+    FileKind,
+    Records,
+    encode_records,
+    encode_spans,
+    scan_records,
+)
+from epochal.state.files.partitioning import placing_columns
+from epochal.state.files.schema_file import FamilySchema, encode_schema_file, parse_schema_file
+from epochal.state.rows.byte_spans import Spans
+from epochal.state.rows.columns import decode_rows, encode_rows
+from epochal.state.rows.murmur3 import partition_ids
+from epochal.state.rows.types import Kind, Layout, StructType, bitset_bytes
+from epochal.state.rows.unsafe_row import decode_row, encode_row
 
 STATEFUL = [golden for golden in cases() if facts(golden).get("state")]
 CODEC = "spark.sql.streaming.stateStore.compression.codec"

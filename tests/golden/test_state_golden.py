@@ -16,9 +16,9 @@ import pytest
 from tests.golden.library import Golden, Unpacked, cases, facts, unpack
 
 from epochal.errors import StateReadError
-from epochal.state.changes import open_changes
-from epochal.state.export import json_batches
-from epochal.state.read import StateReader, open_batch, open_reader
+from epochal.tools.read_state.changes import open_changes
+from epochal.tools.read_state.export import json_batches
+from epochal.tools.read_state.read import StateReader, open_batch, open_reader
 
 ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 KEPT = [(golden, facts(golden)) for golden in cases()]

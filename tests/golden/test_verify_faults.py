@@ -9,9 +9,9 @@ from tests.golden.library import Golden, unpack
 from tests.golden.planted import FAULTS, Fault
 from tests.unit.checkpoint.trees import digest_of
 
-from epochal.checkpoint.findings import RULES
-from epochal.checkpoint.verify import Depth, verify
 from epochal.files.local import LocalFiles
+from epochal.tools.verify.findings import RULES
+from epochal.tools.verify.verify import Depth, verify
 
 
 class Originals:

@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from epochal.continuous.api.quiet_listener import QuietListener
 from epochal.kafka import KafkaGroup, OffsetCommitter
-from epochal.spark.quiet_listener import QuietListener
 
 WAIT_SECONDS = 60.0
 

@@ -12,8 +12,8 @@ from confluent_kafka import Producer, TopicPartition
 from tests.integration.kafka_world import WAIT_SECONDS, admin
 
 from epochal.connectors.contract import Positions, SourceReader
-from epochal.connectors.kafka.source import KafkaSource
-from epochal.connectors.kafka.source_options import read_source_options
+from epochal.connectors.kafka.source.kafka_source import KafkaSource
+from epochal.connectors.kafka.source.source_options import read_source_options
 from epochal.files.local import LocalFiles
 from epochal.testing.kafka import Kafka
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from tests.kafka_topics import create_topic
 
-from epochal.connectors.kafka.client import KafkaClient
+from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.offsets import Cluster, Place
 from epochal.testing.kafka import Kafka
 

@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from epochal.connectors.pubsub.options import merged_source_options, source_options
-from epochal.connectors.pubsub.sidecar_client import read_rows
-from epochal.spark.pubsub_source import BatchReader, LimitedReader, PubSubPartition
+from epochal.connectors.pubsub.data_source.spark_source import (
+    BatchReader,
+    LimitedReader,
+    PubSubPartition,
+)
+from epochal.connectors.pubsub.pubsub_options import merged_source_options, source_options
+from epochal.connectors.pubsub.sidecar.sidecar_client import read_rows
 
 Offset = dict[str, int]
 
@@ -32,7 +36,7 @@ def sidecars(directory: Path) -> list[int]:
             command = (each / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"epochal.connectors.pubsub.sidecar" in command and any(
+        if b"epochal.connectors.pubsub.sidecar.sidecar" in command and any(
             part.startswith(bytes(directory)) for part in command
         ):
             found.append(int(each.name))

@@ -25,15 +25,15 @@ import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
+from tests.rigs.browser import Page, running_browser
 from tests.spark.continuous import until
 from tests.spark.sessions import ROOT, local_session
 
 import epochal
-from epochal.continuous.query import StreamingQuery
+from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.errors import QueryFailedError
 from epochal.metrics.logs import JsonFormatter
 from epochal.metrics.table import METRICS
-from epochal.testing.browser import Page, running_browser
 from epochal.testing.server import Server, free_port
 
 SCREENSHOTS = ROOT / "build" / "screenshots"

@@ -25,7 +25,7 @@ from tests.integration.kafka_world import (
 )
 from tests.kafka_users import dismiss, enrol, grant, login, revoke_groups
 
-from epochal.connectors.kafka.client import KafkaClient
+from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.kafka import KafkaGroup, OffsetCommitter
 from epochal.testing.kafka import Kafka, running_kafka
 

@@ -23,9 +23,9 @@ from tests.integration.kafka_world import (
 )
 
 import epochal as package
-from epochal.connectors.kafka.source_offsets import parse_logged, spark_json
+from epochal.connectors.kafka.source.source_offsets import parse_logged, spark_json
 from epochal.connectors.memory import MemoryOutput
-from epochal.continuous.query import StreamingQuery
+from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.errors import KafkaDataLossError, KafkaTopicError, QueryFailedError
 from epochal.testing.kafka import Kafka
 

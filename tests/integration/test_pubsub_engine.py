@@ -20,8 +20,8 @@ from tests.spark.sessions import local_session
 from epochal import read_stream, streams
 from epochal.connectors.memory import MemoryOutput
 from epochal.connectors.pubsub.connection import Subscriptions
-from epochal.continuous.query import StreamingQuery
-from epochal.continuous.stream import Stream
+from epochal.continuous.api.query_handle import StreamingQuery
+from epochal.continuous.api.stream import Stream
 from epochal.errors import OptionError, PubSubRejectedError, QueryFailedError
 
 

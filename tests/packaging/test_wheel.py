@@ -33,14 +33,16 @@ pytestmark = pytest.mark.long  # environments are made and filled from the regis
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 IMPORTS = {
-    "spark": "import pyspark, pandas, epochal.continuous.engine, epochal.spark.register",
+    "spark": "import pyspark, pandas, epochal.continuous.run.engine, "
+    "epochal.connectors.pubsub.data_source.register",
     "objectstore": "import obstore, epochal.files.objects",
-    "kafka": "import confluent_kafka, epochal.connectors.kafka.client",
-    "pubsub": "import epochal.connectors.pubsub.server.serve, epochal.connectors.pubsub.publish, "
-    "epochal.connectors.pubsub.pull, fastavro, ptars",
-    "rocksdb": "import rocksdict, epochal.state.rocksdb",
-    "dashboard": "import epochal.dashboard.app, epochal.dashboard.serve",
-    "metrics": "import opentelemetry.trace, epochal.metrics.spans",
+    "kafka": "import confluent_kafka, epochal.connectors.kafka.kafka_client",
+    "pubsub": "import epochal.connectors.pubsub.server.pubsub_server, "
+    "epochal.connectors.pubsub.publish.publisher, "
+    "epochal.connectors.pubsub.pull.streaming_pull, fastavro, ptars",
+    "rocksdb": "import rocksdict, epochal.tools.read_state.rocksdb",
+    "dashboard": "import epochal.dashboard.app, epochal.dashboard.dashboard_server",
+    "metrics": "import opentelemetry.trace, epochal.metrics.otel_spans",
 }
 """What each extra must make importable, alone."""
 

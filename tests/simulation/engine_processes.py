@@ -12,17 +12,22 @@ from typing import Any
 
 from tests.simulation.engine_parts import StagingWriter, WorldSink
 
+from epochal.checkpoint.claim import Guard
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
-from epochal.checkpoint.guard import Guard
 from epochal.connectors.contract import WriterContext
-from epochal.continuous.frames import Frame
-from epochal.continuous.plan import QueryPlan, partitions_of_task, readers_of, readers_of_task
-from epochal.continuous.stores import StateStart, TaskStores
-from epochal.continuous.task import EpochCut, TaskCore
-from epochal.continuous.worker import ReportsKept
+from epochal.continuous.plan.stages import (
+    QueryPlan,
+    partitions_of_task,
+    readers_of,
+    readers_of_task,
+)
+from epochal.continuous.tasks.frames import Frame
+from epochal.continuous.tasks.task import EpochCut, TaskCore
+from epochal.continuous.tasks.task_stores import StateStart, TaskStores
+from epochal.continuous.tasks.worker import ReportsKept
 from epochal.epoch.coordinator import MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.ground import Ground, Recovered, newest_attempt
+from epochal.epoch.durable import Ground, Recovered, newest_attempt
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -35,9 +40,9 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
-from epochal.epoch.state_files import StateFiles
+from epochal.epoch.publish_state import StateFiles
 from epochal.files import Files
-from epochal.state.conf import StateStoreConf
+from epochal.state.store.conf import StateStoreConf
 from epochal.testing.clock import ManualClock
 
 CHECKPOINT = "checkpoint"

@@ -21,17 +21,17 @@ from tests.simulation.engine_processes import CHECKPOINT, DriverProcess
 from tests.simulation.engine_world import World
 
 from epochal.connectors.contract import Positions
-from epochal.connectors.pubsub.engine_source import PubSubReader, PubSubSource
-from epochal.connectors.pubsub.leases import Span
-from epochal.connectors.pubsub.messages import ACK_SCHEMA, MESSAGE_SCHEMA
-from epochal.connectors.pubsub.options import SourceOptions
-from epochal.connectors.pubsub.pull import Pulled
+from epochal.connectors.pubsub.engine.engine_source import PubSubReader, PubSubSource
+from epochal.connectors.pubsub.protobuf_wire import field
+from epochal.connectors.pubsub.pubsub_options import SourceOptions
+from epochal.connectors.pubsub.pull.ack_leases import Span
+from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
+from epochal.connectors.pubsub.pull.streaming_pull import Pulled
 from epochal.connectors.pubsub.server.broker import Broker, Draft
 from epochal.connectors.pubsub.server.parts import SECOND_US, Settings
-from epochal.connectors.pubsub.server.wire import field
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.repeats import DropRepeatsSpec
-from epochal.continuous.plan import QueryPlan, SourcePlan, StagePlan
+from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
+from epochal.continuous.plan.stages import QueryPlan, SourcePlan, StagePlan
 from epochal.testing.clock import ManualClock
 
 TOPIC, SUBSCRIPTION = "projects/p/topics/t", "projects/p/subscriptions/s"

@@ -27,12 +27,12 @@ from tests.simulation.engine_processes import (
 )
 from tests.simulation.pipeline import Account, RunningTotal, query
 
+from epochal.checkpoint.claim import Guard
 from epochal.checkpoint.entries import OffsetEntry, OffsetLog
-from epochal.checkpoint.guard import Guard
-from epochal.continuous.plan import QueryPlan
-from epochal.continuous.stores import StateStart, TaskStores
+from epochal.continuous.plan.stages import QueryPlan
+from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.coordinator import Phase
-from epochal.epoch.ground import Recovered
+from epochal.epoch.durable import Recovered
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import EpochReply, EpochRequest, RegisterTask
 from epochal.errors import EpochalError

@@ -17,7 +17,7 @@ import google_crc32c
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.ground import CommittedSink, Ground, Recovered
+from epochal.epoch.durable import CommittedSink, Ground, Recovered
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     PreparedState,
@@ -26,7 +26,7 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskReady,
 )
-from epochal.epoch.state_files import StateFiles
+from epochal.epoch.publish_state import StateFiles
 from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.testing.clock import ManualClock

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Positions, WriterFactory
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.plan import QueryPlan, SourcePlan, StagePlan
-from epochal.state.types import AtomicType, StructField, StructType
+from epochal.continuous.plan.stages import QueryPlan, SourcePlan, StagePlan
+from epochal.state.rows.types import AtomicType, StructField, StructType
 
 EVENTS = pa.schema([("key", pa.int64()), ("id", pa.int64()), ("amount", pa.int64())])
 TOTALS = pa.schema(

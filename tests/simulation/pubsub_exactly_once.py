@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from tests.simulation.pubsub_world import Sidecar, World
 
-from epochal.connectors.pubsub.grants import Held, Mine, Slot
-from epochal.connectors.pubsub.seen import Seen
+from epochal.connectors.pubsub.sidecar.grants import Held, Mine, Slot
+from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 
 
 @dataclass(slots=True)

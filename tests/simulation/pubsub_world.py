@@ -14,9 +14,9 @@ from random import Random
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.grants import Grants, Held, Mine, Orders, Report, Slot
-from epochal.connectors.pubsub.messages import MESSAGE_SCHEMA
-from epochal.connectors.pubsub.reservoir import Reservoir
+from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
+from epochal.connectors.pubsub.sidecar.grants import Grants, Held, Mine, Orders, Report, Slot
+from epochal.connectors.pubsub.sidecar.reservoir import Reservoir
 
 
 class Crash(Exception):

@@ -15,28 +15,28 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.golden.library import Golden, unpack
 
-from epochal.checkpoint.apply import Conditions, apply, undo
-from epochal.checkpoint.copy import plan_copy
-from epochal.checkpoint.edits import Plan, read_tree
-from epochal.checkpoint.filelog_edit import survey_sink
-from epochal.checkpoint.findings import finding
-from epochal.checkpoint.journal import NOTICE, Journal
-from epochal.checkpoint.migrate import plan_migrate
-from epochal.checkpoint.offset_targets import ShiftBy
-from epochal.checkpoint.records import JournalState
-from epochal.checkpoint.repair import RepairOptions, plan_repair
-from epochal.checkpoint.rewind import plan_rewind
-from epochal.checkpoint.set_offsets import plan_set_offsets
-from epochal.checkpoint.survey import survey
 from epochal.files import Files
-from epochal.state.convert import plan_convert
-from epochal.state.evolve import RenameColumn, plan_evolve
-from epochal.state.mutate import Mutation, plan_mutations
-from epochal.state.repair import plan_repair as plan_state_repair
-from epochal.state.repartition import plan_repartition
-from epochal.state.target import Provider
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
+from epochal.tools.edit.apply_edit import Conditions, apply, undo
+from epochal.tools.edit.copy_checkpoint import plan_copy
+from epochal.tools.edit.edit_file_log import survey_sink
+from epochal.tools.edit.edit_journal import NOTICE, Journal
+from epochal.tools.edit.edit_plan import Plan, read_tree
+from epochal.tools.edit.offsets.migrate_offsets import plan_migrate
+from epochal.tools.edit.offsets.offset_targets import ShiftBy
+from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
+from epochal.tools.edit.repair import RepairOptions, plan_repair
+from epochal.tools.edit.rewind import plan_rewind
+from epochal.tools.edit.survey import survey
+from epochal.tools.edit_state.convert import plan_convert
+from epochal.tools.edit_state.evolve import RenameColumn, plan_evolve
+from epochal.tools.edit_state.mutate import Mutation, plan_mutations
+from epochal.tools.edit_state.repair_state import plan_repair as plan_state_repair
+from epochal.tools.edit_state.repartition import plan_repartition
+from epochal.tools.inspect.edit_status import JournalState
+from epochal.tools.read_state.read_target import Provider
+from epochal.tools.verify.findings import finding
 
 Bytes = dict[str, tuple[bytes, int]]
 

@@ -15,10 +15,11 @@ import msgspec
 import pytest
 from tests.simulation.engine_world import NEVER_ENDS, World
 
-from epochal.continuous.exchange import Exchange, Inbox
-from epochal.continuous.frames import Frame
-from epochal.continuous.stores import StateStart, TaskStores
-from epochal.epoch import ground, recovery
+from epochal.continuous.tasks.exchange import Exchange, Inbox
+from epochal.continuous.tasks.frames import Frame
+from epochal.continuous.tasks.task_stores import StateStart, TaskStores
+from epochal.epoch import durable as ground
+from epochal.epoch import recovery
 from epochal.epoch.coordinator import EpochCoordinator, Phase
 from epochal.epoch.effects import (
     Acknowledge,

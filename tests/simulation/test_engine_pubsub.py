@@ -10,9 +10,9 @@ import pytest
 from tests.simulation.engine_pubsub import PubSubWorld
 from tests.simulation.engine_world import NEVER_ENDS
 
-from epochal.connectors.pubsub.engine_source import PubSubReader
+from epochal.connectors.pubsub.engine.engine_source import PubSubReader
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.repeats import DropRepeats
+from epochal.continuous.operators.deduplication.repeats import DropRepeats
 
 SEEDS, PARTS = 240, 4
 SEEDS_PER_FAULT = 400

@@ -24,7 +24,7 @@ from tests.simulation.engine_world import World
 from tests.simulation.pipeline import Account
 
 from epochal.connectors.contract import Prepare
-from epochal.continuous.plan import QueryPlan
+from epochal.continuous.plan.stages import QueryPlan
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
 SEEDS, MOST_SEEDS = 40, 400

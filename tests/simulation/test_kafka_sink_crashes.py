@@ -19,10 +19,10 @@ import pytest
 from tests.simulation.epoch_run import TASKS, Disk, Run, live
 
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.kafka.sink_exact import ExactKafkaSink
-from epochal.connectors.kafka.sink_marker import Marker
-from epochal.connectors.kafka.sink_rows import Record, record_plan
-from epochal.connectors.kafka.sink_staged import StagedWriters
+from epochal.connectors.kafka.sink.sink_exact import ExactKafkaSink
+from epochal.connectors.kafka.sink.sink_marker import Marker
+from epochal.connectors.kafka.sink.sink_rows import Record, record_plan
+from epochal.connectors.kafka.sink.sink_staged import StagedWriters
 from epochal.errors import EpochalError, KafkaFencedError, KafkaUnavailableError
 from epochal.testing.files import Crash, FaultyFiles, crash_after
 

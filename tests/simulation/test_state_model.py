@@ -20,12 +20,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.state.stores import KEY, VALUE
 
 from epochal.errors import EpochalError, StateLoadError
-from epochal.state import versions
-from epochal.state.conf import StateStoreConf
-from epochal.state.ids import StateStoreId
-from epochal.state.prepared import PreparedVersion
-from epochal.state.provider import HDFSBackedStateStoreProvider
-from epochal.state.store import ReadStateStore, StateStore
+from epochal.state.store import versions
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.ids import StateStoreId
+from epochal.state.store.prepared import PreparedVersion
+from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.store import ReadStateStore, StateStore
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles
 
 CHANGING = ("create", "replace", "delete", "delete_tree")

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from epochal.connectors.memory import MemoryOutput, MemoryStream
-from epochal.continuous.query import StreamingQuery
-from epochal.continuous.readwriter import StreamWriter
+from epochal.continuous.api.query_handle import StreamingQuery
+from epochal.continuous.api.readwriter import StreamWriter
 
 NUMBERS = pa.schema([("n", pa.int64())])
 PATIENCE_SECONDS = 120.0

@@ -10,7 +10,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from epochal.spark.register import register
+from epochal.connectors.pubsub.data_source.register import register
 
 
 def main(given: str, home: str) -> None:

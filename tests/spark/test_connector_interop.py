@@ -24,7 +24,7 @@ from epochal.checkpoint.entries import (
     OffsetLog,
     QueryMetadata,
 )
-from epochal.checkpoint.sourcelogs import RateLog
+from epochal.checkpoint.source_logs import RateLog
 from epochal.connectors.contract import Positions, Source, WriterContext
 from epochal.connectors.rate import RateSource
 from epochal.connectors.registry import open_sink, open_source

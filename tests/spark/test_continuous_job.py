@@ -16,8 +16,7 @@ from pyspark import SparkContext
 from tests.spark.sessions import ROOT, local_session
 
 from epochal.clock import SystemClock
-from epochal.errors import TooFewSlotsError
-from epochal.spark.barrier_job import (
+from epochal.continuous.spark_job.barrier_job import (
     BarrierJob,
     Slots,
     count_slots,
@@ -25,6 +24,7 @@ from epochal.spark.barrier_job import (
     jvm_is_alive,
     wait_for_slots,
 )
+from epochal.errors import TooFewSlotsError
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -165,7 +165,7 @@ def test_a_stop_ends_the_wait_for_slots(sc: SparkContext) -> None:
 LOST_JVM = """
 import os, signal, sys, threading, time
 from tests.spark.sessions import session
-from epochal.spark.barrier_job import BarrierJob, jvm_is_alive
+from epochal.continuous.spark_job.barrier_job import BarrierJob, jvm_is_alive
 sc = session("local[1]").sparkContext
 ended = threading.Event()
 errors = []

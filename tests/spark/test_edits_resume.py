@@ -24,12 +24,12 @@ from tests.spark.releases import RELEASES, ReleaseError, Resumed, resume
 
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import OFFSET_FORMAT, OffsetEntry
-from epochal.checkpoint.journal import Journal
-from epochal.checkpoint.rewind import plan_rewind
-from epochal.checkpoint.survey import survey
 from epochal.cli.main import main
 from epochal.files.local import LocalFiles
 from epochal.testing.files import Crash, FaultyFiles, crash_after
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.rewind import plan_rewind
+from epochal.tools.edit.survey import survey
 
 Rows = list[dict[str, Any]]
 Edit = Callable[[Unpacked], Unpacked | None]

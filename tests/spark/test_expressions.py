@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from tests.jvm import end_jvm
 
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.stateless import FilterSpec, ProjectSpec
+from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
+from epochal.continuous.operators.stateless.spark_columns import arrow_schema, resolve
 from epochal.errors import OptionError
-from epochal.spark.expressions import arrow_schema, resolve
 
 DDL = (
     "a int, l bigint, n struct<b:double,t:string>, d boolean, x string, y string, f double, "

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.integration.pubsub_world import World, pubsub_world
 
-from epochal.spark.register import register
+from epochal.connectors.pubsub.data_source.register import register
 
 
 @pytest.fixture(scope="module")

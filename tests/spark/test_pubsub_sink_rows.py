@@ -14,9 +14,9 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 from tests.integration.pubsub_world import World
 
-from epochal.connectors.pubsub.options import settled, sink_options
+from epochal.connectors.pubsub.data_source.spark_sink import BatchWriter, Published
+from epochal.connectors.pubsub.pubsub_options import settled, sink_options
 from epochal.errors import PayloadError
-from epochal.spark.pubsub_sink import BatchWriter, Published
 
 SCHEMA = StructType.fromJson(
     {

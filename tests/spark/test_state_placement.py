@@ -17,20 +17,20 @@ from tests.unit.state.stores import KEY, VALUE, content_at
 
 from epochal.checkpoint import Checkpoint, CommitLog, OffsetLog
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
-from epochal.checkpoint.key_places import place_of_key
 from epochal.checkpoint.pinned import conf_of_new_query
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
-from epochal.checkpoint.verify import verify
+from epochal.continuous.spark_job.placement import executors, placed, this_executor
+from epochal.continuous.spark_job.state_rdd import StateCoordinator, map_partitions_with_state_store
 from epochal.errors import StateSchemaMismatchError, StateUsageError
-from epochal.spark.placement import executors, placed, this_executor
-from epochal.spark.state_rdd import StateCoordinator, map_partitions_with_state_store
 from epochal.state import read_state
-from epochal.state.conf import StateStoreConf
-from epochal.state.ids import StateStoreId, StateStoreProviderId
-from epochal.state.metrics import CACHE_HITS, CACHE_MISSES
-from epochal.state.provider import HDFSBackedStateStoreProvider
-from epochal.state.rows import encode_row
-from epochal.state.store import StateStore
+from epochal.state.rows.unsafe_row import encode_row
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.store import StateStore
+from epochal.state.store.store_metrics import CACHE_HITS, CACHE_MISSES
+from epochal.tools.verify.key_partition import place_of_key
+from epochal.tools.verify.verify import verify
 
 pytestmark = pytest.mark.timeout(900)  # the cluster's start counts, and others may use the machine
 
@@ -202,7 +202,7 @@ def test_a_store_that_another_executor_took_is_unloaded(
     provider_id = query.provider_id(0)
 
     def is_loaded(_: Any) -> Iterator[tuple[int, bool]]:
-        from epochal.spark import state_rdd
+        from epochal.continuous.spark_job import state_rdd
 
         yield (
             os.getpid(),
@@ -210,7 +210,7 @@ def test_a_store_that_another_executor_took_is_unloaded(
         )
 
     def ask_worker() -> bool:
-        from epochal.spark.state_rdd import _worker_pool
+        from epochal.continuous.spark_job.state_rdd import _worker_pool
 
         asked = placed(sc, [b""], [[place]]).mapPartitions(is_loaded)
         with _worker_pool(sc, "state"):

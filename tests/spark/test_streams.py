@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StatefulProcessor
 import epochal
 from epochal.connectors.memory import MemoryOutput, MemoryStream
 from epochal.continuous import session, tumbling
-from epochal.continuous.stream import Stream
+from epochal.continuous.api.stream import Stream
 from epochal.errors import OptionError
 from epochal.state import read_state
 

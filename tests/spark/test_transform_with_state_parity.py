@@ -18,12 +18,12 @@ from tests.spark import processors
 from tests.spark.parity import ROCKSDB, Batch, File, Rows, replayed, spark_batches
 from tests.spark.processors import OUTPUT, Both, Coercions, Ledger, Stopwatch
 from tests.spark.sessions import local_session
+from tests.unit.continuous.operators.aggregation.test_aggregate import Grouped
 from tests.unit.continuous.operators.driving import Driver, columns
-from tests.unit.continuous.operators.test_aggregate import Grouped
 
-from epochal.continuous.operators.aggregate import Aggregate, AggregateSpec
-from epochal.continuous.operators.deduplicate import DropDuplicatesSpec
-from epochal.continuous.operators.transform_with_state import TransformWithStateSpec
+from epochal.continuous.operators.aggregation.aggregate import Aggregate, AggregateSpec
+from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
+from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
 from epochal.continuous.operators.windows import Window, session, sliding, tumbling
 
 pytestmark = pytest.mark.timeout(400)

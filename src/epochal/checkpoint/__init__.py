@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import CommitLog, OffsetLog
-from epochal.checkpoint.log import MetadataLog
-from epochal.checkpoint.view import Checkpoint
+from epochal.checkpoint.metadata_log import MetadataLog
 
 if TYPE_CHECKING:
-    from epochal.checkpoint.filelog import FileSinkLog, FileSourceLog
+    from epochal.checkpoint.file_log import FileSinkLog, FileSourceLog
 
 __all__ = ["Checkpoint", "CommitLog", "FileSinkLog", "FileSourceLog", "MetadataLog", "OffsetLog"]
 
@@ -17,7 +17,7 @@ __all__ = ["Checkpoint", "CommitLog", "FileSinkLog", "FileSourceLog", "MetadataL
 def __getattr__(name: str) -> Any:
     # The file logs bring msgspec, which takes longer to import than most commands take to run.
     if name in ("FileSinkLog", "FileSourceLog"):
-        from epochal.checkpoint import filelog
+        from epochal.checkpoint import file_log as filelog
 
         return getattr(filelog, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from epochal.checkpoint.jackson import (
+from epochal.checkpoint.layout import METADATA
+from epochal.checkpoint.metadata_log import MetadataLog, parse_version, storage_errors
+from epochal.checkpoint.spark_json import (
     JsonValue,
     as_read,
     long_of,
@@ -21,8 +23,6 @@ from epochal.checkpoint.jackson import (
     text_lines,
     to_json,
 )
-from epochal.checkpoint.layout import METADATA
-from epochal.checkpoint.log import MetadataLog, parse_version, storage_errors
 from epochal.errors import ConcurrentUpdateError, MalformedFileError, OptionError
 from epochal.files import Files, join_url
 

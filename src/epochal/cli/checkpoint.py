@@ -9,8 +9,8 @@ import typer
 
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.cli.groups import LazyGroup, group_app
-from epochal.cli.main import EXIT_FINDINGS
 from epochal.cli.output import (
+    EXIT_FINDINGS,
     print_facts,
     print_json,
     print_line,
@@ -22,8 +22,8 @@ from epochal.errors import OptionError
 from epochal.files import open_files
 
 if TYPE_CHECKING:
-    from epochal.checkpoint.diff import Difference
-    from epochal.checkpoint.views import BatchView, CheckpointView
+    from epochal.tools.inspect.checkpoint_diff import Difference
+    from epochal.tools.inspect.view_models import BatchView, CheckpointView
 
 READING = "epochal.cli.checkpoint:reading"
 WRITING = "epochal.cli.checkpoint_edit:app"
@@ -86,7 +86,7 @@ def show(
     Nothing is written. Of a broken checkpoint everything is shown that can be read, and what
     cannot is named; then the exit status is 1. `epochal checkpoint verify` tells more.
     """
-    from epochal.checkpoint.inspect import inspect
+    from epochal.tools.inspect.show import inspect
 
     view = inspect(open_files(location))
     if as_json:
@@ -119,7 +119,7 @@ def log(
     """
     import json
 
-    from epochal.checkpoint.loglines import read_lines
+    from epochal.tools.inspect.log_entries import read_lines
 
     kind, lines, broken = read_lines(open_files(location))
     if as_json:
@@ -199,8 +199,8 @@ def verify(
     (gaps of asynchronous progress, missing partitions of global aggregates, temporary files) are
     none. Nothing is written. Exits with 0 if healthy, with 1 if anything is worse than info.
     """
-    from epochal.checkpoint.verify import Depth
-    from epochal.checkpoint.verify import verify as verify_checkpoint
+    from epochal.tools.verify.verify import Depth
+    from epochal.tools.verify.verify import verify as verify_checkpoint
 
     if deep and quick:
         raise OptionError("--deep and --quick exclude each other: choose one.")
@@ -241,8 +241,8 @@ def newest(batches: tuple[BatchView, ...], limit: int) -> tuple[BatchView, ...]:
 
 
 def _differences(first: str, second: str | None, batches: list[int]) -> list[Difference]:
-    from epochal.checkpoint.diff import diff_batches, diff_checkpoints
-    from epochal.checkpoint.inspect import inspect
+    from epochal.tools.inspect.checkpoint_diff import diff_batches, diff_checkpoints
+    from epochal.tools.inspect.show import inspect
 
     before = inspect(open_files(first))
     after = before if second is None else inspect(open_files(second))
@@ -297,7 +297,7 @@ def _print_view(view: CheckpointView, limit: int) -> None:
 
 
 def _facts(view: CheckpointView) -> list[tuple[str, str]]:
-    from epochal.checkpoint.views import offsets_json
+    from epochal.tools.inspect.view_models import offsets_json
 
     restart = view.restart
     facts = [

@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epochal.checkpoint.apply import Conditions, require_quiet, undo
-from epochal.checkpoint.apply import prune as prune_edits
-from epochal.checkpoint.edits import Plan
-from epochal.checkpoint.journal import Journal
 from epochal.cli.editing import (
     SETTLE_SECONDS,
     Directory,
@@ -29,13 +25,23 @@ from epochal.cli.editing import (
     parse_moment,
     run_edit,
 )
-from epochal.cli.main import EXIT_FINDINGS
-from epochal.cli.output import print_json, print_line, print_table, progress, time_text
+from epochal.cli.output import (
+    EXIT_FINDINGS,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+    time_text,
+)
 from epochal.errors import EditError, OptionError
 from epochal.files import Files, open_files
+from epochal.tools.edit.apply_edit import Conditions, require_quiet, undo
+from epochal.tools.edit.apply_edit import prune as prune_edits
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.edit_plan import Plan
 
 if TYPE_CHECKING:
-    from epochal.checkpoint.offset_targets import Target
+    from epochal.tools.edit.offsets.offset_targets import Target
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -66,8 +72,8 @@ def rewind(
     Logs and state go back together. A file sink needs --sink, or it skips what is replayed. A file
     source reads again what came after, all in one batch.
     """
-    from epochal.checkpoint.rewind import batch_at, plan_rewind
-    from epochal.checkpoint.survey import survey
+    from epochal.tools.edit.rewind import batch_at, plan_rewind
+    from epochal.tools.edit.survey import survey
 
     if (to_batch is None) == (to_datetime is None):
         raise OptionError("Give one of --to-batch and --to-datetime.")
@@ -122,10 +128,10 @@ def set_offsets(
 
     Settings, watermark and state are those of the last batch.
     """
-    from epochal.checkpoint.broker import broker
-    from epochal.checkpoint.offset_targets import no_broker
-    from epochal.checkpoint.set_offsets import plan_set_offsets
-    from epochal.checkpoint.survey import survey
+    from epochal.tools.edit.offsets.broker_offsets import broker
+    from epochal.tools.edit.offsets.offset_targets import no_broker
+    from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
+    from epochal.tools.edit.survey import survey
 
     target = _target(to_offset, shift_by, to_earliest, to_latest, to_datetime)
     settings = pairs(client_config or [], "--client-config")
@@ -148,7 +154,13 @@ def _target(
     to_latest: bool,
     to_datetime: str | None,
 ) -> Target:
-    from epochal.checkpoint.offset_targets import ShiftBy, ToEarliest, ToLatest, ToOffset, ToTime
+    from epochal.tools.edit.offsets.offset_targets import (
+        ShiftBy,
+        ToEarliest,
+        ToLatest,
+        ToOffset,
+        ToTime,
+    )
 
     targets: list[Target] = []
     if to_offset:
@@ -182,8 +194,8 @@ def migrate_offsets(
     even_if_busy: EvenIfBusy = False,
 ) -> None:
     """Convert the offset log to version 2, which Spark 4.2 and later can name sources with."""
-    from epochal.checkpoint.migrate import plan_migrate
-    from epochal.checkpoint.survey import survey
+    from epochal.tools.edit.offsets.migrate_offsets import plan_migrate
+    from epochal.tools.edit.survey import survey
 
     if to != "v2":
         raise OptionError(f"--to {to}: only v2 can be converted to.")
@@ -224,9 +236,9 @@ def repair(
 
     Exit status 1 if findings are left that this command cannot mend.
     """
-    from epochal.checkpoint.repair import Left, RepairOptions, plan_repair
-    from epochal.checkpoint.survey import survey
-    from epochal.checkpoint.verify import verify
+    from epochal.tools.edit.repair import Left, RepairOptions, plan_repair
+    from epochal.tools.edit.survey import survey
+    from epochal.tools.verify.verify import verify
 
     files = open_files(directory)
     options = RepairOptions(
@@ -276,8 +288,8 @@ def copy(
 
     An interrupted copy is finished by running it again; `undo DEST` removes it.
     """
-    from epochal.checkpoint.copy import plan_copy
-    from epochal.checkpoint.survey import survey
+    from epochal.tools.edit.copy_checkpoint import plan_copy
+    from epochal.tools.edit.survey import survey
 
     moved = pairs(map_ or [], "--map")
     files, target = open_files(directory), open_files(destination)

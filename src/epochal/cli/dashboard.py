@@ -45,12 +45,12 @@ def dashboard(
     link.
     """
     try:
-        from epochal.dashboard.serve import serve_dashboard
+        from epochal.dashboard.dashboard_server import serve_dashboard
     except ModuleNotFoundError as error:
         raise OptionError(
             f"The dashboard needs {error.name}: pip install 'epochal[dashboard]'."
         ) from None
-    from epochal.metrics.journal import runs_directory
+    from epochal.metrics.run_journal import runs_directory
 
     serve_dashboard(
         checkpoint or [],

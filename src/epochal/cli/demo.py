@@ -17,8 +17,8 @@ from epochal.cli.output import print_facts, print_json, print_line
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:
+    from epochal.demo.demo_run import Outcome
     from epochal.demo.pipeline import Broker
-    from epochal.demo.run import Outcome
 
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
@@ -70,9 +70,9 @@ def demo(
 
 
 def _run(home: Path, *, kafka: bool, orders: int, rate: int, quiet: bool) -> Outcome:
-    from epochal.demo.run import Demo, run
-    from epochal.demo.session import local_session
-    from epochal.demo.view import live_view
+    from epochal.demo.demo_run import Demo, run
+    from epochal.demo.demo_session import local_session
+    from epochal.demo.demo_view import live_view
 
     say = _silent if quiet else print_line
     say(f"Spark starts on this machine, {'a Kafka broker' if kafka else 'a Pub/Sub server'} too.")

@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-from epochal.checkpoint.apply import DEFAULT_SETTLE_SECONDS, Applied, Conditions, apply
-from epochal.checkpoint.edits import Change, Plan
-from epochal.checkpoint.filelog_edit import SinkSurvey, survey_sink
-from epochal.checkpoint.journal import Journal
-from epochal.checkpoint.picture import PARTS, gather
 from epochal.cli.output import print_json, print_line, print_table, progress
 from epochal.errors import OptionError
 from epochal.files import Files, open_files
+from epochal.tools.edit.apply_edit import DEFAULT_SETTLE_SECONDS, Applied, Conditions, apply
+from epochal.tools.edit.edit_file_log import SinkSurvey, survey_sink
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.inspect.listing import PARTS, gather
 
 ROWS_SHOWN = 100
 

@@ -16,8 +16,8 @@ from epochal.cli.groups import LazyGroup, group_app
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:
-    from epochal.connectors.kafka.lag import PartitionLag
-    from epochal.connectors.kafka.measure import Subject
+    from epochal.connectors.kafka.committer.lag import PartitionLag
+    from epochal.connectors.kafka.committer.measure_lag import Subject
     from epochal.connectors.kafka.offsets import Cluster
 
 COMMANDS = "epochal.cli.kafka:commands"
@@ -85,7 +85,7 @@ def commit(
     """
     from epochal.checkpoint import Checkpoint
     from epochal.cli.kafka_run import Errand, commit_once, follow_commits
-    from epochal.connectors.kafka.follow import query_id_of
+    from epochal.connectors.kafka.committer.follow_checkpoint import query_id_of
 
     if not group:
         raise OptionError("--group must not be empty.")
@@ -142,9 +142,9 @@ def lag(
     """
     from epochal.cli.kafka_run import serve_metrics
     from epochal.clock import SystemClock
-    from epochal.connectors.kafka.client import KafkaClient
-    from epochal.connectors.kafka.exposition import lag_text
-    from epochal.connectors.kafka.measure import measure
+    from epochal.connectors.kafka.committer.committer_metrics import lag_text
+    from epochal.connectors.kafka.committer.measure_lag import measure
+    from epochal.connectors.kafka.kafka_client import KafkaClient
 
     if sum((as_json, prometheus, metrics_port is not None)) > 1:
         raise OptionError("Give one of --json, --prometheus and --metrics-port.")
@@ -168,7 +168,7 @@ def lag(
 
 def _subjects(checkpoints: list[str], groups: list[str]) -> list[Subject]:
     from epochal.checkpoint import Checkpoint
-    from epochal.connectors.kafka.measure import Subject
+    from epochal.connectors.kafka.committer.measure_lag import Subject
 
     if not checkpoints and not groups:
         raise OptionError("Give --checkpoint, --group, or both.")
@@ -187,8 +187,8 @@ def _subjects(checkpoints: list[str], groups: list[str]) -> list[Subject]:
 
 def _cluster(servers: str, config: Path | None, client_config: list[str] | None) -> Cluster:
     from epochal.cli.editing import pairs
+    from epochal.connectors.kafka.kafka_settings import connection_settings, parse_properties
     from epochal.connectors.kafka.offsets import Cluster
-    from epochal.connectors.kafka.settings import connection_settings, parse_properties
 
     given = pairs(client_config or [], "--client-config")
     java = parse_properties(config.read_text(encoding="utf-8")) if config else {}
@@ -198,7 +198,7 @@ def _cluster(servers: str, config: Path | None, client_config: list[str] | None)
 
 def _print(lags: list[PartitionLag], now_ms: int, *, as_json: bool, text_of: str | None) -> None:
     from epochal.cli.output import print_json, print_line, print_table, time_text
-    from epochal.connectors.kafka.exposition import lag_text
+    from epochal.connectors.kafka.committer.committer_metrics import lag_text
 
     if as_json:
         print_json({"timestamp_ms": now_ms, "partitions": [lag.as_json() for lag in lags]})

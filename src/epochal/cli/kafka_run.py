@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 
 from epochal.checkpoint import Checkpoint
-from epochal.cli.main import EXIT_FINDINGS
-from epochal.cli.output import print_json, print_line, print_table
+from epochal.cli.output import EXIT_FINDINGS, print_json, print_line, print_table
 from epochal.clock import SystemClock
-from epochal.connectors.kafka.client import KafkaClient
-from epochal.connectors.kafka.decide import Held, Plan, plan_commit
-from epochal.connectors.kafka.follow import read_position, source_names
-from epochal.connectors.kafka.lane import Lane
+from epochal.connectors.kafka.cluster_worker import Lane
+from epochal.connectors.kafka.commit_rules import Held, Plan, plan_commit
+from epochal.connectors.kafka.committer.follow_checkpoint import read_position, source_names
+from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.offsets import (
     Cluster,
     Mark,
@@ -28,7 +27,7 @@ from epochal.connectors.kafka.offsets import (
     wants_of,
 )
 from epochal.errors import EpochalError, OptionError
-from epochal.metrics.serve import scrape_handler
+from epochal.metrics.metrics_server import scrape_handler
 
 logger = logging.getLogger(__name__)
 

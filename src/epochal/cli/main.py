@@ -16,12 +16,11 @@ from typing import Annotated, ClassVar
 
 import typer
 
-import epochal
 from epochal.cli.groups import LazyGroup
 from epochal.cli.output import EXIT_BROKEN_PIPE
 from epochal.errors import EpochalError, StorageError
+from epochal.version import __version__
 
-EXIT_FINDINGS = 1
 EXIT_UNREADABLE = 2
 EXIT_INTERRUPTED = 130
 
@@ -39,7 +38,7 @@ class Commands(LazyGroup):
         "demo": "epochal.cli.demo:commands",
         "run": "epochal.cli.run:commands",
         "checkpoint": "epochal.cli.checkpoint:app",
-        "state": "epochal.cli.state:app",
+        "state": "epochal.cli.state.group:app",
         "kafka": "epochal.cli.kafka:app",
         "pubsub": "epochal.cli.pubsub:app",
         "dashboard": "epochal.cli.dashboard:app",
@@ -60,7 +59,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"epochal {epochal.__version__}")
+        typer.echo(f"epochal {__version__}")
         raise typer.Exit
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PROGRESS_AFTER_SECONDS = 1.0
+EXIT_FINDINGS = 1
 EXIT_BROKEN_PIPE = 141
 
 

@@ -71,8 +71,8 @@ def serve(
     """
     wanted_topics, wanted_subscriptions = _resources(project, topic or [], subscription or [])
     try:
-        from epochal.connectors.pubsub.server.serve import Wanted
-        from epochal.connectors.pubsub.server.serve import serve as run
+        from epochal.connectors.pubsub.server.pubsub_server import Wanted
+        from epochal.connectors.pubsub.server.pubsub_server import serve as run
     except ImportError as error:
         raise OptionError(
             f"The Pub/Sub server needs {error.name}: pip install 'epochal[pubsub]'."

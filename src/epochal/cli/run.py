@@ -49,7 +49,7 @@ def run(
     if not file.is_file():
         raise OptionError(f"{file} is no file. Name a Python program that starts queries.")
     settings = dict(_setting(each) for each in conf or [])
-    from epochal.spark.program import open_session, run_program
+    from epochal.cli.run_program import open_session, run_program
 
     spark = open_session(file.stem, master, settings)
     stopping = threading.Event()

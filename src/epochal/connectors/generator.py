@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from epochal.checkpoint.jackson import parse_object, to_json
+from epochal.checkpoint.spark_json import parse_object, to_json
 from epochal.connectors.contract import Offset, Positions
 from epochal.errors import MalformedFileError, OptionError
 

@@ -22,9 +22,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from epochal.checkpoint.jackson import parse_object, to_json
 from epochal.checkpoint.layout import EPOCHAL
-from epochal.checkpoint.log import parse_batch_id
+from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.checkpoint.spark_json import parse_object, to_json
 from epochal.connectors.arrow_ipc import from_ipc, to_ipc
 from epochal.connectors.contract import Offset, Positions, Prepare, WriterContext
 from epochal.errors import MalformedFileError, OptionError, StorageError

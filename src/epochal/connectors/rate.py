@@ -21,9 +21,9 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
-from epochal.checkpoint.jackson import parse_object
 from epochal.checkpoint.layout import source_log_path
-from epochal.checkpoint.sourcelogs import RateLog
+from epochal.checkpoint.source_logs import RateLog
+from epochal.checkpoint.spark_json import parse_object
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions
 from epochal.errors import MalformedFileError, OptionError

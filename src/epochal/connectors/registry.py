@@ -214,16 +214,16 @@ def _open_rate(request: SourceRequest) -> Source:
 
 
 def _files_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
-    from epochal.connectors.file_formats import FileFormat
-    from epochal.connectors.files import FileSourceOptions, checked_schema
+    from epochal.connectors.file.file_formats import FileFormat
+    from epochal.connectors.file.file_source import FileSourceOptions, checked_schema
 
     read_options(FileSourceOptions, options, of=name)
     return checked_schema(FileFormat(name), schema)
 
 
 def _open_files(request: SourceRequest) -> Source:
-    from epochal.connectors.file_formats import FileFormat
-    from epochal.connectors.files import FileSource, FileSourceOptions
+    from epochal.connectors.file.file_formats import FileFormat
+    from epochal.connectors.file.file_source import FileSource, FileSourceOptions
 
     return FileSource(
         FileFormat(request.format),
@@ -236,8 +236,8 @@ def _open_files(request: SourceRequest) -> Source:
 
 
 def _open_file_sink(request: SinkRequest) -> Sink:
-    from epochal.connectors.file_formats import FileFormat
-    from epochal.connectors.file_sink import FileSink, FileSinkOptions
+    from epochal.connectors.file.file_formats import FileFormat
+    from epochal.connectors.file.file_sink import FileSink, FileSinkOptions
 
     _append_only(request)
     return FileSink(
@@ -256,7 +256,7 @@ def _open_console(request: SinkRequest) -> Sink:
 
 
 def _open_kafka_sink(request: SinkRequest) -> Sink:
-    from epochal.connectors.kafka.sink import KafkaSinkOptions, open_kafka_sink
+    from epochal.connectors.kafka.sink.kafka_sink import KafkaSinkOptions, open_kafka_sink
 
     options = read_options(KafkaSinkOptions, request.options, of="kafka")
     return open_kafka_sink(options, request.schema, request.checkpoint, request.query_id)
@@ -270,8 +270,8 @@ def _open_noop(request: SinkRequest) -> Sink:
 
 
 def _kafka_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
-    from epochal.connectors.kafka.reader_rows import kafka_schema
-    from epochal.connectors.kafka.source_options import read_source_options
+    from epochal.connectors.kafka.source.reader_rows import kafka_schema
+    from epochal.connectors.kafka.source.source_options import read_source_options
 
     if schema is not None:
         raise OptionError(f"{name}: its columns are always those of Kafka: give no schema.")
@@ -279,8 +279,8 @@ def _kafka_schema(name: str, options: Mapping[str, str], schema: pa.Schema | Non
 
 
 def _open_kafka(request: SourceRequest) -> Source:
-    from epochal.connectors.kafka.source import KafkaSource
-    from epochal.connectors.kafka.source_options import read_source_options
+    from epochal.connectors.kafka.source.kafka_source import KafkaSource
+    from epochal.connectors.kafka.source.source_options import read_source_options
 
     return KafkaSource(read_source_options(request.options), request.checkpoint, request.index)
 
@@ -306,16 +306,16 @@ def _no_memory_source(request: SourceRequest) -> Source:
 
 
 def _pubsub_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
-    from epochal.connectors.pubsub.engine_source import row_schema
-    from epochal.connectors.pubsub.options import source_options
-    from epochal.connectors.pubsub.parse import parse_spec
+    from epochal.connectors.pubsub.engine.engine_source import row_schema
+    from epochal.connectors.pubsub.parse.parse import parse_spec
+    from epochal.connectors.pubsub.pubsub_options import source_options
 
     found = source_options(options)
     return row_schema(found, parse_spec(found, schema))
 
 
 def _pubsub_identity(options: Mapping[str, str]) -> Identity | None:
-    from epochal.connectors.pubsub.options import Delivery, source_options
+    from epochal.connectors.pubsub.pubsub_options import Delivery, source_options
 
     found = source_options(options)
     if found.delivery is not Delivery.EXACTLY_ONCE:
@@ -324,9 +324,9 @@ def _pubsub_identity(options: Mapping[str, str]) -> Identity | None:
 
 
 def _open_pubsub(request: SourceRequest) -> Source:
-    from epochal.connectors.pubsub.engine_source import PubSubSource
-    from epochal.connectors.pubsub.options import source_options
-    from epochal.connectors.pubsub.parse import parse_spec
+    from epochal.connectors.pubsub.engine.engine_source import PubSubSource
+    from epochal.connectors.pubsub.parse.parse import parse_spec
+    from epochal.connectors.pubsub.pubsub_options import source_options
 
     found = source_options(request.options)
     parse = parse_spec(found, request.schema)
@@ -334,8 +334,8 @@ def _open_pubsub(request: SourceRequest) -> Source:
 
 
 def _open_pubsub_sink(request: SinkRequest) -> Sink:
-    from epochal.connectors.pubsub.engine_sink import PubSubSink
-    from epochal.connectors.pubsub.options import sink_options
+    from epochal.connectors.pubsub.engine.engine_sink import PubSubSink
+    from epochal.connectors.pubsub.pubsub_options import sink_options
 
     if request.output_mode == COMPLETE:
         raise OptionError(

@@ -19,12 +19,12 @@ from typing import Any
 
 from epochal.clock import Clock
 from epochal.dashboard.health import Doctor, Health
-from epochal.dashboard.runs import LOST, RUNNING, RunView
+from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
 from epochal.files import Files, open_files
-from epochal.metrics.journal import JournalTail, run_files
 from epochal.metrics.query_metrics import QueryMetrics
-from epochal.metrics.records import Record, RunEnded, RunStarted
+from epochal.metrics.run_journal import JournalTail, run_files
+from epochal.metrics.run_records import Record, RunEnded, RunStarted
 from epochal.metrics.text import merged, text_of
 
 logger = logging.getLogger(__name__)

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from epochal.checkpoint.view import Checkpoint
-from epochal.checkpoint.views import offsets_of
+from epochal.checkpoint.directory import Checkpoint
 from epochal.clock import Clock
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
-from epochal.state.export import json_batches
-from epochal.state.overview import StoreView, overview
-from epochal.state.read import StateReader, open_batch, open_reader
-from epochal.state.stats import state_stats
+from epochal.tools.inspect.view_models import offsets_of
+from epochal.tools.read_state.export import json_batches
+from epochal.tools.read_state.overview import StoreView, overview
+from epochal.tools.read_state.read import StateReader, open_batch, open_reader
+from epochal.tools.read_state.stats import state_stats
 
 PAGE_ROWS = 50
 MAX_PAGE_ROWS = 500

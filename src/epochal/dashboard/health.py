@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from epochal.checkpoint.findings import Finding, is_healthy
-from epochal.checkpoint.inspect import inspect
-from epochal.checkpoint.verify import Depth, Report, verify
-from epochal.checkpoint.views import CheckpointView
 from epochal.clock import Clock
 from epochal.errors import EpochalError
 from epochal.files import Files
+from epochal.tools.inspect.show import inspect
+from epochal.tools.inspect.view_models import CheckpointView
+from epochal.tools.verify.findings import Finding, is_healthy
+from epochal.tools.verify.verify import Depth, Report, verify
 
 logger = logging.getLogger(__name__)
 

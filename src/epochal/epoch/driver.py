@@ -23,6 +23,17 @@ from epochal.checkpoint.entries import OffsetEntry
 from epochal.clock import Clock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import EpochCoordinator, Pace, Phase
+from epochal.epoch.durable import (
+    Ground,
+    Positions,
+    Recovered,
+    acknowledge,
+    confirm,
+    decide,
+    follow_up,
+    purge,
+    recover,
+)
 from epochal.epoch.effects import (
     Acknowledge,
     Broken,
@@ -42,18 +53,7 @@ from epochal.epoch.effects import (
     Step,
     Tick,
 )
-from epochal.epoch.ground import (
-    Ground,
-    Positions,
-    Recovered,
-    acknowledge,
-    confirm,
-    decide,
-    follow_up,
-    purge,
-    recover,
-)
-from epochal.epoch.ledger import Ledger
+from epochal.epoch.epoch_timings import Ledger
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from epochal.checkpoint.entries import OffsetEntry
-from epochal.checkpoint.jackson import JsonValue, list_of, long_of, string_of
+from epochal.checkpoint.spark_json import JsonValue, list_of, long_of, string_of
 from epochal.epoch.messages import PreparedState
 from epochal.errors import MalformedFileError
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
+from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
-from epochal.checkpoint.runs import missing_runs
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState, watermark_of
 from epochal.epoch.manifest import Manifest, manifest_of
 from epochal.errors import RecoveryError

@@ -18,7 +18,7 @@ from stat import S_ISDIR
 from typing import Self
 
 from epochal.errors import StorageError
-from epochal.files import FileInfo, checked_path
+from epochal.files.contract import FileInfo, checked_path
 
 
 class LocalFiles:

@@ -24,8 +24,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from epochal.errors import OptionError, StorageError
-from epochal.files import FileInfo, checked_path, join_url
 from epochal.files.buffered import BufferedAtomicFile
+from epochal.files.contract import FileInfo, checked_path, join_url
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

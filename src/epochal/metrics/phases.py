@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from epochal.metrics.records import EpochDone
+from epochal.metrics.run_records import EpochDone
 
 PHASES = ("cut", "state", "prepare", "log", "commit", "ack")
 

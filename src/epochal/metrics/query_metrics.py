@@ -14,7 +14,7 @@ from typing import Any
 
 from epochal.metrics import table
 from epochal.metrics.phases import phases_of
-from epochal.metrics.records import (
+from epochal.metrics.run_records import (
     EpochDone,
     Progressed,
     Record,

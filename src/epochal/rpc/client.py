@@ -22,8 +22,8 @@ import zmq
 
 from epochal.errors import RpcRemoteError, RpcTimeoutError
 from epochal.rpc.curve import CurveKeys, introduce
+from epochal.rpc.envelope import ONE_WAY, EndpointType, Pushed, RpcAddress
 from epochal.rpc.framing import decode_body, decode_push, decode_reply, encode_request
-from epochal.rpc.messages import ONE_WAY, EndpointType, Pushed, RpcAddress
 
 QUEUED_FRAMES = 1_000
 """One-way frames not yet taken by the network; beyond it `send` waits, then fails."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from epochal.errors import RpcFrameError
-from epochal.rpc.messages import ONE_WAY, PROTOCOL_VERSION, Failure, Pushed, Reply, Request
+from epochal.rpc.envelope import ONE_WAY, PROTOCOL_VERSION, Failure, Pushed, Reply, Request
 
 MAGIC = 0xE9
 MAX_FRAME_BYTES = 8 << 20

@@ -23,6 +23,7 @@ import zmq
 
 from epochal.errors import EpochalError, OptionError, RpcError, RpcFrameError, StaleAttemptError
 from epochal.rpc.curve import CurveKeys, Gatekeeper, protect
+from epochal.rpc.envelope import ONE_WAY, EndpointType, PeerId, RpcAddress
 from epochal.rpc.framing import (
     MAX_FRAME_BYTES,
     decode_body,
@@ -31,7 +32,6 @@ from epochal.rpc.framing import (
     encode_push,
     encode_reply,
 )
-from epochal.rpc.messages import ONE_WAY, EndpointType, PeerId, RpcAddress
 
 logger = logging.getLogger(__name__)
 

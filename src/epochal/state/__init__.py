@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from epochal.state.changes import read_state_changes
-    from epochal.state.conf import StateStoreConf
-    from epochal.state.ids import StateStoreId, StateStoreProviderId
-    from epochal.state.prepared import PreparedVersion
-    from epochal.state.provider import HDFSBackedStateStoreProvider
-    from epochal.state.read import read_state
-    from epochal.state.store import ReadStateStore, StateStore
-    from epochal.state.types import StructType, parse_schema
+    from epochal.state.rows.types import StructType, parse_schema
+    from epochal.state.store.conf import StateStoreConf
+    from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+    from epochal.state.store.prepared import PreparedVersion
+    from epochal.state.store.provider import HDFSBackedStateStoreProvider
+    from epochal.state.store.store import ReadStateStore, StateStore
+    from epochal.tools.read_state.changes import read_state_changes
+    from epochal.tools.read_state.read import read_state
 
     map_partitions_with_state_store: Any
 
@@ -32,18 +32,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "HDFSBackedStateStoreProvider": "epochal.state.provider",
-    "PreparedVersion": "epochal.state.prepared",
-    "ReadStateStore": "epochal.state.store",
-    "StateStore": "epochal.state.store",
-    "StateStoreConf": "epochal.state.conf",
-    "StateStoreId": "epochal.state.ids",
-    "StateStoreProviderId": "epochal.state.ids",
-    "StructType": "epochal.state.types",
-    "map_partitions_with_state_store": "epochal.spark.state_rdd",
-    "parse_schema": "epochal.state.types",
-    "read_state": "epochal.state.read",
-    "read_state_changes": "epochal.state.changes",
+    "HDFSBackedStateStoreProvider": "epochal.state.store.provider",
+    "PreparedVersion": "epochal.state.store.prepared",
+    "ReadStateStore": "epochal.state.store.store",
+    "StateStore": "epochal.state.store.store",
+    "StateStoreConf": "epochal.state.store.conf",
+    "StateStoreId": "epochal.state.store.ids",
+    "StateStoreProviderId": "epochal.state.store.ids",
+    "StructType": "epochal.state.rows.types",
+    "map_partitions_with_state_store": "epochal.continuous.spark_job.state_rdd",
+    "parse_schema": "epochal.state.rows.types",
+    "read_state": "epochal.tools.read_state.read",
+    "read_state_changes": "epochal.tools.read_state.changes",
 }
 
 

@@ -40,7 +40,7 @@ def running_server(*options: str) -> Iterator[PubSubServer]:
     """
     with tempfile.TemporaryDirectory(prefix="epochal-pubsub-") as folder:
         log = Path(folder, "pubsub.log")
-        command = [sys.executable, "-m", "epochal.cli.main"]
+        command = [sys.executable, "-m", "epochal"]
         command += ["pubsub", "serve", "--port", "0", *options]
         with Server("The Pub/Sub server", command, log=log) as server:
             server.wait_until(lambda: _address(log) is not None, seconds=START_SECONDS)

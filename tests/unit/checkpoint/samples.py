@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochal.checkpoint.edits import read_tree
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
-from epochal.checkpoint.filelog import (
+from epochal.checkpoint.file_log import (
     FileEntry,
     FileLogFormat,
     SinkFileStatus,
     is_compaction_batch,
 )
 from epochal.checkpoint.layout import hidden_crc_of
-from epochal.checkpoint.survey import Survey, survey
 from epochal.files import Files
-from epochal.state.codecs import compress
-from epochal.state.format import encode_records
+from epochal.state.files.codecs import compress
+from epochal.state.files.delta_snapshot import encode_records
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import MemoryFiles
+from epochal.tools.edit.edit_plan import read_tree
+from epochal.tools.edit.survey import Survey, survey
 
 QUERY_ID = "53b62e34-0476-452d-8313-c1786e091891"
 CONF = {

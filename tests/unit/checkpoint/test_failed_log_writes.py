@@ -9,9 +9,9 @@ import pytest
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
 from epochal.checkpoint.restart import RestartAction
-from epochal.checkpoint.verify import verify
 from epochal.errors import StorageError
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles
+from epochal.tools.verify.verify import verify
 
 QUERY = QueryMetadata("53b62e34-0476-452d-8313-c1786e091891")
 

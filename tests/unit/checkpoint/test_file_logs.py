@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochal.checkpoint.filelog import (
+from epochal.checkpoint.file_log import (
     FileEntry,
     FileSinkLog,
     FileSourceLog,

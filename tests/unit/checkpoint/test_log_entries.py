@@ -18,7 +18,7 @@ from epochal.checkpoint.entries import (
     SinkMetadata,
     SourceMetadata,
 )
-from epochal.checkpoint.jackson import to_json
+from epochal.checkpoint.spark_json import to_json
 from epochal.errors import (
     ConcurrentUpdateError,
     MalformedFileError,

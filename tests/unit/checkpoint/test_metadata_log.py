@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from epochal.checkpoint.entries import OffsetEntry, OffsetLog
-from epochal.checkpoint.log import (
+from epochal.checkpoint.metadata_log import (
     MetadataLog,
     parse_batch_id,
     parse_version,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.checkpoint.filelog import FileSourceLog
-from epochal.checkpoint.operators import (
+from epochal.checkpoint.file_log import FileSourceLog
+from epochal.checkpoint.operator_metadata import (
     OPERATOR_FORMAT,
     OperatorMetadata,
     OperatorMetadataLog,
@@ -14,7 +14,7 @@ from epochal.checkpoint.operators import (
     newest_at,
     read_operator,
 )
-from epochal.checkpoint.sourcelogs import (
+from epochal.checkpoint.source_logs import (
     KAFKA_INITIAL_OFFSET_FORMAT,
     RATE_FORMAT,
     KafkaInitialOffsetLog,

@@ -200,8 +200,8 @@ def test_wrong_usage_has_exit_status_2(sample: Sample, run: Run, words: tuple[st
 
 
 def test_binary_values_are_base64() -> None:
-    from epochal.state.json_form import from_json
-    from epochal.state.types import AtomicType
+    from epochal.state.rows.tagged_json import from_json
+    from epochal.state.rows.types import AtomicType
 
     raw = bytes(range(256))
     text = base64.b64encode(raw).decode()

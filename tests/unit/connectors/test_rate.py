@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from epochal.checkpoint.sourcelogs import RateLog
+from epochal.checkpoint.source_logs import RateLog
 from epochal.connectors.rate import RateOptions, RatePosition, RateSource, Schedule
 from epochal.errors import MalformedFileError, OptionError
 from epochal.testing.clock import ManualClock

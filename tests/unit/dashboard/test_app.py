@@ -22,8 +22,8 @@ from tests.unit.metrics.runs import RUN, epoch, progress
 
 from epochal.dashboard.app import STATIC, Dashboard
 from epochal.dashboard.board import Board
-from epochal.metrics.journal import JournalWriter
-from epochal.metrics.records import RunEnded
+from epochal.metrics.run_journal import JournalWriter
+from epochal.metrics.run_records import RunEnded
 from epochal.state import read_state
 from epochal.testing.clock import ManualClock
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from tests.golden.library import Golden, unpack
 
-from epochal.checkpoint.findings import Finding, finding
-from epochal.checkpoint.verify import Depth, Report
 from epochal.dashboard.health import Doctor
 from epochal.files.local import LocalFiles
 from epochal.testing.clock import ManualClock
+from epochal.tools.verify.findings import Finding, finding
+from epochal.tools.verify.verify import Depth, Report
 
 
 def checkpoint(tmp_path: Path) -> LocalFiles:

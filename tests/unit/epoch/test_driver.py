@@ -15,8 +15,8 @@ from epochal.clock import Clock, SystemClock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
+from epochal.epoch.durable import Ground, Recovered, newest_attempt
 from epochal.epoch.effects import CommitSink, Decide, Held, LogCommit, PublishState
-from epochal.epoch.ground import Ground, Recovered, newest_attempt
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -33,7 +33,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
-from epochal.epoch.state_files import StateFiles
+from epochal.epoch.publish_state import StateFiles
 from epochal.errors import (
     CheckpointLostError,
     ConcurrentUpdateError,

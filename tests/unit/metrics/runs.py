@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from epochal.metrics.records import EpochDone, Progressed, RunStarted
+from epochal.metrics.run_records import EpochDone, Progressed, RunStarted
 
 RUN = RunStarted(
     query_id="11111111-1111-1111-1111-111111111111",

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.metrics.runs import RUN, epoch, progress
 
 from epochal.metrics.query_metrics import QueryMetrics, behind_latest, kafka_lag
-from epochal.metrics.records import RunEnded, StatusChanged
+from epochal.metrics.run_records import RunEnded, StatusChanged
 from epochal.metrics.table import METRICS
 from epochal.metrics.text import Metric, Sample, merged, text_of
 

@@ -15,8 +15,8 @@ from tests.waiting import eventually
 
 from epochal.errors import OptionError, RpcError, RpcRemoteError, RpcTimeoutError, StateError
 from epochal.rpc.client import RpcClient
+from epochal.rpc.envelope import EndpointType, PeerId, RpcAddress
 from epochal.rpc.framing import encode_request
-from epochal.rpc.messages import EndpointType, PeerId, RpcAddress
 from epochal.rpc.server import RpcServer
 
 

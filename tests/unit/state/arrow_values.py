@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.state.arrow_types import arrow_type
-from epochal.state.types import Kind, Layout, StructType
-from epochal.state.values import CalendarInterval, TimestampNanos, Variant
+from epochal.state.rows.arrow_types import arrow_type
+from epochal.state.rows.types import Kind, Layout, StructType
+from epochal.state.rows.values import CalendarInterval, TimestampNanos, Variant
 
 
 def to_arrow(rows: list[tuple[Any, ...]], schema: StructType) -> pa.StructArray:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from epochal.state.types import (
+from epochal.state.rows.types import (
     ArrayType,
     AtomicType,
     DataType,
@@ -25,7 +25,7 @@ from epochal.state.types import (
     StructField,
     StructType,
 )
-from epochal.state.values import CalendarInterval, TimestampNanos, Variant, decimal_of
+from epochal.state.rows.values import CalendarInterval, TimestampNanos, Variant, decimal_of
 
 Table = tuple[StructType, list[tuple[Any, ...]]]
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
-from epochal.checkpoint.key_places import place_of_key
-from epochal.checkpoint.operators import OPERATOR_FORMAT, OperatorMetadata, StoreMetadata
-from epochal.state.codecs import compress
-from epochal.state.format import encode_records
-from epochal.state.rows import encode_row
-from epochal.state.schema_file import FamilySchema, encode_schema_file
-from epochal.state.types import AtomicType, StringType, StructField, StructType
+from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, StoreMetadata
+from epochal.state.files.codecs import compress
+from epochal.state.files.delta_snapshot import encode_records
+from epochal.state.files.schema_file import FamilySchema, encode_schema_file
+from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
+from epochal.state.rows.unsafe_row import encode_row
+from epochal.tools.verify.key_partition import place_of_key
 
 KEY = StructType((StructField("k", StringType()),))
 VALUE = StructType(

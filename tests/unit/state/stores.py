@@ -8,12 +8,12 @@ from pathlib import Path
 
 from epochal.files import Files
 from epochal.files.local import LocalFiles
-from epochal.state.checksum_file import checksum_of
-from epochal.state.conf import StateStoreConf
-from epochal.state.ids import StateStoreId
-from epochal.state.provider import HDFSBackedStateStoreProvider
-from epochal.state.store import ReadStateStore
-from epochal.state.types import AtomicType, StringType, StructField, StructType
+from epochal.state.files.checksum_file import checksum_of
+from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.ids import StateStoreId
+from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.store import ReadStateStore
 
 KEY = StructType((StructField("key1", StringType()), StructField("key2", AtomicType("integer"))))
 VALUE = StructType((StructField("value", AtomicType("integer")),))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochal.connectors.kafka.settings import client_settings
+from epochal.connectors.kafka.kafka_settings import client_settings
 from epochal.errors import OptionError
 
 RENAMED = {

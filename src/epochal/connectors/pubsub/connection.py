@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from epochal.connectors.pubsub.credentials import find_credentials
-from epochal.connectors.pubsub.options import Access, SourceOptions, emulator_host
+from epochal.connectors.pubsub.pubsub_options import Access, SourceOptions, emulator_host
 from epochal.connectors.pubsub.statuses import Backoff, failure, judge
 from epochal.errors import PubSubClosedError, PubSubFailedError
 

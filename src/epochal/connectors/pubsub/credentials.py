@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from epochal.connectors.pubsub.options import Access, emulator_host
+from epochal.connectors.pubsub.pubsub_options import Access, emulator_host
 from epochal.errors import OptionError
 
 SCOPES = ("https://www.googleapis.com/auth/pubsub",)

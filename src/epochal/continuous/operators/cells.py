@@ -1,6 +1,6 @@
 """Arrow columns as the values that stores hold, and back. Pure.
 
-Stores hold what a row of Spark's holds (`epochal.state.rows`): a timestamp is an int of
+Stores hold what a row of Spark's holds (`epochal.state.rows.unsafe_row`): a timestamp is an int of
 microseconds, a date an int of days, a struct a tuple. Keys are held in dicts as well, so an array
 is a tuple here, and every NaN of a key is the same object: `nan != nan`, yet a key of NaN must be
 found again. A key's `-0.0` is `0.0`, as Spark makes it for grouping.

@@ -16,11 +16,11 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from epochal.state.types import StructType
+from epochal.state.rows.types import StructType
 
 Row: TypeAlias = tuple[Any, ...]
-"""Keys and values of stores, in the form of `epochal.state.rows`: a timestamp is an int of
-microseconds, a struct a tuple, an array a list, a map a list of pairs."""
+"""Keys and values of stores, in the form of `epochal.state.rows.unsafe_row`: a timestamp is an int
+of microseconds, a struct a tuple, an array a list, a map a list of pairs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
-from epochal.connectors.kafka.decide import Held
+from epochal.connectors.kafka.commit_rules import Held
 from epochal.connectors.kafka.offsets import Cluster, Place, Want
 from epochal.errors import GroupRefusedError, KafkaUnavailableError
 

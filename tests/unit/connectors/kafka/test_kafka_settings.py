@@ -5,7 +5,11 @@ from __future__ import annotations
 import confluent_kafka.admin
 import pytest
 
-from epochal.connectors.kafka.settings import connection_settings, kafka_options, parse_properties
+from epochal.connectors.kafka.kafka_settings import (
+    connection_settings,
+    kafka_options,
+    parse_properties,
+)
 from epochal.errors import OptionError
 
 PLAIN = (

@@ -9,7 +9,7 @@ import pytest
 
 from epochal.connectors.pubsub.connection import Connection, Retry
 from epochal.connectors.pubsub.credentials import find_credentials
-from epochal.connectors.pubsub.options import (
+from epochal.connectors.pubsub.pubsub_options import (
     Access,
     Delivery,
     SourceOptions,

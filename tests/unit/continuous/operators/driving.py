@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment, StatefulOperator, StatefulSpec
-from epochal.state.arrow_types import spark_schema
-from epochal.state.murmur import partition_ids
-from epochal.state.rows import decode_row, encode_row
+from epochal.state.rows.arrow_types import spark_schema
+from epochal.state.rows.murmur3 import partition_ids
+from epochal.state.rows.unsafe_row import decode_row, encode_row
 
 Rows = list[dict[str, Any]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from epochal.continuous.operators.agenda import Agenda
-from epochal.continuous.operators.state_rows import ListRows
+from epochal.continuous.operators.processor.state_rows import ListRows
 
 
 def test_entries_are_taken_by_time_and_a_time_without_entries_is_not_there() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from epochal.connectors.pubsub.protobuf_wire import attribute
 from epochal.connectors.pubsub.server import wire
 from epochal.connectors.pubsub.server.deliveries import Deliveries
 from epochal.connectors.pubsub.server.filters import Predicate
@@ -300,7 +301,7 @@ class Broker:
             "CloudPubSubDeadLetterSourceSubscriptionProject": project_of(subscription.name),
             "CloudPubSubDeadLetterSourceTopicPublishTime": _iso(message.published_us),
         }
-        body = message.body + b"".join(wire.attribute(*item) for item in told.items())
+        body = message.body + b"".join(attribute(*item) for item in told.items())
         draft = (body, message.key, {**message.attributes, **told})
         # The message moves, it does not come in: no room is asked for.
         self._deliver(grave, [draft], now_us)

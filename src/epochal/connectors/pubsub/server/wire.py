@@ -14,25 +14,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from epochal.connectors.pubsub.protobuf_wire import field, varint
 from epochal.connectors.pubsub.server.parts import Entry
 
 ACK_ID_LENGTH = 176
 SERIAL_LENGTH = 16
 NUMBER_LENGTH = 16
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def field(number: int, value: bytes) -> bytes:
-    """A length-delimited field."""
-    return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 def published(now_us: int) -> bytes:
@@ -44,11 +31,6 @@ def published(now_us: int) -> bytes:
 def numbered(number: int) -> bytes:
     """PubsubMessage.message_id."""
     return b"\x1a\x10%016d" % number
-
-
-def attribute(key: str, value: str) -> bytes:
-    """One entry of PubsubMessage.attributes."""
-    return field(2, field(1, key.encode()) + field(2, value.encode()))
 
 
 def ack_prefix(seed: int, subscription: str) -> str:

@@ -1,0 +1,352 @@
+"""Logs of files that compact themselves: what the file source has read, what the sink has written.
+
+Every interval-th batch is named `N.compact` and repeats all live entries, so that a reader needs
+that file and what follows it. Which names are due depends on the interval, and the interval on
+what is on disk, never on the setting alone: a log begun with another one must stay readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from math import isqrt
+from typing import Annotated, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from epochal.checkpoint.layout import COMPACT_SUFFIX
+from epochal.checkpoint.metadata_log import (
+    INT_MAX,
+    MetadataLog,
+    parse_batch_id,
+    parse_version,
+    storage_errors,
+    verify_batch_ids,
+)
+from epochal.checkpoint.spark_json import LONG_MAX, LONG_MIN, text_lines, to_json
+from epochal.clock import Clock, SystemClock
+from epochal.errors import (
+    EditError,
+    MalformedFileError,
+    MissingBatchError,
+    OptionError,
+    StorageError,
+)
+from epochal.files import Files
+
+FILE_LOG_VERSION = 1
+
+DEFAULT_COMPACT_INTERVAL = 10
+DEFAULT_CLEANUP_DELAY_MS = 10 * 60 * 1000
+DEFAULT_MIN_BATCHES_TO_RETAIN = 100
+
+
+Long: TypeAlias = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
+
+
+# Structs and not dataclasses: a compact file may hold a million lines, and msgspec reads them
+# into these six times faster than the json module makes dictionaries.
+class SinkFileStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """A file the sink has written. The path is URI-encoded."""
+
+    path: str
+    size: Long
+    is_dir: bool
+    modification_time: Long
+    block_replication: Long
+    block_size: Long
+    action: str
+
+
+class FileEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """A file the source has taken in, and the source log's own batch that took it."""
+
+    path: str
+    timestamp: Long
+    batch_id: Long
+
+
+E = TypeVar("E", bound=SinkFileStatus | FileEntry)
+
+
+def batch_id_of_file_name(name: str) -> int | None:
+    """The id in `N` or `N.compact`; None for other names."""
+    return parse_batch_id(name.removesuffix(COMPACT_SUFFIX))
+
+
+def is_compaction_batch(batch_id: int, interval: int) -> bool:
+    """Whether `batch_id` is one that repeats everything before it."""
+    return (batch_id + 1) % interval == 0
+
+
+def compaction_inputs(batch_id: int, interval: int) -> range:
+    """The batches a compaction reads: the one before it, and those since."""
+    assert is_compaction_batch(batch_id, interval), f"{batch_id} is not a compaction batch"
+    return range(max(0, batch_id - interval), batch_id)
+
+
+def live_batches(batch_id: int, interval: int) -> range:
+    """The batches that together hold every entry up to `batch_id`."""
+    return range(max(0, (batch_id + 1) // interval * interval - 1), batch_id + 1)
+
+
+def next_compaction_batch(batch_id: int, interval: int) -> int:
+    """The first compaction after `batch_id`."""
+    return (batch_id + interval + 1) // interval * interval - 1
+
+
+def first_batch_to_keep(batch_id: int, interval: int, min_batches_to_retain: int) -> int | None:
+    """The compaction below which files have expired once `batch_id` is there; None if none."""
+    oldest = batch_id + 1 - min_batches_to_retain
+    return oldest - oldest % interval - 1 if interval <= oldest else None
+
+
+def derive_compact_interval(default: int, compact_batches: Sequence[int]) -> int:
+    """The interval of a log, from the ids of the compact files on disk and the setting.
+
+    Two compact files tell it. One, of batch L, only bounds it: the interval must divide L + 1 and
+    is the smallest such number that is not below the setting.
+    """
+    if not compact_batches:
+        return default
+    newest = sorted(compact_batches)[-2:]
+    if len(newest) == 2:
+        return newest[1] - newest[0]
+    length = newest[0] + 1
+    if default < length // 2:
+        return next(divisor for divisor in _divisors(length) if divisor >= default)
+    return length
+
+
+def _divisors(number: int) -> list[int]:
+    small = [i for i in range(1, isqrt(number) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})
+
+
+class FileLogFormat(Generic[E]):
+    """Version line, then one line of JSON per entry."""
+
+    def __init__(self, entry_type: type[E]) -> None:
+        self._decoder: msgspec.json.Decoder[E] = msgspec.json.Decoder(entry_type)
+        self._encoder = msgspec.json.Encoder()
+
+    def serialize(self, entry: Iterable[E]) -> bytes:
+        lines = [f"v{FILE_LOG_VERSION}".encode()]
+        lines.extend(self._line(value) for value in entry)
+        return b"\n".join(lines)
+
+    def deserialize(self, data: bytes, path: str) -> tuple[E, ...]:
+        header, *lines = data.splitlines() or [b""]
+        parse_version("".join(text_lines(header, path)), FILE_LOG_VERSION, path)
+        decode = self._decoder.decode
+        try:
+            return tuple([decode(line) for line in lines])
+        except RecursionError:
+            raise MalformedFileError(path, "its JSON is nested too deeply to be read") from None
+        except UnicodeDecodeError as error:
+            raise MalformedFileError(path, f"not UTF-8 text ({error.reason})") from None
+        except msgspec.MsgspecError as error:
+            raise MalformedFileError(path, f"a line is not an entry: {error}") from None
+
+    def _line(self, value: E) -> bytes:
+        line = self._encoder.encode(value)
+        if b"\\u" in line:  # msgspec writes lower-case hex digits, Jackson upper-case ones
+            return to_json(msgspec.to_builtins(value)).encode()
+        return line
+
+
+class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
+    """A log of file entries with compaction (CompactibleFileStreamLog).
+
+    With `deletion`, files that a compaction made superfluous are removed once they are
+    `cleanup_delay_ms` old, so that a reader which listed the log before still finds them.
+    """
+
+    def __init__(
+        self,
+        location: str | Files,
+        entry_type: type[E],
+        *,
+        read_only: bool = False,
+        compact_interval: int = DEFAULT_COMPACT_INTERVAL,
+        deletion: bool = True,
+        cleanup_delay_ms: int = DEFAULT_CLEANUP_DELAY_MS,
+        min_batches_to_retain: int = DEFAULT_MIN_BATCHES_TO_RETAIN,
+        clock: Clock | None = None,
+    ) -> None:
+        if compact_interval <= 0:
+            raise OptionError(f"compact_interval must be positive, not {compact_interval}.")
+        super().__init__(location, FileLogFormat(entry_type), read_only=read_only)
+        self._default_interval = compact_interval
+        self._deletion = deletion
+        self._cleanup_delay_ms = cleanup_delay_ms
+        self._min_batches_to_retain = min_batches_to_retain
+        self._clock = clock or SystemClock()
+
+    @cached_property
+    def compact_interval(self) -> int:
+        """The interval in force, settled at first use by what was on disk then."""
+        compact: set[int] = set()
+        for batch_id, info in self.batch_files():
+            if info.name.endswith(COMPACT_SUFFIX):
+                if not 0 <= batch_id < INT_MAX:
+                    raise MalformedFileError(
+                        self._url_of(info.name), "no such batch id is possible"
+                    )
+                compact.add(batch_id)
+        return derive_compact_interval(self._default_interval, sorted(compact))
+
+    def path_of(self, batch_id: int) -> str:
+        compact = is_compaction_batch(batch_id, self.compact_interval)
+        return f"{batch_id}{COMPACT_SUFFIX}" if compact else str(batch_id)
+
+    def batch_id_of(self, name: str) -> int | None:
+        return batch_id_of_file_name(name)
+
+    def retains(self, entry: E, now_ms: int) -> bool:
+        """Whether an entry is still live."""
+        del entry, now_ms
+        return True
+
+    def add(self, batch_id: int, entry: Iterable[E]) -> bool:
+        """Write the entries of one batch; a compaction batch takes in all earlier ones too."""
+        self._refuse_if_read_only("write to")
+        entries = tuple(entry)
+        if is_compaction_batch(batch_id, self.compact_interval):
+            name = self.path_of(batch_id)
+            with storage_errors(self._url_of(name)):
+                if self.files.info(name) is not None:
+                    return False
+            entries = self._compacted(batch_id, entries)
+        added = super().add(batch_id, entries)
+        if added and self._deletion:
+            self._delete_expired(batch_id)
+        return added
+
+    def purge(self, before: int) -> None:
+        """Refused: these logs clean themselves, and the newest compact file must stay."""
+        raise EditError(
+            self.url, f"cannot purge below {before}: this log removes its own expired files"
+        )
+
+    def all_files(self) -> list[E]:
+        """Every live entry.
+
+        Another process may compact and delete while this one reads. A file that is gone is then
+        no loss if the next compact file is there: the reading starts over from that.
+        """
+        now_ms = self._clock.now_ms()
+        latest = self.latest_batch_id()
+        while latest is not None and latest >= 0:
+            try:
+                return [
+                    entry
+                    for batch_id in live_batches(latest, self.compact_interval)
+                    for entry in self._existing(batch_id)
+                    if self.retains(entry, now_ms)
+                ]
+            except (MissingBatchError, StorageError):
+                wanted = next_compaction_batch(latest, self.compact_interval)
+                latest = self.latest_batch_id()
+                if latest is None or latest < wanted:
+                    raise
+        return []
+
+    def _compacted(self, batch_id: int, entries: tuple[E, ...]) -> tuple[E, ...]:
+        now_ms = self._clock.now_ms()
+        inputs = compaction_inputs(batch_id, self.compact_interval)
+        merged = [entry for other in inputs for entry in self._existing(other)]
+        return tuple(entry for entry in (*merged, *entries) if self.retains(entry, now_ms))
+
+    def _delete_expired(self, batch_id: int) -> None:
+        keep = first_batch_to_keep(batch_id, self.compact_interval, self._min_batches_to_retain)
+        if keep is None:
+            return
+        expired_ms = self._clock.now_ms() - self._cleanup_delay_ms
+        for other, info in self.batch_files():
+            if other < keep and info.modified_ms <= expired_ms:
+                self._delete(info.name)
+
+
+class FileSinkLog(CompactibleFileLog[SinkFileStatus]):
+    """The log in `_spark_metadata`: which files of an output directory are there."""
+
+    def __init__(
+        self,
+        location: str | Files,
+        *,
+        read_only: bool = False,
+        retention_ms: int | None = None,
+        compact_interval: int = DEFAULT_COMPACT_INTERVAL,
+        deletion: bool = True,
+        cleanup_delay_ms: int = DEFAULT_CLEANUP_DELAY_MS,
+        min_batches_to_retain: int = DEFAULT_MIN_BATCHES_TO_RETAIN,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            location,
+            SinkFileStatus,
+            read_only=read_only,
+            compact_interval=compact_interval,
+            deletion=deletion,
+            cleanup_delay_ms=cleanup_delay_ms,
+            min_batches_to_retain=min_batches_to_retain,
+            clock=clock,
+        )
+        self._retention_ms = retention_ms
+
+    def retains(self, entry: SinkFileStatus, now_ms: int) -> bool:
+        return self._retention_ms is None or now_ms - entry.modification_time <= self._retention_ms
+
+
+class FileSourceLog(CompactibleFileLog[FileEntry]):
+    """The log in `sources/N` of a file source; its ids are what `logOffset` counts."""
+
+    def __init__(
+        self,
+        location: str | Files,
+        *,
+        read_only: bool = False,
+        compact_interval: int = DEFAULT_COMPACT_INTERVAL,
+        deletion: bool = True,
+        cleanup_delay_ms: int = DEFAULT_CLEANUP_DELAY_MS,
+        min_batches_to_retain: int = DEFAULT_MIN_BATCHES_TO_RETAIN,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            location,
+            FileEntry,
+            read_only=read_only,
+            compact_interval=compact_interval,
+            deletion=deletion,
+            cleanup_delay_ms=cleanup_delay_ms,
+            min_batches_to_retain=min_batches_to_retain,
+            clock=clock,
+        )
+
+    def get_range(
+        self, start: int | None = None, end: int | None = None
+    ) -> list[tuple[int, tuple[FileEntry, ...]]]:
+        """Each batch's own files, also of compaction batches and of batches whose file is gone."""
+        if start is not None and end is not None and start > end:
+            raise OptionError(f"{self.url}: the range starts at {start}, after its end {end}.")
+        on_disk = self.batch_ids()
+        wanted = range(start or 0, (on_disk[-1] if end is None and on_disk else end or 0) + 1)
+        found: dict[int, tuple[FileEntry, ...]] = {}
+        for batch_id in on_disk:
+            if batch_id in wanted and (entries := self.get(batch_id)) is not None:
+                found[batch_id] = tuple(entry for entry in entries if entry.batch_id == batch_id)
+        if len(found) < wanted.stop - wanted.start and on_disk and on_disk[-1] >= 0:
+            compact = live_batches(on_disk[-1], self.compact_interval)[0]
+            found = _by_batch(self.get(compact) or (), wanted) | found
+        batches = sorted(found.items())
+        verify_batch_ids([batch_id for batch_id, _ in batches], start, end, self.url)
+        return batches
+
+
+def _by_batch(entries: Iterable[FileEntry], wanted: range) -> dict[int, tuple[FileEntry, ...]]:
+    found: dict[int, list[FileEntry]] = {}
+    for entry in entries:
+        if entry.batch_id in wanted:
+            found.setdefault(entry.batch_id, []).append(entry)
+    return {batch_id: tuple(values) for batch_id, values in found.items()}

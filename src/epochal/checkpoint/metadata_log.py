@@ -1,0 +1,282 @@
+"""A metadata log: a directory with one file per batch id, each written once (HDFSMetadataLog).
+
+The file's name is the id, and creating it is the commit: the first writer wins, whoever else is
+writing. A reader would expect `batch_ids` and `get_range` to agree; they differ where the log has
+holes. `batch_ids` is what is on disk; `get_range` promises every id of the range, or fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice, pairwise
+from typing import Generic, NoReturn, Protocol, TypeVar
+
+from epochal.checkpoint.spark_json import LONG_MAX, LONG_MIN
+from epochal.errors import (
+    ConcurrentUpdateError,
+    EditError,
+    MalformedFileError,
+    MissingBatchError,
+    OptionError,
+    StorageError,
+    UnsupportedVersionError,
+)
+from epochal.files import FileInfo, Files, join_url, open_files
+
+T = TypeVar("T")
+
+NAMED_MISSING = 100
+INT_MAX = 2**31 - 1
+
+# Java's parser takes any decimal digit that fits one UTF-16 unit, and no underscores or spaces.
+_INTEGER = re.compile(r"[+-]?\d+")
+
+
+def parse_version(text: str, newest: int, path: str) -> int:
+    """The version of a header line: `v` and a positive number, at most `newest`."""
+    number = _java_integer(text[1:], -INT_MAX - 1, INT_MAX) if text.startswith("v") else None
+    if number is None or number <= 0:
+        shown = text if len(text) <= 40 else f"{text[:37]}..."
+        raise MalformedFileError(
+            path, f"its first line must be a version such as v{newest}, not {shown!r}"
+        )
+    if number > newest:
+        raise UnsupportedVersionError(path, number, newest)
+    return number
+
+
+def parse_batch_id(name: str) -> int | None:
+    """The id a file name stands for, as Java's long parser reads it; None if it does not."""
+    return _java_integer(name, LONG_MIN, LONG_MAX)
+
+
+def verify_batch_ids(
+    batch_ids: Sequence[int], start: int | None, end: int | None, path: str = ""
+) -> None:
+    """Check that ascending `batch_ids` run from `start` to `end` without a hole.
+
+    A bound that is None is not checked; the ids themselves must be contiguous all the same.
+    """
+    if start is not None and end is not None and start > end:
+        raise OptionError(f"{path}: the range starts at batch {start}, after its end {end}.")
+    bounds = f"(start: {start}, end: {end})"
+    if not batch_ids:
+        wanted = start if start is not None else end
+        if wanted is None:
+            return
+        raise MissingBatchError(path, (wanted,), f"batch {wanted} doesn't exist {bounds}")
+    first, last = batch_ids[0], batch_ids[-1]
+    if (start is not None and first < start) or (end is not None and last > end):
+        raise OptionError(f"{path}: batches {first} to {last} are not all in the range {bounds}.")
+    if start is not None and first != start:
+        _raise_missing(path, range(start, first), bounds)
+    if end is not None and last != end:
+        _raise_missing(path, range(last + 1, end + 1), bounds)
+    if last - first + 1 != len(batch_ids):
+        _raise_missing(path, _holes(batch_ids), bounds)
+
+
+def _holes(batch_ids: Sequence[int]) -> Iterator[int]:
+    for before, after in pairwise(batch_ids):
+        yield from range(before + 1, after)
+
+
+def _raise_missing(path: str, missing: Iterable[int], bounds: str) -> NoReturn:
+    named = tuple(islice(iter(missing), NAMED_MISSING + 1))
+    more = ", …" if len(named) > NAMED_MISSING else ""
+    named = named[:NAMED_MISSING]
+    listed = ", ".join(map(str, named))
+    raise MissingBatchError(path, named, f"batches ({listed}{more}) don't exist {bounds}")
+
+
+def _java_integer(text: str, low: int, high: int) -> int | None:
+    if len(text) > 1000 or not _INTEGER.fullmatch(text) or not all(c <= "\uffff" for c in text):
+        return None
+    number = int(text)
+    return number if low <= number <= high else None
+
+
+@contextmanager
+def storage_errors(url: str) -> Iterator[None]:
+    """Turn what storage raises into a StorageError that names `url`.
+
+    Presence and absence pass through: FileNotFoundError and FileExistsError are answers.
+    """
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except IsADirectoryError as error:  # not a file, so no such file: some storages cannot tell
+        raise FileNotFoundError(error.errno, error.strerror, url) from None
+    except OSError as error:
+        raise StorageError(url, error.strerror or str(error) or type(error).__name__) from error
+
+
+class LogFormat(Protocol[T]):
+    """How one kind of entry becomes the bytes of a file, and back."""
+
+    def serialize(self, entry: T) -> bytes:
+        """The whole file of `entry`."""
+        ...
+
+    def deserialize(self, data: bytes, path: str) -> T:
+        """The entry in a file's bytes; errors name `path`."""
+        ...
+
+
+class MetadataLog(Generic[T]):
+    """Entries of type T by batch id in one directory.
+
+    Holds no cache, so it always sees what others wrote, and may be shared between threads.
+    """
+
+    def __init__(
+        self, location: str | Files, format: LogFormat[T], *, read_only: bool = False
+    ) -> None:
+        self.files = open_files(location) if isinstance(location, str) else location
+        self.read_only = read_only
+        self._format = format
+        if not read_only:
+            try:
+                with storage_errors(self.url):
+                    self.files.make_dirs()
+            except FileExistsError:
+                raise StorageError(
+                    self.url, "a file is where the log's directory must be"
+                ) from None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The log's directory, as messages name it."""
+        return self.files.url
+
+    def path_of(self, batch_id: int) -> str:
+        """The name of the file that holds `batch_id`."""
+        return str(batch_id)
+
+    def batch_id_of(self, name: str) -> int | None:
+        """The id a file name stands for; None if it is no batch's name."""
+        return parse_batch_id(name)
+
+    def is_batch_file(self, info: FileInfo) -> bool:
+        """Whether a directory entry is a batch: a file, not a directory, with an id for a name."""
+        return not info.is_dir and self.batch_id_of(info.name) is not None
+
+    def add(self, batch_id: int, entry: T) -> bool:
+        """Write `entry` unless the batch is there already: then leave it and return False.
+
+        Raises ConcurrentUpdateError when another writer creates the file in between.
+        """
+        return self._create(batch_id, self._format.serialize(entry))
+
+    def get(self, batch_id: int) -> T | None:
+        """The entry of `batch_id`; None if there is none."""
+        name = self.path_of(batch_id)
+        data = self._read(name)
+        return None if data is None else self._format.deserialize(data, self._url_of(name))
+
+    def get_range(self, start: int | None = None, end: int | None = None) -> list[tuple[int, T]]:
+        """All entries from `start` to `end`, both included, ascending.
+
+        A bound left out is the log's own first or last; MissingBatchError if any is not there.
+        """
+        wanted = [
+            batch_id
+            for batch_id in self.batch_ids()
+            if (start is None or batch_id >= start) and (end is None or batch_id <= end)
+        ]
+        verify_batch_ids(wanted, start, end, self.url)
+        return [(batch_id, self._existing(batch_id)) for batch_id in wanted]
+
+    def get_latest(self) -> tuple[int, T] | None:
+        """The newest id and its entry; None for an empty log."""
+        latest = self.latest_batch_id()
+        return None if latest is None else (latest, self._existing(latest))
+
+    def latest_batch_id(self) -> int | None:
+        """The newest id, without opening its file."""
+        return max(self.batch_ids(), default=None)
+
+    def batch_ids(self) -> list[int]:
+        """The ids on disk, ascending."""
+        return sorted({batch_id for batch_id, _ in self.batch_files()})
+
+    def batch_files(self) -> list[tuple[int, FileInfo]]:
+        """Every batch file with its id, ascending (getOrderedBatchFiles has them descending)."""
+        with storage_errors(self.url):
+            listed = self.files.list()
+        found: list[tuple[int, FileInfo]] = []
+        for info in listed:
+            batch_id = None if info.is_dir else self.batch_id_of(info.name)
+            if batch_id is not None:
+                found.append((batch_id, info))
+        return sorted(found, key=lambda item: (item[0], item[1].name))
+
+    def prev_batch_id(self, batch_id: int) -> int | None:
+        """The newest id below `batch_id`; as in Spark, None unless one at or above it exists."""
+        batch_ids = self.batch_ids()
+        if not batch_ids or batch_ids[-1] < batch_id:
+            return None
+        return max((other for other in batch_ids if other < batch_id), default=None)
+
+    def purge(self, before: int) -> None:
+        """Remove all entries below `before`, oldest first, so that a crash leaves no hole."""
+        self._refuse_if_read_only("purge")
+        for batch_id, info in self.batch_files():
+            if batch_id < before:
+                self._delete(info.name)
+
+    def purge_after(self, batch_id: int) -> None:
+        """Remove all entries above `batch_id`, newest first, so that a crash leaves no hole."""
+        self._refuse_if_read_only("purge")
+        for other, info in reversed(self.batch_files()):
+            if other > batch_id:
+                self._delete(info.name)
+
+    def _existing(self, batch_id: int) -> T:
+        entry = self.get(batch_id)
+        if entry is None:
+            raise MissingBatchError(
+                self.url,
+                (batch_id,),
+                f"batch {batch_id} was listed, but there is no file {self.path_of(batch_id)!r}",
+            )
+        return entry
+
+    def _create(self, batch_id: int, data: bytes) -> bool:
+        self._refuse_if_read_only("write to")
+        name = self.path_of(batch_id)
+        with storage_errors(self._url_of(name)):
+            there = self.files.info(name)
+            if there is None:
+                try:
+                    self.files.create(name, data)
+                except FileExistsError:
+                    raise ConcurrentUpdateError(self.url, batch_id) from None
+                return True
+        if there.is_dir:
+            raise MalformedFileError(self._url_of(name), "a directory has the name of a batch")
+        return False
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            with storage_errors(self._url_of(name)):
+                return self.files.read(name)
+        except FileNotFoundError:
+            return None
+
+    def _delete(self, name: str) -> None:
+        with storage_errors(self._url_of(name)):
+            self.files.delete(name)
+
+    def _refuse_if_read_only(self, verb: str) -> None:
+        if self.read_only:
+            raise EditError(self.url, f"the log was opened to be read: cannot {verb} it")
+
+    def _url_of(self, name: str) -> str:
+        return join_url(self.url, name)

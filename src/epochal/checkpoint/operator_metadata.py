@@ -1,0 +1,174 @@
+"""Operator metadata: which stateful operator owns `state/N`, its stores and partitions.
+
+Version 1 is one file, written once. Version 2 is a log whose entries hold *absolute* paths of
+schema files: a checkpoint that was moved still points at the old place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from epochal.checkpoint.layout import (
+    DEFAULT_STORE,
+    STATE,
+    operator_metadata_log_path,
+    operator_metadata_path,
+    parse_partition,
+)
+from epochal.checkpoint.metadata_log import MetadataLog, parse_version, storage_errors
+from epochal.checkpoint.spark_json import (
+    JsonValue,
+    as_read,
+    list_of,
+    long_of,
+    object_of,
+    parse_object,
+    string_of,
+    text_lines,
+    to_json,
+)
+from epochal.errors import MalformedFileError, OptionError
+from epochal.files import Files, join_url
+
+OPERATOR_METADATA_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMetadata:
+    """One store of an operator, in every partition."""
+
+    name: str = DEFAULT_STORE
+    num_cols_prefix_key: int = 0
+    num_partitions: int = 0
+    schema_file_paths: tuple[str, ...] = ()
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
+    keys: tuple[str, ...] | None = field(default=None, compare=False)
+    """The keys in the order they were read; None writes all, as Spark orders them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorMetadata:
+    """A stateful operator."""
+
+    version: int
+    operator_id: int
+    operator_name: str
+    stores: tuple[StoreMetadata, ...]
+    properties_json: str = ""
+    """The operator's own settings, JSON in a string; version 2 only."""
+
+    def __post_init__(self) -> None:
+        if self.version not in (1, 2):
+            raise OptionError(f"Operator metadata versions are 1 and 2, not {self.version}.")
+        if self.version == 1 and (
+            self.properties_json or any(store.schema_file_paths for store in self.stores)
+        ):
+            raise OptionError(
+                "Operator metadata of version 1 has neither schema paths nor settings."
+            )
+
+
+class OperatorFormat:
+    """Version line, then a line of JSON."""
+
+    def serialize(self, entry: OperatorMetadata) -> bytes:
+        found: dict[str, object] = {
+            "operatorInfo": {
+                "operatorId": entry.operator_id,
+                "operatorName": entry.operator_name,
+            },
+            "stateStoreInfo": [_store_json(store, entry.version) for store in entry.stores],
+        }
+        if entry.version == 2:
+            found["operatorPropertiesJson"] = entry.properties_json
+        return f"v{entry.version}\n{to_json(found)}".encode()
+
+    def deserialize(self, data: bytes, path: str) -> OperatorMetadata:
+        lines = text_lines(data, path)
+        version = parse_version(lines[0] if lines else "", OPERATOR_METADATA_VERSION, path)
+        found = parse_object("\n".join(lines[1:]), path)
+        info = object_of(found, "operatorInfo", path)
+        return OperatorMetadata(
+            version,
+            long_of(info, "operatorId", path),
+            string_of(info, "operatorName", path),
+            tuple(_store(value, version, path) for value in list_of(found, "stateStoreInfo", path)),
+            string_of(found, "operatorPropertiesJson", path) if version == 2 else "",
+        )
+
+
+def _store_json(store: StoreMetadata, version: int) -> dict[str, object]:
+    found: dict[str, object] = {
+        "storeName": store.name,
+        "numColsPrefixKey": store.num_cols_prefix_key,
+        "numPartitions": store.num_partitions,
+    }
+    if version == 2:
+        found["stateSchemaFilePaths"] = list(store.schema_file_paths)
+    return as_read(found | dict(store.extra), store.keys)
+
+
+def _store(value: JsonValue, version: int, path: str) -> StoreMetadata:
+    if not isinstance(value, dict):
+        raise MalformedFileError(path, "stateStoreInfo must be a list of objects")
+    known = {"storeName", "numColsPrefixKey", "numPartitions"}
+    if version == 2:
+        known.add("stateSchemaFilePaths")
+    return StoreMetadata(
+        string_of(value, "storeName", path),
+        long_of(value, "numColsPrefixKey", path),
+        long_of(value, "numPartitions", path),
+        _schema_paths(value, path) if version == 2 else (),
+        extra={key: found for key, found in value.items() if key not in known},
+        keys=tuple(value),
+    )
+
+
+def _schema_paths(store: dict[str, JsonValue], path: str) -> tuple[str, ...]:
+    paths: list[str] = []
+    for value in list_of(store, "stateSchemaFilePaths", path):
+        if not isinstance(value, str):
+            raise MalformedFileError(path, "stateSchemaFilePaths must be a list of strings")
+        paths.append(value)
+    return tuple(paths)
+
+
+OPERATOR_FORMAT = OperatorFormat()
+
+
+class OperatorMetadataLog(MetadataLog[OperatorMetadata]):
+    """The log in `state/N/_metadata/v2`, with an entry for each batch that changed something."""
+
+    def __init__(self, location: str | Files, *, read_only: bool = False) -> None:
+        super().__init__(location, OPERATOR_FORMAT, read_only=read_only)
+
+
+def newest_at(batch_ids: Iterable[int], batch_id: int | None) -> int | None:
+    """The entry in force at `batch_id`: the newest that is not above it."""
+    return max((i for i in batch_ids if batch_id is None or i <= batch_id), default=None)
+
+
+def read_operator(
+    files: Files, operator: int, batch_id: int | None = None
+) -> OperatorMetadata | None:
+    """The metadata of one operator as of `batch_id`; None where Spark before 4.0 wrote none."""
+    log = OperatorMetadataLog(files.at(operator_metadata_log_path(operator)), read_only=True)
+    entry = newest_at(log.batch_ids(), batch_id)
+    if entry is not None:
+        return log.get(entry)
+    path = operator_metadata_path(operator)
+    url = join_url(files.url, path)
+    try:
+        with storage_errors(url):
+            data = files.read(path)
+    except FileNotFoundError:
+        return None
+    return OPERATOR_FORMAT.deserialize(data, url)
+
+
+def list_operators(files: Files) -> list[int]:
+    """The operators that have a directory below `state`, ascending."""
+    with storage_errors(join_url(files.url, STATE)):
+        numbers = [parse_partition(info.name) for info in files.list(STATE) if info.is_dir]
+    return sorted(number for number in numbers if number is not None)

@@ -1,0 +1,165 @@
+"""The private logs of the Kafka and rate sources: one entry, batch 0, where the source began.
+
+The Kafka file begins with a byte that means nothing and must be there: Spark 2.1.0 wrote a length
+in its place, and expected one to skip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from epochal.checkpoint.file_log import FileSourceLog
+from epochal.checkpoint.metadata_log import (
+    MetadataLog,
+    parse_batch_id,
+    parse_version,
+    storage_errors,
+)
+from epochal.checkpoint.spark_json import LONG_MAX, LONG_MIN, JsonValue, parse_object, to_json
+from epochal.errors import MalformedFileError
+from epochal.files import Files, join_url
+
+SOURCE_LOG_VERSION = 1
+
+KafkaOffsets = Mapping[str, Mapping[int, int]]
+"""Topic to partition to offset. As a starting point -2 is the earliest, -1 the latest."""
+
+
+def parse_kafka_offsets(text: str, path: str) -> KafkaOffsets:
+    """The offsets in a Kafka source's JSON, such as `{"topic":{"0":23}}`."""
+    return {
+        topic: {
+            _partition(partition, topic, path): _offset(offset, topic, path)
+            for partition, offset in _partitions(topic, partitions, path)
+        }
+        for topic, partitions in parse_object(text, path).items()
+    }
+
+
+def kafka_offsets_json(offsets: KafkaOffsets) -> str:
+    """`offsets` as the Kafka source writes them."""
+    return to_json(
+        {
+            topic: {str(partition): offset for partition, offset in partitions.items()}
+            for topic, partitions in offsets.items()
+        }
+    )
+
+
+def _partitions(topic: str, found: JsonValue, path: str) -> list[tuple[str, JsonValue]]:
+    if not isinstance(found, dict):
+        raise MalformedFileError(path, f"topic {topic!r} must have an object of partitions")
+    return list(found.items())
+
+
+def _partition(text: str, topic: str, path: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise MalformedFileError(path, f"topic {topic!r}: {text[:40]!r} is no partition number")
+    return int(text)
+
+
+def _offset(value: JsonValue, topic: str, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not LONG_MIN <= value <= LONG_MAX:
+        raise MalformedFileError(path, f"topic {topic!r}: {str(value)[:40]} is no offset")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaInitialOffsets:
+    """Where a Kafka source began."""
+
+    offsets: KafkaOffsets
+    legacy: bool = False
+    """True for the file of Spark 2.1.0, which has no version."""
+
+
+class KafkaInitialOffsetFormat:
+    """A byte, a version line, the offsets' JSON."""
+
+    def serialize(self, entry: KafkaInitialOffsets) -> bytes:
+        text = kafka_offsets_json(entry.offsets).encode()
+        if entry.legacy:
+            return bytes([len(text) & 0xFF]) + text
+        return b"\x00" + f"v{SOURCE_LOG_VERSION}\n".encode() + text
+
+    def deserialize(self, data: bytes, path: str) -> KafkaInitialOffsets:
+        text = _text(data[1:], path)
+        if not text.startswith("v"):
+            return KafkaInitialOffsets(parse_kafka_offsets(text, path), legacy=True)
+        return KafkaInitialOffsets(parse_kafka_offsets(_after_version(text, path), path))
+
+
+class RateFormat:
+    """A version line, then the time the source was created, in milliseconds."""
+
+    def serialize(self, entry: int) -> bytes:
+        return f"v{SOURCE_LOG_VERSION}\n{entry}".encode()
+
+    def deserialize(self, data: bytes, path: str) -> int:
+        text = _after_version(_text(data, path), path)
+        created_ms = parse_batch_id(text.strip())
+        if created_ms is None:
+            raise MalformedFileError(
+                path, f"a time in milliseconds must be here, not {text[:40]!r}"
+            )
+        return created_ms
+
+
+def _text(data: bytes, path: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedFileError(path, f"not UTF-8 text ({error.reason})") from None
+
+
+def _after_version(text: str, path: str) -> str:
+    version, newline, rest = text.partition("\n")
+    parse_version(version.removesuffix("\r"), SOURCE_LOG_VERSION, path)
+    if not newline:
+        raise MalformedFileError(path, "it ends after its version line")
+    return rest
+
+
+KAFKA_INITIAL_OFFSET_FORMAT = KafkaInitialOffsetFormat()
+RATE_FORMAT = RateFormat()
+
+
+class KafkaInitialOffsetLog(MetadataLog[KafkaInitialOffsets]):
+    """The log in `sources/N` of a Kafka source (KafkaSourceInitialOffsetWriter)."""
+
+    def __init__(self, location: str | Files, *, read_only: bool = False) -> None:
+        super().__init__(location, KAFKA_INITIAL_OFFSET_FORMAT, read_only=read_only)
+
+
+class RateLog(MetadataLog[int]):
+    """The log in `sources/N` of a rate source: when it was created."""
+
+    def __init__(self, location: str | Files, *, read_only: bool = False) -> None:
+        super().__init__(location, RATE_FORMAT, read_only=read_only)
+
+
+SourceLog = FileSourceLog | KafkaInitialOffsetLog | RateLog
+
+
+def open_source_log(files: Files) -> SourceLog | None:
+    """Open, to be read, the log of whichever source wrote into a directory; None if it is empty.
+
+    The directory does not say what it is. A file log names its files as objects line by line; a
+    Kafka log is one file that begins with something other than `v`; a rate log holds a number.
+    """
+    log = FileSourceLog(files, read_only=True)
+    batches = log.batch_files()
+    if not batches:
+        return None
+    batch_id, info = batches[0]
+    with storage_errors(join_url(files.url, info.name)):
+        head = files.read(info.name)[:4096]
+    if batch_id != 0 or len(batches) > 1 or info.name != "0":
+        return log
+    if not head.startswith(b"v"):
+        return KafkaInitialOffsetLog(files, read_only=True)
+    lines = head.splitlines()
+    if len(lines) == 2 and parse_batch_id(lines[1].decode(errors="replace")) is not None:
+        return RateLog(files, read_only=True)
+    return log

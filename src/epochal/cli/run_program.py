@@ -1,0 +1,128 @@
+"""Runs a user's program in a session, and then its queries until they end or are told to.
+
+What a reader would get wrong: queries are stopped by a thread of their own. A program usually waits
+for its query itself, so whoever catches the signal cannot also wait for the end of an epoch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import epochal
+from epochal.continuous.api.quiet_listener import QuietListener
+from epochal.errors import QueryFailedError
+
+TURN_SECONDS = 0.2
+"""How long one kind of query is waited for before the other kind is looked at."""
+
+
+def open_session(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
+    """The session of the program; what is not given is Spark's own default, or spark-submit's."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark: SparkSession = builder.getOrCreate()
+    epochal.register(spark)
+    return spark
+
+
+def run_program(
+    path: Path, arguments: Sequence[str], spark: SparkSession, stopping: threading.Event
+) -> None:
+    """Run the file as a program that finds `spark` and `epochal`, then wait for its queries.
+
+    Setting `stopping` ends them, each where an epoch or a batch ends. Raises QueryFailedError if
+    one has failed, and whatever the program raises; in both cases the others are stopped first.
+    """
+    failures = _Failures()
+    epochal.streams(spark).add_listener(failures)
+    done = threading.Event()
+    stopper = threading.Thread(
+        target=_stop_when_told, args=(spark, stopping, done), name="epochal-stopper", daemon=True
+    )
+    stopper.start()
+    try:
+        _execute(path, arguments, spark)
+        _wait(spark, failures)
+    finally:
+        done.set()
+        stopping.set()
+        stopper.join()
+        _stop_all(spark)
+        epochal.streams(spark).remove_listener(failures)
+
+
+def _execute(path: Path, arguments: Sequence[str], spark: SparkSession) -> None:
+    # It stays `__main__` for good: its functions travel to tasks again whenever these restart.
+    program = ModuleType("__main__")
+    program.__dict__.update(__file__=str(path), spark=spark, epochal=epochal)
+    sys.modules["__main__"] = program
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, str(path.resolve().parent))
+    exec(compile(path.read_bytes(), str(path), "exec"), program.__dict__)
+
+
+def _wait(spark: SparkSession, failures: _Failures) -> None:
+    """Until no query is active, or one has failed."""
+    ours, theirs = epochal.streams(spark), spark.streams
+    while True:
+        failures.check()
+        active = bool(ours.active or theirs.active)
+        if ours.await_any_termination(TURN_SECONDS if ours.active else 0):
+            failures.check()
+            ours.reset_terminated()
+        try:
+            if theirs.awaitAnyTermination(TURN_SECONDS):
+                theirs.resetTerminated()
+        except StreamingQueryException as error:
+            raise QueryFailedError("of Spark's own", "unknown", None, str(error)) from None
+        if not active:
+            return
+
+
+def _stop_when_told(spark: SparkSession, stopping: threading.Event, done: threading.Event) -> None:
+    stopping.wait()
+    while not done.is_set():  # the program may be about to start another one
+        _stop_all(spark)
+        done.wait(TURN_SECONDS)
+
+
+def _stop_all(spark: SparkSession) -> None:
+    for ours in epochal.streams(spark).active:
+        ours.stop()
+    for theirs in spark.streams.active:
+        theirs.stop()
+
+
+class _Failures(QuietListener):
+    """Remembers the first continuous query that failed; it is told before the query is gone."""
+
+    def __init__(self) -> None:
+        self._first: QueryFailedError | None = None
+
+    def check(self) -> None:
+        if self._first is not None:
+            raise self._first
+
+    def onQueryTerminated(self, event: Any) -> None:
+        if event.exception and self._first is None:
+            self._first = QueryFailedError(
+                str(event.id), str(event.runId), None, _cause(event.exception)
+            )
+
+
+def _cause(words: str) -> str:
+    """What an error says behind the query that it names, if it names one."""
+    return words.partition("terminated with exception: ")[2] or words

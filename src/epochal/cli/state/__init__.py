@@ -1,0 +1,1 @@
+"""`epochal state`: reading and editing operator state from the command line."""

@@ -1,0 +1,261 @@
+"""`epochal state read | get | diff | export`: rows to the terminal, to a program or to a file.
+
+JSON lines are written as they are decoded, partition by partition, so a large state needs no more
+memory than one of its partitions.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from epochal.cli.output import print_line, print_table
+from epochal.errors import OptionError
+
+if TYPE_CHECKING:
+    from epochal.tools.read_state.read import StateReader
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+ROWS_SHOWN = 20
+
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint: a path or a URL.")]
+Operator = Annotated[int, typer.Option(metavar="N", help="The stateful operator.")]
+Store = Annotated[str, typer.Option(metavar="NAME", help="The store, for operators with several.")]
+Batch = Annotated[
+    int | None, typer.Option(metavar="N", help="As of this batch; the newest unless given.")
+]
+Partition = Annotated[int | None, typer.Option(metavar="N", help="Only this partition.")]
+Side = Annotated[
+    str | None, typer.Option(metavar="left|right", help="The rows one side of a join keeps.")
+]
+Variable = Annotated[
+    str | None, typer.Option(metavar="NAME", help="A variable of transformWithState.")
+]
+Timers = Annotated[bool, typer.Option("--timers", help="The timers of transformWithState.")]
+Limit = Annotated[int | None, typer.Option(metavar="N", help="At most so many rows.", min=0)]
+JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+
+
+@app.command()
+def read(
+    directory: Directory,
+    operator: Operator = 0,
+    store: Store = "default",
+    batch: Batch = None,
+    partition: Partition = None,
+    side: Side = None,
+    variable: Variable = None,
+    timers: Timers = False,
+    changes_since: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="What the batches from N on did, instead of the rows."),
+    ] = None,
+    limit: Limit = None,
+    as_json: JsonLines = False,
+) -> None:
+    """Show the rows of a store, or what changed in it."""
+    from epochal.tools.read_state.changes import open_changes
+    from epochal.tools.read_state.read import open_batch, open_reader
+
+    opened = open_batch(directory, batch)
+    if changes_since is not None:
+        reader: StateReader = open_changes(
+            opened, changes_since, operator, store, state_variable=variable
+        )
+    else:
+        reader = open_reader(
+            opened,
+            operator,
+            store,
+            join_side=_side(side),
+            state_variable=variable,
+            timers=timers,
+        )
+    show_rows(reader, partition, limit, as_json=as_json)
+
+
+@app.command()
+def get(
+    directory: Directory,
+    key: Annotated[str, typer.Option(metavar="JSON", help='The key, as `read` shows it: {"k": 1}')],
+    operator: Operator = 0,
+    store: Store = "default",
+    batch: Batch = None,
+    variable: Variable = None,
+    as_json: JsonLines = False,
+) -> None:
+    """Show what is kept for one key. Exit status 1 if there is nothing."""
+    from epochal.tools.read_state.lookup import rows_with_key
+    from epochal.tools.read_state.read import open_batch, open_reader
+
+    opened = open_batch(directory, batch)
+    reader = open_reader(opened, operator, store, state_variable=variable)
+    rows = rows_with_key(reader, parse_json(key, "--key"), opened.operator_name(operator))
+    if as_json:
+        _write_lines(rows)
+    elif rows:
+        _table(reader, rows)
+    else:
+        print_line("There is no such key.")
+    if not rows:
+        raise typer.Exit(1)
+
+
+@app.command()
+def diff(
+    directory: Directory,
+    other: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Compare with another checkpoint.")
+    ] = None,
+    from_batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The earlier batch; the one before unless given."),
+    ] = None,
+    to_batch: Annotated[
+        int | None, typer.Option(metavar="N", help="The later batch; the newest unless given.")
+    ] = None,
+    operator: Operator = 0,
+    store: Store = "default",
+    side: Side = None,
+    variable: Variable = None,
+    timers: Timers = False,
+    limit: Limit = None,
+    as_json: JsonLines = False,
+) -> None:
+    """Compare two batches, or two checkpoints. Exit status 1 if they differ."""
+    from epochal.tools.read_state.read import open_batch, open_reader
+    from epochal.tools.read_state.state_diff import differences
+
+    later = open_batch(directory, to_batch)
+    if other is not None:
+        earlier = open_batch(other, from_batch)
+    else:
+        earlier = open_batch(directory, later.batch_id - 1 if from_batch is None else from_batch)
+    readers = [
+        open_reader(
+            each, operator, store, join_side=_side(side), state_variable=variable, timers=timers
+        )
+        for each in (earlier, later)
+    ]
+    found = differences(*readers, limit=limit)
+    if as_json:
+        _write_lines([row.as_json() for row in found.rows])
+    else:
+        print_line(
+            f"{found.added} added, {found.removed} removed, {found.changed} changed, "
+            f"{found.same} the same"
+        )
+        cells = [
+            (row.change, _cell(row.key), _cell(row.before), _cell(row.after)) for row in found.rows
+        ]
+        if cells:
+            print_table(("change", "key", "before", "after"), cells)
+    if found.added or found.removed or found.changed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    directory: Directory,
+    to: Annotated[
+        str, typer.Option(metavar="FILE", help="Where to: FILE.parquet, FILE.csv or FILE.jsonl.")
+    ],
+    operator: Operator = 0,
+    store: Store = "default",
+    batch: Batch = None,
+    partition: Partition = None,
+    side: Side = None,
+    variable: Variable = None,
+    timers: Timers = False,
+) -> None:
+    """Write the rows of a store to a file: Parquet, CSV or JSON lines, by the file's name."""
+    from epochal.tools.read_state.export import export_state
+    from epochal.tools.read_state.read import open_batch, open_reader
+
+    reader = open_reader(
+        open_batch(directory, batch),
+        operator,
+        store,
+        join_side=_side(side),
+        state_variable=variable,
+        timers=timers,
+    )
+    count = export_state(reader, to, partition)
+    print_line(f"{count} rows written to {to}")
+
+
+def show_rows(
+    reader: StateReader, partition: int | None, limit: int | None, *, as_json: bool
+) -> None:
+    """Rows as JSON lines, or the first of them as a table."""
+    from epochal.tools.read_state.export import json_batches
+
+    most = limit if as_json or limit is not None else ROWS_SHOWN + 1
+    left = most
+    shown: list[dict[str, Any]] = []
+    for rows in json_batches(reader, partition):
+        some = rows if left is None else rows[:left]
+        if as_json:
+            _write_lines(some)
+        else:
+            shown += some
+        if left is not None:
+            left -= len(some)
+            if left <= 0:
+                break
+    if as_json:
+        return
+    more = limit is None and len(shown) > ROWS_SHOWN
+    _table(reader, shown[:ROWS_SHOWN] if more else shown)
+    if more:
+        print_line("... and more; --limit or --json shows them, `epochal state stats` counts them.")
+
+
+def parse_json(text: str, option: str) -> Any:
+    """The value of an option that takes JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{option} {text!r} is not JSON ({error}).") from None
+
+
+def json_lines(path: str) -> Iterator[Any]:
+    """The objects of a file of JSON lines; `-` is standard input."""
+    source = sys.stdin if path == "-" else open(path, encoding="utf-8")  # noqa: SIM115
+    with source:
+        for number, line in enumerate(source, 1):
+            if line.strip():
+                yield parse_json(line, f"{path}, line {number}:")
+
+
+def _side(side: str | None) -> Literal["left", "right"] | None:
+    if side is None or side in ("left", "right"):
+        return side  # type: ignore[return-value]
+    raise OptionError(f"--side is left or right, not {side!r}.")
+
+
+def _write_lines(rows: list[dict[str, Any]]) -> None:
+    import msgspec
+
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.Encoder().encode_lines(rows))
+
+
+def _table(reader: StateReader, rows: list[dict[str, Any]]) -> None:
+    names = [name for name, _ in reader.fields]
+    print_table(names, [[_cell(row[name]) for name in names] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_inner(item)}" for name, item in value.items())
+    return "-" if value is None else _inner(value)
+
+
+def _inner(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

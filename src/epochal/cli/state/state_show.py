@@ -1,0 +1,121 @@
+"""`epochal state show | stats | verify`: what state there is, how it lies, whether it is whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epochal.cli.output import print_json, print_line, print_table, progress
+from epochal.cli.state.state_read import Batch, Directory, Operator, Store, Variable
+from epochal.files import open_files
+
+if TYPE_CHECKING:
+    from epochal.tools.read_state.stats import StateStats
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")]
+
+
+@app.command()
+def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> None:
+    """List operators, their stores and variables, with the schemas of keys and values."""
+    from epochal.tools.read_state.overview import overview
+    from epochal.tools.read_state.read import open_batch
+
+    found = overview(open_batch(directory, batch))
+    if as_json:
+        print_json(found.as_json())
+        return
+    print_line(
+        f"batch {found.batch_id}, version {found.version}, {found.provider} provider, "
+        f"{found.partitions or '?'} partitions, {found.codec}"
+    )
+    rows = [
+        (str(each.operator_id), each.operator_name or "?", each.name, each.key, each.value)
+        for each in found.stores
+    ]
+    print_table(("operator", "kind", "store", "key", "value"), rows)
+
+
+@app.command()
+def stats(
+    directory: Directory,
+    operator: Operator = 0,
+    store: Store = "default",
+    batch: Batch = None,
+    variable: Variable = None,
+    largest: Annotated[
+        int, typer.Option(metavar="N", help="How many of the largest keys per partition.", min=0)
+    ] = 3,
+    as_json: Json = False,
+) -> None:
+    """Count rows and bytes per partition, and show the skew and the largest keys."""
+    from epochal.tools.read_state.read import open_batch, open_reader
+    from epochal.tools.read_state.stats import state_stats
+
+    reader = open_reader(open_batch(directory, batch), operator, store, state_variable=variable)
+    found = state_stats(reader, largest=largest)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        _show_stats(found)
+
+
+@app.command()
+def verify(directory: Directory, as_json: Json = False) -> None:
+    """Read every state file and replay every version; exit status 1 if something is wrong.
+
+    The same as `epochal checkpoint verify --deep`, for state alone.
+    """
+    from epochal.checkpoint.layout import STATE
+    from epochal.tools.verify.findings import is_healthy
+    from epochal.tools.verify.verify import Depth
+    from epochal.tools.verify.verify import verify as verify_checkpoint
+
+    with progress("verify") as advance:
+        report = verify_checkpoint(open_files(directory), depth=Depth.DEEP, progress=advance)
+    findings = [each for each in report.findings if each.path.startswith(f"{STATE}/")]
+    healthy = is_healthy(findings)
+    if as_json:
+        print_json({"healthy": healthy, "findings": [each.as_json() for each in findings]})
+    else:
+        rows = [(e.severity.value, e.code, e.path, e.message, e.remedy) for e in findings]
+        if rows:
+            print_table(("severity", "code", "path", "message", "remedy"), rows)
+        print_line("healthy" if healthy else "not healthy")
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _show_stats(found: StateStats) -> None:
+    print_line(
+        f"{found.rows} rows, {_size(found.bytes)} of keys and values, {_size(found.file_bytes)} "
+        f"of files, skew {found.skew}"
+    )
+    rows = [
+        (
+            str(each.partition_id),
+            str(each.rows),
+            _size(each.key_bytes),
+            _size(each.value_bytes),
+            _size(each.file_bytes),
+            "; ".join(f"{_key(large.key)} ({large.bytes})" for large in each.largest),
+        )
+        for each in found.partitions
+    ]
+    print_table(("partition", "rows", "keys", "values", "files", "largest keys (bytes)"), rows)
+
+
+def _key(key: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in key.items())
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

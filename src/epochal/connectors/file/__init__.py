@@ -1,0 +1,1 @@
+"""File source and file sink, with Spark's own logs."""

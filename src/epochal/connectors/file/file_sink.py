@@ -1,0 +1,294 @@
+"""Files in a directory, visible by its log: Spark's file sink, exactly once.
+
+Tasks write files under their final names and make them durable; only `_spark_metadata` says which
+of them count, and an epoch's entry there is created once, by the driver, after the epoch was
+decided. Spark's readers follow that log, so a file that no entry names is never seen: leftovers
+of a crash are waste, not duplicates.
+
+What a reader would get wrong: the waste may only be removed once this attempt has committed. At
+the start a file that the log does not name may belong to an epoch that was decided and is about
+to be finished. Whose a file is, its name tells: the UUID carries a hash of the query's id,
+and the attempt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from epochal.checkpoint.file_log import DEFAULT_COMPACT_INTERVAL, FileSinkLog, SinkFileStatus
+from epochal.checkpoint.layout import SINK_LOG
+from epochal.checkpoint.metadata_log import storage_errors
+from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
+from epochal.connectors.file.file_names import entry_path, partition_directory, path_below
+from epochal.errors import OptionError, SinkConflictError
+from epochal.files import Files, join_url, open_files
+
+logger = logging.getLogger(__name__)
+
+BLOCK_SIZE = 32 * 1024 * 1024
+"""What Hadoop says of local files; readers only need some block size."""
+_ATTEMPT_BITS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSinkOptions:
+    """What Spark's file sink takes, and how large a file may grow."""
+
+    path: str
+    compression: ParquetCodec = ParquetCodec.SNAPPY
+    header: bool = False
+    sep: str = ","
+
+    retention: timedelta | None = None
+    """Files older than this leave the log, and so the output; they stay on disk."""
+
+    max_file_bytes: int = 128 * 1024 * 1024
+    """Rows in memory, per task and partition directory, before a file is begun early."""
+
+    compact_interval: int = DEFAULT_COMPACT_INTERVAL
+    """Every so many epochs the log is written anew as a whole. More for short epochs."""
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("maxFileBytes", self.max_file_bytes),
+            ("compactInterval", self.compact_interval),
+        ):
+            if value <= 0:
+                raise OptionError(f"files: {name} must be positive, not {value}.")
+
+
+def mark_of(query_id: str) -> bytes:
+    """Six bytes that stand for a query, which is to say for a checkpoint."""
+    return hashlib.sha256(query_id.encode()).digest()[:6]
+
+
+def file_uuid(mark: bytes, attempt: int, chance: bytes) -> UUID:
+    """A UUID (version 8, free form): mark, attempt, and seven bytes of chance."""
+    bits = int.from_bytes(mark) << 80
+    bits |= 8 << 76
+    bits |= (attempt >> 12 & 0xFFF) << 64
+    bits |= 2 << 62
+    bits |= (attempt & 0xFFF) << 50
+    bits |= int.from_bytes(chance) & (1 << 50) - 1
+    return UUID(int=bits)
+
+
+def attempt_of(name: str, mark: bytes) -> int | None:
+    """The attempt that wrote a file, if it is one of this query's; None for any other."""
+    parts = name.removeprefix(".").split("-")  # the dot: a file whose writer died over it
+    if len(parts) < 8 or parts[0] != "part" or not parts[1].isdigit():
+        return None
+    try:
+        found = UUID("-".join(parts[2:7]))
+    except ValueError:
+        return None
+    if found.version != 8 or found.bytes[:6] != mark:
+        return None
+    return (found.int >> 64 & 0xFFF) << 12 | found.int >> 50 & 0xFFF
+
+
+@dataclass(frozen=True, slots=True)
+class FileWriters:
+    """Opens writers in tasks."""
+
+    root: str
+    mark: bytes
+    form: FileFormat
+    partition_by: tuple[str, ...]
+    csv: Csv
+    compression: ParquetCodec
+    max_file_bytes: int
+
+    def open(self, context: WriterContext) -> FileWriter:
+        return FileWriter(self, context, open_files(self.root))
+
+
+class FileWriter:
+    """Gathers an epoch's rows. Files are written by other threads than the one that adds rows."""
+
+    def __init__(self, plan: FileWriters, context: WriterContext, files: Files) -> None:
+        if context.attempt >= 1 << _ATTEMPT_BITS:
+            raise OptionError(f"Attempt {context.attempt} does not fit into the names of files.")
+        self._plan, self._context, self._files = plan, context, files
+        inside = [field for field in context.schema if field.name not in plan.partition_by]
+        self._suffix, self._encode = encoder(
+            plan.form, pa.schema(inside), plan.csv, plan.compression
+        )
+        self._rows: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._early: list[Future[list[SinkFileStatus]]] = []
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="epochal-file-sink")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= self._plan.max_file_bytes:
+            rows = self._handed_over()
+            self._early.append(self._pool.submit(self._written, rows))
+
+    def cut(self, epoch: int) -> Prepare:
+        del epoch
+        rows, early = self._handed_over(), self._early
+        self._early = []
+
+        def prepare() -> bytes:
+            found = [status for future in early for status in future.result()]
+            return msgspec.json.encode(found + self._written(rows))
+
+        return prepare
+
+    def close(self) -> None:
+        self._rows.clear()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _handed_over(self) -> list[pa.RecordBatch]:
+        rows, self._rows, self._bytes = self._rows, [], 0
+        return rows
+
+    def _written(self, rows: list[pa.RecordBatch]) -> list[SinkFileStatus]:
+        table = pa.Table.from_batches(rows, self._context.schema)
+        return [
+            self._file(directory, part)
+            for directory, part in split(table, self._plan.partition_by)
+            if part.num_rows
+        ]
+
+    def _file(self, directory: str, rows: pa.Table) -> SinkFileStatus:
+        context, data = self._context, self._encode(rows)
+        uuid = file_uuid(self._plan.mark, context.attempt, os.urandom(7))
+        name = f"part-{context.task:05d}-{uuid}-c000{self._suffix}"
+        below = f"{directory}/{name}" if directory else name
+        with storage_errors(join_url(self._files.url, below)):
+            self._files.create(below, data)
+            info = self._files.info(below)
+        assert info is not None, f"{below} is gone as soon as it was written"
+        return SinkFileStatus(
+            path=entry_path(self._files.url, below),
+            size=info.size,
+            is_dir=False,
+            modification_time=info.modified_ms,
+            block_replication=1,
+            block_size=BLOCK_SIZE,
+            action="add",
+        )
+
+
+def split(table: pa.Table, columns: Sequence[str]) -> list[tuple[str, pa.Table]]:
+    """The rows of each partition directory, without the columns that its name carries."""
+    if not columns or not table.num_rows:
+        return [("", table)]
+    keys = list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
+    directories = np.array([partition_directory(columns, key) for key in keys], dtype=object)
+    rest = table.drop_columns(list(columns))
+    return [
+        (str(directory), rest.take(np.flatnonzero(directories == directory)))
+        for directory in dict.fromkeys(directories)
+    ]
+
+
+class FileSink:
+    """The driver's side: the log in `_spark_metadata`."""
+
+    exactly_once = True
+    decides = False
+
+    def __init__(
+        self,
+        form: FileFormat,
+        options: FileSinkOptions,
+        schema: pa.Schema,
+        query_id: str,
+        *,
+        partition_by: Sequence[str] = (),
+    ) -> None:
+        missing = [name for name in partition_by if name not in schema.names]
+        if missing:
+            raise OptionError(
+                f"{form.value}: partitionBy names {missing[0]}, which is not among the columns "
+                f"{', '.join(schema.names)}."
+            )
+        if len(partition_by) >= len(schema):
+            raise OptionError(f"{form.value}: partitionBy leaves no column to be written.")
+        self._files = open_files(options.path)
+        self._mark = mark_of(query_id)
+        retention = options.retention
+        self._retention = retention
+        self._log = FileSinkLog(
+            self._files.at(SINK_LOG),
+            retention_ms=None if retention is None else retention // timedelta(milliseconds=1),
+            compact_interval=options.compact_interval,
+        )
+        csv = Csv(options.header, options.sep)
+        self._writers = FileWriters(
+            root=self._files.url,
+            mark=self._mark,
+            form=form,
+            partition_by=tuple(partition_by),
+            csv=csv,
+            compression=options.compression,
+            max_file_bytes=options.max_file_bytes,
+        )
+        inside = [field for field in schema if field.name not in partition_by]
+        encoder(form, pa.schema(inside), csv, options.compression)
+        self._attempt: int | None = None
+        self._swept = False
+
+    @property
+    def writers(self) -> FileWriters:
+        return self._writers
+
+    def fence(self, attempt: int) -> None:
+        self._attempt, self._swept = attempt, False
+
+    def decided(self, epoch: int) -> bool:
+        newest = self._log.latest_batch_id()
+        return newest is not None and newest >= epoch
+
+    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        decode = msgspec.json.Decoder(list[SinkFileStatus]).decode
+        statuses = [status for message in messages for status in decode(message)]
+        if self.decided(epoch) or not self._log.add(epoch, statuses):
+            self._verify_same(epoch, statuses)
+        self._sweep_once(statuses)
+
+    def close(self) -> None:
+        pass
+
+    def _verify_same(self, epoch: int, statuses: Sequence[SinkFileStatus]) -> None:
+        """That the entry which is there already names what this epoch wrote."""
+        if self._retention is not None:
+            return
+        logged = {entry.path for entry in self._log.all_files()}
+        for status in statuses:
+            if status.path not in logged:
+                raise SinkConflictError(self._log.url, epoch, status.path)
+
+    def _sweep_once(self, statuses: Sequence[SinkFileStatus]) -> None:
+        """Remove what earlier attempts left, once an epoch of this one is committed."""
+        if self._swept or self._attempt is None or self._retention is not None:
+            return
+        names = [status.path.rpartition("/")[2] for status in statuses]
+        if self._attempt not in (attempt_of(name, self._mark) for name in names):
+            return
+        self._swept = True
+        logged = {path_below(self._files.url, entry.path) for entry in self._log.all_files()}
+        removed = 0
+        for below, info in self._files.walk():
+            attempt = attempt_of(info.name, self._mark)
+            if attempt is not None and attempt < self._attempt and below not in logged:
+                self._files.delete(below)
+                removed += 1
+        if removed:
+            logger.info("file sink: removed %d files of attempts that failed", removed)

@@ -1,0 +1,1 @@
+"""Commits the offsets that a Spark query has processed to a consumer group."""

@@ -1,0 +1,202 @@
+"""Metrics in Prometheus' text form, under the names that lag dashboards know. Pure.
+
+Two exporters have taught dashboards their names: kafka-lag-exporter (`kafka_consumergroup_group_*`,
+label `group`) and kafka_exporter (`kafka_consumergroup_*`, label `consumergroup`). Both kinds are
+written, with the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from epochal.connectors.kafka.committer.lag import PartitionLag
+from epochal.metrics.text import CONTENT_TYPE, Metric, Sample, text_of
+
+if TYPE_CHECKING:
+    from epochal.connectors.kafka.cluster_worker import GroupStats
+
+__all__ = ["CONTENT_TYPE", "committer_text", "lag_text"]
+
+
+def lag_text(lags: Sequence[PartitionLag], cluster_name: str) -> str:
+    """The lag of every partition, and of every group."""
+    return text_of(_lag_metrics(lags, cluster_name))
+
+
+def committer_text(
+    groups: Mapping[tuple[str, str], GroupStats], *, pending: int, dropped: int, errors: int
+) -> str:
+    """What an offset committer has done so far."""
+
+    def each(value: str) -> list[Sample]:
+        return [
+            Sample({"bootstrap_servers": servers, "group": group}, getattr(stats, value))
+            for (servers, group), stats in groups.items()
+        ]
+
+    prefix = "epochal_kafka_committer_"
+    metrics = [
+        Metric(f"{prefix}commits_total", "counter", "Commits to the group.", each("commits")),
+        Metric(f"{prefix}failures_total", "counter", "Tries that failed.", each("failures")),
+        Metric(f"{prefix}refusals_total", "counter", "Commits refused.", each("refusals")),
+        Metric(
+            f"{prefix}skipped_backwards_total",
+            "counter",
+            "Commits that left a partition alone because its group was ahead.",
+            each("skipped_backwards"),
+        ),
+        Metric(
+            f"{prefix}healthy",
+            "gauge",
+            "1 if the last try went well.",
+            [
+                Sample({"bootstrap_servers": servers, "group": group}, int(not stats.last_error))
+                for (servers, group), stats in groups.items()
+            ],
+        ),
+        Metric(
+            f"{prefix}last_commit_timestamp_seconds",
+            "gauge",
+            "When the group was last written.",
+            [
+                Sample({"bootstrap_servers": servers, "group": group}, stats.last_commit_ms / 1000)
+                for (servers, group), stats in groups.items()
+            ],
+        ),
+        Metric(
+            f"{prefix}pending_offsets", "gauge", "Offsets not committed yet.", [Sample({}, pending)]
+        ),
+        Metric(
+            f"{prefix}dropped_events_total",
+            "counter",
+            "Events given up because too many waited.",
+            [Sample({}, dropped)],
+        ),
+        Metric(
+            f"{prefix}errors_total",
+            "counter",
+            "Failures of the committer's own code.",
+            [Sample({}, errors)],
+        ),
+    ]
+    return text_of(metrics)
+
+
+def _lag_metrics(lags: Sequence[PartitionLag], cluster: str) -> list[Metric]:
+    grouped = [lag for lag in lags if lag.group is not None]
+    return [
+        *_lag_exporter(grouped, cluster),
+        *_kafka_exporter(grouped),
+        _metric(
+            "epochal_query_lag",
+            "Records between what the query has processed and the end of the partition.",
+            ((_of_query(lag, cluster), lag.processed_lag) for lag in lags),
+        ),
+        _metric(
+            "epochal_query_processed_offset",
+            "The next record the query will read.",
+            ((_of_query(lag, cluster), lag.processed) for lag in lags),
+        ),
+    ]
+
+
+def _lag_exporter(lags: Sequence[PartitionLag], cluster: str) -> list[Metric]:
+    def of(lag: PartitionLag) -> dict[str, str]:
+        return {
+            "cluster_name": cluster,
+            "group": lag.group or "",
+            "topic": lag.topic,
+            "partition": str(lag.partition),
+        }
+
+    def of_partition(lag: PartitionLag) -> dict[str, str]:
+        return {"cluster_name": cluster, "topic": lag.topic, "partition": str(lag.partition)}
+
+    prefix = "kafka_consumergroup_group"
+    groups = sorted({lag.group or "" for lag in lags})
+    sums = [(g, [lag for lag in lags if lag.group == g]) for g in groups]
+    return [
+        _metric(
+            f"{prefix}_offset", "Committed offset.", ((of(lag), lag.committed) for lag in lags)
+        ),
+        _metric(f"{prefix}_lag", "Lag in records.", ((of(lag), lag.committed_lag) for lag in lags)),
+        _metric(f"{prefix}_lag_seconds", "Lag in time.", ((of(lag), lag.seconds) for lag in lags)),
+        _metric(
+            f"{prefix}_max_lag",
+            "Greatest lag of the group's partitions.",
+            ((_of_group(g, cluster), _max(p.committed_lag for p in parts)) for g, parts in sums),
+        ),
+        _metric(
+            f"{prefix}_max_lag_seconds",
+            "Greatest lag in time of the group's partitions.",
+            ((_of_group(g, cluster), _max(p.seconds for p in parts)) for g, parts in sums),
+        ),
+        _metric(
+            f"{prefix}_sum_lag",
+            "Lag of all the group's partitions.",
+            ((_of_group(g, cluster), _sum(p.committed_lag for p in parts)) for g, parts in sums),
+        ),
+        _metric(
+            "kafka_partition_latest_offset",
+            "End of the partition.",
+            {(p.topic, p.partition): (of_partition(p), p.latest) for p in lags}.values(),
+        ),
+        _metric(
+            "kafka_partition_earliest_offset",
+            "Oldest record of the partition.",
+            {(p.topic, p.partition): (of_partition(p), p.earliest) for p in lags}.values(),
+        ),
+    ]
+
+
+def _kafka_exporter(lags: Sequence[PartitionLag]) -> list[Metric]:
+    def of(lag: PartitionLag) -> dict[str, str]:
+        return {
+            "consumergroup": lag.group or "",
+            "topic": lag.topic,
+            "partition": str(lag.partition),
+        }
+
+    return [
+        _metric(
+            "kafka_consumergroup_current_offset",
+            "Committed offset.",
+            ((of(lag), lag.committed) for lag in lags),
+        ),
+        _metric(
+            "kafka_consumergroup_lag",
+            "Lag in records.",
+            ((of(lag), lag.committed_lag) for lag in lags),
+        ),
+    ]
+
+
+def _of_query(lag: PartitionLag, cluster: str) -> dict[str, str]:
+    return {
+        "cluster_name": cluster,
+        "query": lag.query or "",
+        "group": lag.group or "",
+        "topic": lag.topic,
+        "partition": str(lag.partition),
+    }
+
+
+def _of_group(group: str, cluster: str) -> dict[str, str]:
+    return {"cluster_name": cluster, "group": group}
+
+
+def _max(values: Iterable[float | int | None]) -> float | int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _metric(
+    name: str, help: str, samples: Iterable[tuple[Mapping[str, str], float | int | None]]
+) -> Metric:
+    known = [Sample(labels, value) for labels, value in samples if value is not None]
+    return Metric(name, "gauge", help, known)

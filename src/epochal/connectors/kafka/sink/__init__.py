@@ -1,0 +1,1 @@
+"""The Kafka sink of continuous queries: plain, or one transaction per epoch."""

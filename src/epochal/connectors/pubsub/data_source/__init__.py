@@ -1,0 +1,1 @@
+"""`format("pubsub")` for Spark's own readers and writers."""

@@ -1,0 +1,243 @@
+"""The driver's endpoint of one run: grants behind a lock, spoken to by sidecars and by Spark.
+
+It lives in the process that Spark starts for a source, which serves `latestOffset`, `partitions`
+and `commit` on one thread; sidecars are served on the thread of the RPC server. Both only ask
+`Grants`, under one lock.
+
+What a reader would get wrong: `commit` does not wait for acknowledgements. They are ordered by a
+push, by every reply to a report, and in the partitions of the next batch, until one is confirmed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from epochal.connectors.pubsub.sidecar.grants import Grants, Held, Mine, Plan, Report, Slot, Void
+from epochal.connectors.pubsub.sidecar.seen_messages import Seen
+from epochal.connectors.pubsub.sidecar.sidecar_messages import (
+    DRIVER,
+    Admit,
+    Claim,
+    Confirmed,
+    Done,
+    DriverRequest,
+    Farewell,
+    Filled,
+    Goodbye,
+    Grant,
+    Known,
+    Loaded,
+    Place,
+    Settle,
+    State,
+    Unreachable,
+    place_of,
+)
+from epochal.errors import PubSubReaderError
+from epochal.rpc.envelope import PeerId
+from epochal.rpc.server import RpcServer
+
+logger = logging.getLogger(__name__)
+
+CONFIRM_S = 10.0
+"""How long the end of `availableNow` waits for acknowledgements."""
+
+
+@dataclass(slots=True)
+class _Known:
+    place: Place
+    peer: PeerId
+    number: int
+
+
+class DriverEndpoint:
+    """Serves the sidecars of one run; Spark's calls come through the methods."""
+
+    def __init__(self, grants: Grants, *, host: str, bind_host: str, seen: Seen | None) -> None:
+        self.run = uuid.uuid4().hex
+        self._grants = grants
+        self._seen = seen
+        self._changed = threading.Condition()
+        self._sidecars: dict[str, _Known] = {}
+        self._failure = ""
+        self._refused = 0
+        self._closed = False
+        self._server = RpcServer(advertised_host=host, bind_host=bind_host)
+        self._server.register(DRIVER, self._answer)
+        self._server.start()
+
+    @property
+    def place(self) -> Place:
+        return place_of(self._server.address)
+
+    def see(self, offset: int) -> None:
+        """Count on from an offset that Spark names."""
+        with self._changed:
+            self._grants.see(offset)
+
+    def next_batch(self, start: int) -> Plan | None:
+        """The batch after `start`, if there is reason for one. Raises what ended a sidecar."""
+        with self._changed:
+            self._check()
+            return self._grants.next_batch(start, time.monotonic())
+
+    def next_drained(self, start: int, silence_s: float) -> Plan | None:
+        """As `next_batch`, for `availableNow`: waits for rows until none come any more."""
+        with self._changed:
+            while True:
+                self._check()
+                now_s = time.monotonic()
+                idle = self._grants.buffered(now_s)
+                silent = bool(self._grants.live(now_s)) and idle.idle_s >= silence_s
+                draining = silent and not idle.buffered_rows
+                plan = self._grants.next_batch(start, now_s, draining=draining)
+                if plan is not None:
+                    return plan
+                if draining and not self._grants.rows_uncommitted:
+                    break
+                self._changed.wait(0.1)
+            if not self._changed.wait_for(lambda: self._grants.all_confirmed, CONFIRM_S):
+                logger.warning(
+                    "some acknowledgements were not confirmed within %g s: their messages may "
+                    "come again",
+                    CONFIRM_S,
+                )
+            return None
+
+    def planned(self, batch: int) -> Plan | None:
+        with self._changed:
+            return self._grants.planned(batch)
+
+    def commit(self, end: int) -> None:
+        """Spark has committed all up to `end`: order acknowledgements, wait for none."""
+        with self._changed:
+            concerned = self._grants.commit(end)
+            orders = [(name, self._grants.orders(name)) for name in concerned]
+            if self._seen is not None:
+                self._seen.commit(end)
+            peers = {name: known.peer for name, known in self._sidecars.items()}
+        for name, order in orders:
+            if name in peers:
+                self._server.push(DRIVER, [peers[name]], Settle(order.committed, order.acks))
+
+    def expire(self, batch: int) -> None:
+        """The copies of a batch go: its messages are not known any more."""
+        with self._changed:
+            if self._seen is not None:
+                self._seen.expire(batch)
+
+    def pending(self) -> tuple[int, dict[str, tuple[Slot, ...]]]:
+        """What the partitions of the next batch carry: the newest commit and what it left open."""
+        with self._changed:
+            return self._grants.committed, self._grants.pending()
+
+    def metrics(self) -> dict[str, int]:
+        """How things stand, for the query's progress."""
+        with self._changed:
+            now_s = time.monotonic()
+            total = self._grants.buffered(now_s)
+            return {
+                "buffered": total.buffered_rows,
+                "buffered_bytes": total.buffered_bytes,
+                "pubsub_backlog_count": total.buffered_rows + total.held_rows,
+                "refused_acks": self._refused,
+                "sidecars": len(self._grants.live(now_s)),
+            }
+
+    def close(self) -> None:
+        """Tell the sidecars that the query ends. A second call does nothing."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            peers = [known.peer for known in self._sidecars.values()]
+        counters = self._server.counters
+        before = counters.pushed + counters.undelivered
+        self._server.push(DRIVER, peers, Farewell())
+        end = time.monotonic() + 1.0
+        while counters.pushed + counters.undelivered < before + len(peers):
+            if time.monotonic() > end:
+                break
+            time.sleep(0.01)
+        time.sleep(0.1 if peers else 0.0)  # for the socket's own thread, which has it now
+        self._server.stop()
+
+    def _check(self) -> None:
+        if self._failure:
+            raise PubSubReaderError(self._failure)
+
+    def _answer(self, message: DriverRequest, peer: PeerId) -> Any:
+        with self._changed:
+            reply = self._decide(message, peer)
+            self._changed.notify_all()
+            return reply
+
+    def _decide(self, message: DriverRequest, peer: PeerId) -> Any:
+        grants = self._grants
+        match message:
+            case State():
+                return self._heard(message, peer)
+            case Claim():
+                return self._granted(message)
+            case Unreachable():
+                logger.warning(
+                    "batch %d partition %d: its holder %s does not answer; the rows come again",
+                    *(message.batch, message.partition, message.holder),
+                )
+                grants.unreachable((message.batch, message.partition), message.holder)
+            case Filled():
+                slot = message.batch, message.partition
+                self._heard(message.state, None)
+                grants.filled(slot, message.state.sidecar, message.rows)
+                if self._seen is not None:
+                    self._seen.settled(slot, copied=message.copied)
+            case Admit():
+                assert self._seen is not None
+                found = self._seen.admit((message.batch, message.partition), message.ids)
+                return Known(*found)
+            case Loaded():
+                assert self._seen is not None
+                self._seen.load((message.batch, message.partition), message.ids)
+            case Confirmed():
+                grants.confirmed(message.sidecar, message.slots)
+                self._refused += message.refused
+            case Goodbye():
+                logger.info("sidecar %s has left", message.sidecar)
+                grants.gone(message.sidecar)
+                self._sidecars.pop(message.sidecar, None)
+        return Done()
+
+    def _heard(self, state: State, peer: PeerId | None) -> Settle:
+        known = self._sidecars.get(state.sidecar)
+        if known is None:
+            logger.info("sidecar %s is up at %s", state.sidecar, state.place.host)
+            known = self._sidecars[state.sidecar] = _Known(state.place, b"", -1)
+        if state.number < known.number:
+            orders = self._grants.orders(state.sidecar)
+            return Settle(orders.committed, orders.acks)
+        known.number = state.number
+        known.peer = known.peer if peer is None else peer
+        if state.failure and not self._failure:
+            self._failure = f"{state.sidecar}: {state.failure}"
+        report = Report(state.buffered_rows, state.buffered_bytes, state.held_rows, state.idle_s)
+        orders = self._grants.heard(state.sidecar, report, time.monotonic())
+        return Settle(orders.committed, orders.acks)
+
+    def _granted(self, claim: Claim) -> Grant:
+        slot = claim.batch, claim.partition
+        answer = self._grants.claim(slot, claim.sidecar, claim.buffered, time.monotonic())
+        match answer:
+            case Mine():
+                return Grant(mine=True)
+            case Held(holder):
+                known = self._sidecars.get(holder)
+                if known is not None:
+                    return Grant(mine=False, holder=holder, place=known.place)
+                return Grant(mine=False, why=f"its holder {holder} is not known")
+            case Void(why):
+                return Grant(mine=False, why=why)

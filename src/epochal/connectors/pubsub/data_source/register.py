@@ -1,0 +1,46 @@
+"""`epochal.register(spark)`: makes our data sources known to a session.
+
+What a reader would get wrong: Spark makes data sources in processes that have no session, so what
+its conf says of `spark.pubsub.*` is taken down here. Register again after changing it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+
+from epochal.connectors.pubsub.data_source.spark_sink import PubSubWriters
+from epochal.connectors.pubsub.data_source.spark_source import PubSubReaders
+from epochal.connectors.pubsub.pubsub_options import CONF_PREFIX, EMULATOR
+from epochal.rpc.driver_address import driver_address
+
+
+class PubSubDataSource(PubSubReaders, PubSubWriters, DataSource):  # type: ignore[misc]
+    """`format("pubsub")`."""
+
+    conf: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def name(cls) -> str:
+        return "pubsub"
+
+
+def register(spark: SparkSession) -> None:
+    """Let the session know `format("pubsub")`, for `readStream`, `write` and `writeStream`."""
+    known = dict(spark.conf.getAll)
+    conf = {key: text for key, text in known.items() if key.startswith(CONF_PREFIX)}
+    address = driver_address(known)
+    defaults = {
+        "driverHost": address.host if known.get("spark.driver.host") else None,
+        "driverBindHost": address.bind,
+        "emulatorHost": os.environ.get(EMULATOR),
+    }
+    said = {key.lower() for key in conf}
+    for name, text in defaults.items():
+        if text and f"{CONF_PREFIX}{name}".lower() not in said:
+            conf[f"{CONF_PREFIX}{name}"] = text
+    spark.dataSource.register(type("PubSubDataSource", (PubSubDataSource,), {"conf": conf}))

@@ -1,0 +1,183 @@
+"""`write` and `writeStream.format("pubsub")`: rows of Spark's partitions as messages of a topic.
+
+A task returns its commit message when Pub/Sub has confirmed every message of its partition; until
+then it may fail, and Spark runs it again. So a message may be published twice, never not at all:
+`epochAttributes` marks messages so that readers can tell.
+
+What a reader would get wrong: nothing is hidden until Spark commits. What tasks of a batch that
+fails later have published stays published.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from itertools import chain, islice
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.types import StructType
+
+from epochal.connectors.pubsub.publish.encode import Encoder, Marks
+from epochal.connectors.pubsub.pubsub_options import SinkOptions, settled, sink_options
+from epochal.errors import OptionError
+from epochal.state.rows.arrow_types import arrow_type
+from epochal.state.rows.types import parse_schema
+
+logger = logging.getLogger(__name__)
+
+BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
+ROWS_PER_BATCH = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Published(datasource.WriterCommitMessage):  # type: ignore[misc]
+    """What a task has published."""
+
+    messages: int
+    requests: int
+
+
+class PubSubWriters:
+    """The writing side of the data source; `options` and `conf` are the data source's."""
+
+    options: Mapping[str, str]
+    conf: ClassVar[Mapping[str, str]]
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """For `DataFrame.write`."""
+        if overwrite:
+            raise OptionError(
+                "pubsub: a topic cannot be overwritten: messages are only ever added. Use "
+                'mode("append").'
+            )
+        return BatchWriter(self._settings(), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        """For `DataFrame.writeStream`."""
+        if overwrite:
+            raise OptionError(
+                "pubsub: output mode complete would publish the whole result with every batch. "
+                "Use append or update."
+            )
+        return StreamWriter(self._settings(), schema)
+
+    def _settings(self) -> SinkOptions:
+        return settled(sink_options(dict(self.options), self.conf))
+
+
+class _Writer:
+    """What all writers share; travels pickled to the tasks."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self.options, self.schema = options, schema
+        self.write_id = f"batch-{uuid.uuid4()}"
+        # The topic's full name and the columns are looked at now, before any task starts.
+        logger.info("messages go to %s", options.topic)
+        Encoder(_arrow(schema), options)
+
+    def commit(self, messages: Any, *batch: int) -> None:
+        count = sum(each.messages for each in messages if each is not None)
+        logger.info("%s: %d messages published, batch %s", self.options.topic, count, batch)
+
+    def abort(self, messages: Any, *batch: int) -> None:
+        count = sum(each.messages for each in messages if each is not None)
+        logger.warning(
+            "%s: batch %s failed; %d messages of it are published already",
+            *(self.options.topic, batch, count),
+        )
+
+    def write(self, iterator: Iterator[Any]) -> Published:
+        """Publish all rows of a partition, and wait for the last of them."""
+        from epochal.connectors.pubsub.connection import Connection
+        from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
+
+        options, encoder, row = self.options, None, 0
+        publisher = None
+        try:
+            for batch in _in_batches(iter(iterator), self.schema):
+                if publisher is None or encoder is None:
+                    settings = PublishSettings(
+                        topic=options.topic,
+                        batch_size=options.batch_size,
+                        linger_s=options.linger_ms / 1000,
+                        max_batch_bytes=options.max_batch_bytes,
+                        max_in_flight=options.max_in_flight,
+                    )
+                    publisher = Publisher(Connection(options), settings)
+                    encoder = Encoder(batch.schema, options)
+                encoded = encoder.encode(batch, self._marks(), row)
+                publisher.add(encoded.messages, encoded.keys)
+                row += batch.num_rows
+            if publisher is None:
+                return Published(0, 0)
+            publisher.flush()
+            return Published(row, publisher.stats().requests)
+        finally:
+            if publisher is not None:
+                publisher.close()
+
+    def _marks(self) -> Marks | None:
+        if not self.options.epoch_attributes:
+            return None
+        context = TaskContext.get()
+        assert context is not None
+        batch = context.getLocalProperty(BATCH_ID)
+        query = context.getLocalProperty(QUERY_ID) or self.write_id
+        return Marks(query, int(batch or 0), context.partitionId())
+
+
+# PySpark 4.0 knows writers of rows only: the plain kinds stand in, and get rows.
+_Batch: Any = getattr(datasource, "DataSourceArrowWriter", datasource.DataSourceWriter)
+_Stream: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
+
+
+class BatchWriter(_Writer, _Batch):  # type: ignore[misc]
+    """For `DataFrame.write`."""
+
+
+class StreamWriter(_Writer, _Stream):  # type: ignore[misc]
+    """For `DataFrame.writeStream`."""
+
+
+def _in_batches(given: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    first = next(given, None)
+    if first is None:
+        return
+    given = chain([first], given)
+    if isinstance(first, pa.RecordBatch):
+        yield from (each for each in given if each.num_rows)
+        return
+    arrow = _arrow(schema)
+    kind = pa.struct(list(arrow))
+    while some := list(islice(given, ROWS_PER_BATCH)):
+        rows = [_zoned(each.asDict(recursive=True), kind) for each in some]
+        yield pa.RecordBatch.from_pylist(rows, arrow)
+
+
+def _zoned(value: Any, kind: Any) -> Any:
+    """A row's value with zones: rows have timestamps in this machine's zone, without saying so."""
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_timestamp(kind):
+        return value.astimezone(UTC) if kind.tz else value
+    if types.is_struct(kind):
+        return {field.name: _zoned(value.get(field.name), field.type) for field in kind}
+    if types.is_list(kind):
+        return [_zoned(each, kind.value_type) for each in value]
+    if types.is_map(kind):
+        pairs = value.items()
+        return [(_zoned(k, kind.key_type), _zoned(v, kind.item_type)) for k, v in pairs]
+    return value
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    """Without PySpark's own conversion, which asks for other arguments in every release."""
+    fields = parse_schema(schema.json(), source="the rows to publish").fields
+    return pa.schema([pa.field(each.name, arrow_type(each.data_type)) for each in fields])

@@ -1,0 +1,1 @@
+"""Pub/Sub source and sink of continuous queries."""

@@ -1,0 +1,1 @@
+"""Message payloads (JSON, Avro, Protobuf) to columns."""

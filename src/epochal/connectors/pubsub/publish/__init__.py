@@ -1,0 +1,1 @@
+"""Writes to Pub/Sub: rows to messages, messages to the service."""

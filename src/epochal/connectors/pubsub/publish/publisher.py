@@ -1,0 +1,299 @@
+"""Publishes messages: gathered into requests, several under way at once, none forgotten.
+
+A thread of its own sends a request when `batchSize` messages or `maxBatchBytes` have gathered, or
+`lingerMs` after the first of them, or at once if somebody waits in `flush`. `add` waits only while
+more is queued than may be.
+
+Messages with an ordering key go in requests of that key alone, as Pub/Sub demands, one under way
+per key; so they arrive in order.
+
+What a reader would get wrong: `add` returning says nothing. A message is published when a `flush`
+that began after it has returned; an error of any request is raised by it, and by the next `add`.
+Requests may end in any order, so messages are counted by the mark that was set next after them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from epochal.connectors.pubsub.connection import PUBLISHER, Connection, status_of
+from epochal.connectors.pubsub.protobuf_wire import field as encoded
+from epochal.errors import PubSubClosedError
+
+logger = logging.getLogger(__name__)
+
+MAX_QUEUED_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishSettings:
+    """How messages gather."""
+
+    topic: str
+    batch_size: int = 1000
+    linger_s: float = 0.05
+    max_batch_bytes: int = 1 << 20
+    max_in_flight: int = 8
+    max_queued_bytes: int = MAX_QUEUED_BYTES
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Messages of one ordering key, or of none, that are not sent yet."""
+
+    since: float
+    messages: deque[bytes] = field(default_factory=deque)
+    runs: deque[tuple[int, int]] = field(default_factory=deque)
+    """(mark, how many messages belong to it), in the order of the messages."""
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    key: str
+    request: bytes
+    runs: list[tuple[int, int]]
+    size: int
+    future: Any
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublishStats:
+    """Counts since the start."""
+
+    published: int
+    requests: int
+    retries: int
+    queued: int
+    in_flight: int
+
+
+class Publisher:
+    """All that one writer sends to one topic; the connection is closed with it."""
+
+    def __init__(self, connection: Connection, settings: PublishSettings) -> None:
+        self._connection, self._settings = connection, settings
+        self._head = encoded(1, settings.topic.encode())
+        self._lock = threading.Condition()
+        self._gathering: dict[str, _Gathering] = {}
+        self._in_flight: deque[_Sent] = deque()
+        self._busy: set[str] = set()
+        self._published = self._requests = self._retries = 0
+        self._queued_bytes = 0
+        self._mark, self._hurry = 0, -1
+        self._pending: Counter[int] = Counter()
+        self._failure: Exception | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="pubsub-publisher", daemon=True)
+        self._thread.start()
+
+    def add(self, messages: Sequence[bytes], keys: Sequence[str] | None = None) -> None:
+        """Queue messages, encoded by `encode`."""
+        size = sum(map(len, messages))
+        most = self._settings.max_queued_bytes
+        with self._lock:
+            while self._queued_bytes > 0 and self._queued_bytes + size > most:
+                self._check()
+                self._lock.wait(1.0)
+            self._check()
+            now = time.monotonic()
+            if keys is None:
+                self._gather("", messages, size, now)
+            else:
+                for message, key in zip(messages, keys, strict=True):
+                    self._gather(key, (message,), len(message), now)
+            self._pending[self._mark] += len(messages)
+            self._queued_bytes += size
+            self._lock.notify_all()
+
+    def mark(self, *, hurry: bool = True) -> int:
+        """Set a mark after all that was added so far; with `hurry`, send it without lingering."""
+        with self._lock:
+            mark, self._mark = self._mark, self._mark + 1
+            if hurry:
+                self._hurry = mark
+                self._lock.notify_all()
+            return mark
+
+    def flush(self, mark: int | None = None) -> None:
+        """Wait until all before a mark, or all so far, is published; raises if it cannot be."""
+        mark = self.mark() if mark is None else mark
+        with self._lock:
+            while not self._is_published(mark):
+                self._check()
+                self._lock.wait(1.0)
+            self._check()
+
+    def is_published(self, mark: int) -> bool:
+        """Whether all before a mark is published; raises if anything cannot be."""
+        with self._lock:
+            self._check()
+            return self._is_published(mark)
+
+    def stats(self) -> PublishStats:
+        with self._lock:
+            queued = sum(len(each.messages) for each in self._gathering.values())
+            in_flight = len(self._in_flight)
+            return PublishStats(self._published, self._requests, self._retries, queued, in_flight)
+
+    def close(self) -> None:
+        """Leave. What was not flushed may or may not be published."""
+        with self._lock:
+            self._closing = True
+            self._lock.notify_all()
+        self._connection.close()
+        self._thread.join(2.0)
+
+    def _is_published(self, mark: int) -> bool:
+        return not any(each <= mark for each in self._pending)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise PubSubClosedError(f"The writer to {self._settings.topic} is closed.")
+
+    def _gather(self, key: str, messages: Sequence[bytes], size: int, now: float) -> None:
+        found = self._gathering.get(key)
+        if found is None:
+            found = self._gathering[key] = _Gathering(now)
+        found.messages.extend(messages)
+        found.runs.append((self._mark, len(messages)))
+        found.size += size
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._lock:
+                    if self._closing:
+                        return
+                    due = self._due()
+                    if due is None and not self._has_done():
+                        self._lock.wait(self._wait_s())
+                        continue
+                if due is not None:
+                    self._send(*due)
+                self._reap_done()
+        except Exception as error:  # noqa: BLE001 - whoever adds or flushes must hear of it
+            with self._lock:
+                if not self._closing:
+                    logger.error("%s: %s", self._settings.topic, error)
+                self._failure = error
+                self._lock.notify_all()
+
+    def _due(self) -> tuple[str, list[bytes], list[tuple[int, int]], int] | None:
+        """The next request to send, if one is full or old enough, and may be sent."""
+        settings = self._settings
+        if len(self._in_flight) >= settings.max_in_flight:
+            return None
+        now = time.monotonic()
+        for key, found in self._gathering.items():
+            ready = (
+                found.runs[0][0] <= self._hurry
+                or len(found.messages) >= settings.batch_size
+                or found.size >= settings.max_batch_bytes
+                or now - found.since >= settings.linger_s
+            )
+            if ready and not (key and key in self._busy):
+                return key, *self._take(key, found)
+        return None
+
+    def _take(self, key: str, found: _Gathering) -> tuple[list[bytes], list[tuple[int, int]], int]:
+        settings, waiting = self._settings, found.messages
+        taken: list[bytes] = []
+        size = 0
+        while waiting and len(taken) < settings.batch_size:
+            message = waiting[0]
+            if taken and size + len(message) > settings.max_batch_bytes:
+                break
+            taken.append(waiting.popleft())
+            size += len(message)
+        found.size -= size
+        if not waiting:
+            del self._gathering[key]
+        return taken, _first_runs(found.runs, len(taken)), size
+
+    def _wait_s(self) -> float | None:
+        """Until when nothing can become due by itself; None if all waits for others."""
+        if not self._gathering or len(self._in_flight) >= self._settings.max_in_flight:
+            return None
+        free = [each.since for key, each in self._gathering.items() if key not in self._busy]
+        if not free:
+            return None
+        return max(min(free) + self._settings.linger_s - time.monotonic(), 0.0)
+
+    def _send(
+        self, key: str, messages: list[bytes], runs: list[tuple[int, int]], size: int
+    ) -> None:
+        request = b"".join((self._head, *messages))
+        began = self._connection.retry.monotonic()
+        future = self._connection.future(PUBLISHER, "Publish", request)
+        with self._lock:
+            if key:
+                self._busy.add(key)
+            self._in_flight.append(_Sent(key, request, runs, size, future, began))
+            self._requests += 1
+        future.add_done_callback(self._wake)
+
+    def _wake(self, _future: Any) -> None:
+        with self._lock:
+            self._lock.notify_all()
+
+    def _has_done(self) -> bool:
+        return any(each.future.done() for each in self._in_flight)
+
+    def _reap_done(self) -> None:
+        with self._lock:
+            done = [each for each in self._in_flight if each.future.done()]
+        for sent in done:
+            self._reap(sent)
+
+    def _reap(self, sent: _Sent) -> None:
+        """Take the answer to a request in; if it may be made again, do so, in its order."""
+        failures = 0
+        future = sent.future
+        while True:
+            try:
+                future.result()
+                break
+            except grpc.RpcError as error:
+                failures += 1
+                status = status_of(error)
+            self._connection.wait_after(
+                status, failures, sent.began, what="publishing to", resource=self._settings.topic
+            )
+            with self._lock:
+                self._retries += 1
+            future = self._connection.future(PUBLISHER, "Publish", sent.request)
+        with self._lock:
+            self._in_flight.remove(sent)
+            self._busy.discard(sent.key)
+            for mark, count in sent.runs:
+                self._published += count
+                self._pending[mark] -= count
+                if not self._pending[mark]:
+                    del self._pending[mark]
+            self._queued_bytes -= sent.size
+            self._lock.notify_all()
+
+
+def _first_runs(runs: deque[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    """Take the runs of the first `count` messages off."""
+    taken = []
+    while count:
+        mark, length = runs.popleft()
+        if length > count:
+            runs.appendleft((mark, length - count))
+            length = count
+        taken.append((mark, length))
+        count -= length
+    return taken

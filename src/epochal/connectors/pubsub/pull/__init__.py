@@ -1,0 +1,1 @@
+"""Reads Pub/Sub: streaming pull, leases and acknowledgements."""

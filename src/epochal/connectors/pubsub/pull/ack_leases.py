@@ -1,0 +1,181 @@
+"""Which messages are held, and under which acknowledgement ids. Pure.
+
+Every message received gets a number, counting up from 0; whoever holds messages names them by
+spans of numbers, half open. The book keeps the ids, 180 bytes each in one block per delivery, and
+gives them out encoded as the requests need them: no id becomes a Python object on the way.
+
+What a reader would get wrong: settling twice is harmless. A span may name what was settled
+before; only what is still held is given out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from epochal.connectors.pubsub.protobuf_wire import field as encoded
+from epochal.connectors.pubsub.protobuf_wire import varint
+
+Span: TypeAlias = tuple[int, int]
+MAX_IDS = 2500
+MAX_REQUEST_BYTES = 450_000
+"""Pub/Sub takes 512 KiB in a request that acknowledges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Some acknowledgement ids and the numbers of their messages."""
+
+    numbers: Any
+    """An array of int64."""
+    rows: Any
+    """An array of bytes, one row per id; or a list of ids that differ in length."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def encoded(self, number: int, before: bytes = b"", after: bytes = b"") -> bytes:
+        """A request with the ids as a repeated field, between what else it has."""
+        if isinstance(self.rows, list):
+            return b"".join([before, *(encoded(number, each) for each in self.rows), after])
+        count, width = self.rows.shape
+        head = varint(number << 3 | 2) + varint(width)
+        start, end = len(before), len(before) + count * (len(head) + width)
+        out = np.empty(end + len(after), np.uint8)
+        out[:start] = np.frombuffer(before, np.uint8)
+        ids = out[start:end].reshape(count, len(head) + width)
+        ids[:, : len(head)] = np.frombuffer(head, np.uint8)
+        ids[:, len(head) :] = self.rows
+        out[end:] = np.frombuffer(after, np.uint8)
+        return out.tobytes()
+
+    def texts(self) -> list[str]:
+        rows = self.rows if isinstance(self.rows, list) else [row.tobytes() for row in self.rows]
+        return [row.decode() for row in rows]
+
+    def pick(self, wanted: set[str]) -> Ids:
+        """Those of the given ids."""
+        places = [place for place, text in enumerate(self.texts()) if text in wanted]
+        rows = self.rows
+        picked = [rows[p] for p in places] if isinstance(rows, list) else rows[places]
+        return Ids(self.numbers[places], picked)
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """What came together: numbered from `first` on; `live` is what is still held of it."""
+
+    first: int
+    rows: Any
+    live: list[Span]
+
+
+@dataclass(slots=True)
+class LeaseBook:
+    """All that is held. Not for several threads at once."""
+
+    next_number: int = 0
+    held: int = 0
+    _firsts: list[int] = field(default_factory=list)
+    _deliveries: dict[int, _Delivery] = field(default_factory=dict)
+
+    def add(self, ack_ids: pa.Array[Any]) -> int:
+        """Hold messages; returns the number of the first."""
+        first, count = self.next_number, len(ack_ids)
+        if count:
+            self._deliveries[first] = _Delivery(first, _rows(ack_ids), [(first, first + count)])
+            self._firsts.append(first)
+            self.next_number += count
+            self.held += count
+        return first
+
+    def settle(self, spans: Iterable[Span]) -> list[Ids]:
+        """Hold these no longer; their ids, as many together as a request may have."""
+        gone: list[tuple[_Delivery, Span]] = []
+        for span in spans:
+            gone += self._remove(span)
+        if len(self._firsts) > 2 * len(self._deliveries) + 64:
+            self._firsts = list(self._deliveries)
+        return list(_in_requests(gone))
+
+    def all_held(self) -> list[Ids]:
+        """The ids of everything held, as many together as a request may have."""
+        parts = [(each, span) for each in self._deliveries.values() for span in each.live]
+        return list(_in_requests(parts))
+
+    def spans(self) -> list[Span]:
+        """What is held."""
+        return [span for each in self._deliveries.values() for span in each.live]
+
+    def _remove(self, span: Span) -> Iterator[tuple[_Delivery, Span]]:
+        start, stop = span
+        place = max(bisect_right(self._firsts, start) - 1, 0)
+        while place < len(self._firsts) and self._firsts[place] < stop:
+            found = self._deliveries.get(self._firsts[place])
+            place += 1
+            if found is None:
+                continue
+            kept: list[Span] = []
+            for low, high in found.live:
+                cut = max(low, start), min(high, stop)
+                if cut[0] >= cut[1]:
+                    kept.append((low, high))
+                    continue
+                kept += [part for part in ((low, cut[0]), (cut[1], high)) if part[0] < part[1]]
+                self.held -= cut[1] - cut[0]
+                yield found, cut
+            found.live = kept
+            if not kept:
+                del self._deliveries[found.first]
+
+
+def _rows(ack_ids: pa.Array[Any]) -> Any:
+    """A copy of the ids' bytes: what came with them in one buffer need not stay in memory."""
+    _, offsets_buffer, data = ack_ids.buffers()
+    assert offsets_buffer is not None
+    offsets = np.frombuffer(memoryview(offsets_buffer), np.int32)
+    offsets = offsets[ack_ids.offset : ack_ids.offset + len(ack_ids) + 1]
+    widths = np.diff(offsets)
+    if data is None or widths.min() != widths.max():
+        return [str(each).encode() for each in ack_ids.to_pylist()]
+    block = np.frombuffer(memoryview(data), np.uint8)[offsets[0] : offsets[-1]]
+    return block.reshape(len(ack_ids), int(widths[0])).copy()
+
+
+def _in_requests(parts: list[tuple[_Delivery, Span]]) -> Iterator[Ids]:
+    """Ids joined and cut so that each lot fits into a request."""
+    waiting: list[tuple[Any, Any]] = []
+    count, width = 0, 0
+    for delivery, (low, high) in parts:
+        rows = delivery.rows[low - delivery.first : high - delivery.first]
+        numbers = np.arange(low, high)
+        of_width = 0 if isinstance(rows, list) else rows.shape[1]
+        if waiting and of_width != width:
+            yield _joined(waiting)
+            waiting, count = [], 0
+        width = of_width
+        most = min(MAX_IDS, MAX_REQUEST_BYTES // (width + 4)) if width else 500
+        while len(numbers):
+            room = most - count
+            waiting.append((numbers[:room], rows[:room]))
+            count += len(numbers[:room])
+            numbers, rows = numbers[room:], rows[room:]
+            if count >= most:
+                yield _joined(waiting)
+                waiting, count = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(waiting: list[tuple[Any, Any]]) -> Ids:
+    if len(waiting) == 1:
+        return Ids(*waiting[0])
+    numbers = np.concatenate([each for each, _ in waiting])
+    if isinstance(waiting[0][1], list):
+        return Ids(numbers, [row for _, rows in waiting for row in rows])
+    return Ids(numbers, np.concatenate([rows for _, rows in waiting]))

@@ -1,0 +1,429 @@
+"""Messages of one subscription as Arrow batches, held until they are settled.
+
+Threads, three of our own besides gRPC's:
+
+    stream   reads raw responses into a bounded queue, and decodes when many have gathered;
+             connects again when the stream ends
+    leases   extends everything held, three times per deadline
+    settler  sends acknowledgements and refusals, whatever has gathered since the last time
+
+The caller's thread decodes what has not gathered, in `take`; so does `leases`, lest what nobody
+takes lose its lease. One lock guards the queues, one the decoding; who waits, waits for one thing
+of its own, since waking a thread in vain costs more than a message.
+
+What a reader would get wrong: bytes are bounded in the queue only. Who takes messages holds them,
+and the server stops sending at `max_outstanding_messages` until some are settled. A fatal end is
+raised by the next `take`, before anything that is still queued: it was not acknowledged, so it is
+not lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pyarrow as pa
+
+from epochal.connectors.pubsub.connection import SUBSCRIBER, Connection, status_of
+from epochal.connectors.pubsub.protobuf_wire import field, varint
+from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Span
+from epochal.connectors.pubsub.pull.received_rows import decode
+from epochal.connectors.pubsub.pull.send_acks import Settler
+from epochal.errors import PubSubClosedError
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 30.0
+LIVED_S = 60.0
+"""A stream that ended after this long was a good one, though nothing came."""
+DECODE_BYTES = 4 << 20
+GATHER_RESPONSES, GATHER_BYTES = 40, 4 << 20
+GATHER_S, BUSY_GATHER_S, BUSY_BYTES = 0.002, 0.01, 256 << 10
+"""Decoding costs as much for one response as for ten small ones, so a busy stream's gather: longer
+where so much came last time that throughput is what counts."""
+HALF_CLOSE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSettings:
+    """How much may be under way, and for how long."""
+
+    subscription: str
+    ack_deadline_s: int = 60
+    max_outstanding_messages: int = 400_000
+    """0 for no limit; so below."""
+    max_outstanding_bytes: int = 256 << 20
+    max_queued_bytes: int = 64 << 20
+    """Received, and not taken yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Messages numbered from `first` on, in ACK_SCHEMA."""
+
+    first: int
+    batch: pa.RecordBatch
+
+    @property
+    def span(self) -> Span:
+        return self.first, self.first + self.batch.num_rows
+
+    def slice(self, offset: int, length: int | None = None) -> Pulled:
+        return Pulled(self.first + offset, self.batch.slice(offset, length))
+
+
+@dataclass(frozen=True, slots=True)
+class PullStats:
+    """Counts since the start, and how things stand."""
+
+    received: int
+    acked: int
+    nacked: int
+    refused: int
+    extended: int
+    reconnects: int
+    held: int
+    queued: int
+    queued_bytes: int
+    exactly_once: bool | None
+
+
+class Puller:
+    """One StreamingPull and the leases of what came by it; the connection is closed with it."""
+
+    def __init__(self, connection: Connection, settings: PullSettings) -> None:
+        self._connection, self._settings = connection, settings
+        self._settler = Settler(connection, settings.subscription)
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._to_settle = threading.Condition(self._lock)
+        self._decoding = threading.Lock()
+        self._raw: deque[bytes] = deque()
+        self._ready: deque[Pulled] = deque()
+        self._raw_bytes = self._ready_bytes = 0
+        self._decoded_at, self._gather_s = 0.0, GATHER_S
+        self._book = LeaseBook()
+        self._acks: list[tuple[Sequence[Span], Future[dict[int, str]]]] = []
+        self._nacks: list[Span] = []
+        self._failure: Exception | None = None
+        self._closing = self._settled_all = False
+        self._exactly_once: bool | None = None
+        self._counts = dict.fromkeys(("acked", "nacked", "refused", "extended", "reconnects"), 0)
+        self._client_id = str(uuid.uuid4())
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call: Any = None
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=work, name=f"pubsub-{name}", daemon=True)
+            for name, work in (
+                ("stream", self._run_stream),
+                ("leases", self._run_leases),
+                ("settler", self._run_settler),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def take(self, max_rows: int, *, timeout_s: float = 0.0) -> Pulled | None:
+        """The next messages, or None if none came in time. Raises what ended the stream."""
+        end = time.monotonic() + timeout_s
+        with self._lock:
+            while True:
+                self._check()
+                now = time.monotonic()
+                due = self._due(now)
+                if due <= now:
+                    break
+                if now >= end:
+                    return None
+                self._arrived.wait(min(due, end) - now)
+        if not self._ready:
+            self._decode()
+        with self._lock:
+            if not self._ready:
+                return None
+            found = self._ready.popleft()
+            if found.batch.num_rows > max_rows:
+                self._ready.appendleft(found.slice(max_rows))
+                found = found.slice(0, max_rows)
+            self._ready_bytes = max(self._ready_bytes - found.batch.nbytes, 0)
+            if not self._ready:
+                self._ready_bytes = 0
+            self._room.notify_all()
+            return found
+
+    def ack(self, spans: Sequence[Span]) -> Future[dict[int, str]]:
+        """Acknowledge, on another thread. The future has the numbers that were refused.
+
+        Without exactly-once delivery nothing is ever refused, nor confirmed.
+        """
+        future: Future[dict[int, str]] = Future()
+        with self._lock:
+            if self._failure is not None or self._settled_all:
+                future.set_exception(self._failure or _closed(self._settings.subscription))
+                return future
+            self._acks.append((spans, future))
+            self._to_settle.notify_all()
+        return future
+
+    def nack(self, spans: Sequence[Span]) -> None:
+        """Give messages back at once, on another thread."""
+        with self._lock:
+            self._nacks += spans
+            self._to_settle.notify_all()
+
+    def stats(self) -> PullStats:
+        with self._lock:
+            return PullStats(
+                received=self._book.next_number,
+                held=self._book.held,
+                queued=sum(each.batch.num_rows for each in self._ready),
+                queued_bytes=self._raw_bytes + self._ready_bytes,
+                exactly_once=self._exactly_once,
+                **self._counts,
+            )
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the stream for good, if anything did."""
+        return self._failure
+
+    def close(self, *, nack: bool = True, timeout_s: float = 10.0) -> None:
+        """End the stream by half-close, send the acknowledgements asked for, give back the rest.
+
+        The half-close comes first: what is given back to a stream that is still open would only
+        come again by it.
+        """
+        end = time.monotonic() + timeout_s
+        stream, leases, settler = self._threads
+        with self._lock:
+            if self._closing and self._settled_all:
+                return
+            self._closing = True
+            self._requests.put(None)
+            self._wake_all()
+        stream.join(min(HALF_CLOSE_S, timeout_s))
+        if stream.is_alive() and self._call is not None:
+            self._call.cancel()
+            stream.join(1.0)
+        try:
+            self._decode(everything=True)
+        except Exception as error:  # noqa: BLE001 - what can be given back, is
+            logger.warning("what came last from %s: %s", self._settings.subscription, error)
+        with self._lock:
+            if nack:
+                self._nacks += self._book.spans()
+            self._settled_all = True
+            self._wake_all()
+        self._stop.set()
+        settler.join(max(end - time.monotonic(), 0.1))
+        self._connection.close()
+        settler.join(1.0)
+        leases.join(1.0)
+
+    def _wake_all(self) -> None:
+        for each in (self._arrived, self._room, self._to_settle):
+            each.notify_all()
+
+    def _due(self, now: float) -> float:
+        """When there is something to take: what is raw gathers while the stream is busy."""
+        if self._ready:
+            return now
+        return self._decoded_at + self._gather_s if self._raw else math.inf
+
+    def _gathered(self) -> bool:
+        return len(self._raw) >= GATHER_RESPONSES or self._raw_bytes >= GATHER_BYTES
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise _closed(self._settings.subscription)
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:
+            if self._failure is None and not self._closing:
+                logger.error("%s: %s", self._settings.subscription, error)
+                self._failure = error
+            self._requests.put(None)
+            self._wake_all()
+
+    # The stream.
+
+    def _run_stream(self) -> None:
+        try:
+            self._stream_for_ever()
+        except Exception as error:  # noqa: BLE001 - whoever reads must hear of any end
+            self._fail(error)
+
+    def _stream_for_ever(self) -> None:
+        retry, failures, start = self._connection.retry, 0, 0.0
+        while not self._closing:
+            opened, good = retry.monotonic(), False
+            try:
+                for raw in self._open():
+                    good = True
+                    self._receive(raw)
+                status = ("OK", "the server ended the stream")
+            except grpc.RpcError as error:
+                status = status_of(error)
+            if self._closing or self._failure is not None:
+                return
+            if good or retry.monotonic() - opened > LIVED_S:
+                failures = 0
+            if failures == 0:
+                start = retry.monotonic()
+            failures += 1
+            self._counts["reconnects"] += 1
+            resource = self._settings.subscription
+            self._connection.wait_after(status, failures, start, what="reading", resource=resource)
+
+    def _open(self) -> Iterator[bytes]:
+        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        requests.put(self._opening())
+        with self._lock:
+            if self._closing:
+                return iter(())
+            self._requests = requests
+            call = self._connection.stream(f"/{SUBSCRIBER}/StreamingPull")(_heartbeats(requests))
+            self._call = call
+        found: Iterator[bytes] = iter(call)
+        return found
+
+    def _opening(self) -> bytes:
+        wanted = self._settings
+        return (
+            field(1, wanted.subscription.encode())
+            + b"\x28"
+            + varint(wanted.ack_deadline_s)
+            + field(6, self._client_id.encode())
+            + (b"\x38" + varint(wanted.max_outstanding_messages))
+            + (b"\x40" + varint(wanted.max_outstanding_bytes))
+        )
+
+    def _receive(self, raw: bytes) -> None:
+        most = self._settings.max_outstanding_messages
+        with self._lock:
+            self._raw.append(raw)
+            self._raw_bytes += len(raw)
+            gathered = self._gathered()
+            if len(self._raw) == 1:
+                self._arrived.notify_all()
+            # Not every server keeps to the limits it was given: Google's emulator does not.
+            while (
+                self._raw_bytes + self._ready_bytes > self._settings.max_queued_bytes
+                or (most and self._book.held > 2 * most)
+            ) and not (self._closing or self._failure):
+                self._room.wait(1.0)
+        if gathered:
+            self._decode()
+
+    def _decode(self, *, everything: bool = False) -> None:
+        """Turn what is raw into batches, a few megabytes or all of it."""
+        with self._decoding:
+            while True:
+                with self._lock:
+                    responses, size = [], 0
+                    while self._raw and size < DECODE_BYTES:
+                        responses.append(self._raw.popleft())
+                        size += len(responses[-1])
+                if not responses:
+                    return
+                received = decode(responses)
+                with self._lock:
+                    self._decoded_at = time.monotonic()
+                    self._gather_s = GATHER_S if size < BUSY_BYTES else BUSY_GATHER_S
+                    self._raw_bytes -= size
+                    if received.exactly_once is not None:
+                        self._exactly_once = received.exactly_once
+                    if received.batch.num_rows:
+                        first = self._book.add(received.batch.column("ack_id"))
+                        self._ready.append(Pulled(first, received.batch))
+                        self._ready_bytes += received.batch.nbytes
+                        self._arrived.notify_all()
+                    self._room.notify_all()
+                if not everything:
+                    return
+
+    # Leases and acknowledgements.
+
+    def _run_leases(self) -> None:
+        every_s = self._settings.ack_deadline_s / 3
+        while not self._stop.wait(every_s):
+            try:
+                self._decode(everything=True)
+                with self._lock:
+                    lots = self._book.all_held()
+                refused = self._settler.extend(lots, self._settings.ack_deadline_s)
+            except Exception as error:  # noqa: BLE001 - whoever reads must hear of any end
+                self._fail(error)
+                return
+            self._counts["extended"] += sum(map(len, lots)) - len(refused)
+            if refused:
+                logger.warning(
+                    "%s: %d leases were lost, their messages will come again",
+                    *(self._settings.subscription, len(refused)),
+                )
+
+    def _run_settler(self) -> None:
+        while True:
+            with self._lock:
+                while not (self._acks or self._nacks or self._settled_all):
+                    self._to_settle.wait()
+                acks, self._acks = self._acks, []
+                nacks, self._nacks = self._nacks, []
+                if not acks and not nacks:
+                    return
+                to_ack = self._book.settle([span for spans, _ in acks for span in spans])
+                to_nack = self._book.settle(nacks)
+                self._room.notify_all()
+            try:
+                refused = self._settler.acknowledge(to_ack)
+                self._settler.extend(to_nack, 0)
+            except Exception as error:  # noqa: BLE001 - whoever waits must hear of any end
+                for _, future in acks:
+                    future.set_exception(error)
+                self._fail(error)
+                continue
+            self._counts["acked"] += sum(map(len, to_ack)) - len(refused)
+            self._counts["nacked"] += sum(map(len, to_nack))
+            self._counts["refused"] += len(refused)
+            for spans, future in acks:
+                future.set_result(_within(refused, spans))
+
+
+def _within(refused: dict[int, str], spans: Sequence[Span]) -> dict[int, str]:
+    if not refused:
+        return {}
+    return {
+        number: reason
+        for number, reason in refused.items()
+        if any(low <= number < high for low, high in spans)
+    }
+
+
+def _heartbeats(requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
+    """What is sent on a stream; an empty request now and then, for Google ends silent streams."""
+    while True:
+        try:
+            request = requests.get(timeout=HEARTBEAT_S)
+        except queue.Empty:
+            request = b""
+        if request is None:
+            return
+        yield request
+
+
+def _closed(subscription: str) -> PubSubClosedError:
+    return PubSubClosedError(f"The reader of {subscription} is closed.")

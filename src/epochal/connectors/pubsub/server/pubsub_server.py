@@ -1,0 +1,116 @@
+"""Runs the embedded server on an event loop of its own until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.pubsub_v1.types import pubsub
+
+from epochal.clock import Clock, SystemClock
+from epochal.connectors.pubsub.server.broker import DEFAULT_MAX_BYTES, Broker
+from epochal.connectors.pubsub.server.descriptions import SubscriptionPb, TopicPb
+from epochal.connectors.pubsub.server.pull_stream import streaming_pull
+from epochal.connectors.pubsub.server.service import Service
+from epochal.errors import ComponentError
+
+# Requests are judged by their payload; gRPC's own limit only has to let them in.
+MAX_REQUEST_BYTES = 32 << 20
+STOP_SECONDS = 0.5
+GC_THRESHOLD = (100_000, 50, 1000)
+OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_send_message_length", -1),
+    # Clients that ping often are not our enemies: the emulator throws them out.
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Where to listen, and what should exist from the start."""
+
+    host: str = "127.0.0.1"
+    port: int = 8085
+    max_bytes: int = DEFAULT_MAX_BYTES
+    topics: Sequence[str] = ()
+    """Full names."""
+    subscriptions: Sequence[tuple[str, str]] = field(default=())
+    """Full names of subscriptions and of their topics."""
+
+
+def serve(wanted: Wanted, *, started: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `started` is called with the address once it listens."""
+    # A backlog is a million live objects without cycles: looking for some in it, again and again
+    # as it grows, would take half of the server's time.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLD)
+    asyncio.run(_serve(wanted, SystemClock(), started))
+
+
+async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -> None:
+    service = Service(Broker(max_bytes=wanted.max_bytes), clock)
+    for topic in wanted.topics:
+        service.create_topic(TopicPb(name=topic))
+    for name, topic in wanted.subscriptions:
+        service.create_subscription(SubscriptionPb(name=name, topic=topic))
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers(handlers(service))
+    try:
+        port = server.add_insecure_port(f"{wanted.host}:{wanted.port}")
+    except RuntimeError as error:
+        raise ComponentError(
+            f"The Pub/Sub server cannot listen on {wanted.host}:{wanted.port} ({error}). Is one "
+            f"running there already? Choose another --port, or 0 for any that is free."
+        ) from error
+    await server.start()
+    ticking = asyncio.create_task(service.run_clock())
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    started(f"{wanted.host}:{port}")
+    await stop.wait()
+    ticking.cancel()
+    service.close()
+    await server.stop(STOP_SECONDS)
+    with suppress(asyncio.CancelledError):
+        await ticking
+
+
+def handlers(service: Service) -> tuple[Any, ...]:
+    """What gRPC calls, of both of Pub/Sub's services."""
+
+    async def stream(requests: AsyncIterator[Any], context: Any) -> None:
+        await streaming_pull(service, requests, context)
+
+    publisher, subscriber = (
+        {
+            name: grpc.unary_unary_rpc_method_handler(
+                service.unary(decide),
+                request_deserializer=kind.pb().FromString,
+                response_serializer=_serialised,
+            )
+            for name, (kind, decide) in table.items()
+        }
+        for table in (service.publisher(), service.subscriber())
+    )
+    subscriber["StreamingPull"] = grpc.stream_stream_rpc_method_handler(
+        stream, request_deserializer=pubsub.StreamingPullRequest.pb().FromString
+    )
+    return (
+        grpc.method_handlers_generic_handler("google.pubsub.v1.Publisher", publisher),
+        grpc.method_handlers_generic_handler("google.pubsub.v1.Subscriber", subscriber),
+    )
+
+
+def _serialised(response: Any) -> bytes:
+    return response if isinstance(response, bytes) else response.SerializeToString()

@@ -1,0 +1,101 @@
+"""Write-ahead copies of partitions: what makes a batch of Pub/Sub messages replayable.
+
+    LOCATION/pubsub/PROJECT.SUBSCRIPTION/BATCH/PARTITION.arrow
+
+A copy is written before any row of its partition is read, and creating it is the decision what the
+partition has: whoever comes second, a retry on another executor or a sidecar of a run that should
+be dead, takes what is there. A partition that nobody filled is decided the same way, by an empty
+copy.
+
+What a reader would get wrong: a copy says nothing about acknowledgements. It stays for
+`dedupWindow` after its batch was committed, because its messages may come again until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from epochal.connectors.pubsub.sidecar.grants import Slot
+from epochal.files import Files, open_files
+
+SUFFIX = ".arrow"
+
+
+class Copies:
+    """The copies of one source of one query."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    @property
+    def url(self) -> str:
+        return self._files.url
+
+    def decide(
+        self, slot: Slot, schema: pa.Schema, batches: Sequence[pa.RecordBatch]
+    ) -> list[pa.RecordBatch] | None:
+        """Make these rows the content of a partition; returns those of another who was first."""
+        try:
+            self._files.create(_path(slot), _encoded(schema, batches))
+        except FileExistsError:
+            return self.read(slot)
+        return None
+
+    def read(self, slot: Slot) -> list[pa.RecordBatch] | None:
+        """The rows of a partition; None if it is not decided."""
+        try:
+            data = self._files.read(_path(slot))
+        except FileNotFoundError:
+            return None
+        return list(pa.ipc.open_stream(pa.BufferReader(data)))
+
+    def read_or_seal(self, slot: Slot, schema: pa.Schema) -> list[pa.RecordBatch]:
+        """The rows of a partition; if it is not decided, it is empty from now on."""
+        found = self.read(slot)
+        if found is None:
+            found = self.decide(slot, schema, ())
+        return found or []
+
+    def ids(self) -> Iterator[tuple[Slot, list[str]]]:
+        """The message ids of every copy."""
+        for batch in self.batches():
+            for info in self._files.list(str(batch)):
+                name = info.name.removesuffix(SUFFIX)
+                if info.hidden or not name.isdigit():
+                    continue
+                slot = batch, int(name)
+                rows = self.read(slot) or []
+                yield slot, [i for part in rows for i in _texts(part.column("message_id"))]
+
+    def batches(self) -> list[int]:
+        """The batches that have copies, in order."""
+        return sorted(int(info.name) for info in self._files.list() if info.name.isdigit())
+
+    def drop(self, batch: int) -> None:
+        """Remove the copies of a batch."""
+        self._files.delete_tree(str(batch))
+
+
+def open_copies(location: str, subscription: str) -> Copies:
+    """The copies below a location, for a subscription by its full name."""
+    _, project, _, name = subscription.split("/")
+    return Copies(open_files(location).at(f"pubsub/{project}.{name}"))
+
+
+def _path(slot: Slot) -> str:
+    return f"{slot[0]}/{slot[1]}{SUFFIX}"
+
+
+def _encoded(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def _texts(column: pa.Array[pa.StringScalar]) -> list[str]:
+    return [str(each) for each in column.to_pylist()]

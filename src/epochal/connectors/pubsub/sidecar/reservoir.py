@@ -1,0 +1,345 @@
+"""Messages of one sidecar and query: those nobody has read, and those that await their commit.
+
+What is given to a partition stays here until its batch is settled, because a retry must see the
+same rows. A message is known by its number, under which the pull client keeps its acknowledgement
+id. Pub/Sub's flow control bounds how much there can be at all
+(`maxOutstandingMessages`, `maxOutstandingBytes`); of that, `reservoirBytes` stay in memory and the
+rest in files. Rows that were given out are spilled first, since few are ever read again.
+
+What a reader would get wrong: rows with an ordering key do not simply go where there is room. Two
+partitions of a batch run at once, so a key that one of them has is kept from the others until the
+next batch. And when a row goes back to Pub/Sub, the rows after it of the same key go too: they
+will come again behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochal.connectors.pubsub.sidecar.grants import Slot
+
+KEY, DATA = "ordering_key", "data"
+
+MERGED_ROWS = 20_000
+MERGED_BYTES = 16 << 20
+"""Small batches of one partition are joined up to these sizes before they leave."""
+
+Stored: TypeAlias = str
+Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+class Store(Protocol):
+    """Where rows go that do not fit into memory."""
+
+    def write(self, rows: pa.RecordBatch) -> Stored: ...
+
+    def read(self, stored: Stored) -> pa.RecordBatch: ...
+
+    def drop(self, stored: Stored) -> None: ...
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Some rows, in memory or stored; their numbers and keys are always in memory."""
+
+    numbers: Numbers
+    keys: pa.StringArray | None
+    """Of each row, "" where it has none; None if no row has one."""
+    size: int
+    rows: pa.RecordBatch | None
+    stored: Stored | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.numbers)
+
+
+@dataclass(slots=True)
+class _Entry:
+    chunks: list[_Chunk] = field(default_factory=list)
+    repetitions: list[Numbers] = field(default_factory=list)
+    """Of what other partitions have: settled with this one, never read."""
+
+    @property
+    def count(self) -> int:
+        return sum(chunk.count for chunk in self.chunks)
+
+
+class Reservoir:
+    """Not safe for threads: its owner has a lock."""
+
+    def __init__(self, *, memory_bytes: int, store: Store) -> None:
+        self._memory_limit = memory_bytes
+        self._store = store
+        self._queue: list[_Chunk] = []
+        self._entries: dict[Slot, _Entry] = {}
+        self._taken: dict[int, dict[str, int]] = {}
+        self.buffered_rows = 0
+        self.buffered_bytes = 0
+        self.held_rows = 0
+        self.memory_bytes = 0
+        self.spilled_bytes = 0
+
+    def add(self, rows: pa.RecordBatch, first: int) -> None:
+        """Take in what was pulled, numbered from `first` on."""
+        if not rows.num_rows:
+            return
+        chunk = _chunk(rows, np.arange(first, first + rows.num_rows))
+        self._queue.append(chunk)
+        self._buffer(chunk, 1)
+        self.memory_bytes += chunk.size
+        self._spill()
+
+    def fill(self, slot: Slot, *, rows: int, size: int) -> None:
+        """Give a partition what it may have, at most `rows` rows of about `size` bytes.
+
+        The first row is given whatever its size. Must not be called twice for a partition.
+        """
+        assert slot not in self._entries
+        batch, partition = slot
+        for old in [number for number in self._taken if number < batch]:
+            del self._taken[old]
+        taken = self._taken.setdefault(batch, {})
+        elsewhere = pa.array([k for k, p in taken.items() if p != partition], pa.string())
+        entry = self._entries[slot] = _Entry()
+        kept: list[_Chunk] = []
+        position = 0
+        full = False
+        while position < len(self._queue) and not full:
+            chunk = self._queue[position]
+            position += 1
+            self._buffer(chunk, -1)
+            first = not entry.chunks
+            wanted, rest, full = self._select(chunk, elsewhere, rows, size, first=first)
+            if rest is not None:
+                kept.append(rest)
+                self._buffer(rest, 1)
+            if wanted is not None:
+                entry.chunks.append(wanted)
+                rows -= wanted.count
+                size -= wanted.size
+                if wanted.keys is not None:
+                    keys = pc.unique(wanted.keys).to_pylist()
+                    taken.update((key, partition) for key in keys if key)
+        self._queue[:position] = kept
+        self.held_rows += entry.count
+        self._spill()
+
+    def has(self, slot: Slot) -> bool:
+        return slot in self._entries
+
+    def count(self, slot: Slot) -> int:
+        return self._entries[slot].count
+
+    def read(self, slot: Slot) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition, the same every time, in batches of a fair size."""
+        group: list[pa.RecordBatch] = []
+        count = size = 0
+        for chunk in self._entries[slot].chunks:
+            group.append(self._rows(chunk))
+            count, size = count + chunk.count, size + chunk.size
+            if count >= MERGED_ROWS or size >= MERGED_BYTES:
+                yield _merged(group)
+                group, count, size = [], 0, 0
+        if group:
+            yield _merged(group)
+
+    def thin(self, slot: Slot, repeated: Numbers, unsure: Numbers) -> None:
+        """Leave out of a partition rows that others have: `repeated` are settled with it, `unsure`
+        are for the caller to send back. Both are positions among its rows."""
+        entry = self._entries[slot]
+        out = np.zeros(entry.count, dtype=bool)
+        out[repeated] = out[unsure] = True
+        settled = np.zeros(entry.count, dtype=bool)
+        settled[repeated] = True
+        self.held_rows -= entry.count
+        chunks, start = [], 0
+        for chunk in entry.chunks:
+            part = slice(start, start + chunk.count)
+            start += chunk.count
+            entry.repetitions.append(chunk.numbers[settled[part]])
+            if not out[part].any():
+                chunks.append(chunk)
+                continue
+            rows, stays = self._rows(chunk), ~out[part]
+            self._forget(chunk)
+            if stays.any():
+                chunks.append(_chunk(rows.filter(pa.array(stays)), chunk.numbers[stays]))
+                self.memory_bytes += chunks[-1].size
+        entry.chunks = chunks
+        self.held_rows += entry.count
+
+    def numbers(self, slot: Slot) -> Numbers:
+        """Of the rows of a partition, in their order."""
+        return _joined([chunk.numbers for chunk in self._entries[slot].chunks])
+
+    def slots(self, until: int) -> list[Slot]:
+        """The partitions held of batches up to `until`."""
+        return [slot for slot in self._entries if slot[0] <= until]
+
+    def settle(self, slot: Slot) -> Numbers:
+        """A partition is done: forget its rows; returns what to acknowledge."""
+        entry = self._entries.pop(slot)
+        self.held_rows -= entry.count
+        for chunk in entry.chunks:
+            self._forget(chunk)
+        return _joined([*(chunk.numbers for chunk in entry.chunks), *entry.repetitions])
+
+    def give_back(self, slot: Slot) -> Numbers:
+        """A partition was not used: forget it; returns what to send back to Pub/Sub."""
+        entry = self._entries[slot]
+        keys: set[str] = set()
+        for chunk in entry.chunks:
+            if chunk.keys is not None:
+                keys.update(key for key in pc.unique(chunk.keys).to_pylist() if key)
+        numbers = self.settle(slot)
+        return _joined([numbers, *self._drop_keys(keys)]) if keys else numbers
+
+    def drain(self) -> Numbers:
+        """Forget everything; returns all numbers, to be sent back."""
+        numbers = [self.settle(slot) for slot in list(self._entries)]
+        for chunk in self._queue:
+            numbers.append(chunk.numbers)
+            self._forget(chunk)
+            self._buffer(chunk, -1)
+        self._queue.clear()
+        return _joined(numbers)
+
+    def _select(
+        self, chunk: _Chunk, elsewhere: pa.StringArray, rows: int, size: int, *, first: bool
+    ) -> tuple[_Chunk | None, _Chunk | None, bool]:
+        """Divide a chunk into what a partition gets and what stays.
+
+        The partition is full as soon as one row did not fit: a smaller one from behind it could be
+        of the same key.
+        """
+        barred = None
+        if chunk.keys is not None and len(elsewhere):
+            barred = pc.is_in(chunk.keys, value_set=elsewhere)
+            if not pc.any(barred).as_py():
+                barred = None
+        if barred is None and chunk.count <= rows and chunk.size <= size:
+            return chunk, None, False
+        batch = self._rows(chunk)
+        self._forget(chunk)
+        free = np.arange(chunk.count)
+        if barred is not None:
+            free = free[~barred.to_numpy(zero_copy_only=False)]
+        chosen = free[: _how_many(batch, free, rows, size, first=first)]
+        stays = np.ones(chunk.count, dtype=bool)
+        stays[chosen] = False
+        if barred is None:
+            parts = batch.slice(0, len(chosen)), batch.slice(len(chosen))
+        else:
+            parts = batch.take(chosen), batch.filter(pa.array(stays))
+        wanted = _chunk(parts[0], chunk.numbers[chosen]) if len(chosen) else None
+        rest = _chunk(parts[1], chunk.numbers[stays]) if stays.any() else None
+        for made in (wanted, rest):
+            self.memory_bytes += 0 if made is None else made.size
+        return wanted, rest, len(chosen) < len(free)
+
+    def _drop_keys(self, keys: set[str]) -> list[Numbers]:
+        dropped: list[Numbers] = []
+        values = pa.array(sorted(keys), pa.string())
+        kept = []
+        for chunk in self._queue:
+            mask = None if chunk.keys is None else pc.is_in(chunk.keys, value_set=values)
+            if mask is None or not pc.any(mask).as_py():
+                kept.append(chunk)
+                continue
+            self._buffer(chunk, -1)
+            out = mask.to_numpy(zero_copy_only=False)
+            dropped.append(chunk.numbers[out])
+            rows = self._rows(chunk)
+            self._forget(chunk)
+            if not out.all():
+                kept.append(_chunk(rows.filter(pa.array(~out)), chunk.numbers[~out]))
+                self._buffer(kept[-1], 1)
+                self.memory_bytes += kept[-1].size
+        self._queue = kept
+        return dropped
+
+    def _buffer(self, chunk: _Chunk, sign: int) -> None:
+        self.buffered_rows += sign * chunk.count
+        self.buffered_bytes += sign * chunk.size
+
+    def _rows(self, chunk: _Chunk) -> pa.RecordBatch:
+        if chunk.rows is not None:
+            return chunk.rows
+        assert chunk.stored is not None
+        return self._store.read(chunk.stored)
+
+    def _forget(self, chunk: _Chunk) -> None:
+        if chunk.stored is not None:
+            self._store.drop(chunk.stored)
+            self.spilled_bytes -= chunk.size
+            chunk.stored = None
+        else:
+            self.memory_bytes -= chunk.size
+
+    def _spill(self) -> None:
+        if self.memory_bytes <= self._memory_limit:
+            return
+        for chunk in self._in_order_of_use():
+            if chunk.rows is None:
+                continue
+            chunk.stored = self._store.write(chunk.rows)
+            chunk.rows = None
+            self.memory_bytes -= chunk.size
+            self.spilled_bytes += chunk.size
+            if self.memory_bytes <= self._memory_limit:
+                return
+
+    def _in_order_of_use(self) -> Iterator[_Chunk]:
+        """Last is what will be needed next."""
+        for slot in sorted(self._entries):
+            yield from self._entries[slot].chunks
+        yield from reversed(self._queue)
+
+
+def spans_of(numbers: Numbers) -> list[tuple[int, int]]:
+    """Numbers as half-open spans."""
+    if not len(numbers):
+        return []
+    numbers = np.sort(numbers)
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    starts = numbers[np.concatenate(([0], breaks))]
+    stops = numbers[np.concatenate((breaks - 1, [len(numbers) - 1]))] + 1
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def _chunk(rows: pa.RecordBatch, numbers: Numbers) -> _Chunk:
+    keys = rows.column(KEY)
+    if keys.null_count == len(keys):
+        return _Chunk(numbers, None, rows.nbytes, rows)
+    keys = keys.fill_null("")
+    assert isinstance(keys, pa.StringArray)
+    return _Chunk(numbers, keys, rows.nbytes, rows)
+
+
+def _joined(parts: list[Numbers]) -> Numbers:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _merged(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return (
+        batches[0]
+        if len(batches) == 1
+        else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    )
+
+
+def _how_many(batch: pa.RecordBatch, free: Numbers, rows: int, size: int, *, first: bool) -> int:
+    """How many of the free rows fit; one always does if it is the first."""
+    overhead = (batch.nbytes - batch.column(DATA).nbytes) / batch.num_rows
+    data: Any = batch.column(DATA)
+    lengths = pc.binary_length(data).fill_null(0).to_numpy(zero_copy_only=False)
+    sizes = np.cumsum(lengths[free] + overhead)
+    fit = int(np.searchsorted(sizes, size, side="right"))
+    return min(rows, max(fit, 1 if first and len(free) else 0))

@@ -1,0 +1,178 @@
+"""A task's side of the sidecar: find the executor's JVM, start its sidecar, read a partition.
+
+The sidecar is known by the JVM's process id and start time, so several executors on one host and
+reused ids are kept apart. Its socket is in a directory that only this user can enter.
+
+What a reader would get wrong: this runs in Spark's Python workers, which are forked. Nothing here
+imports gRPC, and the sidecar is started as a new program, never as a fork.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
+from pathlib import Path
+
+import pyarrow as pa
+
+from epochal.connectors.pubsub.sidecar.sidecar_messages import LogLine, Read, Reading
+from epochal.connectors.pubsub.sidecar.sidecar_wire import receive, send
+from epochal.errors import PubSubReaderError
+
+START_S = 60.0
+READ_S = 300.0
+TRIES = 3
+
+_started: list[subprocess.Popen[bytes]] = []
+"""Sidecars that this worker started: they outlive it; until it ends, it must reap them."""
+
+
+def read_rows(reading: Reading, directory: Path | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, from the sidecar of this executor."""
+    jvm_pid, started = executor_jvm()
+    path = (directory or run_directory()) / f"sidecar-{jvm_pid}-{started}.sock"
+    for _ in range(TRIES):
+        connection = _connected(path) or _start(path, jvm_pid)
+        connection.settimeout(READ_S)
+        with connection, connection.makefile("rwb") as file:
+            answer = _asked(file, reading)
+            if answer is None:
+                continue  # it left, for want of work, just as we came
+            _log(answer.log)
+            if answer.failure:
+                raise PubSubReaderError(answer.failure)
+            yield from pa.ipc.open_stream(file)
+            return
+    raise PubSubReaderError(
+        f"The Pub/Sub sidecar at {path} ended {TRIES} times while it was asked for batch "
+        f"{reading.batch}. {_last_words(path)}"
+    )
+
+
+def executor_jvm() -> tuple[int, str]:
+    """Process id and start time of the JVM that this worker belongs to."""
+    pid = os.getppid()
+    while pid > 1:
+        found = _process(pid)
+        if found is None:
+            break
+        name, parent, started = found
+        if name == "java":
+            return pid, started
+        pid = parent
+    return os.getppid(), "0"
+
+
+def run_directory() -> Path:
+    """A directory for sockets that belongs to this user alone."""
+    path = Path(tempfile.gettempdir()) / f"epochal-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PubSubReaderError(
+            f"{path} must be a directory of user {os.getuid()} that nobody else can enter, or "
+            f"others could read messages: remove it."
+        )
+    return path
+
+
+def _process(pid: int) -> tuple[str, int, str] | None:
+    """Name, parent and start time of a process, where /proc tells."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return name, int(fields[1]), fields[19]
+
+
+def _connected(path: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _start(path: Path, jvm_pid: int) -> socket.socket:
+    """Start the sidecar, unless another task of this executor just did."""
+    with _locked(path.with_suffix(".lock")):
+        connection = _connected(path)
+        if connection is not None:
+            return connection
+        path.unlink(missing_ok=True)
+        log = path.with_suffix(".log")
+        command = [sys.executable, "-m", "epochal.connectors.pubsub.sidecar.sidecar", str(path)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        with log.open("wb") as words:
+            process = subprocess.Popen(
+                [*command, str(jvm_pid)],
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                env=environment,
+                start_new_session=True,
+            )
+        _started[:] = [each for each in _started if each.poll() is None] + [process]
+        end = time.monotonic() + START_S
+        while time.monotonic() < end:
+            connection = _connected(path)
+            if connection is not None:
+                return connection
+            if process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise PubSubReaderError(f"The Pub/Sub sidecar cannot be started. {_last_words(path)}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _asked(file: BufferedIOBase, reading: Reading) -> Read | None:
+    try:
+        send(file, reading)
+        return receive(file, Read)
+    except TimeoutError:
+        raise PubSubReaderError(
+            f"The Pub/Sub sidecar gave no rows of batch {reading.batch} within {READ_S:g} s."
+        ) from None
+    except OSError:
+        return None
+
+
+def _last_words(path: Path) -> str:
+    try:
+        text = path.with_suffix(".log").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        text = ""
+    return f"It said: {text[-2000:]}" if text else "It said nothing."
+
+
+def _log(lines: list[LogLine]) -> None:
+    """Repeat what the sidecar logged, where the executor's log has it."""
+    if lines and not logging.getLogger().handlers:
+        logging.basicConfig(
+            level=logging.INFO,
+            stream=sys.stderr,
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            datefmt="%y/%m/%d %H:%M:%S",
+        )
+    for line in lines:
+        logging.getLogger(line.logger).log(line.level, "%s", line.text)

@@ -1,0 +1,486 @@
+"""One query in a sidecar: its stream, its reservoir, and what it says to the driver.
+
+Threads: one takes messages off the stream, one reports to the driver and obeys it; workers' reads
+and other sidecars' fetches come on threads of their own. One lock guards the reservoir; a lock per
+partition makes the second reader of it wait for the first.
+
+What a reader would get wrong: with copies, a partition may be read only once its copy is on disk.
+The reservoir alone cannot say that; the lock of the partition does.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochal.connectors.pubsub.connection import Connection
+from epochal.connectors.pubsub.pubsub_options import source_options
+from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
+from epochal.connectors.pubsub.pull.streaming_pull import Puller, PullSettings
+from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
+from epochal.connectors.pubsub.sidecar.grants import Slot
+from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, spans_of
+from epochal.connectors.pubsub.sidecar.sidecar_messages import (
+    DRIVER,
+    PEER,
+    Admit,
+    Claim,
+    Confirmed,
+    Farewell,
+    Fetch,
+    Filled,
+    Goodbye,
+    Grant,
+    Known,
+    Loaded,
+    Piece,
+    Reading,
+    Settle,
+    State,
+    Unreachable,
+    place_of,
+)
+from epochal.connectors.pubsub.sidecar.spill import SpillFiles
+from epochal.errors import EpochalError, PubSubReaderError, RpcError, RpcTimeoutError
+from epochal.rpc.client import RpcClient
+from epochal.rpc.envelope import PeerId
+from epochal.rpc.server import RpcServer
+
+logger = logging.getLogger(__name__)
+
+REPORT_EVERY_S = 0.5
+REPORT_APART_S = 0.05
+DRIVER_LOST_S = 10.0
+"""A driver that does not answer a report for so long is dead."""
+OPENING_S = 3.0
+"""How long a stream may take to open before its silence begins to count."""
+PIECE_BYTES = 4 << 20
+TAKEN_ROWS = 50_000
+
+
+class Feed:
+    """Reads one subscription for one run of a query."""
+
+    def __init__(self, reading: Reading, directory: Path) -> None:
+        options = source_options(reading.options)
+        self.name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+        self.closed = threading.Event()
+        self.schema = ACK_SCHEMA if options.include_ack_id else MESSAGE_SCHEMA
+        self._copies: Copies | None = None
+        if reading.copies:
+            self._copies = open_copies(reading.copies, options.subscription)
+        self._old_before_us = reading.old_before_us
+        self._changed = threading.Condition()
+        if options.spill_dir is not None:
+            directory = Path(options.spill_dir) / directory.name
+        store = SpillFiles(directory / self.name)
+        self._reservoir = Reservoir(memory_bytes=options.reservoir_bytes, store=store)
+        self._slot_locks: dict[Slot, threading.Lock] = {}
+        self._fetched: OrderedDict[Slot, pa.Buffer] = OrderedDict()
+        self._committed = -1
+        self._numbers = 0
+        self._started_s = time.monotonic()
+        self._fresh_s = self._started_s + OPENING_S
+        self._failure = ""
+        self._leaving = False
+        self._acking: set[Slot] = set()
+        self._acked: list[tuple[Slot, int]] = []
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        address = reading.driver.address()
+        self._asking = RpcClient(address)
+        self._reporting = RpcClient(address)
+        host = local_host(address.host, address.port)
+        self._server = RpcServer(advertised_host=host, bind_host=host)
+        self._server.register(PEER, self._piece)
+        self._place = place_of(self._server.address)
+        deadline_s = int(options.ack_deadline / timedelta(seconds=1))
+        settings = PullSettings(
+            subscription=options.subscription,
+            ack_deadline_s=deadline_s,
+            max_outstanding_messages=options.max_outstanding_messages,
+            max_outstanding_bytes=options.max_outstanding_bytes,
+        )
+        try:
+            self._reporting.ask(DRIVER, self._state())
+        except RpcError:
+            self._release()
+            raise
+        self._server.start()
+        self._puller = Puller(Connection(options), settings)
+        threads = ("taker", self._take), ("reporter", self._report)
+        self._threads = [
+            threading.Thread(target=work, name=f"pubsub-{name}", daemon=True)
+            for name, work in threads
+        ]
+        for thread in self._threads:
+            thread.start()
+        logger.info("sidecar %s reads %s", self.name, options.subscription)
+
+    # What workers and other sidecars ask.
+
+    def read(self, reading: Reading) -> list[pa.RecordBatch]:
+        """The rows of a partition: the same for everyone who asks, or none."""
+        self._settle(reading.committed, reading.pending.get(self.name, ()))
+        slot = reading.batch, reading.partition
+        if not self._holds(slot) and reading.wait_s:
+            self._await_rows(reading.wait_s)
+        with self._slot_lock(slot):
+            if self._holds(slot):
+                return self._rows(slot)
+            grant = self._claim(slot)
+            if grant.mine:
+                return self._filled(slot, reading.rows, reading.size)
+            if grant.place is not None:
+                found = self._fetch(grant, reading)
+                if found is not None:
+                    return found
+                if self._copies is None:
+                    unreachable = Unreachable(reading.batch, reading.partition, grant.holder)
+                    self._ask(unreachable)
+            if self._copies is not None:
+                return self._from_copy(slot)
+            logger.warning(
+                "batch %d partition %d is empty here (%s); its messages come again",
+                *(slot[0], slot[1], grant.why or f"{grant.holder} does not answer"),
+            )
+            return []
+
+    def close(self, *, tell: bool) -> None:
+        """Give everything back and leave. A second call does nothing."""
+        with self._changed:
+            if self._leaving:
+                return
+            self._leaving = True
+        self.closed.set()
+        self._wake()
+        self._puller.close()
+        with self._changed:
+            self._reservoir.drain()
+            self._changed.notify_all()
+        if tell:
+            try:
+                self._asking.ask(DRIVER, Goodbye(self.name), timeout_seconds=1.0)
+            except RpcError as error:
+                logger.info("%s", error)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(2.0)
+        self._release()
+        logger.info("sidecar %s has left", self.name)
+
+    def _release(self) -> None:
+        self._server.stop()
+        self._asking.close()
+        self._reporting.close()
+
+    def _holds(self, slot: Slot) -> bool:
+        with self._changed:
+            return self._reservoir.has(slot)
+
+    def _rows(self, slot: Slot) -> list[pa.RecordBatch]:
+        with self._changed:
+            return list(self._reservoir.read(slot))
+
+    def _slot_lock(self, slot: Slot) -> threading.Lock:
+        with self._changed:
+            for old in [s for s in self._slot_locks if s[0] < slot[0] - 2]:
+                del self._slot_locks[old]
+            return self._slot_locks.setdefault(slot, threading.Lock())
+
+    def _await_rows(self, seconds: float) -> None:
+        seconds = max(0.0, self._started_s + seconds - time.monotonic())
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._reservoir.buffered_rows or self._failure or self.closed.is_set(),
+                seconds,
+            )
+
+    def _claim(self, slot: Slot) -> Grant:
+        with self._changed:
+            if self._failure:
+                raise PubSubReaderError(self._failure)
+            buffered = self._reservoir.buffered_rows
+        grant = self._ask(Claim(self.name, *slot, buffered))
+        assert isinstance(grant, Grant)
+        return grant
+
+    def _filled(self, slot: Slot, rows: int, size: int) -> list[pa.RecordBatch]:
+        with self._changed:
+            if slot[0] <= self._committed:
+                return []  # nobody will use it, and it would be acknowledged
+            self._reservoir.fill(slot, rows=rows, size=size)
+            found = list(self._reservoir.read(slot))
+        if self._copies is not None:
+            found = self._copied(slot, found)
+        else:
+            rows = sum(batch.num_rows for batch in found)
+            self._ask(Filled(self._state(), *slot, rows))
+        return found
+
+    def _copied(self, slot: Slot, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Leave out what the query has had, and put the rest on disk before anybody reads it."""
+        assert self._copies is not None
+        try:
+            ids = [str(i) for part in batches for i in part.column("message_id").to_pylist()]
+            known = self._ask(Admit(*slot, ids)) if ids else Known([], [])
+            assert isinstance(known, Known)
+            batches = self._thinned(slot, known) if known.repeated or known.unsure else batches
+            other = self._copies.decide(slot, self.schema, batches)
+        except Exception:
+            self._give_back([slot])
+            raise
+        if other is not None:
+            self._give_back([slot])
+            return self._from_copy(slot)
+        rows = sum(batch.num_rows for batch in batches)
+        self._ask(Filled(self._state(), *slot, rows or len(known.repeated), copied=True))
+        return batches
+
+    def _thinned(self, slot: Slot, known: Known) -> list[pa.RecordBatch]:
+        repeated = np.array(known.repeated, np.int64)
+        unsure = np.array(known.unsure, np.int64)
+        with self._changed:
+            back = self._reservoir.numbers(slot)[unsure]
+            self._reservoir.thin(slot, repeated, unsure)
+            found = list(self._reservoir.read(slot))
+        logger.info(
+            "batch %d partition %d: %d messages came again, %d of them too early",
+            *(slot[0], slot[1], len(repeated) + len(unsure), len(unsure)),
+        )
+        self._puller.nack(spans_of(back))
+        return found
+
+    def _from_copy(self, slot: Slot) -> list[pa.RecordBatch]:
+        assert self._copies is not None
+        found = self._copies.read_or_seal(slot, self.schema)
+        ids = [str(i) for part in found for i in part.column("message_id").to_pylist()]
+        self._ask(Loaded(self.name, *slot, ids))
+        logger.info("batch %d partition %d: %d rows of its copy", *slot, len(ids))
+        return found
+
+    def _fetch(self, grant: Grant, reading: Reading) -> list[pa.RecordBatch] | None:
+        """The rows of a partition that another one holds; None if it does not give them."""
+        assert grant.place is not None
+        client = RpcClient(grant.place.address())
+        data = bytearray()
+        total = -1
+        try:
+            while total != len(data):
+                fetch = Fetch(
+                    reading.batch, reading.partition, reading.rows, reading.size, len(data)
+                )
+                piece = client.ask(PEER, fetch)
+                assert isinstance(piece, Piece)
+                total = piece.total
+                data += piece.data
+        except RpcError as error:
+            logger.warning("%s does not give its rows: %s", grant.holder, error)
+            return None
+        finally:
+            client.close()
+        logger.info(
+            "batch %d partition %d comes from %s", reading.batch, reading.partition, grant.holder
+        )
+        return list(pa.ipc.open_stream(pa.BufferReader(bytes(data))))
+
+    def _piece(self, fetch: Fetch, _: PeerId) -> Piece:
+        slot = fetch.batch, fetch.partition
+        data = self._fetched.get(slot) if fetch.start else None
+        if data is None:
+            data = self._fetched[slot] = encoded(self.schema, self._own(slot, fetch))
+            while len(self._fetched) > 2:
+                self._fetched.popitem(last=False)
+        length = min(PIECE_BYTES, data.size - fetch.start)
+        if fetch.start + length == data.size:
+            self._fetched.pop(slot, None)
+        return Piece(data.size, data.slice(fetch.start, length).to_pybytes())
+
+    def _own(self, slot: Slot, fetch: Fetch) -> list[pa.RecordBatch]:
+        with self._slot_lock(slot):
+            if self._holds(slot):
+                return self._rows(slot)
+            if not self._claim(slot).mine:
+                raise PubSubReaderError(f"{self.name} does not hold batch {slot[0]}.")
+            return self._filled(slot, fetch.rows, fetch.size)
+
+    # The stream.
+
+    def _take(self) -> None:
+        try:
+            while not self.closed.is_set():
+                pulled = self._puller.take(TAKEN_ROWS, timeout_s=1.0)
+                if pulled is not None:
+                    self._keep(pulled.batch, pulled.first)
+        except Exception as error:  # noqa: BLE001 - the query must hear of any end
+            if not self.closed.is_set():
+                self._fail(error)
+
+    def _keep(self, batch: pa.RecordBatch, first: int) -> None:
+        rows = batch.select(self.schema.names)
+        with self._changed:
+            self._reservoir.add(rows, first)
+            if self._is_awaited(batch):
+                self._fresh_s = time.monotonic()
+            self._changed.notify_all()
+        self._wake()
+
+    def _is_awaited(self, batch: pa.RecordBatch) -> bool:
+        if not self._old_before_us:
+            return True
+        oldest = pc.min(batch.column("publish_time").cast(pa.int64())).as_py()
+        return oldest is None or int(oldest) <= self._old_before_us
+
+    def _fail(self, error: Exception) -> None:
+        logger.error("sidecar %s: %s", self.name, error)
+        with self._changed:
+            self._failure = str(error)
+            self._changed.notify_all()
+        self._wake()
+
+    # The driver.
+
+    def _ask(self, message: object) -> object:
+        return self._asking.ask(DRIVER, message)
+
+    def _state(self) -> State:
+        with self._changed:
+            self._numbers += 1
+            return State(
+                self.name,
+                self._place,
+                self._numbers,
+                self._reservoir.buffered_rows,
+                self._reservoir.buffered_bytes,
+                self._reservoir.held_rows,
+                time.monotonic() - self._fresh_s,
+                self._failure,
+            )
+
+    def _report(self) -> None:
+        try:
+            while not self.closed.is_set():
+                settle = self._reporting.ask(DRIVER, self._state(), timeout_seconds=DRIVER_LOST_S)
+                self._settle(settle.committed, settle.acks)
+                self._confirm()
+                told = time.monotonic()
+                self._wait_for_news()
+                if not self.closed.is_set():
+                    self.closed.wait(max(0.0, told + REPORT_APART_S - time.monotonic()))
+        except RpcTimeoutError:
+            logger.warning("sidecar %s: the driver does not answer any more", self.name)
+        except EpochalError as error:
+            logger.warning("sidecar %s: %s", self.name, error)
+        threading.Thread(target=self.close, kwargs={"tell": False}, daemon=True).start()
+
+    def _wait_for_news(self) -> None:
+        """Wait until there is something to say, or the driver has said something."""
+        while (pushed := self._reporting.poll_push(DRIVER)) is not None:
+            self._obey(pushed)
+        with self._changed:
+            if self._acked:
+                return
+        woken = self._woken.fileno()
+        ready, _, _ = select.select([woken, self._reporting.fd], [], [], REPORT_EVERY_S)
+        if woken in ready:
+            self._woken.recv(4096)
+        while (pushed := self._reporting.poll_push(DRIVER)) is not None:
+            self._obey(pushed)
+
+    def _obey(self, pushed: object) -> None:
+        match pushed:
+            case Settle(committed, acks):
+                self._settle(committed, acks)
+            case Farewell():
+                logger.info("sidecar %s: the query has ended", self.name)
+                self.closed.set()
+
+    def _settle(self, committed: int, acks: Sequence[Slot]) -> None:
+        """Acknowledge what is done, give back what was not used."""
+        futures: list[tuple[Slot, Future[dict[int, str]]]] = []
+        back: list[Slot] = []
+        with self._changed:
+            self._committed = max(self._committed, committed)
+            for slot in self._reservoir.slots(committed):
+                if slot in acks:
+                    self._acking.add(slot)
+                    spans = spans_of(self._reservoir.settle(slot))
+                    futures.append((slot, self._puller.ack(spans)))
+                else:
+                    back.append(slot)
+            gone = [slot for slot in acks if slot not in self._acking]
+            self._acked += [(slot, 0) for slot in gone]
+            self._acking.update(gone)
+        for slot, future in futures:
+            future.add_done_callback(partial(self._on_acked, slot))
+        self._give_back(back)
+
+    def _give_back(self, slots: list[Slot]) -> None:
+        for slot in slots:
+            with self._changed:
+                if not self._reservoir.has(slot):
+                    continue
+                spans = spans_of(self._reservoir.give_back(slot))
+            logger.info("batch %d partition %d goes back to Pub/Sub", *slot)
+            self._puller.nack(spans)
+
+    def _on_acked(self, slot: Slot, future: Future[dict[int, str]]) -> None:
+        refused = 0
+        if future.exception() is None:
+            refused = len(future.result())
+        if refused:
+            logger.warning(
+                "batch %d partition %d: %d acknowledgements were refused; the messages come again",
+                *(slot[0], slot[1], refused),
+            )
+        with self._changed:
+            self._acked.append((slot, refused))
+        self._wake()
+
+    def _confirm(self) -> None:
+        with self._changed:
+            acked, self._acked = self._acked, []
+        if acked:
+            slots = tuple(slot for slot, _ in acked)
+            refused = sum(number for _, number in acked)
+            self._reporting.ask(
+                DRIVER, Confirmed(self.name, slots, refused), timeout_seconds=DRIVER_LOST_S
+            )
+            with self._changed:
+                self._acking.difference_update(slots)
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # full: it wakes anyway
+            self._waker.send(b"\0")
+
+
+def encoded(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
+    """Batches as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def local_host(host: str, port: int) -> str:
+    """The address of this machine on the way to a host: others reach it there."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.connect((host, port))
+        return str(s.getsockname()[0])

@@ -1,0 +1,1 @@
+"""What users call: readers, writers, streams and query handles."""

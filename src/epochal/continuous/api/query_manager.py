@@ -1,0 +1,122 @@
+"""The continuous queries of a Spark session: who runs, who listens, who may start.
+
+`streams(spark)` gives the one manager of a session. Names are unique among the active queries of
+a session; a checkpoint is used by one run at a time, whoever starts it and wherever.
+"""
+
+from __future__ import annotations
+
+import threading
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from epochal.continuous.api.query_handle import StreamingQuery
+from epochal.continuous.run.engine import Engine, open_engine
+from epochal.continuous.run.listeners import ListenerBus
+from epochal.continuous.run.query_spec import QueryDefinition
+from epochal.errors import OptionError
+
+LISTENERS_TIMEOUT_SECONDS = 10.0
+"""How long the end of a query waits for its listeners to have heard of it."""
+
+
+class StreamingQueryManager:
+    """What `spark.streams` is for Spark's own queries."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._sc = spark.sparkContext
+        self._bus = ListenerBus()
+        self._changed = threading.Condition()
+        self._active: dict[str, StreamingQuery] = {}
+        self._starting: set[str] = set()
+        self._ended: list[StreamingQuery] = []
+
+    @property
+    def active(self) -> list[StreamingQuery]:
+        """The queries that have not ended."""
+        with self._changed:
+            return list(self._active.values())
+
+    def get(self, query_id: str) -> StreamingQuery | None:
+        """The active query of this id; None if there is none."""
+        with self._changed:
+            return next((each for each in self._active.values() if each.id == query_id), None)
+
+    def add_listener(self, listener: StreamingQueryListener) -> None:
+        """Tell a listener, PySpark's own class, what happens to this session's queries."""
+        self._bus.add(listener)
+
+    def remove_listener(self, listener: StreamingQueryListener) -> None:
+        """Tell it nothing more."""
+        self._bus.remove(listener)
+
+    def await_any_termination(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until a query has ended since the last `reset_terminated`; returns whether one has.
+
+        Raises what ended it, if it failed.
+        """
+        with self._changed:
+            ended = self._changed.wait_for(lambda: bool(self._ended), timeout_seconds)
+            error = self._ended[0].exception() if self._ended else None
+        if error is not None:
+            raise error
+        return ended
+
+    def reset_terminated(self) -> None:
+        """Forget the queries that have ended."""
+        with self._changed:
+            self._ended.clear()
+
+    def start(self, definition: QueryDefinition) -> StreamingQuery:
+        """Run a query; returns once it is known that it can be started, and listeners know."""
+        name = definition.options.query_name
+        self._reserve(name)
+        try:
+            engine = open_engine(self._sc, definition, self._bus, self._forget)
+            query = StreamingQuery(engine)
+            with self._changed:
+                self._active[engine.run_id] = query
+            try:
+                engine.start()
+            except BaseException:
+                with self._changed:
+                    self._active.pop(engine.run_id, None)
+                raise
+        finally:
+            with self._changed:
+                self._starting.discard(name or "")
+        return query
+
+    def _reserve(self, name: str | None) -> None:
+        with self._changed:
+            taken = {each.name for each in self._active.values()} | self._starting
+            if name and name in taken:
+                raise OptionError(
+                    f"A query named {name!r} is already active in this session: stop it, or give "
+                    f"this one another query_name."
+                )
+            if name:
+                self._starting.add(name)
+
+    def _forget(self, engine: Engine) -> None:
+        self._bus.drain(LISTENERS_TIMEOUT_SECONDS)
+        with self._changed:
+            query = self._active.pop(engine.run_id, None)
+            if query is not None:
+                self._ended = [*self._ended[-99:], query]
+            self._changed.notify_all()
+
+
+_managers: WeakKeyDictionary[SparkSession, StreamingQueryManager] = WeakKeyDictionary()
+_managers_lock = threading.Lock()
+
+
+def streams(spark: SparkSession) -> StreamingQueryManager:
+    """The manager of a session's continuous queries."""
+    with _managers_lock:
+        found = _managers.get(spark)
+        if found is None:
+            found = _managers[spark] = StreamingQueryManager(spark)
+        return found

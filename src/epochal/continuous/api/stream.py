@@ -1,0 +1,367 @@
+"""Writing down a continuous query: what happens to rows between `load` and `start`.
+
+A `Stream` is a value: every method gives a new one, nothing runs until `start`. Schemas are known
+at every step, so a column that does not exist is refused on the line that names it.
+
+What a reader would get wrong: rows of a union keep their own chains. An operator after the union
+is appended to the chain of each source, and sources meet where rows are exchanged or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochal.connectors.contract import Source
+from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
+from epochal.continuous.operators.aggregation.aggregates import Aggregate, Function
+from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
+from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
+from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
+from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
+from epochal.continuous.operators.stateless.row_operators import (
+    ArrowExpressionSpec,
+    ArrowFunction,
+    FilterSpec,
+    MapInArrowSpec,
+    MapInPandasSpec,
+    PandasFunction,
+    ProjectSpec,
+)
+from epochal.continuous.operators.stateless.spark_columns import arrow_schema, resolve
+from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.operators.windows import Window
+from epochal.continuous.plan.pruning import narrowed
+from epochal.continuous.plan.stages import QueryPlan, SourcePlan, StagePlan, Watermark
+from epochal.continuous.run.query_spec import UNOPENED, SourceDefinition
+from epochal.errors import OptionError
+from epochal.options import parse_duration
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from epochal.continuous.api.readwriter import StreamWriter
+
+UPDATE, APPEND, COMPLETE = "update", "append", "complete"
+OUTPUT_MODES = (APPEND, UPDATE, COMPLETE)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A source, and what happens to its rows before they meet the others'."""
+
+    definition: SourceDefinition
+    schema: pa.Schema
+    operators: tuple[OperatorSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    stateful: StatefulSpec
+    input_schema: pa.Schema
+    operators: tuple[OperatorSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Rows on their way from sources to a sink."""
+
+    spark: SparkSession
+    schema: pa.Schema
+    inputs: tuple[Input, ...]
+    stages: tuple[_Stage, ...] = ()
+    watermarks: tuple[Watermark, ...] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
+
+    def map_in_arrow(self, function: ArrowFunction, schema: Any) -> Stream:
+        """Give batches to a function, as PySpark's `mapInArrow` does, one batch per call."""
+        result = arrow_schema(schema)
+        return self.then(MapInArrowSpec(function, result), result)
+
+    def map_in_pandas(self, function: PandasFunction, schema: Any) -> Stream:
+        """Give DataFrames to a function, as PySpark's `mapInPandas` does, one per call."""
+        result = arrow_schema(schema)
+        return self.then(MapInPandasSpec(function, result), result)
+
+    def filter(self, condition: Any) -> Stream:
+        """Keep rows for which SQL text, a PySpark column or a pyarrow expression is true."""
+        if isinstance(condition, pc.Expression):
+            spec = ArrowExpressionSpec((condition,), self.schema, filters=True)
+            return self.then(spec, self.schema)
+        found = resolve(self.spark, self.schema, [condition])
+        if not pa.types.is_boolean(found.schema.types[0]):
+            raise OptionError(
+                f"A filter must be true or false, but {condition} is {found.schema.types[0]}."
+            )
+        return self.then(FilterSpec(found.columns[0]), self.schema)
+
+    where = filter
+
+    def select(self, *columns: Any) -> Stream:
+        """Compute columns from SQL text or PySpark columns; `*` stands for all there are."""
+        if not columns:
+            raise OptionError("Select at least one column.")
+        found = resolve(self.spark, self.schema, columns)
+        return self.then(ProjectSpec(found.columns, found.schema), found.schema)
+
+    def with_column(self, name: str, column: Any) -> Stream:
+        """Add a column, or replace the one of that name."""
+        if isinstance(column, pc.Expression):
+            return self._with_arrow(name, column)
+        added = resolve(self.spark, self.schema, [column])
+        kept = resolve(self.spark, self.schema, [_quoted(each) for each in self.columns])
+        columns = dict(zip(self.columns, kept.columns, strict=True))
+        columns[name] = added.columns[0]
+        fields = {field.name: field for field in self.schema}
+        fields[name] = added.schema.field(0).with_name(name)
+        schema = pa.schema(list(fields.values()))
+        return self.then(ProjectSpec(tuple(columns.values()), schema), schema)
+
+    def drop(self, *names: str) -> Stream:
+        """Leave out columns; names that are not there are passed over, as in Spark."""
+        kept = [name for name in self.columns if name not in names]
+        return self.select(*map(_quoted, kept))
+
+    def union(self, other: Stream) -> Stream:
+        """Rows of both. Their columns must be the same, in the same order."""
+        if self.stages or other.stages:
+            raise OptionError(
+                "A union of streams that are already grouped by key is not possible: unite them "
+                "before transform_with_state, group_by or drop_duplicates."
+            )
+        if not self.schema.equals(other.schema):
+            raise OptionError(
+                f"A union needs the same columns on both sides, not ({_worded(self.schema)}) and "
+                f"({_worded(other.schema)})."
+            )
+        shift = len(self.watermarks)
+        moved = tuple(replace(each, index=each.index + shift) for each in other.watermarks)
+        inputs = tuple(_shifted(each, shift) for each in other.inputs)
+        return replace(self, inputs=self.inputs + inputs, watermarks=self.watermarks + moved)
+
+    def with_watermark(self, column: str, delay: str) -> Stream:
+        """Event time is in `column`; wait `delay` for rows that come late."""
+        if any(not isinstance(each.stateful, DropRepeatsSpec) for each in self.stages):
+            raise OptionError("A watermark must come before the first stateful operator.")
+        field = self.schema.field(self.known(column))
+        if not pa.types.is_timestamp(field.type):
+            raise OptionError(f"Event time must be a timestamp, but {column} is {field.type}.")
+        wait = parse_duration(delay, "with_watermark")
+        mark = Watermark(len(self.watermarks), column, wait // timedelta(milliseconds=1))
+        marked = self.then(ObserveEventTimeSpec(mark.index, column), self.schema)
+        return replace(marked, watermarks=(*self.watermarks, mark))
+
+    def transform_with_state(
+        self,
+        processor: Any,
+        *,
+        key: Sequence[str],
+        output: Any,
+        output_mode: str = "Update",
+        time_mode: str = "None",
+        initial_state: Any = None,
+        pandas: bool = False,
+    ) -> Stream:
+        """Run a `StatefulProcessor` of PySpark's, unchanged, for every key.
+
+        `pandas` says that it takes DataFrames, as with `transformWithStateInPandas`.
+        `initial_state` is a pyarrow Table, or a DataFrame of Spark's, with the key's columns.
+        """
+        names = tuple(self.known(name) for name in key)
+        spec = TransformWithStateSpec.plan(
+            processor,
+            names,
+            self.schema,
+            arrow_schema(output),
+            time_mode=time_mode,
+            output_mode=output_mode,
+            event_time=self.event_time,
+            initial_state=_table(initial_state),
+            pandas=pandas,
+            timezone=str(self.spark.conf.get("spark.sql.session.timeZone")),
+        )
+        return self.stage(spec)
+
+    def group_by(self, *columns: str, window: Window | None = None) -> GroupedStream:
+        """Group rows by columns, and by a window over event time."""
+        names = tuple(self.known(name) for name in columns)
+        if window is not None:
+            self.known(window.column)
+        return GroupedStream(self, names, window)
+
+    def drop_duplicates(self, columns: Sequence[str] | None = None) -> Stream:
+        """Pass on the first row of each key. With event time among the columns, keys are
+        forgotten when the watermark passes them; without, they are kept for ever."""
+        return self.stage(self._deduplicated(columns, within_watermark=False))
+
+    def drop_duplicates_within_watermark(self, columns: Sequence[str] | None = None) -> Stream:
+        """Pass on the first row of each key; forget the key a watermark's delay after it."""
+        if self.event_time is None:
+            raise OptionError("drop_duplicates_within_watermark needs with_watermark before it.")
+        return self.stage(self._deduplicated(columns, within_watermark=True))
+
+    @property
+    def write_stream(self) -> StreamWriter:
+        """Say where the rows go."""
+        from epochal.continuous.api.readwriter import StreamWriter
+
+        return StreamWriter(self)
+
+    def plan(self, sources: Sequence[Source]) -> QueryPlan:
+        """The query over these open sources, without a sink."""
+        return QueryPlan(
+            tuple(
+                SourcePlan(
+                    narrowed(source.readers, each.operators, each.schema),
+                    each.schema,
+                    each.operators,
+                )
+                for source, each in zip(sources, self.inputs, strict=True)
+            ),
+            self.watermarks,
+            tuple(
+                StagePlan(number, stage.stateful, stage.input_schema, stage.operators)
+                for number, stage in enumerate(self.stages)
+            ),
+            UNOPENED,
+            self.schema,
+            0,
+        )
+
+    def then(self, spec: OperatorSpec, schema: pa.Schema) -> Stream:
+        """Append an operator that keeps no state."""
+        if self.stages:
+            last = self.stages[-1]
+            stages = (*self.stages[:-1], replace(last, operators=(*last.operators, spec)))
+            return replace(self, schema=schema, stages=stages)
+        inputs = tuple(replace(each, operators=(*each.operators, spec)) for each in self.inputs)
+        return replace(self, schema=schema, inputs=inputs)
+
+    def stage(self, spec: StatefulSpec) -> Stream:
+        """Exchange rows by key, then let a stateful operator have them."""
+        stage = _Stage(spec, self.schema)
+        return replace(self, schema=spec.output_schema, stages=(*self.stages, stage))
+
+    def _with_arrow(self, name: str, column: pc.Expression) -> Stream:
+        names = list(dict.fromkeys([*self.columns, name]))
+        expressions = tuple(column if each == name else pc.field(each) for each in names)
+        empty = ArrowExpressionSpec(expressions, pa.schema([(each, pa.null()) for each in names]))
+        schema = _projected(empty, self.schema)
+        return self.then(ArrowExpressionSpec(expressions, schema), schema)
+
+    def _deduplicated(
+        self, columns: Sequence[str] | None, *, within_watermark: bool
+    ) -> DropDuplicatesSpec:
+        names = tuple(self.known(name) for name in (columns or self.columns))
+        return DropDuplicatesSpec.plan(
+            columns=names,
+            input_schema=self.schema,
+            event_time=self.event_time,
+            delay_ms=self.watermarks[-1].delay_ms if self.watermarks else 0,
+            within_watermark=within_watermark,
+        )
+
+    @property
+    def event_time(self) -> str | None:
+        """The column with event time, if there is a watermark."""
+        found = [mark.column for mark in self.watermarks if mark.column in self.schema.names]
+        return found[0] if found else None
+
+    def known(self, column: str) -> str:
+        """The column's name, or an error that lists those there are."""
+        if column not in self.schema.names:
+            raise OptionError(f"There is no column {column!r}; there are {self.columns}.")
+        return column
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedStream:
+    """Rows grouped by key; `agg` says what to know of each group."""
+
+    stream: Stream
+    keys: tuple[str, ...]
+    window: Window | None = None
+
+    def agg(self, *, output_mode: str = UPDATE, **aggregates: str | tuple[str, str]) -> Stream:
+        """One row per group, whenever it changed (update), or once its window has closed (append).
+
+        Each keyword names a column of the result: `rows="count"`, `total=("sum", "amount")`.
+        """
+        spec = AggregateSpec.plan(
+            keys=self.keys,
+            window=self.window,
+            aggregates=[_aggregate(name, asked) for name, asked in aggregates.items()],
+            input_schema=self.stream.schema,
+            event_time=self.stream.event_time,
+            output_mode=checked_mode(output_mode),
+        )
+        stream = self.stream
+        if spec.before is not None:
+            stream = stream.then(spec.before, spec.input_schema)
+        return stream.stage(spec)
+
+    def count(self, output_mode: str = UPDATE) -> Stream:
+        """The number of rows per group, as `count`."""
+        return self.agg(output_mode=output_mode, count="count")
+
+
+def _aggregate(name: str, asked: str | tuple[str, str]) -> Aggregate:
+    function, column = (asked, None) if isinstance(asked, str) else asked
+    return Aggregate(cast(Function, function), column, name)
+
+
+def checked_mode(mode: str) -> str:
+    if mode.lower() not in OUTPUT_MODES:
+        raise OptionError(f"Output modes are {', '.join(OUTPUT_MODES)}, not {mode!r}.")
+    return mode.lower()
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _worded(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _table(rows: Any) -> pa.Table | None:
+    if rows is None or isinstance(rows, pa.Table):
+        return rows
+    return rows.toArrow()  # type: ignore[no-any-return]
+
+
+def _shifted(each: Input, shift: int) -> Input:
+    """The input with its watermarks renumbered."""
+    operators = tuple(
+        replace(spec, watermark=spec.watermark + shift)
+        if isinstance(spec, ObserveEventTimeSpec)
+        else spec
+        for spec in each.operators
+    )
+    return replace(each, operators=operators)
+
+
+def _projected(spec: ArrowExpressionSpec, schema: pa.Schema) -> pa.Schema:
+    """The schema that Arrow gives the projection's result."""
+    from pyarrow import acero
+
+    empty = pa.Table.from_batches([], schema=schema)
+    plan = acero.Declaration.from_sequence(
+        [
+            acero.Declaration("table_source", acero.TableSourceNodeOptions(empty)),
+            acero.Declaration(
+                "project",
+                acero.ProjectNodeOptions(list(spec.expressions), spec.schema.names),
+            ),
+        ]
+    )
+    return plan.to_table(use_threads=False).schema

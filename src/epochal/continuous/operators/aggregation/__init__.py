@@ -1,0 +1,1 @@
+"""Aggregation by key, by window and by session."""

@@ -1,0 +1,1 @@
+"""PySpark's StatefulProcessor, run over our state stores."""

@@ -1,0 +1,306 @@
+"""Stands in for PySpark's StatefulProcessorHandle: `init` declares state with it, handlers set
+timers with it.
+
+On the driver `record_variables` runs `init` once to learn which variables there are, as Spark
+does: their stores must be known before the first row. In a task a handle gives out the variables
+of one partition, and expects `init` to ask for the same ones.
+
+What a reader would get wrong: `init` runs again in every epoch and partition, so a
+`deleteIfExists` there deletes again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, TypeAlias
+
+from pyspark.errors import PySparkRuntimeError
+
+from epochal.continuous.operators.contract import StoreSchema
+from epochal.continuous.operators.processor.state_rows import (
+    ListRows,
+    MapRows,
+    ValueRows,
+    VariableRows,
+)
+from epochal.continuous.operators.processor.state_values import failure, value_form
+from epochal.continuous.operators.processor.state_variables import (
+    Cursor,
+    ExpiringValueState,
+    ListState,
+    MapState,
+    ValueState,
+    forget,
+)
+from epochal.continuous.operators.processor.timers import Timers
+from epochal.errors import OptionError, StateSchemaError
+from epochal.state.rows.ddl import parse_ddl
+from epochal.state.rows.types import AtomicType, StructField, StructType, parse_schema
+
+Kind: TypeAlias = Literal["value", "list", "map"]
+AnyState: TypeAlias = ValueState | ListState | MapState
+
+
+class TimeMode(Enum):
+    """What timers, and the time to live of state, go by."""
+
+    NONE = "None"
+    PROCESSING = "ProcessingTime"
+    EVENT = "EventTime"
+
+    @classmethod
+    def named(cls, name: str) -> TimeMode:
+        """Spark's names, in any case."""
+        for mode in cls:
+            if mode.value.lower() == name.lower():
+                return mode
+        raise OptionError(
+            f"the time mode is {name!r}, but must be 'None', 'ProcessingTime' or 'EventTime'"
+        )
+
+
+class Phase(Enum):
+    """Where a processor is in its life."""
+
+    PRE_INIT = "PRE_INIT"
+    CREATED = "CREATED"
+    INITIALIZED = "INITIALIZED"
+    DATA_PROCESSED = "DATA_PROCESSED"
+    TIMER_PROCESSED = "TIMER_PROCESSED"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A state variable as `init` declared it."""
+
+    name: str
+    kind: Kind
+    entry: StructType | None
+    """The schema of a map's keys."""
+    value: StructType
+    ttl_ms: int
+
+    def store(self, key: StructType) -> StoreSchema:
+        """The store that holds it, for grouping keys of that schema."""
+        value = self.value
+        if self.ttl_ms:
+            expires = StructField("ttlExpirationMs", AtomicType("long"))
+            value = StructType((StructField("value", self.value), expires))
+        match self.kind:
+            case "value":
+                return StoreSchema(self.name, key, value)
+            case "list":
+                number = StructField("index", AtomicType("long"), nullable=False)
+                return StoreSchema(self.name, StructType((StructField("key", key), number)), value)
+            case "map":
+                entry = StructField("userKey", self.entry or StructType(()))
+                return StoreSchema(self.name, StructType((StructField("key", key), entry)), value)
+
+    def rows(self) -> VariableRows:
+        """An empty partition of it."""
+        match self.kind:
+            case "value":
+                return ValueRows(self.name, self.ttl_ms)
+            case "list":
+                return ListRows(self.name, self.ttl_ms)
+            case "map":
+                return MapRows(self.name, self.ttl_ms)
+
+
+class ProcessorHandle:
+    """Gives a processor the variables and timers of one partition."""
+
+    def __init__(
+        self,
+        variables: Mapping[str, Variable],
+        rows: Mapping[str, VariableRows],
+        timers: Timers | None,
+        mode: TimeMode,
+        cursor: Cursor,
+        phase: Phase = Phase.CREATED,
+    ) -> None:
+        self._variables, self._rows, self._timers = variables, rows, timers
+        self._mode, self._cursor = mode, cursor
+        self._phase = phase
+        self._given_out: dict[str, tuple[Variable, AnyState]] = {}
+
+    def declared(self) -> tuple[Variable, ...]:
+        """What `init` asked for and did not delete."""
+        return tuple(variable for variable, _ in self._given_out.values())
+
+    def enter(self, phase: Phase) -> None:
+        if self._phase is Phase.CREATED:
+            unknown = sorted(set(self._given_out) - set(self._variables))
+            if unknown:
+                raise PySparkRuntimeError(
+                    f"init declared the state variables {unknown} in a task, but not on the "
+                    f"driver, where it declared {sorted(self._variables)}: what has no store "
+                    f"would be lost. init must declare the same variables every time"
+                )
+        self._phase = phase
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
+        return self._declared("value", stateName, None, schema, ttlDurationMs)
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
+        return self._declared("list", stateName, None, schema, ttlDurationMs)
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: Any,
+        valueSchema: Any,
+        ttlDurationMs: int | None = None,
+    ) -> Any:
+        return self._declared("map", stateName, userKeySchema, valueSchema, ttlDurationMs)
+
+    def deleteIfExists(self, stateName: str) -> None:
+        self._need_init("deleting state", "delete_if_exists")
+        held = self._given_out.pop(stateName, None)
+        if held is not None:
+            forget(held[1])
+        if stateName in self._rows:
+            self._rows[stateName].drop_all()
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        if self._timers is None or self._phase is not Phase.INITIALIZED:
+            self._need_timers("register timer", "register_timer")
+        self._timers_of_key().register(self._cursor.key, expiryTimestampMs)
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        self._need_timers("deleting timer", "delete_timer")
+        self._timers_of_key().delete(self._cursor.key, expiryTimestampMs)
+
+    def listTimers(self) -> Iterator[int]:
+        """Empty where timers may not be used: PySpark's iterator swallows that error."""
+        if self._timers is None or self._phase not in (Phase.INITIALIZED, Phase.DATA_PROCESSED):
+            return
+        yield from list(self._timers.of(self._cursor.key))
+
+    def _timers_of_key(self) -> Timers:
+        assert self._timers is not None
+        return self._timers
+
+    def _declared(
+        self, kind: Kind, name: str, entry: Any, value: Any, ttl_ms: int | None
+    ) -> AnyState:
+        doing = f"initializing {kind} state"
+        value_schema = _schema(value, doing)
+        entry_schema = None if entry is None else _schema(entry, doing)
+        self._need_init(doing, f"get_{kind}_state")
+        _check_name(name, doing)
+        ttl = ttl_ms or 0
+        if ttl and self._mode is not TimeMode.PROCESSING:
+            raise failure(
+                doing,
+                "STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL",
+                f"Cannot use TTL for state={name} in timeMode={self._mode.value}, use "
+                f"TimeMode.ProcessingTime() instead.",
+            )
+        if ttl < 0:
+            raise failure(
+                doing,
+                "STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE",
+                f"TTL duration must be greater than zero for State store operation=update on "
+                f"state={name}.",
+            )
+        return self._given(Variable(name, kind, entry_schema, value_schema, ttl), doing)
+
+    def _given(self, variable: Variable, doing: str) -> AnyState:
+        name = variable.name
+        if name in self._given_out:
+            raise _twice(name, doing)
+        known = self._variables.get(name)
+        if known is not None and known != variable:
+            raise PySparkRuntimeError(
+                f"Error {doing}: init declared {name} as {variable} in a task, but as {known} on "
+                f"the driver: init must declare the same variables every time"
+            )
+        rows = variable.rows() if known is None else self._rows[name]
+        given = _opened(variable, rows, self._cursor)
+        self._given_out[name] = (variable, given)
+        return given
+
+    def _need_init(self, doing: str, operation: str) -> None:
+        if self._phase not in (Phase.PRE_INIT, Phase.CREATED):
+            raise _wrong_phase(doing, operation, self._phase)
+
+    def _need_timers(self, doing: str, operation: str) -> None:
+        if self._mode is TimeMode.NONE:
+            raise failure(
+                doing,
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE",
+                f"Failed to perform stateful processor operation={operation} with invalid "
+                f"timeMode=None",
+            )
+        if self._phase not in (Phase.INITIALIZED, Phase.DATA_PROCESSED):
+            raise _wrong_phase(doing, operation, self._phase)
+
+
+def record_variables(processor: Any, mode: TimeMode) -> tuple[Variable, ...]:
+    """Run `init` and `close` once and say which variables it declared."""
+    handle = ProcessorHandle({}, {}, None, mode, Cursor(), Phase.PRE_INIT)
+    processor.init(handle)
+    processor.close()
+    return handle.declared()
+
+
+def _opened(variable: Variable, rows: VariableRows, at: Cursor) -> AnyState:
+    form = value_form(variable.value)
+    match rows:
+        case ValueRows():
+            return (ExpiringValueState if variable.ttl_ms else ValueState)(rows, form, at)
+        case ListRows():
+            return ListState(rows, form, at)
+        case MapRows():
+            return MapState(rows, value_form(variable.entry or StructType(())), form, at)
+
+
+def _schema(given: Any, doing: str) -> StructType:
+    try:
+        if isinstance(given, str):
+            return parse_ddl(given)
+        return parse_schema(given.json(), source="state variable's schema")
+    except StateSchemaError as error:
+        raise PySparkRuntimeError(f"Error {doing}: {error}") from None
+
+
+def _check_name(name: str, doing: str) -> None:
+    if name.startswith("$"):
+        raise failure(
+            doing,
+            "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS",
+            f"Failed to create column family with unsupported starting character and name={name}.",
+        )
+    if not name or name != name.strip() or name == "default":
+        raise failure(
+            doing,
+            "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME",
+            f"Failed to perform column family operation=create_col_family with invalid "
+            f"name={name}. Column family name cannot be empty or include leading/trailing spaces "
+            f"or use the reserved keyword=default",
+        )
+    if "/" in name or name.startswith("."):
+        raise PySparkRuntimeError(
+            f"Error {doing}: the name {name!r} contains a slash or begins with a dot: every "
+            f"variable is a directory of the checkpoint here, so choose another"
+        )
+
+
+def _twice(name: str, doing: str) -> PySparkRuntimeError:
+    return failure(
+        doing,
+        "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED",
+        f"State variable with name {name} has already been defined in the StatefulProcessor.",
+    )
+
+
+def _wrong_phase(doing: str, operation: str, phase: Phase) -> PySparkRuntimeError:
+    return failure(
+        doing,
+        "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
+        f"Failed to perform stateful processor operation={operation} with invalid handle "
+        f"state={phase.value}.",
+    )

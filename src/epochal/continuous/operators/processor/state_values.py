@@ -1,0 +1,353 @@
+"""What a processor hands to a state variable, as the variable stores it, and back.
+
+PySpark sends a value to its JVM, which stores what fits and, silently, null or a cut number where
+it does not: a str or a float in an int column becomes null, `2**40` becomes 0, an int in a string
+column its text. Programs rely on what they got, so the same happens here. Only the number of
+values is checked.
+
+What a reader would get wrong: what comes back is not always what went in. A nested struct comes
+back as a Row, a timestamp without a zone, a numpy number as Python's.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import types as spark
+from pyspark.sql.types import Row as SparkRow
+
+from epochal.continuous.operators.cells import hashable
+from epochal.continuous.operators.contract import Row
+from epochal.state.rows.types import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructType,
+    UserDefinedType,
+    schema_json,
+)
+from epochal.state.rows.values import unscaled_of
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_LONG = 1 << 63
+_REMEMBERED = 256
+_FLOAT = struct.Struct("<f")
+
+
+def failure(doing: str, condition: str, text: str, state: str = "42802") -> PySparkRuntimeError:
+    """The error that PySpark raises when its JVM refuses."""
+    return PySparkRuntimeError(f"Error {doing}: [{condition}] {text} SQLSTATE: {state}")
+
+
+def row_class(names: Iterable[str]) -> type[SparkRow]:
+    """A Row whose names are in the class: five times cheaper to make than PySpark's own way, and
+    to look into. A name that rows have of themselves, such as `count`, stays theirs.
+    """
+    listed = list(names)
+    # A named tuple's fields are looked up without a call of Python, in any tuple.
+    places = namedtuple("Places", [f"p{place}" for place in range(len(listed))])  # type: ignore[misc]
+    fields: dict[str, Any] = {
+        name: getattr(places, f"p{place}")
+        for place, name in enumerate(listed)
+        if name.isidentifier() and not hasattr(SparkRow, name) and listed.index(name) == place
+    }
+    made: type[SparkRow] = type("Row", (SparkRow,), {**fields, "__fields__": listed})
+    return made
+
+
+class ValueForm:
+    """Values of one schema: in with `store`, out with `tuple_of` or `row_of`."""
+
+    __slots__ = ("_columns", "_exports", "_ranges", "_row", "_spark", "_stored", "flat", "schema")
+
+    def __init__(self, schema: StructType) -> None:
+        types = [each.data_type for each in schema.fields]
+        self.schema = schema
+        self._columns = tuple(_from_java(each) for each in types)
+        self._stored = tuple(_stored_type(each) for each in types)
+        self._ranges: dict[tuple[type, ...], tuple[tuple[int, int], ...]] = {}
+        self._spark = spark.StructType.fromJson(json.loads(schema_json(schema)))
+        self._exports = tuple(_exported(each) for each in types)
+        self._row = row_class(schema.names)
+        self.flat = all(each is None for each in self._exports)
+        """Whether what is stored is what comes back."""
+
+    def store(self, data: Any, doing: str) -> Row:
+        """The values to store; PySparkRuntimeError if there are too many or too few."""
+        if type(data) is tuple:
+            ranges = self._ranges.get(tuple(map(type, data)))
+            if ranges is not None:
+                for index, limit in ranges:
+                    if not -limit <= data[index] < limit:
+                        break
+                else:
+                    return data
+        return self._converted(data, doing)
+
+    def entry(self, data: Any, doing: str) -> Row:
+        """The values to store as a key: what `store` gives, fit for a dict."""
+        found: Row = hashable(self.store(data, doing))
+        return found
+
+    def tuple_of(self, stored: Row) -> tuple[Any, ...]:
+        if self.flat:
+            return stored
+        found = zip(self._exports, stored, strict=True)
+        return tuple([each if export is None else export(each) for export, each in found])
+
+    def row_of(self, stored: Row) -> SparkRow:
+        row: SparkRow = tuple.__new__(self._row, self.tuple_of(stored))
+        return row
+
+    def _converted(self, data: Any, doing: str) -> Row:
+        if type(data) is tuple:
+            self._learn(tuple(map(type, data)))
+        values = self._spark.toInternal(tuple(_plain(each) for each in data))
+        if len(values) != len(self._columns):
+            raise _miscounted(len(self._columns), len(values), doing)
+        try:
+            found = zip(self._columns, values, strict=True)
+            return tuple([convert(value) for convert, value in found])
+        except _RefusedError as refused:
+            raise failure(doing, refused.condition, refused.text, refused.state) from None
+
+    def _learn(self, kinds: tuple[type, ...]) -> None:
+        """Remember values of these types as ones that are stored as they are, if they are."""
+        if len(self._ranges) > _REMEMBERED or len(kinds) != len(self._stored):
+            return
+        if all(k in (type(None), stored) for k, stored in zip(kinds, self._stored, strict=True)):
+            fields = enumerate(zip(kinds, self.schema.fields, strict=True))
+            self._ranges[kinds] = tuple(
+                (index, 1 << (_BITS[each.data_type.name] - 1))
+                for index, (kind, each) in fields
+                if kind is int and isinstance(each.data_type, AtomicType)
+            )
+
+
+@lru_cache(maxsize=256)
+def value_form(schema: StructType) -> ValueForm:
+    """The form for a schema; kept, because `init` asks for the same ones in every epoch."""
+    return ValueForm(schema)
+
+
+class _RefusedError(Exception):
+    """The JVM would have thrown; the caller says what was being done."""
+
+    def __init__(self, condition: str, text: str, state: str) -> None:
+        super().__init__(condition, text, state)
+        self.condition, self.text, self.state = condition, text, state
+
+
+def _length_text(expected: int, actual: int) -> str:
+    return (
+        f"Input row doesn't have expected number of values required by the schema. {expected} "
+        f"fields are required while {actual} values are provided."
+    )
+
+
+def _miscounted(expected: int, actual: int, doing: str) -> PySparkRuntimeError:
+    text = _length_text(expected, actual)
+    return failure(doing, "STRUCT_ARRAY_LENGTH_MISMATCH", text, "2201E")
+
+
+def _plain(value: Any) -> Any:
+    """Numpy and pandas scalars as Python's own, however deep."""
+    kind = type(value)
+    if kind in (int, str, float, bool, bytes, type(None)):
+        return value
+    if kind.__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, SparkRow) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return kind(*map(_plain, value))
+    if isinstance(value, list | tuple):
+        return kind(map(_plain, value))
+    if isinstance(value, dict):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    for method in ("to_pytimedelta", "to_pydatetime"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    return value
+
+
+def _stored_type(data_type: DataType) -> type | None:
+    """The type whose values, if in range, are stored as they are."""
+    match data_type:
+        case AtomicType(name) if name in _BITS:
+            return int
+        case AtomicType("double"):
+            return float
+        case AtomicType("boolean"):
+            return bool
+        case AtomicType("binary"):
+            return bytes
+        case StringType():
+            return str
+        case _:
+            return None
+
+
+def _from_java(data_type: DataType) -> Convert:
+    """What the JVM makes of a value for a column of the type: null where it has no idea."""
+    match data_type:
+        case AtomicType(name) if name in _BITS:
+            return _integer(_BITS[name])
+        case AtomicType("boolean"):
+            return lambda v: v if isinstance(v, bool) else None
+        case AtomicType("double"):
+            return lambda v: float(v) if isinstance(v, float) else None
+        case AtomicType("float"):
+            return _single
+        case AtomicType("binary"):
+            return _binary
+        case AtomicType("date"):
+            return _integer(32)
+        case AtomicType(name) if name.startswith(("timestamp", "interval", "time(")):
+            return _integer(64)
+        case StringType():
+            return _text
+        case DecimalType(precision, scale):
+            return _decimal(precision, scale)
+        case UserDefinedType(sql_type):
+            return _from_java(sql_type)
+        case ArrayType(element):
+            inner = _from_java(element)
+            return lambda v: [inner(e) for e in v] if isinstance(v, list | tuple) else None
+        case MapType(key, value):
+            left, right = _from_java(key), _from_java(value)
+            return lambda v: (
+                [(left(k), right(e)) for k, e in v.items()] if isinstance(v, dict) else None
+            )
+        case StructType():
+            return _nested(tuple(_from_java(each.data_type) for each in data_type.fields))
+        case _:
+            return lambda v: None
+
+
+def _integer(bits: int) -> Convert:
+    limit = 1 << (bits - 1)
+
+    def convert(value: Any) -> int | None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return None
+        if not -_LONG <= value < _LONG:
+            return None  # a BigInteger, which the JVM does not look at
+        return (int(value) + limit) % (2 * limit) - limit
+
+    return convert
+
+
+def _single(value: Any) -> float | None:
+    if not isinstance(value, float):
+        return None
+    try:
+        return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _binary(value: Any) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value) if isinstance(value, bytes | bytearray) else None
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _double_text(value)
+    return str(value)
+
+
+def _double_text(value: float) -> str:
+    """As Java writes a double: 1.0E20 where Python writes 1e+20."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        plain = repr(value)
+        return plain if "e" not in plain else format(Decimal(plain), "f")
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    text = "".join(map(str, digits)).rstrip("0") or "0"
+    power = int(exponent) + len(digits) - 1
+    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{power}"
+
+
+def _decimal(precision: int, scale: int) -> Convert:
+    unit = Decimal(1).scaleb(-scale)
+
+    def convert(value: Any) -> Decimal | None:
+        if not isinstance(value, Decimal):
+            return None
+        try:
+            rounded = value.quantize(unit, ROUND_HALF_UP)
+        except InvalidOperation:
+            rounded = Decimal("NaN")
+        if unscaled_of(rounded, precision, scale) is None:
+            raise _RefusedError(
+                "NUMERIC_VALUE_OUT_OF_RANGE.WITHOUT_SUGGESTION",
+                f"The {value} rounded half up from {value} cannot be represented as "
+                f"Decimal({precision}, {scale}).",
+                "22003",
+            )
+        return rounded
+
+    return convert
+
+
+def _nested(columns: tuple[Convert, ...]) -> Convert:
+    def convert(value: Any) -> Row | None:
+        if not isinstance(value, tuple):
+            return None
+        if len(value) != len(columns):
+            text = _length_text(len(columns), len(value))
+            raise _RefusedError("STRUCT_ARRAY_LENGTH_MISMATCH", text, "2201E")
+        return tuple([inner(each) for inner, each in zip(columns, value, strict=True)])
+
+    return convert
+
+
+def _exported(data_type: DataType) -> Convert | None:
+    """From what is stored to what PySpark returns; None if that is the same."""
+    match data_type:
+        case ArrayType(element):
+            inner = _exported(element) or _as_it_is
+            return lambda v: None if v is None else [inner(each) for each in v]
+        case MapType(key, value):
+            left, right = _exported(key) or _as_it_is, _exported(value) or _as_it_is
+            return lambda v: None if v is None else {left(k): right(e) for k, e in v}
+        case StructType():
+            form = ValueForm(data_type)
+            return lambda v: None if v is None else form.row_of(v)
+        case AtomicType() | UserDefinedType():
+            return _external(data_type)
+        case _:
+            return None
+
+
+def _external(data_type: AtomicType | UserDefinedType) -> Convert | None:
+    field = {"name": "", "type": json.loads(schema_json(data_type)), "nullable": True}
+    found: Any = spark.StructField.fromJson({**field, "metadata": {}}).dataType
+    if not found.needConversion():
+        return None
+    convert: Convert = found.fromInternal
+    return lambda v: None if v is None else convert(v)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -1,0 +1,241 @@
+"""What a processor holds: ValueState, ListState and MapState, as PySpark's own behave.
+
+They read and write the rows of whatever key the cursor is at; the operator moves it. Methods are
+named as PySpark names them, because programs call them.
+
+What a reader would get wrong: iterators start late. PySpark asks for a list when the first
+element is asked for, so what was appended between `get()` and then is in it; what comes after
+is not. Generators do the same here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from pyspark.errors import PySparkRuntimeError
+
+from epochal.continuous.operators.contract import Row
+from epochal.continuous.operators.processor.state_rows import ListRows, MapRows, ValueRows
+from epochal.continuous.operators.processor.state_values import ValueForm, failure
+
+_UPDATING = "updating value state"
+_MAPPING = "updating map state value"
+
+
+class NoKey:
+    """Stands where a key should be while there is none: to look it up is the error."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise PySparkRuntimeError(
+            "Error accessing state: no grouping key is set. State can be read and written only "
+            "in handleInputRows, handleExpiredTimer and handleInitialState, not in init or close."
+        )
+
+
+class Cursor:
+    """Which key is at work, and what time it is."""
+
+    __slots__ = ("key", "now_ms")
+
+    def __init__(self) -> None:
+        self.key: Any = NoKey()
+        self.now_ms = 0
+
+
+class ValueState:
+    """One value for the key."""
+
+    __slots__ = ("_at", "_form", "_rows", "_values")
+
+    def __init__(self, rows: ValueRows, form: ValueForm, at: Cursor) -> None:
+        self._rows, self._form = rows, form
+        self._values = rows.rows
+        self._at = at
+
+    def exists(self) -> bool:
+        return self._at.key in self._values
+
+    def get(self) -> tuple[Any, ...] | None:
+        value = self._values.get(self._at.key)
+        return value if value is None or self._form.flat else self._form.tuple_of(value)
+
+    def update(self, newValue: Any) -> None:
+        value = self._form.store(newValue, _UPDATING)
+        key = self._at.key
+        self._values[key] = value
+        self._rows.dirty.add(key)
+
+    def clear(self) -> None:
+        self._rows.remove(self._at.key)
+
+
+class ExpiringValueState(ValueState):
+    """One value for the key, until it expires."""
+
+    __slots__ = ()
+
+    def exists(self) -> bool:
+        value = self._values.get(self._at.key)
+        return value is not None and value[1] > self._at.now_ms
+
+    def get(self) -> tuple[Any, ...] | None:
+        value = self._values.get(self._at.key)
+        if value is None or value[1] <= self._at.now_ms:
+            return None
+        return self._form.tuple_of(value[0])
+
+    def update(self, newValue: Any) -> None:
+        value = self._form.store(newValue, _UPDATING)
+        self._rows.put(self._at.key, value, self._at.now_ms)
+
+
+class ListState:
+    """A list for the key."""
+
+    __slots__ = ("_at", "_form", "_rows")
+
+    def __init__(self, rows: ListRows, form: ValueForm, at: Cursor) -> None:
+        self._rows, self._form = rows, form
+        self._at = at
+
+    def exists(self) -> bool:
+        if self._rows.ttl_ms:
+            return bool(self._rows.get(self._at.key, self._at.now_ms))
+        return self._at.key in self._rows.lists
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        found = self._rows.get(self._at.key, self._at.now_ms)
+        yield from found if self._form.flat else map(self._form.tuple_of, found)
+
+    def put(self, newState: Iterable[Any]) -> None:
+        values = self._stored(newState)
+        self._rows.put(self._at.key, values, self._at.now_ms)
+
+    def appendValue(self, newState: Any) -> None:
+        value = self._form.store(newState, _UPDATING)
+        self._rows.append(self._at.key, (value,), self._at.now_ms)
+
+    def appendList(self, newState: Iterable[Any]) -> None:
+        values = self._stored(newState)
+        self._rows.append(self._at.key, values, self._at.now_ms)
+
+    def clear(self) -> None:
+        self._rows.remove(self._at.key)
+
+    def _stored(self, values: Iterable[Any]) -> list[Row]:
+        found = [self._form.store(each, _UPDATING) for each in values]
+        if not found:
+            raise failure(
+                _UPDATING,
+                "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE",
+                f"Illegal value provided to the State Store Cannot write empty list values to "
+                f"State Store for StateName {self._rows.name}.",
+                "42601",
+            )
+        return found
+
+
+class MapState:
+    """A map for the key."""
+
+    __slots__ = ("_at", "_form", "_keys", "_rows")
+
+    def __init__(self, rows: MapRows, keys: ValueForm, form: ValueForm, at: Cursor) -> None:
+        self._rows, self._keys, self._form = rows, keys, form
+        self._at = at
+
+    def exists(self) -> bool:
+        if self._rows.ttl_ms:
+            return bool(self._rows.items(self._at.key, self._at.now_ms))
+        return self._at.key in self._rows.maps
+
+    def getValue(self, key: Any) -> tuple[Any, ...] | None:
+        entry = self._keys.entry(key, "getting value")
+        value = self._rows.find(self._at.key, entry, self._at.now_ms)
+        return None if value is None else self._form.row_of(value)
+
+    def containsKey(self, key: Any) -> bool:
+        entry = self._keys.entry(key, "checking if map state contains key")
+        return self._rows.find(self._at.key, entry, self._at.now_ms) is not None
+
+    def updateValue(self, key: Any, value: Any) -> None:
+        entry = self._keys.entry(key, _MAPPING)
+        stored = self._form.store(value, _MAPPING)
+        self._rows.put(self._at.key, entry, stored, self._at.now_ms)
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        for entry, value in self._rows.items(self._at.key, self._at.now_ms):
+            yield self._keys.tuple_of(entry), self._form.tuple_of(value)
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        for entry, _ in self._rows.items(self._at.key, self._at.now_ms):
+            yield self._keys.tuple_of(entry)
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        for _, value in self._rows.items(self._at.key, self._at.now_ms):
+            yield self._form.tuple_of(value)
+
+    def removeKey(self, key: Any) -> None:
+        entry = self._keys.entry(key, "removing key from map state")
+        self._rows.remove(self._at.key, entry)
+
+    def clear(self) -> None:
+        self._rows.remove_key(self._at.key)
+
+
+def forget(state: ValueState | ListState | MapState) -> None:
+    """Make of a variable that was deleted one that says so whenever it is used."""
+    match state:
+        case ValueState():
+            gone: type = _GoneValueState
+        case ListState():
+            gone = _GoneListState
+        case MapState():
+            gone = _GoneMapState
+    object.__setattr__(state, "__class__", gone)
+
+
+def _refused(kind: str, doing: str) -> Callable[..., Any]:
+    def refuse(state: Any, *given: Any) -> Any:
+        name = state._rows.name
+        raise PySparkRuntimeError(f"Error {doing}: {kind} state {name} is not initialized.")
+
+    return refuse
+
+
+def _nothing(state: Any) -> Iterator[Any]:
+    """PySpark's iterators end where they cannot begin."""
+    return iter(())
+
+
+class _GoneValueState(ValueState):
+    __slots__ = ()
+
+    exists = _refused("Value", "checking value state exists")
+    get = _refused("Value", "getting value state")
+    update = _refused("Value", _UPDATING)
+    clear = _refused("Value", "clearing value state")
+
+
+class _GoneListState(ListState):
+    __slots__ = ()
+
+    exists = _refused("List", "checking value state exists")
+    get = _nothing
+    put = appendValue = appendList = _refused("List", _UPDATING)
+    clear = _refused("List", "clearing value state")
+
+
+class _GoneMapState(MapState):
+    __slots__ = ()
+
+    exists = _refused("Map", "checking map state exists")
+    getValue = _refused("Map", "getting value")
+    containsKey = _refused("Map", "checking if map state contains key")
+    updateValue = _refused("Map", _MAPPING)
+    iterator = keys = values = _nothing
+    removeKey = _refused("Map", "removing key from map state")
+    clear = _refused("Map", "clearing map state")

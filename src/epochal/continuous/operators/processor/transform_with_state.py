@@ -1,0 +1,336 @@
+"""Runs PySpark's StatefulProcessor, unchanged, over the keys of some state partitions.
+
+A turn is to a processor what a micro-batch is in Spark: it gets the rows of each key in one call,
+then its due timers, with one time and one watermark for all of it. Output is matched by name.
+
+As in Spark, a processor lives for one epoch and one partition: it is unpickled at the first use,
+`init` runs, and at the cut `close` runs and it is dropped. Attributes it sets are gone by then;
+only state stays.
+
+What a reader would get wrong: the due timers are a snapshot. One that a handler sets in the past
+fires in the next turn; one that a handler deletes while it is due fires all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+from epochal.clock import SystemClock
+from epochal.continuous.operators.cells import in_order, micros, on_time
+from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
+from epochal.continuous.operators.processor.processor_handle import (
+    Phase,
+    ProcessorHandle,
+    TimeMode,
+    Variable,
+    record_variables,
+)
+from epochal.continuous.operators.processor.row_api import Api, PandasApi, RowApi
+from epochal.continuous.operators.processor.state_rows import VariableRows
+from epochal.continuous.operators.processor.state_values import ValueForm, value_form
+from epochal.continuous.operators.processor.state_variables import Cursor, NoKey
+from epochal.continuous.operators.processor.timers import (
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
+    Timers,
+    timer_store,
+)
+from epochal.errors import OptionError
+from epochal.state.rows.arrow_types import spark_schema
+from epochal.state.rows.murmur3 import partition_ids
+from epochal.state.rows.types import StructType
+
+PURGE_EVERY_MS = 1000
+"""How often expired state is looked for. It is hidden when it expires, so nobody waits for it."""
+
+_TIMER_STORES = {TimeMode.PROCESSING: PROCESSING_TIMERS, TimeMode.EVENT: EVENT_TIMERS}
+
+
+@dataclass(frozen=True, slots=True)
+class TransformWithStateSpec:
+    """A processor as planned."""
+
+    processor: bytes
+    """Pickled: a fresh one is made of it for every epoch and partition."""
+    key: tuple[str, ...]
+    input_schema: pa.Schema
+    output_schema: pa.Schema
+    time_mode: TimeMode
+    event_time: str | None
+    variables: tuple[Variable, ...]
+    initial_state: pa.Table | None = None
+    initial_key: tuple[str, ...] = ()
+    pandas: bool = False
+    timezone: str = "UTC"
+
+    @classmethod
+    def plan(
+        cls,
+        processor: Any,
+        key: Sequence[str],
+        input_schema: pa.Schema,
+        output_schema: pa.Schema,
+        *,
+        time_mode: str = "None",
+        output_mode: str = "Update",
+        event_time: str | None = None,
+        initial_state: pa.Table | None = None,
+        initial_key: Sequence[str] | None = None,
+        pandas: bool = False,
+        timezone: str = "UTC",
+    ) -> Self:
+        """Plan a processor: run its `init` once, on a copy, to learn what state it declares."""
+        if output_mode.lower() not in ("append", "update"):
+            raise OptionError(
+                f"the output mode is {output_mode!r}, but transformWithState gives out rows once: "
+                f"choose Append or Update"
+            )
+        missing = [each for each in key if each not in input_schema.names]
+        if missing or not key:
+            raise OptionError(
+                f"the key is {list(key)}, but the columns are {input_schema.names}: name at least "
+                f"one of them, and no others"
+            )
+        mode = TimeMode.named(time_mode)
+        if event_time is not None and event_time not in input_schema.names:
+            raise OptionError(
+                f"event time is in column {event_time!r}, but the columns are {input_schema.names}"
+            )
+        pickled = cloudpickle.dumps(processor)
+        return cls(
+            processor=pickled,
+            key=tuple(key),
+            input_schema=input_schema,
+            output_schema=output_schema,
+            time_mode=mode,
+            event_time=event_time,
+            variables=record_variables(cloudpickle.loads(pickled), mode),
+            initial_state=initial_state,
+            initial_key=tuple(initial_key or key),
+            pandas=pandas,
+            timezone=timezone,
+        )
+
+    @property
+    def name(self) -> str:
+        # Not Spark's name: its layout is another, and its reader would look for that.
+        return "epochalTransformWithState"
+
+    @property
+    def key_schema(self) -> StructType:
+        return spark_schema(pa.schema([self.input_schema.field(each) for each in self.key]))
+
+    @property
+    def stores(self) -> tuple[StoreSchema, ...]:
+        key = self.key_schema
+        found = [each.store(key) for each in self.variables]
+        if self.time_mode in _TIMER_STORES:
+            found.append(timer_store(_TIMER_STORES[self.time_mode], key))
+        return tuple(found)
+
+    def open(self, partitions: Sequence[int], state_partitions: int) -> TransformWithState:
+        return TransformWithState(self, partitions, state_partitions)
+
+
+class _Partition:
+    """State of one partition, and the processor at work on it in this epoch."""
+
+    def __init__(self, number: int, spec: TransformWithStateSpec, key_form: ValueForm) -> None:
+        self.number = number
+        self.cursor = Cursor()
+        self.rows: dict[str, VariableRows] = {each.name: each.rows() for each in spec.variables}
+        self.timers: Timers | None = None
+        if spec.time_mode in _TIMER_STORES:
+            self.timers = Timers(_TIMER_STORES[spec.time_mode])
+        self.expiring = [each for each in self.rows.values() if each.ttl_ms]
+        self._spec = spec
+        self._variables = {each.name: each for each in spec.variables}
+        self._key_form = key_form
+        self._processor: Any = None
+        self._handle: ProcessorHandle | None = None
+
+    def begin(self, at: Moment, phase: Phase) -> Any:
+        """The processor of this epoch, in the phase."""
+        self.cursor.now_ms = at.now_ms
+        if self._handle is None:
+            mode = self._spec.time_mode
+            handle = ProcessorHandle(self._variables, self.rows, self.timers, mode, self.cursor)
+            self._processor = cloudpickle.loads(self._spec.processor)
+            self._processor.init(handle)
+            handle.enter(Phase.INITIALIZED)
+            self._handle = handle
+        self._handle.enter(phase)
+        return self._processor
+
+    def end(self) -> None:
+        """Close the processor of this epoch, if there was one."""
+        if self._handle is not None:
+            self._handle.enter(Phase.TIMER_PROCESSED)
+            self._processor.close()
+            self._processor = self._handle = None
+
+    def fire(self, at: Moment, until: int, values: TimerValues) -> list[Any]:
+        """Call the handler for every timer due by then."""
+        if self.timers is None or (first := self.timers.first()) is None or first > until:
+            return []
+        processor = self.begin(at, Phase.DATA_PROCESSED)
+        due = self.timers.take(until)
+        results: list[Any] = []
+        for time_ms, keys in due:
+            info = ExpiredTimerInfo(time_ms)
+            for key in in_order(True)(keys) if len(keys) > 1 else keys:
+                self.cursor.key = key
+                results.extend(
+                    processor.handleExpiredTimer(
+                        key=self._key_form.row_of(key), timerValues=values, expiredTimerInfo=info
+                    )
+                )
+                self.timers.delete(key, time_ms)
+        self.cursor.key = NoKey()
+        return results
+
+    def changes(self) -> list[StateChanges]:
+        found = [each.changes(self.number) for each in self.rows.values()]
+        if self.timers is not None:
+            found.append(self.timers.changes(self.number))
+        return found
+
+
+class TransformWithState:
+    """The processor at work, in one task."""
+
+    def __init__(
+        self, spec: TransformWithStateSpec, partitions: Sequence[int], state_partitions: int
+    ) -> None:
+        key_form = value_form(spec.key_schema)
+        self._spec = spec
+        self._partitions = {each: _Partition(each, spec, key_form) for each in partitions}
+        self._state_partitions = state_partitions
+        self._api = _api(spec, spec.key, spec.input_schema)
+        self._seeded = spec.initial_state is None
+        self._purged_ms = 0
+        self._event_time = -1
+        if spec.time_mode is TimeMode.EVENT and spec.event_time is not None:
+            self._event_time = spec.input_schema.get_field_index(spec.event_time)
+
+    def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
+        held = self._partitions[partition]
+        if held.timers is not None and store == held.timers.name:
+            held.timers.load(rows)
+        else:
+            held.rows[store].load(rows)
+
+    def process(
+        self, partition: int, batch: pa.RecordBatch, at: Moment
+    ) -> Iterable[pa.RecordBatch]:
+        self._seed(at)
+        if self._event_time >= 0:
+            batch = on_time(batch, micros(batch.column(self._event_time)), at.late_ms)
+        if not batch.num_rows:
+            return ()
+        held = self._partitions[partition]
+        handle_rows = held.begin(at, Phase.INITIALIZED).handleInputRows
+        values = self._timer_values(at)
+        cursor = held.cursor
+        results: list[Any] = []
+        for stored, key, rows in self._api.groups(batch):
+            cursor.key = stored
+            results.extend(handle_rows(key, rows(), values))
+        cursor.key = NoKey()
+        return list(self._api.output(results))
+
+    def due_ms(self) -> int | None:
+        if not self._seeded:
+            return 0
+        found = [self._purge_due()]
+        if self._spec.time_mode is TimeMode.PROCESSING:
+            found += [each.timers.first() for each in self._partitions.values() if each.timers]
+        known = [each for each in found if each is not None]
+        return min(known) if known else None
+
+    def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
+        self._seed(at)
+        until = at.now_ms
+        if self._spec.time_mode is TimeMode.EVENT:
+            until = max(at.watermark_ms, 0)
+        values = self._timer_values(at)
+        output: list[pa.RecordBatch] = []
+        for held in self._partitions.values():
+            results = held.fire(at, until, values)
+            if results:
+                output.extend(self._api.output(results))
+        due = self._purge_due()
+        if due is not None and due <= at.now_ms:
+            self._purged_ms = at.now_ms
+            for held in self._partitions.values():
+                for each in held.expiring:
+                    each.purge(at.now_ms)
+        return output
+
+    def cut(self, epoch: int) -> list[StateChanges]:
+        if not self._seeded:
+            now_ms = SystemClock().now_ms()
+            self._seed(Moment(now_ms=now_ms, watermark_ms=-1, epoch=epoch, late_ms=-1))
+        changes: list[StateChanges] = []
+        for held in self._partitions.values():
+            held.end()
+            changes += held.changes()
+        return changes
+
+    def _timer_values(self, at: Moment) -> TimerValues:
+        if self._spec.time_mode is TimeMode.NONE:
+            return TimerValues(-1, -1)
+        return TimerValues(at.now_ms, max(at.watermark_ms, 0))
+
+    def _purge_due(self) -> int | None:
+        first = [
+            at
+            for held in self._partitions.values()
+            for each in held.expiring
+            if (at := each.expiries.first()) is not None
+        ]
+        return max(min(first), self._purged_ms + PURGE_EVERY_MS) if first else None
+
+    def _seed(self, at: Moment) -> None:
+        """Hand out the initial state, in the first epoch and before anything else."""
+        if self._seeded:
+            return
+        self._seeded = True
+        table = self._spec.initial_state
+        if at.epoch != 0 or table is None or not table.num_rows:
+            return
+        (batch,) = table.combine_chunks().to_batches()
+        api = _api(self._spec, self._spec.initial_key, batch.schema)
+        values = self._timer_values(at)
+        owners = self._owners(batch)
+        for number, held in self._partitions.items():
+            mine = batch.filter(pa.array(owners == number))
+            if not mine.num_rows:
+                continue
+            handle_initial = held.begin(at, Phase.INITIALIZED).handleInitialState
+            for stored, key, rows in api.initial(mine):
+                for each in rows():
+                    held.cursor.key = stored
+                    handle_initial(key, each, values)
+            held.cursor.key = NoKey()
+
+    def _owners(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
+        """Which partition each row of the initial state belongs to: where its key's rows go."""
+        columns = [
+            batch.column(name).cast(self._spec.input_schema.field(own).type)
+            for name, own in zip(self._spec.initial_key, self._spec.key, strict=True)
+        ]
+        return partition_ids(columns, self._spec.key_schema, self._state_partitions)
+
+
+def _api(spec: TransformWithStateSpec, key: Sequence[str], given: pa.Schema) -> Api:
+    if spec.pandas:
+        return PandasApi(key, spec.output_schema, spec.timezone)
+    return RowApi(key, given, spec.output_schema)

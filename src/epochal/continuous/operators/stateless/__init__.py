@@ -1,0 +1,1 @@
+"""Operators without state, and the expressions they evaluate."""

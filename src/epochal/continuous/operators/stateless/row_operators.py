@@ -1,0 +1,179 @@
+"""Operators that keep nothing: maps, filters, projections.
+
+User functions keep PySpark's signature: an iterator of batches in, an iterator of batches out.
+They are called once per batch here, with an iterator of one: rows leave when they have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from epochal.continuous.operators.contract import Moment
+from epochal.continuous.operators.stateless.expressions import Expr, column_of, evaluate
+from epochal.errors import OptionError
+
+ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+PandasFunction: TypeAlias = Callable[[Iterator[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class MapInArrowSpec:
+    """`map_in_arrow`: a function of record batches."""
+
+    function: ArrowFunction
+    schema: pa.Schema
+
+    def open(self) -> MapInArrow:
+        return MapInArrow(self.function, self.schema)
+
+
+class MapInArrow:
+    """Calls the function and holds it to its schema."""
+
+    def __init__(self, function: ArrowFunction, schema: pa.Schema) -> None:
+        self._function, self._schema = function, schema
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        for result in self._function(iter((batch,))):
+            yield fit(result, self._schema, "map_in_arrow")
+
+
+@dataclass(frozen=True, slots=True)
+class MapInPandasSpec:
+    """`map_in_pandas`: a function of DataFrames."""
+
+    function: PandasFunction
+    schema: pa.Schema
+
+    def open(self) -> MapInPandas:
+        return MapInPandas(self.function, self.schema)
+
+
+class MapInPandas:
+    """Calls the function with one DataFrame per batch."""
+
+    def __init__(self, function: PandasFunction, schema: pa.Schema) -> None:
+        self._function, self._schema = function, schema
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        for frame in self._function(iter((batch.to_pandas(),))):
+            missing = [name for name in self._schema.names if name not in frame.columns]
+            if missing:
+                raise _missing("map_in_pandas", missing, list(frame.columns))
+            yield pa.RecordBatch.from_pandas(
+                frame[self._schema.names], schema=self._schema, preserve_index=False
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSpec:
+    """`filter`: rows for which the condition is true; null is not true."""
+
+    condition: Expr
+
+    def open(self) -> Filter:
+        return Filter(self.condition)
+
+
+class Filter:
+    """Keeps rows."""
+
+    def __init__(self, condition: Expr) -> None:
+        self._condition = condition
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        met = evaluate(self._condition, batch)
+        if isinstance(met, pa.Scalar):
+            return (batch,) if met.as_py() else ()
+        kept = batch.filter(met)
+        return (kept,) if kept.num_rows else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectSpec:
+    """`select`, `with_column`, `drop`: the columns of the result, each computed."""
+
+    columns: tuple[Expr, ...]
+    schema: pa.Schema
+
+    def open(self) -> Project:
+        return Project(self.columns, self.schema)
+
+
+class Project:
+    """Computes columns."""
+
+    def __init__(self, columns: tuple[Expr, ...], schema: pa.Schema) -> None:
+        self._columns, self._schema = columns, schema
+        self._types = schema.types
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        rows = batch.num_rows
+        arrays = [
+            column_of(evaluate(expr, batch), rows, kind)
+            for expr, kind in zip(self._columns, self._types, strict=True)
+        ]
+        return (pa.RecordBatch.from_arrays(arrays, schema=self._schema),)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowExpressionSpec:
+    """A filter or a projection given as pyarrow expressions, which only Arrow can evaluate."""
+
+    expressions: tuple[Any, ...]
+    schema: pa.Schema
+    filters: bool = False
+
+    def open(self) -> ArrowExpression:
+        return ArrowExpression(self)
+
+
+class ArrowExpression:
+    """Runs Arrow's own query engine over each batch, on this thread."""
+
+    def __init__(self, spec: ArrowExpressionSpec) -> None:
+        from pyarrow import acero
+
+        self._spec, self._acero = spec, acero
+        self._options: Any = (
+            acero.FilterNodeOptions(spec.expressions[0])
+            if spec.filters
+            else acero.ProjectNodeOptions(list(spec.expressions), spec.schema.names)
+        )
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        acero, name = self._acero, "filter" if self._spec.filters else "project"
+        source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
+        plan = acero.Declaration.from_sequence(
+            [acero.Declaration("table_source", source), acero.Declaration(name, self._options)]
+        )
+        for result in plan.to_table(use_threads=False).to_batches():
+            if result.num_rows:
+                yield fit(result, self._spec.schema, name)
+
+
+def fit(batch: pa.RecordBatch, schema: pa.Schema, operator: str) -> pa.RecordBatch:
+    """A user's batch with the columns that were promised, by name and of their types."""
+    if batch.schema.equals(schema):
+        return batch
+    missing = [name for name in schema.names if name not in batch.schema.names]
+    if missing:
+        raise _missing(operator, missing, batch.schema.names)
+    try:
+        arrays = [batch.column(field.name).cast(field.type) for field in schema]
+    except pa.ArrowInvalid as error:
+        raise OptionError(
+            f"{operator}: a result does not have the type that its schema promises: {error}."
+        ) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _missing(operator: str, missing: list[str], found: list[str]) -> OptionError:
+    return OptionError(
+        f"{operator}: its result lacks the columns {', '.join(missing)} that its schema promises; "
+        f"it has {', '.join(map(str, found)) or 'none'}."
+    )

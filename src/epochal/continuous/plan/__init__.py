@@ -1,0 +1,1 @@
+"""A query as stages of operators, and what of it may not change."""

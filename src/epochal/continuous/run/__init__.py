@@ -1,0 +1,1 @@
+"""One run of a query on the driver: start, attempts, restarts, progress."""

@@ -1,0 +1,269 @@
+"""One attempt of a run: recover, place readers on tasks, start the job and the epochs, end both.
+
+The order is the fence's: the attempt is published, earlier ones are shut out, the logs are read,
+and only then do tasks start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from pyspark import SparkContext
+
+from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
+from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.checkpoint.pinned import conf_of_new_query
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.clock import Clock
+from epochal.connectors.contract import Positions, Source
+from epochal.continuous.plan.pinned_plan import settle_shape
+from epochal.continuous.plan.stages import ReaderPlan, readers_of, readers_of_task
+from epochal.continuous.run.open_query import Opened, pinned_partitions
+from epochal.continuous.run.query_settings import task_count
+from epochal.continuous.spark_job.barrier_job import BarrierJob, count_slots, wait_for_slots
+from epochal.continuous.spark_job.placement import executors
+from epochal.continuous.spark_job.task_hosts import tell_place
+from epochal.continuous.tasks.task_stores import StateStart
+from epochal.continuous.tasks.worker import TaskAssignment, run_task
+from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.driver import EpochDriver, Listeners
+from epochal.epoch.durable import Ground, Recovered, newest_attempt
+from epochal.epoch.effects import Held
+from epochal.epoch.messages import EpochReply, EpochRequest
+from epochal.epoch.publish_state import StateFiles
+from epochal.rpc.driver_address import driver_address
+from epochal.rpc.envelope import EndpointType
+from epochal.rpc.server import RpcServer
+from epochal.state.store.conf import StateStoreConf
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 1.0
+"""A query that has just ended holds its slots a moment longer; it is worth waiting for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """Epochs can go on no more."""
+
+    attempt: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The job is over; with an error, unless its tasks were let go."""
+
+    attempt: int
+    error: BaseException | None
+
+
+News: TypeAlias = AttemptFailed | JobEnded | Held
+
+
+class Attempt:
+    """Tasks and epochs under one number."""
+
+    def __init__(
+        self,
+        sc: SparkContext,
+        opened: Opened,
+        driver: EpochDriver,
+        recovered: Recovered,
+        positions: tuple[Positions, ...],
+        post: Callable[[News], None],
+    ) -> None:
+        self.number, self.first_epoch = driver.attempt, recovered.first_epoch
+        self.positions = positions
+        base = recovered.base
+        offsets = [None] * len(positions) if base is None else list(base.by_source.values())
+        self.offsets: list[str | None] = list(offsets)
+        """Where the first epoch begins, in Spark's form."""
+        self._sc, self._opened, self._driver = sc, opened, driver
+        self._recovered, self._post = recovered, post
+        self._readers = readers_of(positions)
+        self._endpoint = endpoint_of(opened.run_id)
+        self._job: BarrierJob | None = None
+
+    def start(self) -> None:
+        """Let epochs and tasks begin."""
+        opened, tasks = self._opened, self._opened.tasks
+        readers = [(each.source, each.partition) for each in self._readers]
+        self._driver.start(readers, tasks, template=_template(opened, self._recovered))
+        opened.server.register(self._endpoint, self._driver.handle)
+        number, alive = self.number, executors(self._sc)
+        self._job = BarrierJob(
+            self._sc,
+            assigned(self._assignment(), self._readers, tell=len(alive) > 1),
+            opened.places.wishes(tasks, alive),
+            group=opened.run_id,
+            description=f"continuous query {opened.options.query_name or opened.query_id}",
+            on_end=lambda error: self._post(JobEnded(number, error)),
+        ).start()
+        logger.info(
+            "query %s run %s attempt %d: epoch %d follows, %d readers on %d tasks",
+            *(opened.query_id, opened.run_id, number, self.first_epoch, len(readers), tasks),
+        )
+
+    def hold(self) -> bool:
+        """Let the epoch end and read no more; False if no task reads yet."""
+        return self._driver.hold()
+
+    def limit(self, held: Held) -> bool:
+        """Read on to where offsets say all of the positions; False if they do already."""
+        return self._driver.limit(held)
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """Whether offsets say all of the positions from which the attempt began."""
+        pairs = zip(self._opened.sources, self.positions, strict=True)
+        return all(dict(source.boundary(at)) == dict(at) for source, at in pairs)
+
+    def finish(self) -> None:
+        """Let the tasks leave."""
+        self._driver.finish()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether epochs are under way: tasks are up, and nobody told them to leave."""
+        return self._job is not None and self._driver.coordinator.phase == "running"
+
+    def end(self, timeout_seconds: float) -> None:
+        """End tasks and epochs, whatever they are doing."""
+        if self._job is not None:
+            self._driver.dismiss()  # a job is over before the last of its tasks is
+            self._job.cancel()
+            self._driver.close()
+            if not self._job.end(timeout_seconds):
+                logger.warning("tasks of attempt %d are not gone", self.number)
+        self._opened.server.unregister(self._endpoint.name)
+
+    def _assignment(self) -> TaskAssignment:
+        opened, found = self._opened, self._recovered
+        conf = StateStoreConf(
+            min_versions_to_retain=opened.options.min_batches_to_retain,
+            maintenance_interval_ms=opened.options.maintenance_ms,
+        )
+        return TaskAssignment(
+            rpc=opened.server.address,
+            endpoint=self._endpoint.name,
+            run_id=opened.run_id,
+            attempt=self.number,
+            task=0,
+            tasks=opened.tasks,
+            plan=opened.plan,
+            readers=(),
+            first_epoch=found.first_epoch,
+            state=StateStart(found.first_epoch, found.state),
+            checkpoint=opened.files.url,
+            state_conf=conf,
+            max_epochs_in_flight=opened.options.max_epochs_in_flight,
+        )
+
+
+def prepare_attempt(
+    sc: SparkContext,
+    opened: Opened,
+    *,
+    slot_seconds: float,
+    clock: Clock,
+    stopped: Callable[[], bool],
+    post: Callable[[News], None],
+    on_committed: Callable[[CommittedEpoch, tuple[Positions, ...]], None],
+    on_acknowledged: Callable[[int, float], None] = lambda _epoch, _seconds: None,
+) -> Attempt:
+    """Publish the next attempt, finish what the last one decided, and wait for slots."""
+    offsets = OffsetLog(opened.files.at(OFFSETS))
+    number = opened.next_attempt(newest_attempt(offsets))
+    endpoint = endpoint_of(opened.run_id)
+
+    def push(peers: Sequence[bytes], message: EpochReply) -> None:
+        opened.server.push(endpoint, peers, message)
+
+    ground = Ground(
+        url=opened.files.url,
+        offsets=offsets,
+        commits=CommitLog(opened.files.at(COMMITS)),
+        sources=opened.sources,
+        sink=opened.sink,
+        state=StateFiles(opened.files),
+        owned=opened.guard.still_mine,
+        run_id=opened.run_id,
+        delays_ms=tuple(mark.delay_ms for mark in opened.plan.watermarks),
+        min_batches_to_retain=opened.options.min_batches_to_retain,
+    )
+    listeners = Listeners(
+        push=push,
+        committed=on_committed,
+        failed=lambda error: post(AttemptFailed(number, error)),
+        held=post,
+        acknowledged=on_acknowledged,
+    )
+    driver = EpochDriver(ground, listeners, attempt=number, clock=clock, pace=opened.options.pace)
+    recovered = driver.recover()
+    positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
+    if not opened.tasks:
+        readers = sum(map(len, positions))
+        opened.tasks = _choose_tasks(sc, opened, readers, slot_seconds, clock)
+        _settle_state(opened)
+    wait_for_slots(sc, opened.tasks, slot_seconds, clock, stopped)
+    return Attempt(sc, opened, driver, recovered, positions, post)
+
+
+def endpoint_of(run_id: str) -> EndpointType:
+    """What tasks of a run speak to."""
+    return EndpointType(f"EpochCoordinator-{run_id}", EpochRequest, EpochReply)
+
+
+def start_server(sc: SparkContext) -> RpcServer:
+    """Listen where executors reach the driver."""
+    address = driver_address(dict(sc.getConf().getAll()))
+    return RpcServer(advertised_host=address.host, bind_host=address.bind).start()
+
+
+def assigned(
+    base: TaskAssignment, readers: Sequence[ReaderPlan], *, tell: bool
+) -> Callable[[int], None]:
+    """What each task of the job runs; it finds its readers by its number."""
+
+    def run(task: int) -> None:
+        if tell:
+            tell_place(base.rpc, base.run_id, task)
+        mine = readers_of_task(readers, task, base.tasks)
+        run_task(replace(base, task=task, readers=mine))
+
+    return run
+
+
+def _with_new_partitions(source: Source, known: Positions) -> Positions:
+    found = source.discover(known)
+    return {**known, **found} if found else known
+
+
+def _choose_tasks(
+    sc: SparkContext, opened: Opened, readers: int, slot_seconds: float, clock: Clock
+) -> int:
+    options, stateful = opened.options, bool(opened.plan.stages)
+    wanted = task_count(options, readers, stateful, count_slots(sc).total)
+    if options.parallelism is not None:
+        return wanted
+    deadline = clock.monotonic() + min(GRACE_SECONDS, slot_seconds)
+    while (free := count_slots(sc).free) < wanted and clock.monotonic() < deadline:
+        clock.sleep(0.05)
+    return max(1, min(wanted, free))
+
+
+def _settle_state(opened: Opened) -> None:
+    chosen = opened.options.state_partitions or opened.tasks
+    opened.settle_partitions(pinned_partitions(opened.files) or chosen)
+    settle_shape(opened.files, opened.plan)
+
+
+def _template(opened: Opened, recovered: Recovered) -> OffsetEntry | None:
+    if recovered.base is not None:
+        return None
+    conf = conf_of_new_query({}) | {SHUFFLE_PARTITIONS: str(opened.plan.state_partitions)}
+    return OffsetEntry(1, (), conf=conf)

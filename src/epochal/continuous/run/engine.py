@@ -1,0 +1,468 @@
+"""One run of a query, from its claim on the checkpoint to its end.
+
+    claim → recover → positions → slots → job and epochs → { failure → wait → attempt + 1 }
+                                                           { new partitions → hold → attempt + 1 }
+                                                           { stop → hold → boundary → leave }
+
+One thread owns the run and waits on one inbox; whatever happens elsewhere (a job's end, a failed
+epoch, a stop) is posted there. A second thread watches: it reports progress, looks for new
+partitions, and notices when the driver's JVM is gone.
+
+What a reader would get wrong: `start()` does the first attempt's preparations before it returns,
+so that whatever is wrong with the query or the cluster is raised there and then; only what goes
+wrong later ends up in `exception()`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from random import Random
+from typing import Any, TypeAlias
+
+from pyspark import SparkContext
+
+from epochal.clock import Clock, SystemClock
+from epochal.connectors.contract import Positions
+from epochal.continuous.run.attempt import (
+    Attempt,
+    AttemptFailed,
+    JobEnded,
+    prepare_attempt,
+    start_server,
+)
+from epochal.continuous.run.listeners import ListenerBus
+from epochal.continuous.run.open_query import Opened, open_query
+from epochal.continuous.run.query_spec import QueryDefinition
+from epochal.continuous.run.reporter import Reporter
+from epochal.continuous.run.restarts import GiveUp, RestartAfter, Restarts
+from epochal.continuous.run.telemetry import Telemetry, open_telemetry
+from epochal.continuous.spark_job.barrier_job import check_conf, failure_text, headline, why_lost
+from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.effects import Held
+from epochal.errors import (
+    CheckpointInUseError,
+    CheckpointLostError,
+    DriverLostError,
+    EpochalError,
+    KafkaDataLossError,
+    OptionError,
+    PlanChangedError,
+    PubSubRejectedError,
+    QueryError,
+    QueryFailedError,
+    RecoveryError,
+    TaskFailedError,
+)
+from epochal.metrics.logs import set_log_context
+
+logger = logging.getLogger(__name__)
+
+MS = timedelta(milliseconds=1)
+WATCH_SECONDS = 0.2
+JOB_END_SECONDS = 30.0
+JOB_NEWS_SECONDS = 0.05
+"""A failed task is heard of twice, and its own words say more than Spark's: so they are awaited."""
+
+FATAL = (
+    CheckpointInUseError,
+    CheckpointLostError,
+    DriverLostError,
+    KafkaDataLossError,
+    OptionError,
+    PlanChangedError,
+    PubSubRejectedError,
+    RecoveryError,
+)
+"""What a restart cannot cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """End where an epoch ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """A source has partitions that nobody reads."""
+
+    names: tuple[str, ...]
+
+
+Prepare: TypeAlias = Callable[..., Attempt]
+"""`prepare_attempt`, with all that stays the same filled in."""
+
+Event: TypeAlias = StopAsked | NewPartitions | Held | JobEnded | AttemptFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """It was to end, and has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigured:
+    """It ended where an epoch ends, to start with more readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """It failed."""
+
+    error: Exception
+
+
+Outcome: TypeAlias = Stopped | Reconfigured | Broken
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What a handle shows."""
+
+    message: str = "Initializing sources"
+    committed: int = -1
+    attempt: int = -1
+    restarts: int = 0
+
+
+class Engine:
+    """Runs one query until it is stopped or given up."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        prepare: Prepare,
+        why_lost: Callable[[], QueryError | None],
+        bus: ListenerBus,
+        on_end: Callable[[Engine], None],
+        clock: Clock,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        options = opened.options
+        self.query_id, self.run_id = opened.query_id, opened.run_id
+        self.name = options.query_name
+        self.error: QueryFailedError | None = None
+        self.state = EngineState()
+        self._opened, self._prepare_attempt, self._why_lost = opened, prepare, why_lost
+        self._bus, self._on_end = bus, on_end
+        self._clock, self._telemetry = clock, telemetry or Telemetry([], clock)
+        self._reporter = Reporter(
+            opened.note,
+            opened.sources,
+            bus,
+            clock,
+            progress_ms=options.progress_interval // MS,
+            idle_ms=options.idle_interval // MS,
+        )
+        self._restarts = Restarts(options.restarts, Random(options.seed))
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._positions: tuple[Positions, ...] = ()
+        self._attempt: Attempt | None = None
+        self._moved = 0.0
+        """When an epoch was last committed, or an attempt prepared."""
+        self._stop_asked, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"epochal-query-{self.run_id}", daemon=True
+        )
+        self._watcher = threading.Thread(
+            target=self._watch, name=f"epochal-watch-{self.run_id}", daemon=True
+        )
+
+    @property
+    def is_active(self) -> bool:
+        return not self._ended.is_set()
+
+    def start(self) -> None:
+        """Prepare the first attempt, tell the listeners, and let it run."""
+        try:
+            self._prepare(self._opened.options.slot_timeout.total_seconds())
+        except BaseException as error:
+            self._opened.close()
+            self._telemetry.close(str(error))
+            self._ended.set()
+            raise
+        self._bus.started(self.query_id, self.run_id, self.name, self._clock.now_ms())
+        self._thread.start()
+        self._watcher.start()
+
+    def stop(self) -> None:
+        """Ask for a graceful end and wait for it."""
+        self._stop_asked.set()
+        self._inbox.put(StopAsked())
+        if threading.current_thread() not in (self._thread, self._watcher):
+            self._ended.wait()
+
+    def wait(self, timeout_seconds: float | None) -> bool:
+        """Wait for the end; returns whether it came."""
+        return self._ended.wait(timeout_seconds)
+
+    def reports(self) -> list[dict[str, Any]]:
+        """The newest progress reports, oldest first."""
+        return self._reporter.reports()
+
+    def explanation(self) -> str:
+        """The plan in words."""
+        return self._opened.explanation()
+
+    def wait_until_read(self, timeout_seconds: float | None) -> None:
+        """Wait until what the sources hold now is committed."""
+        sources, names = self._opened.sources, self._opened.note.sources
+        targets = [source.latest() for source in sources]
+        for name, target in zip(names, targets, strict=True):
+            if target is None:
+                raise OptionError(
+                    f"Source {name} cannot tell where it ends, so there is nothing to wait for: "
+                    f"wait for what the query puts out instead."
+                )
+
+        def is_read() -> bool:
+            return self._ended.is_set() or all(
+                source.lag(positions, target or {}) <= 0
+                for source, positions, target in zip(sources, self._positions, targets, strict=True)
+            )
+
+        with self._changed:
+            done = self._changed.wait_for(is_read, timeout_seconds)
+        if self.error is not None:
+            raise self.error
+        if not done:
+            raise TimeoutError(f"not all was processed within {timeout_seconds} s: {self.state}")
+
+    def _prepare(self, slot_seconds: float) -> None:
+        self._attempt = None
+        attempt = self._prepare_attempt(
+            slot_seconds=slot_seconds,
+            stopped=self._stop_asked.is_set,
+            post=self._inbox.put,
+            on_committed=self._note_commit,
+            on_acknowledged=self._telemetry.acknowledged,
+        )
+        self._reporter.begin(self._opened.note, attempt.offsets)
+        with self._changed:
+            self._attempt, self._positions = attempt, attempt.positions
+            self._moved = self._clock.monotonic()
+        self._show(committed=attempt.first_epoch - 1, attempt=attempt.number)
+
+    def _run(self) -> None:
+        set_log_context(query_id=self.query_id, run_id=self.run_id)
+        error: Exception | None = None
+        try:
+            outcome = self._run_attempt()
+            while not isinstance(outcome, Stopped):
+                if isinstance(outcome, Broken) and not self._stop_asked.is_set():
+                    self._wait_for_restart(outcome.error)
+                if isinstance(outcome, Broken) and self._stop_asked.is_set():
+                    logger.warning("%s failed before it stopped: %s", self._who(), outcome.error)
+                    break
+                outcome = self._run_next()
+        except Exception as raised:  # noqa: BLE001  it ends the query and is what exception() shows
+            error = raised
+        self._finish(error)
+
+    def _run_next(self) -> Outcome:
+        try:
+            self._prepare(self._opened.options.executor_timeout.total_seconds())
+        except Exception as error:  # noqa: BLE001  judged as any failure is
+            return Broken(error)
+        return self._run_attempt()
+
+    def _run_attempt(self) -> Outcome:
+        attempt = self._attempt
+        assert attempt is not None
+        self._show(message="Starting tasks")
+        try:
+            attempt.start()
+            return self._follow(attempt)
+        except Exception as error:  # noqa: BLE001  judged as any failure is
+            return Broken(error)
+        finally:
+            attempt.end(JOB_END_SECONDS)
+
+    def _follow(self, attempt: Attempt) -> Outcome:
+        """Wait for whatever ends the attempt."""
+        stopping = leaving = False
+        deadline: float | None = None
+        while True:
+            try:
+                left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+                event = self._inbox.get(timeout=left)
+            except queue.Empty:
+                logger.warning("%s: stopTimeout has passed, its tasks are killed", self._who())
+                return Stopped()
+            match event:
+                case StopAsked() if not leaving:
+                    seconds = self._opened.options.stop_timeout.total_seconds()
+                    stopping, deadline = True, deadline or self._clock.monotonic() + seconds
+                    self._show(message="Stopping")
+                    if not attempt.hold() and attempt.is_at_boundary:
+                        return Stopped()  # no task reads yet, and none needs to
+                case NewPartitions(names) if not stopping and not leaving:
+                    logger.info("%s: new partitions %s", self._who(), ", ".join(names[:10]))
+                    self._show(message="Reconfiguring")
+                    attempt.hold()
+                case Held():
+                    if not (stopping and attempt.limit(event)):
+                        leaving = True
+                        attempt.finish()
+                case AttemptFailed(number, error) if number == attempt.number:
+                    return Broken(error)
+                case JobEnded(number, ending) if number == attempt.number:
+                    if not leaving or ending is not None:
+                        return Broken(self._cause(attempt, ending))
+                    if not stopping and self._stop_asked.is_set():
+                        self._inbox.put(StopAsked())  # it came too late to end on a boundary
+                    return Stopped() if stopping else Reconfigured()
+
+    def _cause(self, attempt: Attempt, ending: BaseException | None) -> Exception:
+        """Why the job ended: what a task said of itself, if it did, says more than Spark does."""
+        deadline = self._clock.monotonic() + JOB_NEWS_SECONDS
+        while (left := deadline - self._clock.monotonic()) > 0:
+            try:
+                event = self._inbox.get(timeout=left)
+            except queue.Empty:
+                break
+            match event:
+                case AttemptFailed(number, error) if number == attempt.number:
+                    return error
+        if ending is None:
+            return TaskFailedError(None, "its tasks ended though nobody told them to", "")
+        if isinstance(ending, EpochalError):
+            return ending
+        text = failure_text(ending)
+        return TaskFailedError(None, headline(text), text)
+
+    def _wait_for_restart(self, error: Exception) -> None:
+        """Wait as long as is due before the next attempt; raise if there is to be none."""
+        if isinstance(error, FATAL):
+            raise error
+        lost = self._why_lost()
+        if lost is not None:
+            raise lost from error
+        now = self._clock.monotonic()
+        match self._restarts.after_failure(now, self.state.committed):
+            case GiveUp(reason):
+                logger.error("%s is given up: %s", self._who(), reason)
+                raise error
+            case RestartAfter(seconds, number):
+                logger.warning(
+                    "%s failed after epoch %d; restart %d in %.2f s. Cause: %s",
+                    *(self._who(), self.state.committed, number, seconds, _told(error)),
+                )
+                self._show(message="Restarting", restarts=self._restarts.total)
+                self._stop_asked.wait(seconds)
+
+    def _finish(self, error: Exception | None) -> None:
+        report = self._reporter.report(final=True)
+        self._opened.close()
+        told = condition = None
+        if error is not None:
+            told, condition = _told(error), getattr(error, "condition", "") or None
+            self.error = QueryFailedError(self.query_id, self.run_id, self.name, told)
+            self.error.__cause__ = error
+            logger.error("%s ended after epoch %d: %s", self._who(), self.state.committed, told)
+        else:
+            logger.info("%s stopped after epoch %d", self._who(), self.state.committed)
+        self._show(message="Terminated with exception" if error else "Stopped")
+        self._tell(report)
+        self._telemetry.close(told)
+        self._bus.terminated(self.query_id, self.run_id, told, condition)
+        self._on_end(self)
+        self._ended.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _note_commit(self, epoch: CommittedEpoch, positions: tuple[Positions, ...]) -> None:
+        self._reporter.add(epoch, positions)
+        self._telemetry.committed(epoch, self.state.attempt)
+        with self._changed:
+            self._positions, self._moved = positions, self._clock.monotonic()
+            busy = "Processing" if self.state.message == "Starting tasks" else self.state.message
+            self.state = replace(self.state, committed=epoch.epoch, message=busy)
+            self._changed.notify_all()
+
+    def _show(self, **changes: Any) -> None:
+        with self._changed:
+            self.state = replace(self.state, **changes)
+            self._changed.notify_all()
+
+    def _watch(self) -> None:
+        """Report, look for new partitions, and see to it that the JVM still lives."""
+        interval = self._opened.options.discover_interval.total_seconds()
+        looked = self._clock.monotonic()
+        set_log_context(query_id=self.query_id, run_id=self.run_id)
+        while not self._ended.wait(WATCH_SECONDS):
+            self._tell(self._reporter.report())
+            attempt = self._attempt
+            if attempt is None:
+                continue
+            lost = self._why_lost()
+            if lost is not None:
+                self._inbox.put(AttemptFailed(attempt.number, lost))
+                return
+            now = self._clock.monotonic()
+            stalled = now - self._moved
+            if attempt.is_reading and stalled > self._opened.options.stall_timeout.total_seconds():
+                self._moved = now
+                error = TaskFailedError(None, f"no epoch was committed for {stalled:.0f} s", "")
+                self._inbox.put(AttemptFailed(attempt.number, error))
+            if now - looked >= interval:
+                looked = now
+                self._look_for_partitions(attempt.number)
+
+    def _tell(self, report: dict[str, Any] | None) -> None:
+        at = self.state
+        self._telemetry.tick(at.message, at.committed, at.attempt, at.restarts, report)
+
+    def _look_for_partitions(self, attempt: int) -> None:
+        for source, known in zip(self._opened.sources, self._positions, strict=False):
+            try:
+                found = source.discover(known)
+            except FATAL as error:
+                self._inbox.put(AttemptFailed(attempt, error))
+                return
+            except Exception as error:  # noqa: BLE001  tasks fail if the source is really broken
+                logger.warning("%s: no news of partitions: %s", self._who(), error)
+                continue
+            if found:
+                self._inbox.put(NewPartitions(tuple(sorted(found))))
+
+    def _who(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        attempt = self.state.attempt
+        return f"query{name} {self.query_id} run {self.run_id} attempt {attempt}"
+
+
+def open_engine(
+    sc: SparkContext,
+    definition: QueryDefinition,
+    bus: ListenerBus,
+    on_end: Callable[[Engine], None],
+    clock: Clock | None = None,
+) -> Engine:
+    """Claim the checkpoint and open sources and sink; whatever is wrong with them is raised."""
+    check_conf(sc)
+    clock = clock or SystemClock()
+    opened = open_query(definition, clock, lambda: start_server(sc))
+    try:
+        telemetry = open_telemetry(opened, clock)
+    except BaseException:
+        opened.close()
+        raise
+    prepare: Prepare = partial(prepare_attempt, sc, opened, clock=clock)
+    return Engine(opened, prepare, lambda: why_lost(sc), bus, on_end, clock, telemetry)
+
+
+def _told(error: Exception) -> str:
+    """What the user needs to read: of a failed task its own words, not who passed them on."""
+    match error:
+        case TaskFailedError(error=words, cause=cause):
+            return f"{words}\n{cause}".strip() if cause and words not in cause else cause or words
+        case EpochalError():
+            return str(error)
+    return f"{type(error).__name__}: {error}"

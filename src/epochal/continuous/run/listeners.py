@@ -1,0 +1,135 @@
+"""Tells PySpark's `StreamingQueryListener` subclasses what happens to queries.
+
+`onQueryStarted` is called by whoever starts a query, before it has the query in hand. Everything
+else comes from one thread, in the order in which it happened. A listener cannot hold up or harm a
+query: what it raises is logged, and if it is so slow that too many reports wait for it, the oldest
+are dropped, never the news that a query has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import Any
+from uuid import UUID
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from epochal.continuous.run.progress import iso
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_EVENTS = 1_000
+
+
+class ListenerBus:
+    """The listeners of one session, and the thread that calls them."""
+
+    def __init__(self, max_waiting: int = MAX_WAITING_EVENTS) -> None:
+        self._listeners: list[StreamingQueryListener] = []
+        self._waiting: deque[tuple[str, Any]] = deque()
+        self._max_waiting = max_waiting
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._busy = False
+        self._closed = False
+        self.dropped = 0
+        """Reports that nobody was told of."""
+
+    def add(self, listener: StreamingQueryListener) -> None:
+        """Tell `listener` of everything from now on."""
+        with self._changed:
+            self._listeners.append(listener)
+
+    def remove(self, listener: StreamingQueryListener) -> None:
+        """Tell `listener` nothing more."""
+        with self._changed:
+            self._listeners = [each for each in self._listeners if each is not listener]
+
+    def started(self, query_id: str, run_id: str, name: str | None, now_ms: int) -> None:
+        """A query starts: returns when every listener knows."""
+        event = QueryStartedEvent(UUID(query_id), UUID(run_id), name, iso(now_ms), set())
+        self._call("onQueryStarted", event)
+
+    def progress(self, report: dict[str, Any]) -> None:
+        """A query got on."""
+        event = QueryProgressEvent(StreamingQueryProgress.fromJson(report))
+        self._post("onQueryProgress", event)
+
+    def idle(self, query_id: str, run_id: str, now_ms: int) -> None:
+        """A query waits for data."""
+        self._post("onQueryIdle", QueryIdleEvent(UUID(query_id), UUID(run_id), iso(now_ms)))
+
+    def terminated(
+        self, query_id: str, run_id: str, error: str | None, condition: str | None
+    ) -> None:
+        """A query ended, `error` being the user's own if there was one."""
+        event = QueryTerminatedEvent(UUID(query_id), UUID(run_id), error, condition)
+        self._post("onQueryTerminated", event)
+
+    def drain(self, timeout_seconds: float) -> bool:
+        """Wait until all that happened so far has been told; returns whether it has."""
+        if threading.current_thread() is self._thread:
+            return False  # a listener stops a query: it cannot wait for itself
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self._waiting and not self._busy, timeout_seconds
+            )
+
+    def close(self) -> None:
+        """Tell what waits, then end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _post(self, method: str, event: Any) -> None:
+        with self._changed:
+            if not self._listeners:
+                return
+            if len(self._waiting) >= self._max_waiting:
+                self._drop_oldest_report()
+            self._waiting.append((method, event))
+            if self._thread is None or not self._thread.is_alive():
+                self._closed = False
+                self._thread = threading.Thread(
+                    target=self._run, name="epochal-listeners", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _drop_oldest_report(self) -> None:
+        for index, (method, _) in enumerate(self._waiting):
+            if method != "onQueryTerminated":
+                del self._waiting[index]
+                self.dropped += 1
+                logger.warning("listeners are too slow: %d reports dropped so far", self.dropped)
+                return
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                method, event = self._waiting.popleft()
+                self._busy = True
+            self._call(method, event)
+
+    def _call(self, method: str, event: Any) -> None:
+        with self._changed:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            try:
+                getattr(listener, method)(event)
+            except Exception:
+                logger.exception("%s.%s failed", type(listener).__name__, method)

@@ -1,0 +1,171 @@
+"""A query whose checkpoint is claimed and whose sources and sink are open: the driver's side.
+
+It lives from `start()` to the end of the run, over all attempts.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+from epochal.checkpoint.claim import Guard
+from epochal.checkpoint.entries import CommitLog, OffsetLog
+from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.checkpoint.operator_metadata import read_operator
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.clock import Clock
+from epochal.connectors.contract import Sink, Source
+from epochal.continuous.plan.pinned_plan import check_empty, settle_id
+from epochal.continuous.plan.stages import QueryPlan
+from epochal.continuous.run.progress import OperatorNote, QueryNote
+from epochal.continuous.run.query_settings import EngineOptions
+from epochal.continuous.run.query_spec import QueryDefinition
+from epochal.continuous.spark_job.task_hosts import Places, endpoint_of
+from epochal.errors import EpochalError
+from epochal.files import Files, open_files
+from epochal.rpc.server import RpcServer
+
+logger = logging.getLogger(__name__)
+
+PURPOSE = "continuous query"
+
+
+@dataclass(slots=True)
+class Opened:
+    """What all attempts of a run share."""
+
+    query_id: str
+    run_id: str
+    options: EngineOptions
+    files: Files
+    guard: Guard
+    sources: tuple[Source, ...]
+    sink: Sink
+    plan: QueryPlan
+    """Its number of state partitions is settled with the first attempt."""
+    note: QueryNote
+    server: RpcServer
+    tasks: int = 0
+    """0 until the first attempt has looked for slots."""
+    places: Places = field(default_factory=Places)
+    _closing: ExitStack = field(default_factory=ExitStack)
+    _attempted: bool = False
+
+    def next_attempt(self, newest_decided: int) -> int:
+        """Publish an attempt; the claim itself was the first, unless it is fenced already."""
+        first, self._attempted = not self._attempted, True
+        if first and self.guard.attempt > newest_decided:
+            return self.guard.attempt
+        return self.guard.next_attempt(above=newest_decided)
+
+    def settle_partitions(self, count: int) -> None:
+        """From now on state is divided into so many parts."""
+        self.plan = replace(self.plan, state_partitions=count)
+        operators = tuple(
+            OperatorNote(stage.operator_id, stage.stateful.name, count, len(stage.stateful.stores))
+            for stage in self.plan.stages
+        )
+        self.note = replace(self.note, operators=operators)
+
+    def close(self) -> None:
+        """Close the sink and the sources and give the checkpoint up; once is enough."""
+        self._closing.close()
+
+    def explanation(self) -> str:
+        """The plan in words, sources first."""
+        plan, lines = self.plan, [f"== Continuous query {self.query_id} =="]
+        for number, source in enumerate(plan.sources):
+            names = [type(each).__name__.removesuffix("Spec") for each in source.operators]
+            lines.append(" -> ".join([f"source {number}: {self.note.sources[number]}", *names]))
+        for stage in plan.stages:
+            names = [type(each).__name__.removesuffix("Spec") for each in stage.operators]
+            keyed = f"{stage.stateful.name} by ({', '.join(stage.stateful.key)})"
+            stateful = f"state {stage.operator_id}: {keyed}, {plan.state_partitions} partitions"
+            lines.append(" -> ".join(["exchange", stateful, *names]))
+        lines += [
+            f"watermark {mark.index}: {mark.column}, {mark.delay_ms} ms" for mark in plan.watermarks
+        ]
+        lines.append(f"sink: {self.note.sink}")
+        return "\n".join(lines)
+
+
+def open_query(
+    definition: QueryDefinition, clock: Clock, start_server: Callable[[], RpcServer]
+) -> Opened:
+    """Claim the checkpoint, open sources and sink, and make the plan."""
+    options, run_id = definition.options, str(uuid4())
+    location = options.checkpoint_location or tempfile.mkdtemp(prefix="epochal-checkpoint-")
+    files = open_files(location)
+    with ExitStack() as opening:
+        guard = Guard.acquire(
+            files,
+            run_id,
+            purpose=PURPOSE,
+            clock=clock,
+            lease_seconds=options.lease.total_seconds(),
+        )
+        opening.callback(_quietly, guard.release, "the claim")
+        has_history = _has_history(files)
+        if not has_history:
+            check_empty(files)
+        query_id = settle_id(files, has_history)
+        sources: list[Source] = []
+        for number, each in enumerate(definition.sources):
+            source = each.open(files, number)
+            opening.callback(_quietly, source.close, each.description)
+            sources.append(source)
+        plan = definition.plan(sources)
+        sink = definition.sink.open(files, query_id, plan.output_schema)
+        opening.callback(_quietly, sink.close, definition.sink.description)
+        server, places = start_server(), Places()
+        opening.callback(_quietly, server.stop, "the endpoint")
+        server.register(endpoint_of(run_id), places.note)
+        note = QueryNote(
+            query_id,
+            run_id,
+            options.query_name,
+            tuple(each.description for each in definition.sources),
+            definition.sink.description,
+        )
+        return Opened(
+            query_id=query_id,
+            run_id=run_id,
+            options=options,
+            files=files,
+            guard=guard,
+            sources=tuple(sources),
+            sink=sink,
+            plan=replace(plan, writers=sink.writers),
+            note=note,
+            server=server,
+            places=places,
+            _closing=opening.pop_all(),
+        )
+
+
+def pinned_partitions(files: Files) -> int | None:
+    """The number of state partitions that the checkpoint goes by; None if it is new."""
+    newest = OffsetLog(files.at(OFFSETS), read_only=True).get_latest()
+    pinned = None if newest is None else newest[1].conf.get(SHUFFLE_PARTITIONS)
+    if pinned is not None:
+        return int(pinned)
+    # A first run that ended before its first epoch has said it here.
+    operator = read_operator(files, 0)
+    return operator.stores[0].num_partitions if operator and operator.stores else None
+
+
+def _has_history(files: Files) -> bool:
+    offsets = OffsetLog(files.at(OFFSETS), read_only=True).latest_batch_id()
+    commits = CommitLog(files.at(COMMITS), read_only=True).latest_batch_id()
+    return offsets is not None or commits is not None
+
+
+def _quietly(close: Callable[[], None], what: str) -> None:
+    try:
+        close()
+    except (EpochalError, OSError) as error:
+        logger.warning("closing %s: %s", what, error)

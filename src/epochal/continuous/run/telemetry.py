@@ -1,0 +1,208 @@
+"""What a run tells those who look on: to the journal, the metrics and the traces.
+
+Epochs come in from the thread that commits them and acknowledgements from the one that tells the
+sources; both cost a place in a queue. Everything else happens in the thread that watches the run,
+a few times a second. An output that fails is dropped with a warning: it is no reason to end a
+query.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epochal.clock import Clock
+from epochal.epoch.committed import CommittedEpoch
+from epochal.errors import OptionError
+from epochal.metrics.metrics_server import serve
+from epochal.metrics.otel_spans import SpanWriter, find_tracer
+from epochal.metrics.query_metrics import QueryMetrics
+from epochal.metrics.run_journal import JournalWriter, runs_directory
+from epochal.metrics.run_records import (
+    EpochDone,
+    Output,
+    Progressed,
+    Record,
+    RunEnded,
+    RunStarted,
+    StatusChanged,
+)
+from epochal.version import __version__
+
+if TYPE_CHECKING:
+    from epochal.continuous.run.open_query import Opened
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_EPOCHS = 10_000
+ACK_SECONDS = 1.0
+"""How long an epoch's record waits for its sources' answer."""
+
+
+class Telemetry:
+    """Carries what happens in a run to its outputs."""
+
+    def __init__(
+        self,
+        outputs: Sequence[Output],
+        clock: Clock,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._outputs, self._clock, self._on_close = list(outputs), clock, on_close
+        self._epochs: deque[tuple[CommittedEpoch, int]] = deque(maxlen=MAX_WAITING_EPOCHS)
+        self._acks: deque[tuple[int, float]] = deque(maxlen=MAX_WAITING_EPOCHS)
+        self._acked: dict[int, float] = {}
+        self._status: StatusChanged | None = None
+        self._lock = threading.Lock()
+        """The watching thread may still be at it when the run's own thread says the last word."""
+        self._closed = False
+
+    def begin(self, first: RunStarted) -> None:
+        """Say who runs. The journal knows already."""
+        self._give([first])
+
+    def committed(self, epoch: CommittedEpoch, attempt: int) -> None:
+        """An epoch is committed; from the committing thread."""
+        self._epochs.append((epoch, attempt))
+
+    def acknowledged(self, epoch: int, seconds: float) -> None:
+        """Its sources know; from the acknowledging thread."""
+        self._acks.append((epoch, seconds))
+
+    def tick(
+        self, message: str, epoch: int, attempt: int, restarts: int, report: dict[str, Any] | None
+    ) -> None:
+        """Pass on what has happened since; from the watching thread."""
+        with self._lock:
+            if self._outputs and not self._closed:
+                self._pass_on(message, epoch, attempt, restarts, report)
+            else:
+                self._epochs.clear()
+                self._acks.clear()
+
+    def close(self, error: str | None) -> None:
+        """The run has ended."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            records: list[Record] = list(self._ripe(everything=True))
+            self._give([*records, RunEnded(self._clock.now_ms(), error)])
+            for output in self._outputs:
+                output.close()
+        self._on_close()
+
+    def _pass_on(
+        self, message: str, epoch: int, attempt: int, restarts: int, report: dict[str, Any] | None
+    ) -> None:
+        records: list[Record] = list(self._ripe())
+        now_ms = self._clock.now_ms()
+        if report is not None:
+            records.append(Progressed(now_ms, report))
+        before, status = self._status, StatusChanged(now_ms, message, epoch, attempt, restarts)
+        if before is None or (before.message, before.attempt, before.restarts) != (
+            *(message, attempt, restarts),
+        ):
+            self._status = status
+            records.append(status)
+        if records:
+            self._give(records)
+
+    def _ripe(self, *, everything: bool = False) -> list[EpochDone]:
+        while self._acks:
+            epoch, seconds = self._acks.popleft()
+            self._acked[epoch] = 1000 * seconds
+        oldest_ms = self._clock.now_ms() - round(1000 * ACK_SECONDS)
+        found: list[EpochDone] = []
+        while self._epochs:
+            epoch_done, attempt = self._epochs[0]
+            ack_ms = self._acked.get(epoch_done.epoch)
+            if ack_ms is None and epoch_done.committed_ms > oldest_ms and not everything:
+                break
+            self._epochs.popleft()
+            found.append(record_of(epoch_done, attempt, ack_ms))
+        if found:
+            newest = found[-1].epoch
+            self._acked = {each: took for each, took in self._acked.items() if each > newest}
+        return found
+
+    def _give(self, records: list[Record]) -> None:
+        for output in list(self._outputs):
+            try:
+                output.write(records)
+            except Exception as error:  # noqa: BLE001  to be watched is no reason to end
+                logger.warning("%s is given up: %s", type(output).__name__, error)
+                self._outputs.remove(output)
+
+
+def record_of(epoch: CommittedEpoch, attempt: int, ack_ms: float | None) -> EpochDone:
+    """An epoch as it is told."""
+    return EpochDone(
+        epoch=epoch.epoch,
+        started_ms=epoch.started_ms,
+        cut_ms=epoch.cut_ms,
+        committed_ms=epoch.committed_ms,
+        rows_in=epoch.rows_in,
+        rows_out=epoch.rows_out,
+        prepare_ms=epoch.prepare_ms,
+        state_ms=epoch.state_ms,
+        stage_ms=epoch.stage_ms,
+        queue_ms=epoch.queue_ms,
+        wal_ms=epoch.wal_ms,
+        sink_ms=epoch.sink_ms,
+        publish_ms=epoch.publish_ms,
+        commit_ms=epoch.commit_ms,
+        ack_ms=None if ack_ms is None else round(ack_ms, 3),
+        attempt=attempt,
+    )
+
+
+def open_telemetry(opened: Opened, clock: Clock) -> Telemetry:
+    """The outputs that a query's options ask for; OptionError if its metrics cannot be served."""
+    options = opened.options
+    if not options.telemetry and options.metrics_port is None:
+        return Telemetry([], clock)
+    first = first_record(opened, clock)
+    outputs: list[Output] = []
+    on_close: Callable[[], None] = lambda: None  # noqa: E731
+    if options.metrics_port is not None:
+        metrics = QueryMetrics()
+        on_close = serve(metrics.collect, options.metrics_port, options.metrics_host)
+        outputs.append(metrics)
+    if options.telemetry:
+        location = options.telemetry_location
+        directory = Path(location) if location else runs_directory()
+        try:
+            outputs.append(JournalWriter(directory, first))
+        except (OSError, OptionError) as error:
+            logger.warning("the dashboard cannot follow query %s: %s", opened.query_id, error)
+        tracer = find_tracer()
+        if tracer is not None:
+            outputs.append(SpanWriter(tracer))
+    telemetry = Telemetry(outputs, clock, on_close)
+    telemetry.begin(first)
+    return telemetry
+
+
+def first_record(opened: Opened, clock: Clock) -> RunStarted:
+    """Who runs."""
+    note = opened.note
+    return RunStarted(
+        query_id=opened.query_id,
+        run_id=opened.run_id,
+        name=note.name,
+        checkpoint=opened.files.url,
+        sources=note.sources,
+        sink=note.sink,
+        started_ms=clock.now_ms(),
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        operators=tuple(stage.stateful.name for stage in opened.plan.stages),
+        version=__version__,
+    )

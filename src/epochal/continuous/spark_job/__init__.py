@@ -1,0 +1,1 @@
+"""The Spark job under a query: one barrier task per slot, and where each one runs."""

@@ -1,0 +1,234 @@
+"""Tasks that never end, as one Spark job: all start together, and if one fails all are lost.
+
+A barrier job is the one kind of Spark job that suits them: it starts with all tasks or not at all,
+and Spark retries none of them alone, which would bring a second copy of a task to life beside the
+peers of the first. What is done about a failure is decided by whoever started the job.
+
+What a reader would get wrong: Spark waits ten minutes before it says that a cluster is too small
+for a barrier job, and forever if the slots exist but are busy. So slots are counted before.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import InheritableThread, SparkContext
+
+from epochal.clock import Clock
+from epochal.continuous.spark_job.placement import placed
+from epochal.errors import DriverLostError, OptionError, QueryError, TooFewSlotsError
+
+logger = logging.getLogger(__name__)
+
+SLOT_POLL_SECONDS = 0.1
+CANCEL_AGAIN_SECONDS = 0.5
+"""A cancellation that comes before Spark has submitted the job is lost."""
+
+OnEnd = Callable[[BaseException | None], None]
+
+_PYTHON_CAUSE = re.compile(
+    r"PythonException: [^\n]*?(Traceback .*?)(?=\n ?SQLSTATE: |\n\s+at (?:org|java|scala)\.|\Z)",
+    re.DOTALL,
+)
+
+_FRAME = re.compile(r"\s+(?:at |\.\.\. \d+ more)")
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """How many tasks can run at a time, and how many of these places are free."""
+
+    total: int
+    free: int
+
+
+def count_slots(sc: SparkContext) -> Slots:
+    """The slots of the executors that are alive now."""
+    context: Any = sc._jsc
+    scala = context.sc()
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    total = int(scala.maxNumConcurrentTasks(profile))
+    # The scheduler itself is asked: the status store may be seconds behind it.
+    jvm: Any = sc._jvm
+    running = scala.taskScheduler().runningTasksByExecutors()
+    busy = sum(jvm.scala.jdk.javaapi.CollectionConverters.asJava(running).values())
+    return Slots(total, max(0, total - busy))
+
+
+def wait_for_slots(
+    sc: SparkContext,
+    needed: int,
+    timeout_seconds: float,
+    clock: Clock,
+    stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Return once `needed` slots are free or `stopped`; TooFewSlotsError if none come in time."""
+    deadline = clock.monotonic() + timeout_seconds
+    while not stopped():
+        slots = count_slots(sc)
+        if slots.free >= needed:
+            return
+        if clock.monotonic() >= deadline:
+            raise TooFewSlotsError(needed, slots.free, slots.total, timeout_seconds)
+        clock.sleep(SLOT_POLL_SECONDS)
+
+
+def check_conf(sc: SparkContext) -> None:
+    """Refuse settings under which a never-ending barrier job cannot live."""
+    conf = sc.getConf()
+    if _is_on(conf.get("spark.dynamicAllocation.enabled", "false")):
+        raise OptionError(
+            "spark.dynamicAllocation.enabled is true: Spark refuses barrier jobs then "
+            "(SPARK-24942), and a continuous query is one. Set it to false."
+        )
+    idle = conf.get("spark.python.worker.idleTimeoutSeconds", "0") or "0"
+    kills = conf.get("spark.python.worker.killOnIdleTimeout", "false")
+    if idle.rstrip("s") != "0" and _is_on(kills):
+        raise OptionError(
+            f"spark.python.worker.idleTimeoutSeconds is {idle} and killOnIdleTimeout is true: "
+            f"tasks of a continuous query hand no rows to Spark and would be killed. Set the "
+            f"first to 0 or the second to false."
+        )
+
+
+def jvm_is_alive(sc: SparkContext) -> bool:
+    """Whether the driver's JVM still runs; without it there are no executors either."""
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return False
+    process = getattr(gateway, "proc", None)
+    if process is not None and process.poll() is not None:
+        return False
+    # A process that was killed may take a while to be gone, but answers no more.
+    try:
+        context: Any = sc._jsc
+        context.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
+    return True
+
+
+def why_lost(sc: SparkContext) -> QueryError | None:
+    """Why no task can run any more: the JVM is gone, or the context was stopped. None if it can."""
+    if not jvm_is_alive(sc):
+        return DriverLostError("its process has ended")
+    context: Any = sc._jsc
+    try:
+        stopped = context is None or context.sc().isStopped()
+    except (Py4JError, OSError) as error:
+        return DriverLostError(str(error))
+    return QueryError("The SparkContext was stopped, and the query with it.") if stopped else None
+
+
+def failure_text(error: BaseException) -> str:
+    """What went wrong in a job, without the frames of the JVM: the Python traceback if it has one.
+
+    What Spark adds around it says only that a barrier job is not recovered.
+    """
+    if not isinstance(error, Py4JJavaError):
+        return f"{type(error).__name__}: {error}"
+    return cause_in(str(error.java_exception.getMessage()))
+
+
+def cause_in(text: str) -> str:
+    """What of Spark's words about a failed job says why."""
+    found = _PYTHON_CAUSE.search(text)
+    if found:
+        return found[1].strip()
+    lines = text.partition("\n\nDriver stacktrace")[0].splitlines()
+    kept = [line for line in lines if line.strip() and not _FRAME.match(line)]
+    said = [line for line in kept if not line.endswith("finished unsuccessfully.")]
+    return "\n".join(said or kept)
+
+
+def headline(cause: str) -> str:
+    """The line of a cause that names the error: the last of a traceback, else the first."""
+    lines = cause.strip().splitlines() or [""]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+
+
+class BarrierJob:
+    """One attempt: `tasks` copies of a function, each with its own number."""
+
+    def __init__(
+        self,
+        sc: SparkContext,
+        task: Callable[[int], None],
+        locations: Sequence[Sequence[str]],
+        *,
+        group: str,
+        description: str,
+        on_end: OnEnd,
+    ) -> None:
+        self._sc, self._task, self._locations = sc, task, locations
+        self._group, self._description, self._on_end = group, description, on_end
+        self._cancelled = threading.Event()
+        self._ended = threading.Event()
+        self._thread = InheritableThread(target=self._run, name=f"epochal-job-{group}", daemon=True)
+
+    def start(self) -> BarrierJob:
+        """Submit the job. `on_end` is called once, on another thread, when it is over."""
+        self._thread.start()
+        return self
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    def cancel(self) -> None:
+        """Ask Spark to kill all tasks; returns at once."""
+        self._cancelled.set()
+        if self._ended.is_set():
+            return
+        try:
+            self._sc.cancelJobGroup(self._group)
+        except (Py4JError, OSError, AttributeError) as error:
+            logger.warning("job %s was not cancelled: %s", self._group, error)
+
+    def end(self, timeout_seconds: float) -> bool:
+        """Cancel, and wait until the tasks are gone; returns whether they are."""
+        for _ in range(max(1, round(timeout_seconds / CANCEL_AGAIN_SECONDS))):
+            self.cancel()
+            if self._ended.wait(CANCEL_AGAIN_SECONDS):
+                return True
+        return self._ended.is_set()
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until the job is over; returns whether it is."""
+        return self._ended.wait(timeout_seconds)
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._collect()
+        except BaseException as raised:  # noqa: BLE001  handed on, not swallowed
+            error = raised if jvm_is_alive(self._sc) else DriverLostError(str(raised))
+        self._ended.set()
+        self._on_end(error)
+
+    def _collect(self) -> None:
+        self._sc.setJobGroup(self._group, self._description, interruptOnCancel=True)
+        numbers: Sequence[Any] = range(len(self._locations))
+        rdd = placed(self._sc, numbers, self._locations)
+        job = rdd.barrier().mapPartitions(_each(self._task))
+        if not self._cancelled.is_set():
+            job.collect()
+
+
+def _each(task: Callable[[int], None]) -> Callable[[Iterable[int]], Iterator[None]]:
+    def run(numbers: Iterable[int]) -> Iterator[None]:
+        for number in numbers:
+            task(number)
+        return iter(())
+
+    return run
+
+
+def _is_on(text: str | None) -> bool:
+    return (text or "").strip().lower() == "true"

@@ -1,0 +1,241 @@
+"""Spark jobs whose partitions run on the executor that holds their state.
+
+Partition i of the data meets version v of state store i: `fn(store, rows)` reads and changes the
+store, commits it, and yields its results. What Spark calls StateStoreRDD.
+
+What "holds" means here: providers, and the versions they cache, live in Python workers, and an
+executor has one worker per core. The preference given to Spark is the executor; which of its
+workers takes the task is chance. With one core per executor it is always the same worker and the
+cache is always met; with more, another worker loads from files what it does not have. State jobs
+have a pool of workers to themselves, so that no other Python code pushes them apart. Spark ends
+workers that were idle for a minute, and with `spark.python.worker.reuse=false` after every task;
+then too the files are read again. Whoever has the cache, the result is the same: the coordinator
+knows which worker was last, and any other forgets what it cached.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pyspark import RDD, SparkContext
+
+from epochal.checkpoint.layout import state_store_path
+from epochal.checkpoint.operator_metadata import StoreMetadata
+from epochal.clock import SystemClock
+from epochal.continuous.spark_job.placement import placed_beside, this_executor, unpacked
+from epochal.files import open_files
+from epochal.rpc.client import RpcClient
+from epochal.rpc.envelope import RpcAddress
+from epochal.rpc.server import RpcServer
+from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
+from epochal.state.rows.types import StructType, parse_schema
+from epochal.state.store.compatibility import settle_operator, settle_schema
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.ids import DEFAULT_STORE_NAME, StateStoreId, StateStoreProviderId
+from epochal.state.store.loaded import Here, LoadedProviders
+from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.store import StateStore
+from epochal.state.store.store_coordinator_ref import (
+    StateStoreCoordinatorEndpoint,
+    StateStoreCoordinatorRef,
+)
+
+Update: TypeAlias = Callable[[StateStore, Iterator[Any]], Iterable[Any]]
+
+ASK_TIMEOUT_SECONDS = 120.0
+"""As long as Spark's own executors wait for their driver."""
+
+OPERATOR_NAME = "mapPartitionsWithStateStore"
+"""What Spark's `state-metadata` shows, if nothing else is said."""
+
+_POOL_VARIABLE = "EPOCHAL_WORKER_POOL"
+
+
+class StateCoordinator:
+    """The coordinator of one driver, listening for its executors until stopped."""
+
+    def __init__(self, sc: SparkContext, conf: StateStoreConf | None = None) -> None:
+        settings = sc.getConf()
+        host = settings.get("spark.driver.host") or "localhost"
+        self._endpoint = StateStoreCoordinatorEndpoint(SystemClock(), conf)
+        self._server = RpcServer(
+            advertised_host=host,
+            bind_host=settings.get("spark.driver.bindAddress") or host,
+        )
+        self._endpoint.register(self._server)
+        self._server.start()
+        self.ref = self._endpoint.ref()
+
+    @property
+    def address(self) -> RpcAddress:
+        """Where executors reach it, and with which keys."""
+        return self._server.address
+
+    def stop(self) -> None:
+        """Stop listening. Jobs that still run fail when they next open a store."""
+        self._server.stop()
+
+
+def map_partitions_with_state_store(
+    rdd: RDD[Any],
+    fn: Update,
+    *,
+    checkpoint: str,
+    version: int,
+    query_run_id: str,
+    key_schema: Any,
+    value_schema: Any,
+    operator_id: int = 0,
+    store_name: str = DEFAULT_STORE_NAME,
+    num_cols_prefix_key: int = 0,
+    operator_name: str = OPERATOR_NAME,
+    conf: StateStoreConf | None = None,
+    coordinator: StateCoordinator | None = None,
+) -> RDD[Any]:
+    """Run `fn(store, rows)` for each partition beside the store of its index, at `version`.
+
+    `fn` must commit the store, which makes `version + 1`; a store that it leaves uncommitted is
+    aborted. Running the same version again gives the same result and replaces what it committed.
+    Schemas are Spark's: PySpark's `StructType`, its JSON, or ours. Jobs with one `query_run_id`
+    share cached state; a restarted query must have another.
+
+    The schemas, and the number of partitions, are settled on the driver before anything runs: the
+    first job writes them where Spark and `epochal state` look, and later ones are held to them.
+    """
+    sc = rdd.context
+    coordinator = coordinator or _coordinator_of(sc)
+    task = StateTask(
+        f"{checkpoint.rstrip('/')}/state",
+        operator_id,
+        store_name,
+        version,
+        query_run_id,
+        _schema(key_schema),
+        _schema(value_schema),
+        num_cols_prefix_key,
+        conf or StateStoreConf(),
+        coordinator.address,
+    )
+    count = rdd.getNumPartitions()
+    _settle(checkpoint, task, operator_name, count)
+    locations = [coordinator.ref.get_location(task.provider_id(n)) for n in range(count)]
+    wishes = [[] if location is None else [location] for location in locations]
+    results = placed_beside(rdd, wishes).mapPartitionsWithIndex(
+        lambda index, chunks: task.run(index, fn, chunks)
+    )
+    with _worker_pool(sc, "state"):
+        built = results._jrdd
+    # Not the pipelined RDD: later steps must not be drawn into the pool of the state workers.
+    return RDD(built, sc, results._jrdd_deserializer)
+
+
+@dataclass(frozen=True, slots=True)
+class StateTask:
+    """Everything a task needs, on its way to a worker."""
+
+    root: str
+    operator_id: int
+    store_name: str
+    version: int
+    query_run_id: str
+    key_schema: StructType
+    value_schema: StructType
+    num_cols_prefix_key: int
+    conf: StateStoreConf
+    coordinator: RpcAddress
+
+    def provider_id(self, partition: int) -> StateStoreProviderId:
+        store_id = StateStoreId(self.root, self.operator_id, partition, self.store_name)
+        return StateStoreProviderId(store_id, self.query_run_id)
+
+    def run(self, partition: int, fn: Update, chunks: Iterator[list[bytes]]) -> Iterator[Any]:
+        """On a worker: open the store, hand it to `fn`, abort what it did not commit."""
+        loaded = _loaded_here(self.coordinator, self.conf)
+        provider_id = self.provider_id(partition)
+        provider, force = loaded.get(provider_id, lambda: self._load(provider_id))
+        rows = (row for chunk in chunks for row in unpacked(chunk))
+        store = provider.get_store(self.version, force_snapshot_on_commit=force)
+        try:
+            yield from fn(store, rows)
+        finally:
+            store.abort()
+            if self.conf.unload_on_commit:
+                loaded.unload(provider_id)
+
+    def _load(self, provider_id: StateStoreProviderId) -> HDFSBackedStateStoreProvider:
+        return HDFSBackedStateStoreProvider(
+            provider_id.store_id,
+            self.key_schema,
+            self.value_schema,
+            self.conf,
+            num_cols_prefix_key=self.num_cols_prefix_key,
+            query_run_id=provider_id.query_run_id,
+            coordinator=_coordinator_ref(self.coordinator),
+        )
+
+
+_coordinators: weakref.WeakKeyDictionary[SparkContext, StateCoordinator] = (
+    weakref.WeakKeyDictionary()
+)
+_clients: dict[RpcAddress, RpcClient] = {}
+_loaded: dict[tuple[int, RpcAddress], LoadedProviders] = {}
+"""What a worker keeps between tasks, by process and driver: it may have been forked off another."""
+
+
+def _coordinator_of(sc: SparkContext) -> StateCoordinator:
+    found = _coordinators.get(sc)
+    if found is None:
+        found = _coordinators[sc] = StateCoordinator(sc)
+        weakref.finalize(sc, found.stop)
+    return found
+
+
+def _coordinator_ref(address: RpcAddress) -> StateStoreCoordinatorRef:
+    client = _clients.setdefault(address, RpcClient(address, timeout_seconds=ASK_TIMEOUT_SECONDS))
+    return StateStoreCoordinatorRef.through(client)
+
+
+def _loaded_here(address: RpcAddress, conf: StateStoreConf) -> LoadedProviders:
+    key = (os.getpid(), address)
+    found = _loaded.get(key)
+    if found is None:
+        executor = this_executor()
+        here = Here(executor.host, executor.executor_id, str(os.getpid()))
+        interval_seconds = conf.maintenance_interval_ms / 1000
+        found = LoadedProviders(here, _coordinator_ref(address), interval_seconds=interval_seconds)
+        _loaded[key] = found
+    return found
+
+
+def _settle(checkpoint: str, task: StateTask, operator_name: str, partitions: int) -> None:
+    files = open_files(checkpoint)
+    asked = FamilySchema(DEFAULT_FAMILY, task.key_schema, task.value_schema)
+    settle_schema(files.at(state_store_path(task.operator_id, 0, task.store_name)), asked)
+    store = StoreMetadata(task.store_name, task.num_cols_prefix_key, partitions)
+    settle_operator(files, task.operator_id, operator_name, store)
+
+
+def _schema(schema: Any) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    return parse_schema(schema if isinstance(schema, str) else schema.json())
+
+
+@contextmanager
+def _worker_pool(sc: SparkContext, name: str) -> Iterator[None]:
+    """Python functions wrapped meanwhile run in a pool of workers of their own.
+
+    Spark pools workers by their environment, so a variable is all it takes.
+    """
+    before = dict(sc.environment)
+    sc.environment[_POOL_VARIABLE] = name
+    try:
+        yield
+    finally:
+        sc.environment.clear()
+        sc.environment.update(before)

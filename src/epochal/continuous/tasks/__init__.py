@@ -1,0 +1,1 @@
+"""What runs in a task: the loop, the exchange between tasks, and their state stores."""

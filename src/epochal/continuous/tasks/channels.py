@@ -1,0 +1,122 @@
+"""The sockets of the exchange: one to listen at, one to each peer. Decides nothing.
+
+Each task listens with a key pair of its own, whose public half travels to its peers through the
+driver; peers prove themselves by the pair that all clients of the query share. Queues need no
+bound of their own: the exchange's credits are one.
+
+What a reader would get wrong: ZeroMQ's descriptors are edge triggered. `receive` drains until
+nothing is left, and only then may `wait` be called.
+"""
+
+from __future__ import annotations
+
+import select
+import socket as sockets
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import zmq
+
+from epochal.continuous.tasks.frames import (
+    MAX_FRAME_BYTES,
+    Frame,
+    decode_frame,
+    encode_batch,
+    encode_frame,
+)
+from epochal.epoch.messages import Peer
+from epochal.errors import ExchangeError, FrameError
+from epochal.rpc.curve import CurveKeys, Gatekeeper, introduce, protect
+
+QUEUED_FRAMES = 10_000
+"""Credits keep a channel far below; beyond it the peer has stopped to read altogether."""
+
+
+class Channels:
+    """What a task sends and receives; used by one thread."""
+
+    def __init__(self, host: str, clients: CurveKeys, schemas: Sequence[pa.Schema]) -> None:
+        self._schemas, self._clients = schemas, clients
+        self.malformed = 0
+        keys = CurveKeys.new()
+        self.key = keys.public
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._gatekeeper = Gatekeeper(self._context, clients.public)
+        self._pull = self._context.socket(zmq.PULL)
+        self._pull.setsockopt(zmq.RCVHWM, QUEUED_FRAMES)
+        self._pull.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self._pull.setsockopt(zmq.LINGER, 0)
+        self._pull.setsockopt(zmq.IPV6, int(":" in host))
+        protect(self._pull, keys)
+        self._gatekeeper.watch(self._pull)
+        address = f"[{host}]" if ":" in host else host
+        self._pull.bind(f"tcp://{address}:*")
+        port = self._pull.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
+        self.url = f"tcp://{address}:{port}"
+        self._peers: dict[int, zmq.Socket[bytes]] = {}
+        self._guards = [int(each.getsockopt(zmq.FD)) for each in self._gatekeeper.sockets]
+        self._fds = [int(self._pull.getsockopt(zmq.FD)), *self._guards]
+
+    @property
+    def refused(self) -> int:
+        """Peers that could not prove themselves."""
+        return self._gatekeeper.refused
+
+    def connect(self, peers: Iterable[Peer]) -> None:
+        """Open a socket to each of these tasks."""
+        for peer in peers:
+            push = self._context.socket(zmq.PUSH)
+            push.setsockopt(zmq.SNDHWM, QUEUED_FRAMES)
+            push.setsockopt(zmq.LINGER, 0)
+            push.setsockopt(zmq.IPV6, int("[" in peer.url))
+            introduce(push, peer.key, self._clients)
+            push.connect(peer.url)
+            self._peers[peer.task] = push
+
+    def send(self, target: int, frame: Frame) -> None:
+        """Hand a frame over; never waits."""
+        body = b"" if frame.batch is None else encode_batch(frame.batch)
+        parts = encode_frame(frame, body)
+        try:
+            self._peers[target].send_multipart(parts, zmq.NOBLOCK)
+        except zmq.Again:
+            raise ExchangeError(frame.stage, target, "it does not read what is sent") from None
+
+    def receive(self) -> list[Frame]:
+        """Everything that has arrived; what is not a frame is counted and dropped."""
+        frames: list[Frame] = []
+        while True:
+            try:
+                parts = self._pull.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return frames
+            try:
+                header, body = parts
+                frames.append(decode_frame(header, body, self._schemas))
+            except (FrameError, ValueError):
+                self.malformed += 1  # the numbers of the frames tell what is missing
+
+    def wait(self, seconds: float, *others: int) -> None:
+        """Wait until something may have arrived, here or at another descriptor, or time is up."""
+        ready, _, _ = select.select([*self._fds, *others], [], [], max(0.0, seconds))
+        if any(each in self._guards for each in ready):
+            self._gatekeeper.answer()
+
+    def guard(self) -> None:
+        """Let in whoever may come; needed now and then while nobody waits."""
+        self._gatekeeper.answer()
+
+    def close(self) -> None:
+        """Release all sockets; what has not left by now is not needed any more."""
+        self._gatekeeper.close()
+        for socket in (self._pull, *self._peers.values()):
+            socket.close(linger=0)
+        self._context.term()
+
+
+def local_host(driver_host: str) -> str:
+    """The address of this machine by which it reaches the driver, and so peers reach it."""
+    family = sockets.AF_INET6 if ":" in driver_host else sockets.AF_INET
+    with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
+        probe.connect((driver_host, 9))  # of a datagram socket: nothing is sent
+        return str(probe.getsockname()[0])

@@ -1,0 +1,324 @@
+"""Who may send, what may be processed, and when an epoch has ended everywhere. Pure.
+
+Between any two tasks there is a channel per stage. Its frames are numbered; a number that was seen
+is dropped, one that is missing ends the attempt, because rows are lost. A sender may have 8 data
+frames or 1 MB not yet acknowledged, whichever comes first; what it has beyond that waits here, and
+a task whose output waits reads no more input.
+
+A marker says that the sender's rows of an epoch end. Frames behind it are held back until the
+marker has come on all channels of the stage: then the stage is aligned, and its state is exactly
+that of the epoch. Markers need no credit, and held-back frames are never more than the credits of
+their channel, so a slow channel delays the others but cannot lock them.
+
+What a reader would get wrong: a task is a sender to itself. Its own rows skip the socket, not the
+alignment: those after the cut are held back like any other's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from epochal.continuous.tasks.frames import Frame, FrameKind, Runs
+from epochal.errors import ExchangeError
+
+MAX_UNACKED_FRAMES = 8
+MAX_UNACKED_BYTES = 1 << 20
+CREDIT_FRAMES = MAX_UNACKED_FRAMES // 2
+CREDIT_BYTES = MAX_UNACKED_BYTES // 16
+"""Credit is given for so much at a time: a word for every frame would wake the sender as often as
+the frames wake the receiver. Well below what a sender may have out, so that it never waits for
+credit that nobody will give."""
+
+
+@dataclass(slots=True)
+class ExchangeCounters:
+    """What was refused."""
+
+    malformed: int = 0
+    stale_attempt: int = 0
+    unknown_channel: int = 0
+    duplicates: int = 0
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """The sending end of a channel."""
+
+    waiting: deque[Frame] = field(default_factory=deque)
+    unacked: deque[Frame] = field(default_factory=deque)
+    unacked_bytes: int = 0
+    last_seq: int = 0
+    sent_seq: int = 0
+    data_waiting: int = 0
+
+
+class Outbox:
+    """The channels by which one task reaches one stage of every task."""
+
+    def __init__(self, stage: int, task: int, tasks: int, attempt: int) -> None:
+        self._stage, self._task, self._attempt = stage, task, attempt
+        self._channels = [_Outgoing() for _ in range(tasks)]
+
+    @property
+    def blocked(self) -> bool:
+        """Whether rows wait for credit: whoever makes more of them must wait too."""
+        return any(channel.data_waiting for channel in self._channels)
+
+    def add(
+        self,
+        target: int,
+        batch: pa.RecordBatch,
+        runs: Runs,
+        *,
+        epoch: int,
+        highs: tuple[int, ...],
+        size: int,
+    ) -> None:
+        """Queue rows for a task."""
+        channel = self._channels[target]
+        channel.last_seq += 1
+        channel.data_waiting += 1
+        channel.waiting.append(
+            Frame(
+                FrameKind.DATA,
+                self._attempt,
+                self._stage,
+                self._task,
+                epoch,
+                channel.last_seq,
+                highs,
+                runs,
+                batch,
+                size,
+            )
+        )
+
+    def mark(self, epoch: int, highs: tuple[int, ...]) -> None:
+        """End an epoch on every channel."""
+        for channel in self._channels:
+            channel.last_seq += 1
+            channel.waiting.append(
+                Frame(
+                    FrameKind.MARKER,
+                    self._attempt,
+                    self._stage,
+                    self._task,
+                    epoch,
+                    channel.last_seq,
+                    highs,
+                )
+            )
+
+    def acknowledge(self, target: int, seq: int) -> None:
+        """A task has processed its channel up to `seq`; an older number says nothing new."""
+        channel = self._channels[target]
+        if seq > channel.last_seq:
+            raise ExchangeError(
+                self._stage, target, f"it acknowledged frame {seq} of {channel.last_seq}"
+            )
+        while channel.unacked and channel.unacked[0].seq <= seq:
+            channel.unacked_bytes -= channel.unacked.popleft().size
+
+    def flush(self) -> list[tuple[int, Frame]]:
+        """What may leave now, as (target, frame)."""
+        leaving = []
+        for target, channel in enumerate(self._channels):
+            while channel.waiting:
+                frame = channel.waiting[0]
+                if frame.kind is FrameKind.DATA:
+                    if (
+                        len(channel.unacked) >= MAX_UNACKED_FRAMES
+                        or channel.unacked_bytes >= MAX_UNACKED_BYTES
+                    ):
+                        break
+                    channel.unacked.append(frame)
+                    channel.unacked_bytes += frame.size
+                    channel.data_waiting -= 1
+                leaving.append((target, channel.waiting.popleft()))
+                channel.sent_seq = frame.seq
+        return leaving
+
+    def pulse(self) -> list[tuple[int, Frame]]:
+        """Say on every channel how much was sent on it, as (target, frame)."""
+        return [
+            (
+                target,
+                Frame(FrameKind.PULSE, self._attempt, self._stage, self._task, 0, channel.sent_seq),
+            )
+            for target, channel in enumerate(self._channels)
+        ]
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """The receiving end of a channel."""
+
+    queue: deque[Frame] = field(default_factory=deque)
+    received: int = 0
+    processed: int = 0
+    owed_frames: int = 0
+    owed_bytes: int = 0
+    """What was processed and not acknowledged yet."""
+    repeat: bool = False
+    """Whether the credit given last is to be said again."""
+    marked: bool = False
+    """Its marker of the current epoch has come: what follows is held back."""
+    data: int = 0
+    highs: tuple[int, ...] = ()
+
+
+class Inbox:
+    """The channels by which every task reaches one stage of one task, aligned epoch by epoch."""
+
+    def __init__(self, stage: int, tasks: int, epoch: int, counters: ExchangeCounters) -> None:
+        self.epoch = epoch
+        self._stage, self._counters = stage, counters
+        self._channels = [_Incoming() for _ in range(tasks)]
+
+    def receive(self, frame: Frame) -> None:
+        """Take in a frame; ExchangeError if one before it is missing."""
+        channel = self._channels[frame.sender]
+        if frame.seq <= channel.received:
+            if frame.kind is FrameKind.PULSE:
+                channel.repeat = True  # credit may be lost too
+            else:
+                self._counters.duplicates += 1
+            return
+        if frame.kind is FrameKind.PULSE or frame.seq != channel.received + 1:
+            raise ExchangeError(
+                self._stage,
+                frame.sender,
+                f"it is at frame {frame.seq}, and only {channel.received} came before: the rest "
+                f"is lost",
+            )
+        channel.received += 1
+        if frame.kind is FrameKind.DATA:
+            channel.data += 1
+            if channel.data > MAX_UNACKED_FRAMES:
+                raise ExchangeError(
+                    self._stage,
+                    frame.sender,
+                    f"{channel.data} frames wait, more than the {MAX_UNACKED_FRAMES} it may send",
+                )
+        channel.queue.append(frame)
+
+    def take(self) -> list[Frame]:
+        """The data frames of the current epoch that are here and were not taken yet."""
+        taken = []
+        for sender, channel in enumerate(self._channels):
+            while channel.queue and not channel.marked:
+                frame = channel.queue.popleft()
+                if frame.epoch != self.epoch:
+                    raise ExchangeError(
+                        self._stage,
+                        sender,
+                        f"a frame of epoch {frame.epoch} came in epoch {self.epoch}",
+                    )
+                channel.processed = frame.seq
+                channel.highs = frame.highs
+                if frame.kind is FrameKind.MARKER:
+                    channel.marked = True
+                else:
+                    channel.data -= 1
+                    channel.owed_frames += 1
+                    channel.owed_bytes += frame.size
+                    taken.append(frame)
+        return taken
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `take` or `advance` has something to do."""
+        return self.aligned or any(
+            channel.queue and not channel.marked for channel in self._channels
+        )
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the epoch has ended on all channels."""
+        return all(channel.marked for channel in self._channels)
+
+    def advance(self) -> None:
+        """Go on to the next epoch: what was held back may be taken."""
+        assert self.aligned
+        self.epoch += 1
+        for channel in self._channels:
+            channel.marked = False
+
+    def highs(self, watermarks: int) -> tuple[int, ...]:
+        """Per watermark, the lowest of the channels' highest event times; -1 if none has any."""
+        found = []
+        for index in range(watermarks):
+            seen = [c.highs[index] for c in self._channels if c.highs and c.highs[index] >= 0]
+            found.append(min(seen) if seen else -1)
+        return tuple(found)
+
+    def acknowledgements(self) -> list[tuple[int, int]]:
+        """(sender, seq) of the channels on which enough was processed since the last call."""
+        found = []
+        for sender, channel in enumerate(self._channels):
+            if (
+                channel.owed_frames >= CREDIT_FRAMES
+                or channel.owed_bytes >= CREDIT_BYTES
+                or channel.repeat
+            ):
+                channel.owed_frames = channel.owed_bytes = 0
+                channel.repeat = False
+                found.append((sender, channel.processed))
+        return found
+
+
+class Exchange:
+    """All channels of a task: an inbox and an outbox per stage."""
+
+    def __init__(self, *, stages: int, task: int, tasks: int, attempt: int, epoch: int) -> None:
+        self.counters = ExchangeCounters()
+        self.task, self.tasks, self.attempt = task, tasks, attempt
+        self.inboxes = [Inbox(stage, tasks, epoch, self.counters) for stage in range(stages)]
+        self.outboxes = [Outbox(stage, task, tasks, attempt) for stage in range(stages)]
+
+    def receive(self, frames: Iterable[Frame]) -> None:
+        """Take in what has arrived; frames of another attempt are counted and dropped."""
+        for frame in frames:
+            if frame.attempt != self.attempt:
+                self.counters.stale_attempt += 1
+            elif frame.stage >= len(self.inboxes) or frame.sender >= self.tasks:
+                self.counters.unknown_channel += 1
+            elif frame.kind is FrameKind.CREDIT:
+                self.outboxes[frame.stage].acknowledge(frame.sender, frame.seq)
+            else:
+                self.inboxes[frame.stage].receive(frame)
+
+    def flush(self, stage: int, send: Callable[[int, Frame], None]) -> None:
+        """Let go what may leave for a stage: own rows to the inbox, the rest to `send`."""
+        inbox = self.inboxes[stage]
+        for target, frame in self.outboxes[stage].flush():
+            if target == self.task:
+                inbox.receive(frame)
+            else:
+                send(target, frame)
+
+    def pulse(self, send: Callable[[int, Frame], None]) -> None:
+        """Let peers find out whether they have all that was sent to them.
+
+        A frame that is lost shows when the next one comes; this is for when none does.
+        """
+        for outbox in self.outboxes:
+            for target, frame in outbox.pulse():
+                if target != self.task:
+                    send(target, frame)
+
+    def acknowledge(self, stage: int, send: Callable[[int, Frame], None]) -> None:
+        """Give credit for what a stage has processed."""
+        inbox = self.inboxes[stage]
+        for sender, seq in inbox.acknowledgements():
+            if sender == self.task:
+                self.outboxes[stage].acknowledge(sender, seq)
+            else:
+                send(
+                    sender,
+                    Frame(FrameKind.CREDIT, self.attempt, stage, self.task, inbox.epoch, seq),
+                )

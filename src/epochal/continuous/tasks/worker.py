@@ -1,0 +1,405 @@
+"""What runs in a Spark task for as long as the query does: a data thread and a durable thread.
+
+The data thread takes turns of at least a millisecond (see `task`) and never touches a disk. The
+durable thread makes epochs durable in their order and reports them; when it has nothing to do and
+the driver has been silent for a second, it asks what was pushed last and says again what it has
+reported: pushes and reports may be lost with a connection. A third one keeps the state stores in
+order. Whatever ends any of them ends the task; the driver is told before Spark is.
+
+What a reader would get wrong: nothing is handed over when a task ends. Epochs that were not
+decided are cut anew by the next attempt, so there is nothing to save.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from epochal.clock import Clock, SystemClock
+from epochal.connectors.contract import WriterContext
+from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task
+from epochal.continuous.tasks.channels import Channels, local_host
+from epochal.continuous.tasks.task import EpochCut, TaskCore
+from epochal.continuous.tasks.task_stores import StateStart, TaskStores
+from epochal.epoch.coordinator import MAX_EPOCHS_IN_FLIGHT
+from epochal.epoch.messages import (
+    CommitPartitionEpoch,
+    EpochReply,
+    EpochRequest,
+    EpochStarted,
+    GetCurrentEpoch,
+    Leave,
+    Peers,
+    RegisterTask,
+    ReportPartitionOffset,
+    TaskFailed,
+    TaskReady,
+)
+from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
+from epochal.files import join_url, open_files
+from epochal.rpc.client import RpcClient
+from epochal.rpc.curve import CurveKeys
+from epochal.rpc.envelope import EndpointType, RpcAddress
+from epochal.state.store.conf import StateStoreConf
+
+logger = logging.getLogger(__name__)
+
+TURN_SECONDS = 0.001
+"""A source is asked at most this often: with shorter turns, frames get small and costs explode."""
+
+SILENCE_SECONDS = 1.0
+"""After this long without a word of the driver, it is asked."""
+
+_GC_THRESHOLD = (10_000, 20, 50)
+"""A data thread makes many short-lived objects, and hardly ever a cycle."""
+
+_SWITCH_SECONDS = 0.0005
+"""How long the data thread waits at most for another one to let go of the interpreter. Python's
+own five milliseconds would be five turns, several times in every epoch."""
+
+_GUARD_TURNS = 256
+"""Flat out nobody waits, and the gatekeeper is asked once in so many turns."""
+
+
+_END_SECONDS = 2.0
+"""A durable thread that does not end by then is left to itself: what it writes, nobody names."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAssignment:
+    """All that a task needs to know; travels pickled."""
+
+    rpc: RpcAddress
+    endpoint: str
+    """The driver's endpoint of this run."""
+    run_id: str
+    attempt: int
+    task: int
+    tasks: int
+    plan: QueryPlan
+    readers: tuple[ReaderPlan, ...]
+    """Those of this task."""
+    first_epoch: int
+    state: StateStart
+    checkpoint: str
+    state_conf: StateStoreConf = field(default_factory=StateStoreConf)
+    host: str = ""
+    """Where peers reach this task; if empty, the address by which it reaches the driver."""
+    max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT
+    max_silence_seconds: float = 30.0
+    """A task that has not heard of its driver for so long ends."""
+
+
+def run_task(assignment: TaskAssignment) -> None:
+    """Run a task until the driver lets it leave; raises what ended it otherwise."""
+    worker = _Worker(assignment)
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        worker.run()
+    except BaseException as error:
+        worker.report_failure(error)
+        raise
+    finally:
+        worker.close()
+        gc.unfreeze()  # Spark may use the process for other tasks
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
+
+
+class _Left(Exception):
+    """The driver has said that the attempt is over."""
+
+
+class ReportsKept:
+    """What a task has reported of epochs that may not be decided yet. Pure."""
+
+    def __init__(self, max_epochs_in_flight: int) -> None:
+        # A hold ends an epoch whatever is in flight, and so do the limits after it.
+        self._epochs = max_epochs_in_flight + 3
+        self._kept: deque[ReportPartitionOffset | CommitPartitionEpoch] = deque()
+
+    def add(self, report: EpochRequest) -> None:
+        """Keep it if it is one that would be missed, and forget what must be decided by now."""
+        if isinstance(report, ReportPartitionOffset | CommitPartitionEpoch):
+            self._kept.append(report)
+            while self._kept[0].epoch < report.epoch - self._epochs:
+                self._kept.popleft()
+
+    def undecided(self, current: int) -> list[ReportPartitionOffset | CommitPartitionEpoch]:
+        """What may have to be said again while `current` is read."""
+        return [each for each in self._kept if each.epoch >= current - self._epochs]
+
+
+class _Durable(threading.Thread):
+    """Makes epochs durable and listens for the driver's silence."""
+
+    def __init__(self, assignment: TaskAssignment, endpoint: EndpointType, clock: Clock) -> None:
+        super().__init__(name="epochal-durable", daemon=True)
+        self._assignment, self._endpoint, self._clock = assignment, endpoint, clock
+        self._rpc = RpcClient(assignment.rpc)
+        self.cuts: queue.SimpleQueue[EpochCut | None] = queue.SimpleQueue()
+        self.answers: deque[EpochReply] = deque()
+        self.reports = ReportsKept(assignment.max_epochs_in_flight)
+        self.failure: BaseException | None = None
+        self.stores: TaskStores | None = None
+        self.heard = clock.monotonic()
+        self._lock = threading.Lock()
+        self._asked = self.heard
+        self._stopping = False
+
+    def keep(self, report: EpochRequest) -> None:
+        """Remember a report that another thread has sent."""
+        with self._lock:
+            self.reports.add(report)
+
+    def run(self) -> None:
+        try:
+            while not self._stopping:
+                try:
+                    cut = self.cuts.get(timeout=SILENCE_SECONDS / 4)
+                except queue.Empty:
+                    self._listen()
+                    continue
+                if cut is not None:
+                    self._make_durable(cut)
+        except BaseException as error:  # noqa: BLE001 - the data thread raises it
+            self.failure = error
+        finally:
+            self._rpc.close()
+
+    def stop(self) -> None:
+        """End after what is being done now."""
+        self._stopping = True
+        self.cuts.put(None)
+
+    def _make_durable(self, cut: EpochCut) -> None:
+        assert self.stores is not None
+        began = self._clock.monotonic()
+        state = self.stores.prepare(cut.epoch, cut.changes)
+        written = self._clock.monotonic()
+        message = cut.prepare()
+        staged = self._clock.monotonic()
+        counts: dict[int, tuple[int, int, int]] = {}
+        for operator, each in cut.changes:
+            total, updated, removed = counts.get(operator, (0, 0, 0))
+            counts[operator] = (
+                total + each.rows,
+                updated + len(each.puts),
+                removed + len(each.removes),
+            )
+        report = CommitPartitionEpoch(
+            self._assignment.attempt,
+            self._assignment.task,
+            cut.epoch,
+            message,
+            state,
+            cut.watermarks,
+            cut.rows_in,
+            cut.rows_out,
+            tuple((operator, *figures) for operator, figures in sorted(counts.items())),
+            written - began,
+            staged - written,
+        )
+        self.keep(report)
+        if not self._stopping:
+            self._rpc.send(self._endpoint, report)
+
+    def _listen(self) -> None:
+        now = self._clock.monotonic()
+        if now - max(self.heard, self._asked) < SILENCE_SECONDS:
+            return
+        self._asked = now
+        try:
+            said = self._rpc.ask(
+                self._endpoint, GetCurrentEpoch(self._assignment.attempt), timeout_seconds=2.0
+            )
+        except RpcTimeoutError:
+            silence = self._clock.monotonic() - self.heard
+            if silence > self._assignment.max_silence_seconds:
+                raise DriverSilentError(self._assignment.rpc.url, silence) from None
+            return
+        self.heard = self._clock.monotonic()
+        self.answers.append(said)
+        if isinstance(said, EpochStarted):
+            with self._lock:
+                again = self.reports.undecided(said.epoch)
+            for report in again:
+                self._rpc.send(self._endpoint, report)
+
+
+class _Worker:
+    """The data thread and all it owns."""
+
+    def __init__(self, assignment: TaskAssignment) -> None:
+        self._assignment = assignment
+        self._clock = SystemClock()
+        self._endpoint = EndpointType(assignment.endpoint, EpochRequest, EpochReply)
+        self._rpc = RpcClient(assignment.rpc)
+        self._durable = _Durable(assignment, self._endpoint, self._clock)
+        self._ended = threading.Event()
+        self._channels: Channels | None = None
+        self._core: TaskCore | None = None
+        self._stores: TaskStores | None = None
+        self._quiet = False
+        """Whether the driver had to be asked."""
+
+    def run(self) -> None:
+        try:
+            channels = self._register()
+            core = self._prepare(channels)
+            self._loop(core, channels)
+        except _Left:
+            logger.info("task %d leaves", self._assignment.task)
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tell the driver, if it can be told, what the task dies of."""
+        text = "".join(traceback.format_exception(error))
+        name = type(error).__name__
+        failed = TaskFailed(
+            self._assignment.attempt, self._assignment.task, f"{name}: {error}", text
+        )
+        with suppress(RpcError):
+            self._rpc.send(self._endpoint, failed)
+
+    def close(self) -> None:
+        self._ended.set()
+        if self._durable.is_alive():
+            self._durable.stop()
+            self._durable.join(_END_SECONDS)
+        with suppress(Exception):
+            if self._core is not None:
+                self._core.close()
+        if self._stores is not None:
+            self._stores.close()
+        if self._channels is not None:
+            self._channels.close()
+        self._rpc.close()
+
+    def _register(self) -> Channels:
+        given = self._assignment
+        clients = CurveKeys(given.rpc.client_public_key, given.rpc.client_secret_key)
+        host = given.host or local_host(given.rpc.host)
+        schemas = [stage.input_schema for stage in given.plan.stages]
+        self._channels = channels = Channels(host, clients, schemas)
+        self._rpc.ask(
+            self._endpoint,
+            RegisterTask(given.attempt, given.task, channels.url, channels.key, host, os.getpid()),
+        )
+        self._durable.heard = self._clock.monotonic()
+        self._durable.start()
+        while True:
+            for said in self._hear():
+                if isinstance(said, Peers):
+                    channels.connect(peer for peer in said.peers if peer.task != given.task)
+                    return channels
+            channels.wait(0.05, self._rpc.fd)
+
+    def _prepare(self, channels: Channels) -> TaskCore:
+        given = self._assignment
+        context = WriterContext(
+            given.task, given.attempt, given.run_id, given.plan.output_schema, given.first_epoch
+        )
+        self._core = core = TaskCore(
+            given.plan,
+            task=given.task,
+            tasks=given.tasks,
+            attempt=given.attempt,
+            first_epoch=given.first_epoch,
+            readers=given.readers,
+            writer=given.plan.writers.open(context),
+        )
+        files = open_files(join_url(given.checkpoint, "state"))
+        partitions = partitions_of_task(given.plan.state_partitions, given.task, given.tasks)
+        self._stores = stores = TaskStores(
+            given.plan,
+            partitions,
+            files,
+            given.state_conf,
+            attempt=given.attempt,
+            run_id=given.run_id,
+        )
+        stores.load(core.operators, given.state)
+        self._durable.stores = stores
+        if given.plan.stages:
+            threading.Thread(target=self._maintain, name="epochal-maintenance", daemon=True).start()
+        channels.guard()
+        # A full collection over all that is loaded by now, state and libraries, would hold rows up
+        # for tens of milliseconds, and find nothing.
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLD)
+        self._rpc.send(self._endpoint, TaskReady(given.attempt, given.task))
+        return core
+
+    def _maintain(self) -> None:
+        seconds = self._assignment.state_conf.maintenance_interval_ms / 1000
+        while not self._ended.wait(seconds):
+            if self._stores is not None:
+                self._stores.maintain()
+
+    def _loop(self, core: TaskCore, channels: Channels) -> None:
+        rpc_fd, clock = self._rpc.fd, self._clock
+        next_read = 0.0
+        turns = 0
+        while True:
+            said = self._hear()
+            pushes = [each for each in said if isinstance(each, EpochStarted)]
+            if self._quiet:
+                self._break_silence(said, core, channels)
+            frames = channels.receive()
+            now = time.monotonic()
+            read = now >= next_read
+            out = core.turn(clock.now_ms(), frames, pushes, read=read)
+            if read:
+                next_read = now + TURN_SECONDS
+            for target, frame in out.frames:
+                channels.send(target, frame)
+            for message in out.messages:
+                self._rpc.send(self._endpoint, message)
+                self._durable.keep(message)
+            for cut in out.cuts:
+                self._durable.cuts.put(cut)
+            if self._durable.failure is not None:
+                raise self._durable.failure
+            turns += 1
+            if out.busy:
+                next_read = 0.0
+                if turns % _GUARD_TURNS == 0:
+                    channels.guard()
+            elif not out.messages:
+                # What was sent may have swallowed the news that something came: look first.
+                channels.wait(next_read - time.monotonic(), rpc_fd)
+
+    def _break_silence(self, said: list[EpochReply], core: TaskCore, channels: Channels) -> None:
+        """Say again what may be missed: that this task is ready, and how much it has sent."""
+        if any(isinstance(each, Peers) for each in said):
+            ready = TaskReady(self._assignment.attempt, self._assignment.task)
+            self._rpc.send(self._endpoint, ready)
+        for target, frame in core.pulse():
+            channels.send(target, frame)
+
+    def _hear(self) -> list[EpochReply]:
+        """What the driver has said since, in its order; _Left if it was to leave."""
+        said: list[EpochReply] = []
+        while (push := self._rpc.poll_push(self._endpoint)) is not None:
+            said.append(push)
+        if said:
+            self._durable.heard = self._clock.monotonic()
+        self._quiet = bool(self._durable.answers)
+        while self._durable.answers:
+            said.append(self._durable.answers.popleft())
+        leave = next((each for each in said if isinstance(each, Leave)), None)
+        if leave is not None and leave.attempt == self._assignment.attempt:
+            if self._core is not None:
+                self._core.heed_commit(leave.committed)
+            raise _Left
+        return said

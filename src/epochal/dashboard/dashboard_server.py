@@ -1,0 +1,79 @@
+"""Starts the dashboard: a socket, a token, a link to open.
+
+The socket is bound before the link is printed, so that the link is right when it is read. Nothing
+is logged of requests: the first of them carries the token.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import uvicorn
+
+from epochal.clock import SystemClock
+from epochal.dashboard.app import Dashboard
+from epochal.dashboard.auth import Guard, host_rule
+from epochal.dashboard.board import Board
+from epochal.errors import OptionError
+
+TOKEN_BYTES = 32
+
+
+def serve_dashboard(
+    checkpoints: Sequence[str],
+    *,
+    follow: str | None,
+    host: str,
+    port: int,
+    runs: Path,
+    names: Sequence[str] = (),
+    ready: Callable[[str], None],
+) -> None:
+    """Serve until interrupted; `ready` gets the link that opens the page."""
+    clock = SystemClock()
+    board = Board(checkpoints, runs, clock)
+    with closing(_bound(host, port)) as listener:
+        port = listener.getsockname()[1]
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        guarded = Guard(
+            Dashboard(board, clock, follow).app(),
+            token=token,
+            hosts=host_rule(host, names),
+            # Cookies know no ports: two dashboards of one host must not share one.
+            cookie=f"epochal-{port}",
+        )
+        config = uvicorn.Config(
+            guarded,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=1,
+        )
+        board.start()
+        try:
+            shown = f"[{host}]" if ":" in host else host
+            ready(f"http://{shown}:{port}/?token={token}")
+            uvicorn.Server(config).run(sockets=[listener])
+        finally:
+            board.close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise OptionError(
+            f"The dashboard cannot listen at {host}:{port}: {error.strerror}. Give another --port, "
+            f"or none for any that is free."
+        ) from None
+    listener.listen(64)
+    return listener

@@ -1,0 +1,195 @@
+"""What is known of one run, from its records; and how the page is told of it. Pure.
+
+What a reader would get wrong: the same record may come twice. A journal that is full begins anew
+with its newest records, and is then read from its start; epochs and times only ever grow within a
+run, so what is not newer is known already.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from epochal.metrics.phases import phases_of
+from epochal.metrics.query_metrics import behind_latest, kafka_lag
+from epochal.metrics.run_records import (
+    EpochDone,
+    Progressed,
+    Record,
+    RunEnded,
+    RunStarted,
+    StatusChanged,
+)
+
+KEPT_EPOCHS = 600
+KEPT_REPORTS = 900
+"""A quarter of an hour, at one a second."""
+SHOWN_PARTITIONS = 64
+
+RUNNING, STOPPED, FAILED, LOST = "running", "stopped", "failed", "lost"
+
+
+@dataclass(slots=True)
+class RunView:
+    """One run."""
+
+    run: RunStarted
+    alive: bool = True
+    status: StatusChanged | None = None
+    end: RunEnded | None = None
+    sequence: int = 0
+    """Grows with every epoch and every report."""
+    epochs: deque[tuple[int, EpochDone]] = field(default_factory=lambda: deque(maxlen=KEPT_EPOCHS))
+    reports: deque[tuple[int, Progressed]] = field(
+        default_factory=lambda: deque(maxlen=KEPT_REPORTS)
+    )
+
+    def add(self, record: Record) -> bool:
+        """Take in a record; returns whether it is news."""
+        match record:
+            case RunStarted():
+                return False
+            case EpochDone():
+                if self.epochs and record.epoch <= self.epochs[-1][1].epoch:
+                    return False
+                self.sequence += 1
+                self.epochs.append((self.sequence, record))
+            case Progressed():
+                if self.reports and record.at_ms <= self.reports[-1][1].at_ms:
+                    return False
+                self.sequence += 1
+                self.reports.append((self.sequence, record))
+            case StatusChanged():
+                if self.status is not None and record.at_ms <= self.status.at_ms:
+                    return False
+                self.status = record
+            case RunEnded():
+                self.end = record
+        return True
+
+    @property
+    def state(self) -> str:
+        """`running`, `stopped`, `failed`, or `lost`: it was killed before it could say why."""
+        if self.end is not None:
+            return STOPPED if self.end.error is None else FAILED
+        return RUNNING if self.alive else LOST
+
+    @property
+    def newest_epoch(self) -> int | None:
+        if self.epochs:
+            return self.epochs[-1][1].epoch
+        return self.status.epoch if self.status and self.status.epoch >= 0 else None
+
+    def summary(self) -> dict[str, Any]:
+        """The run in a list of queries."""
+        run, status, end = self.run, self.status, self.end
+        report = self.reports[-1][1].report if self.reports else {}
+        running = self.state == RUNNING
+        latency = report.get("epochLatencyMs") or {}
+        return {
+            "name": run.name,
+            "query_id": run.query_id,
+            "run_id": run.run_id,
+            "state": self.state,
+            "message": status.message if status and running else "",
+            "error": end.error if end else None,
+            "started_ms": run.started_ms,
+            "ended_ms": end.at_ms if end else None,
+            "attempt": status.attempt if status else None,
+            "restarts": status.restarts if status else 0,
+            "epoch": self.newest_epoch,
+            "input_rate": report.get("inputRowsPerSecond", 0.0) if running else 0.0,
+            "p50_ms": latency.get("p50"),
+            "p99_ms": latency.get("p99"),
+            "behind": _behind(report),
+            "state_rows": _state_rows(report),
+            "sources": list(run.sources),
+            "sink": run.sink,
+            "pid": run.pid,
+            "host": run.host,
+        }
+
+    def since(self, sequence: int) -> dict[str, Any]:
+        """Epochs and reports that came after `sequence`."""
+        return {
+            "run_id": self.run.run_id,
+            "sequence": self.sequence,
+            "epochs": [epoch_json(each) for at, each in self.epochs if at > sequence],
+            "reports": [report_json(each) for at, each in self.reports if at > sequence],
+        }
+
+
+def epoch_json(epoch: EpochDone) -> dict[str, Any]:
+    """An epoch as the timeline draws it: phases are [name, begin, length] from the cut on."""
+    return {
+        "epoch": epoch.epoch,
+        "attempt": epoch.attempt,
+        "started_ms": epoch.started_ms,
+        "cut_ms": epoch.cut_ms,
+        "committed_ms": epoch.committed_ms,
+        "latency_ms": epoch.latency_ms,
+        "rows_in": sum(epoch.rows_in),
+        "rows_out": epoch.rows_out,
+        "phases": [
+            [phase.name, round(phase.start_ms - epoch.cut_ms, 2), round(phase.took_ms, 2)]
+            for phase in phases_of(epoch)
+        ],
+    }
+
+
+def report_json(progress: Progressed) -> dict[str, Any]:
+    """A progress report as the charts draw it."""
+    report = progress.report
+    latency = report.get("epochLatencyMs") or {}
+    return {
+        "at_ms": progress.at_ms,
+        "epoch": report.get("batchId"),
+        "input_rate": report.get("inputRowsPerSecond", 0.0),
+        "processed_rate": report.get("processedRowsPerSecond", 0.0),
+        "rows_in": report.get("numInputRows", 0),
+        "rows_out": (report.get("sink") or {}).get("numOutputRows", 0),
+        "p50_ms": latency.get("p50"),
+        "p99_ms": latency.get("p99"),
+        "max_ms": latency.get("max"),
+        "behind": _behind(report),
+        "watermark": (report.get("eventTime") or {}).get("watermark"),
+        "sources": [_source_json(each) for each in report.get("sources", ())],
+        "operators": [
+            {
+                "name": each.get("operatorName"),
+                "rows": each.get("numRowsTotal", 0),
+                "updated": each.get("numRowsUpdated", 0),
+                "removed": each.get("numRowsRemoved", 0),
+                "partitions": each.get("numShufflePartitions"),
+            }
+            for each in report.get("stateOperators", ())
+        ],
+    }
+
+
+def _source_json(source: dict[str, Any]) -> dict[str, Any]:
+    lags = sorted(kafka_lag(source).items(), key=lambda each: -each[1])
+    return {
+        "description": source.get("description"),
+        "rows": source.get("numInputRows", 0),
+        "rate": source.get("inputRowsPerSecond", 0.0),
+        "behind": behind_latest(source),
+        "end": source.get("endOffset"),
+        "latest": source.get("latestOffset"),
+        "partitions": [
+            {"partition": f"{topic}-{partition}", "behind": lag}
+            for (topic, partition), lag in lags[:SHOWN_PARTITIONS]
+        ],
+    }
+
+
+def _behind(report: dict[str, Any]) -> int | None:
+    known = [behind_latest(source) for source in report.get("sources", ())]
+    found = [each for each in known if each is not None]
+    return sum(found) if found else None
+
+
+def _state_rows(report: dict[str, Any]) -> int | None:
+    operators = report.get("stateOperators") or ()
+    return sum(each.get("numRowsTotal", 0) for each in operators) if operators else None

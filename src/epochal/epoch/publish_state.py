@@ -1,0 +1,70 @@
+"""The driver's hand on state that tasks have prepared: publish what is decided, discard the rest.
+
+What a reader would get wrong: what an earlier attempt prepared may be discarded only once this
+attempt has decided an epoch. Until then a driver that was fenced a moment ago can still decide the
+epoch that these files belong to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from epochal.checkpoint.layout import STATE, state_store_path
+from epochal.checkpoint.metadata_log import storage_errors
+from epochal.epoch.messages import PreparedState
+from epochal.files import Files, join_url
+from epochal.state.store.prepared import PreparedVersion, publish_prepared
+
+PUBLISHERS = 8
+"""Threads: publishing waits for storage, not for this process."""
+
+_PREPARED = re.compile(r"\d+\.delta\.prepared-a(\d+)")
+
+
+class StateFiles:
+    """State under the root of a checkpoint."""
+
+    def __init__(self, files: Files, *, publishers: int = PUBLISHERS) -> None:
+        self._files = files
+        self._publishers = publishers
+        self._pool: ThreadPoolExecutor | None = None
+
+    def publish(self, states: Sequence[PreparedState]) -> None:
+        """Give these versions Spark's plain names; may be repeated, also after a crash."""
+        if len(states) <= 1 or self._publishers <= 1:
+            for state in states:
+                self._publish(state)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._publishers, "epochal-publish")
+        for _ in self._pool.map(self._publish, states):
+            pass
+
+    def discard_before(self, attempt: int) -> list[str]:
+        """Delete what attempts before this one prepared; returns the paths."""
+        with storage_errors(join_url(self._files.url, STATE)):
+            found = [path for path, _ in self._files.walk(STATE)]
+            gone = [path for path in found if _prepared_by(path, attempt)]
+            for path in gone:
+                self._files.delete(path)
+        return gone
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _publish(self, state: PreparedState) -> None:
+        path = state_store_path(state.operator, state.partition, state.store)
+        version = PreparedVersion(state.version, state.name, state.checksum)
+        url = join_url(self._files.url, path)
+        with storage_errors(url):
+            publish_prepared(self._files.at(path), version, url)
+
+
+def _prepared_by(path: str, attempt: int) -> bool:
+    found = _PREPARED.fullmatch(path.rpartition("/")[2])
+    return found is not None and int(found[1]) < attempt

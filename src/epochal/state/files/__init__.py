@@ -1,0 +1,1 @@
+"""The files of a state store: deltas, snapshots, changelogs, checksums and schemas."""

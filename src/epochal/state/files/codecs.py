@@ -1,0 +1,229 @@
+"""The four compressions Spark may put around a state file. Pure.
+
+The codec is not in the file: it comes from the offset log. So a wrong codec and a damaged file look
+alike, and both are a StateFormatError at the byte where reading stopped.
+
+Lengths that a header claims are checked against what the format and its greatest possible ratio
+allow before anything of that size is allocated.
+
+Each codec's library is imported when it is first used: a checkpoint has one codec, and importing
+all of them takes longer than reading a small state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+from epochal.errors import OptionError, StateFormatError
+
+SNAPPY_BLOCK_BYTES = 32 * 1024
+
+NAMES = frozenset({"lz4", "zstd", "snappy", "lzf"})
+_CLASS_NAMES = {
+    "org.apache.spark.io.LZ4CompressionCodec": "lz4",
+    "org.apache.spark.io.ZStdCompressionCodec": "zstd",
+    "org.apache.spark.io.SnappyCompressionCodec": "snappy",
+    "org.apache.spark.io.LZFCompressionCodec": "lzf",
+}
+
+
+Unpacked: TypeAlias = bytes | bytearray
+
+
+class _Codec(NamedTuple):
+    compress: Callable[[bytes], bytes]
+    decompress: Callable[[bytes, str], Unpacked]
+
+
+def codec_name(name: str) -> str:
+    """Spark's short name for a codec given by its short or its class name."""
+    short = _CLASS_NAMES.get(name, name.lower())
+    if short not in NAMES:
+        raise OptionError(
+            f"compression codec {name!r} is not known; Spark's state stores use "
+            f"{', '.join(sorted(NAMES))}. Take the one the query's offset log names."
+        )
+    return short
+
+
+def compress(data: bytes, codec: str) -> bytes:
+    """Compress a whole file's content in a form that Spark's reader of that codec accepts."""
+    return _codec(codec).compress(data)
+
+
+def decompress(data: bytes, codec: str, *, source: str = "state file") -> bytes:
+    """Decompress a whole file, checking every checksum the codec has."""
+    return bytes(decompress_buffer(data, codec, source=source))
+
+
+def decompress_buffer(data: bytes, codec: str, *, source: str = "state file") -> Unpacked:
+    """As `decompress`, without the copy that makes bytes of what was put together in a buffer."""
+    return _codec(codec).decompress(data, source)
+
+
+_ZSTD_MAX_WINDOW_BYTES = 1 << 27
+
+
+def _compress_zstd(data: bytes) -> bytes:
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(
+        level=1, write_checksum=False, write_content_size=False
+    ).compressobj()
+    return compressor.compress(data) + compressor.flush()
+
+
+def _decompress_zstd(data: bytes, source: str) -> bytes:
+    import zstandard
+
+    if not data:
+        raise StateFormatError(source, 0, "the file is empty")
+    pieces: list[bytes] = []
+    rest = data
+    while rest:
+        at = len(data) - len(rest)
+        frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES).decompressobj()
+        try:
+            pieces.append(frame.decompress(rest))
+        except (zstandard.ZstdError, MemoryError) as error:
+            raise StateFormatError(source, at, f"a zstd frame is damaged ({error})") from None
+        if not frame.eof:
+            raise StateFormatError(source, len(data), "the file ends inside a zstd frame")
+        rest = frame.unused_data
+    return b"".join(pieces)
+
+
+_SNAPPY_HEADER = bytes.fromhex("82534e41505059000000000100000001")
+_SNAPPY_MAGIC = _SNAPPY_HEADER[:8]
+_SNAPPY_RATIO = 64
+
+
+def _compress_snappy(data: bytes) -> bytes:
+    import cramjam
+
+    pieces = [_SNAPPY_HEADER]
+    for start in range(0, len(data), SNAPPY_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + SNAPPY_BLOCK_BYTES]))
+        pieces += (struct.pack(">i", len(block)), block)
+    return b"".join(pieces)
+
+
+def _decompress_snappy(data: bytes, source: str) -> bytes:
+    import cramjam
+
+    if data[:8] != _SNAPPY_MAGIC or len(data) < len(_SNAPPY_HEADER):
+        raise StateFormatError(source, 0, "no snappy-java stream starts here: is it snappy?")
+    pieces: list[bytes] = []
+    at = len(_SNAPPY_HEADER)
+    while at < len(data):
+        if data[at : at + 8] == _SNAPPY_MAGIC:  # a second stream, concatenated
+            at += len(_SNAPPY_HEADER)
+            continue
+        length = int.from_bytes(data[at : at + 4], "big", signed=True)
+        start, at = at + 4, at + 4 + length
+        if start > len(data) or length < 1 or at > len(data):
+            raise StateFormatError(source, start - 4, f"a snappy block claims {length} bytes")
+        block = data[start:at]
+        size = _snappy_length(block)
+        if size is None or size > len(block) * _SNAPPY_RATIO:
+            raise StateFormatError(source, start, f"a snappy block claims to unpack to {size}")
+        try:
+            pieces.append(bytes(cramjam.snappy.decompress_raw(block)))
+        except cramjam.DecompressionError as error:
+            raise StateFormatError(source, start, f"a snappy block is damaged ({error})") from None
+    return b"".join(pieces)
+
+
+def _snappy_length(block: bytes) -> int | None:
+    size = 0
+    for position, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << 7 * position
+        if byte < 0x80:
+            return size
+    return None
+
+
+_LZF_LARGEST = 0xFFFF
+
+
+def _compress_lzf(data: bytes) -> bytes:
+    """Write stored chunks only: legal for every reader, and quicker than packing in Python."""
+    pieces: list[bytes] = []
+    for start in range(0, len(data), _LZF_LARGEST):
+        chunk = data[start : start + _LZF_LARGEST]
+        pieces += (b"ZV\x00" + struct.pack(">H", len(chunk)), chunk)
+    return b"".join(pieces)
+
+
+def _decompress_lzf(data: bytes, source: str) -> bytes:
+    if not data:
+        raise StateFormatError(source, 0, "the file is empty")
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(data):
+        header = data[at : at + 7]
+        kind = header[2] if len(header) >= 5 and header[:2] == b"ZV" else -1
+        if kind not in (0, 1) or (kind == 1 and len(header) < 7):
+            raise StateFormatError(source, at, "no LZF chunk starts here: is the codec lzf?")
+        length = int.from_bytes(header[3:5], "big")
+        start = at + (5 if kind == 0 else 7)
+        at = start + length
+        if at > len(data):
+            raise StateFormatError(
+                source, start, f"the file ends {at - len(data)} bytes before its LZF chunk does"
+            )
+        chunk = data[start:at]
+        if kind == 1:
+            chunk = _lzf_chunk(chunk, int.from_bytes(header[5:7], "big"), source, start)
+        pieces.append(chunk)
+    return b"".join(pieces)
+
+
+def _lzf_chunk(chunk: bytes, size: int, source: str, at: int) -> bytes:
+    out = bytearray()
+    position, end = 0, len(chunk)
+    while position < end and len(out) <= size:
+        control = chunk[position]
+        position += 1
+        if control < 32:
+            out += chunk[position : position + control + 1]
+            position += control + 1
+            continue
+        length = control >> 5
+        if length == 7:
+            length += chunk[position] if position < end else 0
+            position += 1
+        length += 2
+        low = chunk[position] if position < end else 0
+        position += 1
+        start = len(out) - ((control & 0x1F) << 8 | low) - 1
+        if start < 0:
+            break
+        if start + length <= len(out):
+            out += out[start : start + length]
+        else:  # the copy overlaps itself: a run
+            pattern = out[start:]
+            out += (pattern * (length // len(pattern) + 1))[:length]
+    if position != end or len(out) != size:
+        raise StateFormatError(
+            source, at, f"an LZF chunk is damaged: it unpacks to {len(out)} bytes, not {size}"
+        )
+    return bytes(out)
+
+
+@cache
+def _codec(name: str) -> _Codec:
+    match codec_name(name):
+        case "lz4":
+            from epochal.state.files.lz4_block import compress_blocks, decompress_blocks
+
+            return _Codec(compress_blocks, decompress_blocks)
+        case "zstd":
+            return _Codec(_compress_zstd, _decompress_zstd)
+        case "snappy":
+            return _Codec(_compress_snappy, _decompress_snappy)
+        case _:
+            return _Codec(_compress_lzf, _decompress_lzf)

@@ -1,0 +1,271 @@
+"""Delta and snapshot files, uncompressed, to records and back. Pure.
+
+    put     = keyLen key valueLen value
+    delete  = keyLen key FFFFFFFF           in a delta only
+    end     = FFFFFFFF                      mandatory; what follows it is ignored
+
+Lengths are big-endian, rows inside are little-endian. Nothing marks a record's start, so a file can
+only be read from its beginning, one length after the other. `scan_records` does not: it guesses all
+places where a record could start, reads the record there, and then keeps exactly those guesses that
+the chain of lengths from byte 0 visits. Where the chain leaves the guesses, it is followed one
+record at a time. The result, and every error, is that of the sequential reading, whatever the
+bytes.
+
+With row checksums (known from the query's configuration, never from the file) the value of a put
+starts with the CRC-32C of key and value, and the key of a delete with that of the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from epochal.errors import StateFormatError
+from epochal.state.files.codecs import Unpacked
+from epochal.state.files.row_checksums import row_checksums as checksums_of
+from epochal.state.rows.byte_spans import Flags, Ints, Spans, join
+
+END_MARK = b"\xff\xff\xff\xff"
+
+_LOAD = "CANNOT_LOAD_STATE_STORE."
+_CHECKSUM_CONDITION = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+_CHUNK_BYTES = 1 << 19
+"""What is looked at together: few enough guesses to stay in the processor's cache."""
+
+
+class FileKind(StrEnum):
+    DELTA = "delta"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """The records of a file in its order. The value of a delete is an empty span."""
+
+    keys: Spans
+    values: Spans
+    deleted: Flags
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def slice(self, start: int, end: int) -> Records:
+        """The records from `start` to before `end`."""
+        return Records(
+            self.keys.slice(start, end), self.values.slice(start, end), self.deleted[start:end]
+        )
+
+    def to_list(self) -> list[tuple[bytes, bytes | None]]:
+        """Every record as key and value, None for a delete."""
+        rows = zip(self.keys, self.values, self.deleted.tolist(), strict=True)
+        return [(key, None if deleted else value) for key, value, deleted in rows]
+
+
+def scan_records(
+    data: Unpacked, kind: FileKind, *, row_checksums: bool = False, source: str = "state file"
+) -> Records:
+    """Find every record; StateFormatError if the file breaks off or a length cannot be.
+
+    Row checksums, when the file has them, are all verified and are not part of the spans.
+    """
+    starts, key_lengths, value_lengths = _scan(data, kind, row_checksums, source)
+    buffer = np.frombuffer(data, np.uint8)
+    deleted = value_lengths < 0
+    keys = Spans(buffer, starts + 4, key_lengths)
+    values = Spans(buffer, keys.ends + 4, np.where(deleted, 0, value_lengths))
+    if row_checksums:
+        keys, values = _strip_checksums(keys, values, deleted, source)
+    # Spark before 2.3 appended four bytes to some values; Spark drops them, and so do we.
+    return Records(keys, Spans(buffer, values.starts, values.lengths & ~7), deleted)
+
+
+def encode_records(
+    records: Iterable[tuple[bytes, bytes | None]], *, row_checksums: bool = False
+) -> bytes:
+    """Write records, None meaning delete, and the end mark."""
+    pieces: list[bytes] = []
+    for key, value in records:
+        if row_checksums:
+            checksum = google_crc32c.extend(google_crc32c.value(key), value or b"")
+            prefix = checksum.to_bytes(4, "little")
+            key, value = (key, prefix + value) if value is not None else (prefix + key, None)
+        pieces += (len(key).to_bytes(4, "big"), key)
+        pieces += (END_MARK,) if value is None else (len(value).to_bytes(4, "big"), value)
+    pieces.append(END_MARK)
+    return b"".join(pieces)
+
+
+def encode_spans(
+    keys: Spans, values: Spans, deleted: Flags | None = None, *, row_checksums: bool = False
+) -> bytes:
+    """Write many records at once, and the end mark. Deleted ones need an empty value span."""
+    before_key, before_value = _heads(keys, values, deleted, row_checksums)
+    records = join((before_key, keys, before_value, values))
+    return b"".join((memoryview(cast(Any, records)), END_MARK))
+
+
+def _heads(
+    keys: Spans, values: Spans, deleted: Flags | None, row_checksums: bool
+) -> tuple[Spans, Spans]:
+    """What stands before each key and before each value."""
+    count = len(keys)
+    places = np.arange(count, dtype=np.int64)
+    fours = np.full(count, 4, np.int64)
+    if not row_checksums:
+        lengths = np.empty((2, count), ">i4")
+        lengths[0] = keys.lengths
+        lengths[1] = values.lengths if deleted is None else np.where(deleted, -1, values.lengths)
+        buffer = lengths.reshape(-1).view(np.uint8)
+        return Spans(buffer, places * 4, fours), Spans(buffer, (places + count) * 4, fours)
+    gone = np.zeros(count, np.bool_) if deleted is None else deleted
+    heads = np.empty((count, 4), ">i4")
+    heads[:, 0] = keys.lengths + np.where(gone, 4, 0)
+    heads[:, 2] = np.where(gone, -1, values.lengths + 4)
+    heads[:, 1] = heads[:, 3] = checksums_of(keys, values).astype("<u4").view(">i4")
+    buffer = heads.reshape(-1).view(np.uint8)
+    before_key = Spans(buffer, places * 16, np.where(gone, 8, 4))
+    return before_key, Spans(buffer, places * 16 + 8, np.where(gone, 4, 8))
+
+
+def _scan(data: Unpacked, kind: FileKind, checksums: bool, source: str) -> tuple[Ints, Ints, Ints]:
+    starts, key_lengths, value_lengths, nexts = _guess(data, kind, checksums)
+    # A run of guesses ends where the next record is not the next guess.
+    run_ends = np.flatnonzero(np.append(nexts[:-1] != starts[1:], True)[: len(starts)])
+    leads_to = nexts[run_ends].tolist()
+    leads_to_guess = np.searchsorted(starts, nexts[run_ends]).tolist()
+    ends = run_ends.tolist()
+    chained = np.zeros(len(starts), np.bool_)
+    walked: list[tuple[int, int, int]] = []
+    position: int | None = 0
+    guess, run = 0, 0  # the first guess at or after the position, and a run not after it
+    while position is not None:
+        if guess < len(starts) and starts[guess] == position:
+            while ends[run] < guess:
+                run += 1
+            chained[guess : ends[run] + 1] = True
+            position, guess = leads_to[run], leads_to_guess[run]
+        else:
+            record, position = _read_one(data, position, kind, source)
+            if record is not None:
+                walked.append(record)
+            if position is not None and guess < len(starts) and starts[guess] < position:
+                guess = int(np.searchsorted(starts, position))
+    found = (starts, key_lengths, value_lengths)
+    if not chained.all():
+        found = (starts[chained], key_lengths[chained], value_lengths[chained])
+    if not walked:
+        return found
+    extra = np.array(walked, np.int64).T
+    merged = [np.concatenate(pair) for pair in zip(found, extra, strict=True)]
+    order = np.argsort(merged[0], kind="stable")
+    return merged[0][order], merged[1][order], merged[2][order]
+
+
+def _guess(data: Unpacked, kind: FileKind, checksums: bool) -> tuple[Ints, Ints, Ints, Ints]:
+    """Every place a record may start, with the record a sequential reader would find there.
+
+    A guess needs a key length above 0 and below 64 KiB, rows of whole words behind the checksum if
+    there is one, and room for the next length. What these rules miss is read one by one, so they
+    decide the speed and never the result. Row checksums shift every record by half a word.
+    """
+    step, extra = (4, 4) if checksums else (8, 0)
+    words = np.frombuffer(data, "<u4", len(data) // 4)
+    # Big-endian, seen as little-endian: the upper two bytes of the length must be 0, and so must
+    # the bits below a whole step.
+    mask = np.uint32(0x0000FFFF | (step - 1) << 24)
+    places = words[:: step // 4]
+    last_place = len(data) - 4
+    found: list[tuple[Ints, Ints, Ints, Ints]] = []
+    for chunk in range(0, len(places), _CHUNK_BYTES // step):
+        part = places[chunk : chunk + _CHUNK_BYTES // step]
+        starts = (np.flatnonzero(((part & mask) == 0) & (part != 0)) + chunk) * step
+        key_lengths = _lengths_at(words, starts)
+        value_places = starts + key_lengths + 4
+        value_lengths = _lengths_at(words, np.minimum(value_places, last_place))
+        nexts = value_places + 4 + np.maximum(value_lengths, 0)
+        good = (value_lengths >= 0) & (value_lengths & 7 == extra) & (key_lengths & 7 == 0)
+        if kind is FileKind.DELTA:
+            good |= (value_lengths == -1) & (key_lengths & 7 == extra)
+        good &= nexts <= last_place
+        found.append((starts[good], key_lengths[good], value_lengths[good], nexts[good]))
+    none = np.empty(0, np.int64)
+    return _joined(found) if found else (none, none, none, none)
+
+
+def _joined(parts: list[tuple[Ints, Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints, Ints]:
+    starts, key_lengths, value_lengths, nexts = map(np.concatenate, zip(*parts, strict=True))
+    return starts, key_lengths, value_lengths, nexts
+
+
+def _lengths_at(words: npt.NDArray[np.uint32], positions: Ints) -> Ints:
+    return cast(Ints, words[positions >> 2].byteswap().view(np.int32).astype(np.int64))
+
+
+def _read_one(
+    data: Unpacked, at: int, kind: FileKind, source: str
+) -> tuple[tuple[int, int, int] | None, int | None]:
+    """Read the record at `at`: itself and the place of the next; None and None at the end mark."""
+    key_length = _length(data, at, source)
+    if key_length == -1:
+        return None, None
+    if key_length < -1:
+        condition = f"{_LOAD}CANNOT_READ_{kind.name}_FILE_KEY_SIZE"
+        raise StateFormatError(source, at, f"a key length of {key_length}", condition)
+    value_at = at + 4 + key_length
+    if value_at > len(data):
+        raise StateFormatError(
+            source, at, f"the file ends {value_at - len(data)} bytes before a key does"
+        )
+    value_length = _length(data, value_at, source)
+    if value_length < 0:
+        if kind is FileKind.SNAPSHOT:
+            condition = f"{_LOAD}CANNOT_READ_SNAPSHOT_FILE_VALUE_SIZE"
+            raise StateFormatError(source, value_at, f"a value length of {value_length}", condition)
+        return (at, key_length, -1), value_at + 4
+    end = value_at + 4 + value_length
+    if end > len(data):
+        raise StateFormatError(
+            source, value_at, f"the file ends {end - len(data)} bytes before a value does"
+        )
+    return (at, key_length, value_length), end
+
+
+def _length(data: Unpacked, at: int, source: str) -> int:
+    if at + 4 > len(data):
+        raise StateFormatError(
+            source, at, "the file ends without an end mark, so it was not written to its end"
+        )
+    return int.from_bytes(data[at : at + 4], "big", signed=True)
+
+
+def _strip_checksums(
+    keys: Spans, values: Spans, deleted: Flags, source: str
+) -> tuple[Spans, Spans]:
+    carriers = np.where(deleted, keys.lengths, values.lengths)
+    if (carriers < 4).any():
+        first = int(np.flatnonzero(carriers < 4)[0])
+        raise StateFormatError(
+            source, int(keys.starts[first]) - 4, "a record has no room for its row checksum"
+        )
+    held_at = np.where(deleted, keys.starts, values.starts)
+    move = np.where(deleted, 4, 0)
+    keys = Spans(keys.buffer, keys.starts + move, keys.lengths - move)
+    values = Spans(values.buffer, values.starts + 4 - move, values.lengths - 4 + move)
+    computed = checksums_of(keys, values)
+    held = keys.buffer[held_at[:, None] + np.arange(4)].view("<u4")[:, 0]
+    wrong = np.flatnonzero(held != computed)
+    if len(wrong):
+        first = int(wrong[0])
+        raise StateFormatError(
+            source,
+            int(held_at[first]),
+            f"a row checksum is {held[first]:#010x}, its row has {computed[first]:#010x}",
+            _CHECKSUM_CONDITION,
+        )
+    return keys, values

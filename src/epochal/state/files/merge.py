@@ -1,0 +1,110 @@
+"""Records of a snapshot and of the deltas after it, merged into the rows that are left. Pure.
+
+The last record of a key wins, and a delete wins by leaving nothing. A version with a million keys
+is merged without looking at a key in Python: the deltas' keys are numbered by Arrow's hash table,
+and the snapshot's are only asked whether a delta has them too.
+
+Keys are compared as bytes, which is what Spark does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from epochal.state.files.delta_snapshot import Records
+from epochal.state.rows.byte_spans import Flags, Ints, Spans, numpy_view
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Keys and values that lie in one file's bytes."""
+
+    keys: Spans
+    values: Spans
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, which: Ints | Flags) -> Rows:
+        """The chosen rows."""
+        return Rows(self.keys.take(which), self.values.take(which), self.source)
+
+    def slice(self, start: int, end: int) -> Rows:
+        """The rows from `start` to before `end`."""
+        return Rows(self.keys.slice(start, end), self.values.slice(start, end), self.source)
+
+    def parts(self, most_bytes: int) -> list[Rows]:
+        """The rows in their order, in as few parts as keep each below `most_bytes`."""
+        ends = np.cumsum(self.keys.lengths + self.values.lengths)
+        if len(self) == 0 or ends[-1] <= most_bytes:
+            return [self]
+        cuts = np.searchsorted(ends, np.arange(most_bytes, int(ends[-1]), most_bytes))
+        bounds = np.unique(np.concatenate(([0], cuts, [len(self)])))
+        return [self.slice(start, end) for start, end in pairwise(bounds.tolist())]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourcedRecords:
+    """The records of one file, and which file that is."""
+
+    records: Records
+    source: str
+
+    @property
+    def puts(self) -> Rows:
+        return Rows(self.records.keys, self.records.values, self.source)
+
+
+def merge_records(base: SourcedRecords | None, deltas: Sequence[SourcedRecords]) -> list[Rows]:
+    """The rows left after the deltas, in order, on top of the snapshot, if there is one."""
+    changing = [delta for delta in deltas if len(delta.records)]
+    bottom = [] if base is None else [base.puts]  # a snapshot has each key once
+    if not changing:
+        return [rows for rows in bottom if len(rows)]
+    keys: Any = pa.chunked_array([_wide(delta.records.keys) for delta in changing])
+    coded = keys.dictionary_encode().unify_dictionaries()
+    codes = np.concatenate([_numbers(chunk.indices) for chunk in coded.chunks])
+    last = np.full(len(coded.chunk(0).dictionary), -1, np.int64)
+    last[codes] = np.arange(len(codes))  # where a code repeats, the last assignment stays
+    wins = np.zeros(len(codes), np.bool_)
+    wins[last] = True
+    kept = [rows.take(~_found_in(rows.keys, coded.chunk(0).dictionary)) for rows in bottom]
+    at = 0
+    for delta in changing:
+        mine = wins[at : at + len(delta.records)] & ~delta.records.deleted
+        kept.append(delta.puts.take(mine))
+        at += len(delta.records)
+    return [rows for rows in kept if len(rows)]
+
+
+def _found_in(keys: Spans, others: Any) -> Flags:
+    if len(keys) == 0:
+        return np.zeros(0, np.bool_)
+    # Only here, because a snapshot alone is read sooner than Arrow's functions are imported.
+    from pyarrow import compute
+
+    found: Any = compute.is_in(_wide(keys), value_set=others)
+    bits = np.unpackbits(numpy_view(found.buffers()[1], np.dtype(np.uint8)), bitorder="little")
+    flags: Flags = bits[found.offset : found.offset + len(found)].view(np.bool_)
+    return flags
+
+
+def _wide(keys: Spans) -> Any:
+    """Keys with wide offsets, so that those of large and of small files can be compared."""
+    array: Any = keys.to_arrow()
+    return array if array.type == pa.large_binary() else array.cast(pa.large_binary())
+
+
+def _numbers(indices: Any) -> npt.NDArray[np.int32]:
+    """The indices of an encoded column. Arrow's own `to_numpy` would import pandas, which takes
+    longer than reading a million keys."""
+    view = numpy_view(indices.buffers()[1], np.dtype(np.int32))
+    return view[indices.offset : indices.offset + len(indices)]

@@ -1,0 +1,147 @@
+"""Keys as RocksDB-backed stores encode them, to columns. Pure.
+
+A store that only ever gets by key keeps the key row as it is. One that scans by prefix or by range
+splits it in two rows, the scanned columns first, so that RocksDB's order of bytes is the order the
+operator wants; numbers are then written big-endian behind a byte that sorts negatives first and
+nulls last. Which encoder a store uses is in the operator metadata or in its schema file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from epochal.errors import StateFormatError
+from epochal.state.files.schema_file import KeyEncoder
+from epochal.state.rows.byte_spans import Ints, Spans, as_spans
+from epochal.state.rows.columns import decode_rows
+from epochal.state.rows.types import AtomicType, StructField, StructType
+
+ENCODING_VERSION = 0
+NEGATIVE, POSITIVE, NULL = 0, 1, 2
+_TIMESTAMP_BYTES = 8
+_SIGN = np.uint64(1 << 63)
+_ORDERED_TYPES: dict[str, str] = {
+    "byte": ">i1",
+    "short": ">i2",
+    "integer": ">i4",
+    "long": ">i8",
+    "float": ">f4",
+    "double": ">f8",
+}
+
+
+def decode_keys(
+    keys: Spans, encoder: KeyEncoder, schema: StructType, source: str
+) -> pa.StructArray:
+    """Turn encoded keys into one struct per key, columns in the order of the schema."""
+    match encoder.kind:
+        case "prefix":
+            return _split(keys, schema, encoder.prefix_columns, source)
+        case "range":
+            return _ranged(keys, schema, encoder.ordering, source)
+        case "timestamp-prefix":
+            return _timed(keys, schema, source, leading=True)
+        case "timestamp-postfix":
+            return _timed(keys, schema, source, leading=False)
+    return decode_rows(rows_of(keys, source), schema, source=source)
+
+
+def rows_of(spans: Spans, source: str) -> Spans:
+    """The rows behind the byte that says how they are encoded."""
+    if len(spans) == 0:
+        return spans
+    if (spans.lengths < 1).any():
+        raise StateFormatError(source, 0, "a row has no byte that says how it is encoded")
+    versions = spans.buffer[spans.starts]
+    if (versions != ENCODING_VERSION).any():
+        found = int(versions[versions != ENCODING_VERSION][0])
+        raise StateFormatError(source, 0, f"a row is encoded as {found}, only 0 is known")
+    return Spans(spans.buffer, spans.starts + 1, spans.lengths - 1)
+
+
+def _split(keys: Spans, schema: StructType, columns: int, source: str) -> pa.StructArray:
+    first, rest = _halves(keys, source)
+    head = decode_rows(rows_of(first, source), StructType(schema.fields[:columns]), source=source)
+    tail = decode_rows(rows_of(rest, source), StructType(schema.fields[columns:]), source=source)
+    return _struct([*head.flatten(), *tail.flatten()], schema)
+
+
+def _ranged(
+    keys: Spans, schema: StructType, ordering: Sequence[int], source: str
+) -> pa.StructArray:
+    first, rest = _halves(keys, source)
+    binary = StructType(
+        tuple(StructField(schema.fields[n].name, AtomicType("binary")) for n in ordering)
+    )
+    encoded = decode_rows(rows_of(first, source), binary, source=source).flatten()
+    columns: dict[int, Any] = {
+        ordinal: _ordered(column, schema.fields[ordinal], source)
+        for ordinal, column in zip(ordering, encoded, strict=True)
+    }
+    others = [n for n in range(len(schema.fields)) if n not in columns]
+    if others:
+        left = StructType(tuple(schema.fields[n] for n in others))
+        decoded = decode_rows(rows_of(rest, source), left, source=source).flatten()
+        columns.update(zip(others, decoded, strict=True))
+    return _struct([columns[n] for n in range(len(schema.fields))], schema)
+
+
+def _timed(keys: Spans, schema: StructType, source: str, *, leading: bool) -> pa.StructArray:
+    if (keys.lengths < _TIMESTAMP_BYTES).any():
+        raise StateFormatError(source, 0, "a key has no room for its timestamp")
+    sizes = keys.lengths - _TIMESTAMP_BYTES
+    places = keys.starts if leading else keys.starts + sizes
+    rows = Spans(keys.buffer, keys.starts + (_TIMESTAMP_BYTES if leading else 0), sizes)
+    plain = StructType(schema.fields[:-1])
+    decoded = decode_rows(rows_of(rows, source), plain, source=source).flatten()
+    flipped = _gather(keys, places, _TIMESTAMP_BYTES).view(">u8").reshape(-1).astype(np.uint64)
+    times = (flipped ^ _SIGN).view(np.int64)
+    return _struct([*decoded, pa.array(times, pa.int64())], schema)
+
+
+def _halves(keys: Spans, source: str) -> tuple[Spans, Spans]:
+    """Split keys of the form: length, that many bytes, the rest."""
+    if len(keys) == 0:
+        return keys, keys
+    if (keys.lengths < 4).any():
+        raise StateFormatError(source, 0, "a key has no room for the length of its first part")
+    sizes: Ints = _gather(keys, keys.starts, 4).view("<i4").reshape(-1).astype(np.int64)
+    if ((sizes < 0) | (sizes + 4 > keys.lengths)).any():
+        raise StateFormatError(source, 0, "the first part of a key is longer than the key")
+    first = Spans(keys.buffer, keys.starts + 4, sizes)
+    return first, Spans(keys.buffer, first.ends, keys.lengths - 4 - sizes)
+
+
+def _ordered(column: Any, field: StructField, source: str) -> Any:
+    """Undo the encoding that makes a number's bytes sort as the number does."""
+    name = field.data_type.name if isinstance(field.data_type, AtomicType) else ""
+    if name not in _ORDERED_TYPES:
+        raise StateFormatError(
+            source, 0, f"{field.name} is {field.data_type}, by which RocksDB keys cannot be ordered"
+        )
+    kind = np.dtype(_ORDERED_TYPES[name])
+    width = kind.itemsize + 1
+    encoded = as_spans(column)
+    if column.null_count or (encoded.lengths != width).any():
+        raise StateFormatError(source, 0, f"{field.name}: a number is not as wide as {name} is")
+    table = _gather(encoded, encoded.starts, width)
+    markers = table[:, 0]
+    if (markers > NULL).any():
+        raise StateFormatError(source, 0, f"{field.name}: a number has a marker above {NULL}")
+    body = np.ascontiguousarray(table[:, 1:])
+    if kind.kind == "f":
+        body = np.where((markers == NEGATIVE)[:, None], ~body, body)
+    numbers = np.ascontiguousarray(body).view(kind).reshape(-1).astype(kind.newbyteorder("="))
+    return pa.array(numbers, mask=markers == NULL)
+
+
+def _gather(spans: Spans, places: Ints, width: int) -> Any:
+    return np.ascontiguousarray(spans.buffer[places[:, None] + np.arange(width)])
+
+
+def _struct(columns: Sequence[Any], schema: StructType) -> pa.StructArray:
+    return pa.StructArray.from_arrays(columns, names=list(schema.names))

@@ -1,0 +1,200 @@
+"""Reads `"id string, total decimal(10,2)"`: Spark's DDL for the schema of a table. Pure.
+
+Spark asks its JVM to parse such text; a task has none. What is read here is what Spark's parser
+reads for columns: nested types, backticks, NOT NULL and COMMENT; not generated columns, defaults
+or collations.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+
+from epochal.errors import StateSchemaError
+from epochal.state.rows.types import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
+    r"|(?P<word>\w+)|(?P<mark>[<>(),:-]))"
+)
+_NAMES = {
+    "boolean": "boolean",
+    "tinyint": "byte",
+    "byte": "byte",
+    "smallint": "short",
+    "short": "short",
+    "int": "integer",
+    "integer": "integer",
+    "bigint": "long",
+    "long": "long",
+    "float": "float",
+    "real": "float",
+    "double": "double",
+    "binary": "binary",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamp_ltz": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
+    "void": "void",
+    "variant": "variant",
+}
+_UNITS = ("year", "month", "day", "hour", "minute", "second")
+
+
+@lru_cache(maxsize=256)
+def parse_ddl(text: str) -> StructType:
+    """The schema that the text declares; StateSchemaError if it declares none."""
+    parser = _Parser(text)
+    fields = [parser.column(":")]
+    while parser.skip(","):
+        fields.append(parser.column(":"))
+    parser.end()
+    return StructType(tuple(fields))
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[tuple[str, str]] = []
+        place, stop = 0, len(text.rstrip())
+        while place < stop:
+            found = _TOKEN.match(text, place)
+            if found is None:
+                raise self._error(f"{text[place:]!r} is not expected")
+            self._tokens.append((found.lastgroup or "", found[found.lastgroup or 0]))
+            place = found.end()
+        self._at = 0
+
+    def column(self, separator: str) -> StructField:
+        kind, name = self._next("a column's name")
+        if kind == "quoted":
+            name = name[1:-1].replace("``", "`")
+        elif kind != "word":
+            raise self._error(f"{name!r} is not a column's name")
+        self.skip(separator)
+        data_type = self.type()
+        nullable, metadata = True, "{}"
+        if self._word("not"):
+            if not self._word("null"):
+                raise self._error("NOT is not followed by NULL")
+            nullable = False
+        if self._word("comment"):
+            kind, comment = self._next("a comment")
+            if kind != "text":
+                raise self._error(f"the comment {comment} is not quoted")
+            plain = re.sub(r"\\(.)", r"\1", comment[1:-1])
+            metadata = json.dumps({"comment": plain}, separators=(",", ":"), ensure_ascii=False)
+        return StructField(name, data_type, nullable, metadata)
+
+    def type(self) -> DataType:
+        kind, word = self._next("a type")
+        name = word.lower() if kind == "word" else ""
+        match name:
+            case "string":
+                return StringType()
+            case "char" | "character" | "varchar":
+                size = self._numbers(name, 1)[0]
+                return StringType(f"{'varchar' if name == 'varchar' else 'char'}({size})")
+            case "decimal" | "dec" | "numeric":
+                precision, scale = (*self._numbers(name, 0), 10, 0)[:2]
+                return DecimalType(precision, scale)
+            case "array":
+                self._need("<")
+                element = self.type()
+                self._need(">")
+                return ArrayType(element)
+            case "map":
+                self._need("<")
+                key = self.type()
+                self._need(",")
+                value = self.type()
+                self._need(">")
+                return MapType(key, value)
+            case "struct":
+                return self._struct()
+            case "interval":
+                return self._interval()
+            case "time":
+                return AtomicType(f"time({(*self._numbers(name, 0), 6)[0]})")
+            case _ if name in _NAMES:
+                return AtomicType(_NAMES[name])
+        raise self._error(f"{word!r} is not a type")
+
+    def skip(self, mark: str) -> bool:
+        found = self._at < len(self._tokens) and self._tokens[self._at] == ("mark", mark)
+        self._at += found
+        return found
+
+    def end(self) -> None:
+        if self._at < len(self._tokens):
+            raise self._error(f"{self._tokens[self._at][1]!r} is not expected")
+
+    def _struct(self) -> StructType:
+        self._need("<")
+        fields = []
+        if not self.skip(">"):
+            fields.append(self.column(":"))
+            while self.skip(","):
+                fields.append(self.column(":"))
+            self._need(">")
+        return StructType(tuple(fields))
+
+    def _interval(self) -> AtomicType:
+        first = next((unit for unit in _UNITS if self._word(unit)), None)
+        if first is None:
+            return AtomicType("interval")
+        if not self._word("to"):
+            return AtomicType(f"interval {first}")
+        last = next((unit for unit in _UNITS if self._word(unit)), "")
+        return AtomicType(f"interval {first} to {last}")
+
+    def _numbers(self, name: str, needed: int) -> tuple[int, ...]:
+        found: list[int] = []
+        if self.skip("("):
+            while True:
+                negative = self.skip("-")
+                kind, word = self._next("a number")
+                if kind != "word" or not word.isdecimal():
+                    raise self._error(f"{word!r} is not a number")
+                found.append(-int(word) if negative else int(word))
+                if not self.skip(","):
+                    break
+            self._need(")")
+        if len(found) < needed:
+            raise self._error(f"{name} needs {needed} number in parentheses")
+        if len(found) == 1 and name in ("decimal", "dec", "numeric"):
+            found.append(0)
+        return tuple(found)
+
+    def _word(self, word: str) -> bool:
+        if self._at < len(self._tokens):
+            kind, found = self._tokens[self._at]
+            if kind == "word" and found.lower() == word:
+                self._at += 1
+                return True
+        return False
+
+    def _need(self, mark: str) -> None:
+        if not self.skip(mark):
+            there = self._tokens[self._at][1] if self._at < len(self._tokens) else "the end"
+            raise self._error(f"{mark!r} was expected, {there!r} was found")
+
+    def _next(self, what: str) -> tuple[str, str]:
+        if self._at >= len(self._tokens):
+            raise self._error(f"{what} is missing at the end")
+        token = self._tokens[self._at]
+        self._at += 1
+        return token
+
+    def _error(self, reason: str) -> StateSchemaError:
+        return StateSchemaError(f"schema {self._text!r}", reason)

@@ -1,0 +1,132 @@
+"""Rows as people and engines give them, to the bytes a store keeps, and back.
+
+People give tuples or dictionaries, engines Arrow batches with the schema's columns; both become
+the same UnsafeRow bytes, because a key is found by its bytes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from epochal.errors import StateValueError
+from epochal.state.rows.byte_spans import arrow_buffer, spans_of
+from epochal.state.rows.columns import decode_rows, encode_rows
+from epochal.state.rows.types import StructType
+from epochal.state.rows.unsafe_row import decode_row, encode_row
+from epochal.state.rows.values import Row
+
+_WORTH_A_BATCH = 64
+"""Below this many rows, one at a time is quicker."""
+
+
+class RowCodec:
+    """Encodes and decodes the rows of one store."""
+
+    def __init__(
+        self, key_schema: StructType, value_schema: StructType, num_cols_prefix_key: int
+    ) -> None:
+        self.key_schema, self.value_schema = key_schema, value_schema
+        self.num_cols_prefix_key = num_cols_prefix_key
+        self._prefix_schema = StructType(key_schema.fields[:num_cols_prefix_key])
+
+    def encode_key(self, key: Sequence[Any] | Mapping[str, Any]) -> bytes:
+        return encode_row(_in_order(key, self.key_schema, "key"), self.key_schema)
+
+    def encode_value(self, value: Sequence[Any] | Mapping[str, Any]) -> bytes:
+        return encode_row(_in_order(value, self.value_schema, "value"), self.value_schema)
+
+    def encode_prefix(self, prefix: Sequence[Any] | Mapping[str, Any]) -> bytes:
+        return encode_row(_in_order(prefix, self._prefix_schema, "prefix"), self._prefix_schema)
+
+    def decode_key(self, data: bytes) -> Row:
+        return decode_row(data, self.key_schema)
+
+    def decode_value(self, data: bytes) -> Row:
+        return decode_row(data, self.value_schema)
+
+    def encode_keys(self, keys: pa.RecordBatch) -> list[bytes]:
+        """The key of each row of a batch, whose columns are those of the key."""
+        return encode_rows(keys, self.key_schema).to_list()
+
+    def encode_values(self, values: pa.RecordBatch) -> list[bytes]:
+        """The value of each row of a batch, whose columns are those of the value."""
+        return encode_rows(values, self.value_schema).to_list()
+
+    def decode_values(
+        self, values: Sequence[bytes | None]
+    ) -> tuple[pa.RecordBatch, pa.BooleanArray]:
+        """A batch of values, all null where there is none, and whether there is one."""
+        there = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        decoded = decode_rows(
+            spans_of([value for value in values if value is not None]), self.value_schema
+        )
+        # From buffers, because pa.array of a numpy array imports pandas to see whether it is one.
+        bits = arrow_buffer(np.packbits(there, bitorder="little"))
+        places = pa.Array.from_buffers(
+            pa.int64(), len(there), [bits, arrow_buffer(np.cumsum(there) - 1)]
+        )
+        columns = decoded.take(places).flatten()
+        batch = pa.RecordBatch.from_arrays(columns, names=list(self.value_schema.names))
+        found = pa.Array.from_buffers(pa.bool_(), len(there), [None, bits])
+        return batch, cast(pa.BooleanArray, found)
+
+    def prefixes_of(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The prefix of each key, as bytes."""
+        count = self.num_cols_prefix_key
+        if len(keys) < _WORTH_A_BATCH:
+            return [
+                encode_row(decode_row(key, self.key_schema)[:count], self._prefix_schema)
+                for key in keys
+            ]
+        columns = decode_rows(spans_of(keys), self.key_schema).flatten()[:count]
+        batch = pa.RecordBatch.from_arrays(columns, names=list(self._prefix_schema.names))
+        return encode_rows(batch, self._prefix_schema).to_list()
+
+    def range_test(
+        self,
+        start: Sequence[Any] | Mapping[str, Any] | None,
+        end: Sequence[Any] | Mapping[str, Any] | None,
+    ) -> Callable[[Row], bool]:
+        """Whether a key lies between two bounds, each the leading columns of a key."""
+        low = None if start is None else _order(self._leading(start))
+        high = None if end is None else _order(self._leading(end))
+
+        def within(key: Row) -> bool:
+            return (low is None or low <= _order(key[: len(low)])) and (
+                high is None or _order(key[: len(high)]) <= high
+            )
+
+        return within
+
+    def _leading(self, bound: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any]:
+        schema = StructType(self.key_schema.fields[: len(bound)])
+        values = _in_order(bound, schema, "bound")
+        return decode_row(encode_row(values, schema), schema)  # refuses what no key could hold
+
+
+def _order(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Values in a form that compares as Spark sorts them: nulls first, nested ones too."""
+    return tuple(
+        (value is not None, _order(value) if isinstance(value, tuple | list) else value)
+        for value in values
+    )
+
+
+def _in_order(
+    row: Sequence[Any] | Mapping[str, Any], schema: StructType, what: str
+) -> Sequence[Any]:
+    if not isinstance(row, Mapping):
+        return row
+    unknown = set(row) - set(schema.names)
+    missing = [name for name in schema.names if name not in row]
+    if unknown or missing:
+        raise StateValueError(
+            what,
+            ", ".join(schema.names),
+            f"columns missing: {missing}, unknown: {sorted(unknown)}",
+        )
+    return [row[name] for name in schema.names]

@@ -1,0 +1,1 @@
+"""Versioned state stores on those files, and who holds which of them."""

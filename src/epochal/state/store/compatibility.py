@@ -1,0 +1,140 @@
+"""Whether a query may go on with the state that an earlier run left; only `settle_…` does IO.
+
+Names may change: rows hold none. Anything else that changes the bytes or their meaning may not:
+another number of columns, another type, or a value that may be null where the stored schema says
+it never is. Keys are compared as bytes, so a key column whose collation calls different bytes equal
+is refused even before there is anything to compare with.
+
+What a reader would get wrong: what is stored stays. A query that renamed a column goes on with the
+old schema file, because for stores of one schema Spark never writes it again.
+"""
+
+from __future__ import annotations
+
+from epochal.checkpoint.layout import operator_metadata_path
+from epochal.checkpoint.operator_metadata import (
+    OPERATOR_FORMAT,
+    OperatorMetadata,
+    StoreMetadata,
+    read_operator,
+)
+from epochal.errors import StateSchemaMismatchError, StateUsageError
+from epochal.files import Files, join_url
+from epochal.state.files.schema_file import FamilySchema, encode_schema_file, parse_schema_file
+from epochal.state.rows.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    schema_json,
+)
+
+SCHEMA_FILE = "_metadata/schema"
+KEY_MISMATCH = "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"
+VALUE_MISMATCH = "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
+UNSTABLE_KEY = "STATE_STORE_UNSUPPORTED_OPERATION_BINARY_INEQUALITY"
+_BINARY = "UTF8_BINARY"
+
+
+def fits(asked: DataType, stored: DataType) -> bool:
+    """Whether every value of `asked` is one of `stored`, whatever the columns are called."""
+    match asked, stored:
+        case ArrayType(), ArrayType():
+            return _nulls_fit(asked.contains_null, stored.contains_null) and fits(
+                asked.element, stored.element
+            )
+        case MapType(), MapType():
+            return (
+                _nulls_fit(asked.value_contains_null, stored.value_contains_null)
+                and fits(asked.key, stored.key)
+                and fits(asked.value, stored.value)
+            )
+        case StructType(), StructType():
+            return len(asked.fields) == len(stored.fields) and all(
+                _nulls_fit(mine.nullable, theirs.nullable)
+                and fits(mine.data_type, theirs.data_type)
+                for mine, theirs in zip(asked.fields, stored.fields, strict=True)
+            )
+    return asked == stored
+
+
+def is_binary_stable(kind: DataType) -> bool:
+    """Whether equal values have equal bytes, as those of a key must."""
+    match kind:
+        case StringType():
+            return kind.collation in (None, _BINARY)
+        case ArrayType():
+            return is_binary_stable(kind.element)
+        case MapType():
+            return is_binary_stable(kind.key) and is_binary_stable(kind.value)
+        case StructType():
+            return all(is_binary_stable(field.data_type) for field in kind.fields)
+    return True
+
+
+def check_compatible(
+    stored: FamilySchema, asked: FamilySchema, *, source: str, ignore_value: bool = False
+) -> None:
+    """Raise StateSchemaMismatchError unless a query with `asked` can use what is stored."""
+    pairs = [(stored.key, asked.key, KEY_MISMATCH)]
+    if not ignore_value:
+        pairs.append((stored.value, asked.value, VALUE_MISMATCH))
+    for theirs, mine, condition in pairs:
+        if not fits(mine, theirs):
+            raise StateSchemaMismatchError(
+                source, schema_json(theirs), schema_json(mine), condition
+            )
+
+
+def settle_schema(files: Files, asked: FamilySchema, *, ignore_value: bool = False) -> FamilySchema:
+    """Hold a store to its schema file, or write the file if there is none yet.
+
+    `files` is the directory of the store's partition 0. Returns what is on disk afterwards: of
+    runs that race, all are held to what the first one wrote.
+    """
+    source = join_url(files.url, SCHEMA_FILE)
+    if not is_binary_stable(asked.key):
+        raise StateSchemaMismatchError(
+            source, "keys compared as bytes", schema_json(asked.key), UNSTABLE_KEY
+        )
+    try:
+        data = files.read(SCHEMA_FILE)
+    except FileNotFoundError:
+        try:
+            files.create(SCHEMA_FILE, encode_schema_file([asked]))
+        except FileExistsError:
+            return settle_schema(files, asked, ignore_value=ignore_value)
+        return asked
+    stored = parse_schema_file(data, source=source)[0]
+    check_compatible(stored, asked, source=source, ignore_value=ignore_value)
+    return stored
+
+
+def settle_operator(files: Files, operator_id: int, name: str, store: StoreMetadata) -> None:
+    """Hold an operator to its metadata, or write it if there is none yet.
+
+    `files` is the checkpoint. A store with another number of partitions is refused: state that no
+    partition opens any more would be lost without a word.
+    """
+    found = read_operator(files, operator_id)
+    if found is None:
+        asked = OperatorMetadata(1, operator_id, name, (store,))
+        try:
+            files.create(operator_metadata_path(operator_id), OPERATOR_FORMAT.serialize(asked))
+        except FileExistsError:
+            settle_operator(files, operator_id, name, store)
+        return
+    for known in found.stores:
+        if known.name == store.name and known.num_partitions != store.num_partitions:
+            raise StateUsageError(
+                join_url(files.url, operator_metadata_path(operator_id)),
+                f"store {store.name} has {known.num_partitions} partitions, the job has "
+                f"{store.num_partitions}. Bring the data into {known.num_partitions} partitions, "
+                f"or change the state with `epochal state repartition`.",
+                "STATE_STORE_INVALID_CONFIG_AFTER_RESTART",
+            )
+
+
+def _nulls_fit(asked: bool, stored: bool) -> bool:
+    return stored or not asked

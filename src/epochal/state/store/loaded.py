@@ -1,0 +1,176 @@
+"""The providers of one process: loaded once, kept in order, given up when another took over.
+
+One thread does the maintenance of all of them, one after the other, so that at most one store at
+a time is written in the background. A provider that is given up is maintained a last time and then
+closed, on that same thread; a provider whose maintenance fails is given up, and only that one: its
+files are whole, and whoever needs the store next loads it from them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from epochal.errors import RpcError
+from epochal.state.store.ids import StateStoreProviderId
+from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.store_coordinator_ref import StateStoreCoordinatorRef
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The process that providers are loaded in, as the coordinator knows it."""
+
+    host: str
+    executor_id: str
+    worker: str = ""
+
+
+class LoadedProviders:
+    """Loads providers on demand and maintains them every `interval_seconds`."""
+
+    def __init__(
+        self,
+        here: Here,
+        coordinator: StateStoreCoordinatorRef | None = None,
+        *,
+        interval_seconds: float = 60.0,
+    ) -> None:
+        self._here, self._coordinator = here, coordinator
+        self._interval_seconds = interval_seconds
+        self._lock = threading.Lock()
+        self._claiming = threading.Lock()
+        self._maintaining = threading.Lock()
+        self._loaded: dict[StateStoreProviderId, HDFSBackedStateStoreProvider] = {}
+        self._given_up: list[HDFSBackedStateStoreProvider] = []
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def get(
+        self,
+        provider_id: StateStoreProviderId,
+        load: Callable[[], HDFSBackedStateStoreProvider],
+    ) -> tuple[HDFSBackedStateStoreProvider, bool]:
+        """The provider of this store, and whether its next commit should write a snapshot too.
+
+        Claims the store for this process; stores that others have claimed since are given up.
+        """
+        # One lock over claiming here and over giving up in `maintain`: between the question and
+        # its consequence nothing may change.
+        with self._claiming:
+            with self._lock:
+                self._start()
+                provider = self._loaded.get(provider_id) or load()
+                self._loaded[provider_id] = provider
+                others = tuple(other for other in self._loaded if other != provider_id)
+            if self._coordinator is None:
+                return provider, False
+            here = self._here
+            reported = self._coordinator.report_active_instance(
+                provider_id, here.host, here.executor_id, here.worker, others
+            )
+            if not reported.continued:
+                provider.forget_cache()
+            for other in reported.unload:
+                self._give_up(other)
+            return provider, reported.force_snapshot
+
+    def is_loaded(self, provider_id: StateStoreProviderId) -> bool:
+        """Whether this process has a provider of the store."""
+        with self._lock:
+            return provider_id in self._loaded
+
+    def unload(self, provider_id: StateStoreProviderId) -> None:
+        """Maintain a provider a last time, and close it."""
+        self._give_up(provider_id)
+        self._close_given_up()
+
+    def maintain(self) -> None:
+        """One round over all providers: those no longer active are closed, others maintained."""
+        self._close_given_up()
+        with self._lock:
+            loaded = list(self._loaded.items())
+        for provider_id, provider in loaded:
+            with self._claiming:
+                if not self._is_active(provider_id):
+                    self._give_up(provider_id)
+                    continue
+            if not self._maintain(provider):
+                self._give_up(provider_id, maintain=False)
+        self._close_given_up()
+
+    def stop(self) -> None:
+        """End the maintenance thread, then maintain and close every provider."""
+        with self._lock:
+            self._stopping = True
+            thread, self._thread = self._thread, None
+        self._wake.set()
+        if thread is not None:
+            thread.join()
+        with self._lock:
+            provider_ids = list(self._loaded)
+        for provider_id in provider_ids:
+            self._give_up(provider_id)
+        self._close_given_up()
+
+    def _start(self) -> None:
+        if self._thread is None and not self._stopping:
+            self._thread = threading.Thread(
+                target=self._run, name="epochal-state-maintenance", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            woken = self._wake.wait(self._interval_seconds)
+            self._wake.clear()
+            if self._stopping:
+                return
+            if woken:
+                self._close_given_up()
+            else:
+                self.maintain()
+
+    def _is_active(self, provider_id: StateStoreProviderId) -> bool:
+        if self._coordinator is None:
+            return True
+        try:
+            return self._coordinator.verify_if_instance_active(
+                provider_id, self._here.executor_id, self._here.worker
+            )
+        except RpcError as error:
+            logger.warning("cannot tell whether %s is still active: %s", provider_id, error)
+            return True
+
+    def _maintain(self, provider: HDFSBackedStateStoreProvider) -> bool:
+        with self._maintaining:
+            try:
+                provider.do_maintenance()
+            except Exception:
+                logger.exception("maintenance of %s failed, unloading it", provider)
+                return False
+            return True
+
+    def _give_up(self, provider_id: StateStoreProviderId, *, maintain: bool = True) -> None:
+        with self._lock:
+            provider = self._loaded.pop(provider_id, None)
+            if provider is not None and maintain:
+                self._given_up.append(provider)
+                self._wake.set()
+        if provider is not None and not maintain:
+            provider.close()
+
+    def _close_given_up(self) -> None:
+        while True:
+            with self._lock:
+                if not self._given_up:
+                    return
+                provider = self._given_up.pop(0)
+            self._maintain(provider)
+            provider.close()
+            logger.info("unloaded %s", provider)

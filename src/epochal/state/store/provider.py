@@ -1,0 +1,413 @@
+"""Versions of one state store over a directory of delta and snapshot files.
+
+A version is loaded from the newest snapshot at or below it plus the deltas after, or from what is
+cached. Each commit writes a delta; maintenance writes snapshots and deletes what no retained
+version needs. `plan.py` decides which files; this module does it.
+
+What a reader would get wrong: two processes may hold providers of one store, because a task was
+run again elsewhere. The last to commit a version wins on disk, and the loser's cached map is then
+a version that never was. So a cached version is used only while its delta is still the file that
+this provider wrote or read, and so is one that a snapshot is to be written of.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+from epochal.clock import Clock, SystemClock
+from epochal.errors import EpochalError, OptionError, StateLoadError, StateUsageError
+from epochal.files import AtomicFile, FileInfo, Files, open_files
+from epochal.state.files.chain import (
+    SnapshotPlan,
+    deletable,
+    delta_name,
+    latest_version,
+    plan_snapshots,
+    snapshot_due,
+    snapshot_name,
+    snapshot_versions,
+)
+from epochal.state.rows.row_codec import RowCodec
+from epochal.state.rows.types import StructType
+from epochal.state.store.conf import HDFS_PROVIDER_CLASS, StateStoreConf
+from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+from epochal.state.store.prepared import (
+    PreparedVersion,
+    discard_prepared,
+    publish_prepared,
+    read_prepared,
+    write_prepared,
+)
+from epochal.state.store.store import ReadStateStore, StateStore
+from epochal.state.store.store_coordinator_ref import StateStoreCoordinatorRef
+from epochal.state.store.store_files import StoreFiles
+from epochal.state.store.store_metrics import (
+    CACHE_HITS,
+    CACHE_MISSES,
+    CURRENT_VERSION_BYTES,
+    FORCED_SNAPSHOTS,
+    SNAPSHOTS_REPAIRED,
+    StateStoreMetrics,
+    last_snapshot_metric,
+)
+from epochal.state.store.versions import EMPTY, Draft, FrozenVersion, memory_bytes
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cached:
+    """A version in memory, and the delta that was on disk when it came there."""
+
+    rows: FrozenVersion
+    delta: FileInfo | None
+
+
+class HDFSBackedStateStoreProvider:
+    """Gives out stores of any version of one state store, and keeps its files in order."""
+
+    def __init__(
+        self,
+        store_id: StateStoreId,
+        key_schema: StructType,
+        value_schema: StructType,
+        conf: StateStoreConf | None = None,
+        *,
+        num_cols_prefix_key: int = 0,
+        files: Files | None = None,
+        query_run_id: str = "",
+        coordinator: StateStoreCoordinatorRef | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.store_id, self.conf = store_id, conf or StateStoreConf()
+        self.provider_id = StateStoreProviderId(store_id, query_run_id)
+        _check(store_id, self.conf, key_schema, num_cols_prefix_key)
+        self.codec = RowCodec(key_schema, value_schema, num_cols_prefix_key)
+        self._files = StoreFiles(
+            open_files(store_id.location) if files is None else files,
+            key_schema,
+            value_schema,
+            self.conf,
+            str(store_id),
+        )
+        self._coordinator, self._clock = coordinator, clock or SystemClock()
+        self._lock = threading.RLock()
+        self._cache: dict[int, _Cached] = {}
+        self._prepared: dict[str, FrozenVersion] = {}
+        self._hits = self._misses = 0
+        self._repaired = False
+        self._last_snapshot = -1
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"HDFSBackedStateStoreProvider[ {self.provider_id} ]"
+
+    def get_store(
+        self,
+        version: int,
+        *,
+        from_prepared: PreparedVersion | None = None,
+        force_snapshot_on_commit: bool = False,
+    ) -> StateStore:
+        """Open `version` to read and to make `version + 1` out of it.
+
+        With `from_prepared` it is that undecided version, and no other, that is opened.
+        """
+        if from_prepared is None:
+            rows = self._load(version)
+        elif from_prepared.version == version:
+            rows = self._load_prepared(from_prepared)
+        else:
+            raise OptionError(f"{from_prepared.name} is not version {version}.")
+        return StateStore(self, version, rows, force_snapshot=force_snapshot_on_commit)
+
+    def get_read_store(self, version: int) -> ReadStateStore:
+        """Open `version` to read."""
+        return ReadStateStore(self, version, self._load(version))
+
+    def upgrade_read_store(
+        self, store: ReadStateStore, *, force_snapshot_on_commit: bool = False
+    ) -> StateStore:
+        """Turn a store opened to read into one that can commit, without loading it again."""
+        rows = store.loaded_rows
+        return StateStore(self, store.version, rows, force_snapshot=force_snapshot_on_commit)
+
+    def latest_version(self) -> int:
+        """The newest version on disk; 0 if there is none."""
+        return latest_version(self._files.names())
+
+    def cached_versions(self) -> list[int]:
+        """The versions in memory, newest first."""
+        with self._lock:
+            return sorted(self._cache, reverse=True)
+
+    def forget_cache(self) -> None:
+        """Drop every cached version: somebody else may have written since."""
+        with self._lock:
+            self._cache.clear()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Give up the cache. Stores that are open stay usable; new ones are refused."""
+        with self._lock:
+            self._closed = True
+            self._cache.clear()
+            self._prepared.clear()
+
+    def start_delta(self, version: int) -> AtomicFile:
+        """Open the delta of a version for writing."""
+        return self._files.start_delta(version)
+
+    def commit(
+        self, version: int, draft: Draft, delta: AtomicFile, *, force_snapshot: bool
+    ) -> None:
+        """Publish a delta, replacing any that is there, and cache the version it makes."""
+        data = self._files.encode_delta(draft.changes.items())
+        rows = draft.freeze()
+        with self._lock:
+            delta.write(data)
+            self._files.drop_checksum(delta_name(version))
+            # A snapshot of this version is of another attempt, and would hide the new delta.
+            stale = self._files.files.info(snapshot_name(version)) is not None
+            delta.close()
+            if stale or force_snapshot:
+                self._publish_snapshot(version, self._files.encode_snapshot(rows.items()))
+            self._remember(version, rows, len(data))
+        if self._coordinator is not None and self.conf.commit_validation_enabled:
+            self._coordinator.report_state_store_commit(self.provider_id, version)
+
+    def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
+        """Write a version under the attempt's name only, and hold it ready for the next."""
+        data = self._files.encode_delta(draft.changes.items())
+        rows = draft.freeze()
+        prepared = write_prepared(self._files.files, version, attempt, data)
+        with self._lock:
+            self._prepared[prepared.name] = rows
+        return prepared
+
+    def publish(self, prepared: PreparedVersion) -> None:
+        """Give a decided version its plain name. May be repeated, also after a crash."""
+        with self._lock:
+            publish_prepared(self._files.files, prepared, str(self.store_id))
+            rows = self._prepared.pop(prepared.name, None)
+            if rows is not None:
+                self._remember(prepared.version, rows, None)
+
+    def is_gone(self, prepared: PreparedVersion) -> bool:
+        """Whether its own name is gone: it has its plain one, or was dropped, as `publish` says."""
+        return self._files.files.info(prepared.name) is None
+
+    def release(self, prepared: PreparedVersion) -> None:
+        """Let go of a prepared version's rows in memory; its file stays as it is."""
+        with self._lock:
+            self._prepared.pop(prepared.name, None)
+
+    def discard(self, keep: tuple[PreparedVersion, ...] = ()) -> list[str]:
+        """Delete every prepared version but those to keep; return the names deleted."""
+        names = frozenset(prepared.name for prepared in keep)
+        with self._lock:
+            self._prepared = {n: rows for n, rows in self._prepared.items() if n in names}
+            return discard_prepared(self._files.files, names)
+
+    def do_maintenance(self) -> None:
+        """Write a snapshot if one is due, then delete files that are no longer needed."""
+        self.do_snapshot()
+        self.do_cleanup()
+
+    def do_snapshot(self) -> None:
+        """Write a snapshot of the newest version if enough deltas have gathered."""
+        due = snapshot_due(
+            self._files.names(), self.cached_versions(), self.conf.min_deltas_for_snapshot
+        )
+        with self._lock:
+            cached = None if due is None else self._fresh(due)
+        if due is None or cached is None:
+            return
+        # Not under the lock: the rows are frozen, and tasks go on meanwhile.
+        data = self._files.encode_snapshot(cached.rows.items())
+        with self._lock:
+            if self._fresh(due) is not cached:
+                return  # committed again since
+            self._publish_snapshot(due, data)
+            if self._files.delta_info(due) != cached.delta:
+                # Another process replaced the delta while its former content was being written.
+                self._files.files.delete(snapshot_name(due))
+
+    def do_cleanup(self) -> None:
+        """Delete the files that no version still retained needs."""
+        for name in deletable(self._files.names(), self.conf.min_versions_to_retain):
+            self._files.files.delete(name)
+            logger.debug("deleted %s of %s", name, self.store_id)
+
+    def metrics_of(
+        self, num_keys: int, rows: FrozenVersion, *, forced: bool = False
+    ) -> StateStoreMetrics:
+        """The figures of a store of this provider."""
+        with self._lock:
+            cached = [cached.rows for cached in self._cache.values()]
+            custom = {
+                CURRENT_VERSION_BYTES: memory_bytes([rows]),
+                CACHE_HITS: self._hits,
+                CACHE_MISSES: self._misses,
+                SNAPSHOTS_REPAIRED: int(self._repaired),
+                FORCED_SNAPSHOTS: int(forced),
+            }
+            name = last_snapshot_metric(self.store_id.partition_id, self.store_id.store_name)
+            return StateStoreMetrics(
+                num_keys, memory_bytes(cached), custom, {name: self._last_snapshot}
+            )
+
+    def _load(self, version: int) -> FrozenVersion:
+        if version < 0:
+            raise StateLoadError(
+                str(self.store_id),
+                f"version cannot be {version} because it is less than 0",
+                "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION",
+            )
+        with self._lock:
+            if self._closed:
+                raise StateUsageError(
+                    str(self.store_id),
+                    "the provider is closed: another process has taken the store over, or the "
+                    "query has ended.",
+                    "STATE_STORE_OPERATION_OUT_OF_ORDER",
+                )
+            self._repaired = False
+            if version == 0:
+                return EMPTY
+            cached = self._fresh(version)
+            if cached is not None:
+                self._hits += 1
+                return cached.rows
+            self._misses += 1
+            before = self._files.delta_info(version)
+            try:
+                rows = self._read(version)
+            except OSError as error:
+                raise StateLoadError(
+                    str(self.store_id), str(error), "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED"
+                ) from error
+            self._insert(version, _Cached(rows, before))
+            return rows
+
+    def _load_prepared(self, prepared: PreparedVersion) -> FrozenVersion:
+        with self._lock:
+            rows = self._prepared.get(prepared.name)
+            if rows is None:
+                data = read_prepared(self._files.files, prepared, str(self.store_id))
+                draft = self._load(prepared.version - 1).draft()
+                self._files.apply_bytes(data, prepared.name, draft.changes)
+                rows = self._prepared[prepared.name] = draft.freeze()
+            return rows
+
+    def _read(self, version: int) -> FrozenVersion:
+        cached = [known for known in list(self._cache) if self._fresh(known) is not None]
+        there = frozenset(self._files.names())
+        snapshots = [*snapshot_versions(there), *cached]
+        plan = plan_snapshots(
+            version,
+            snapshots,
+            repair=self.conf.auto_snapshot_repair_enabled,
+            failures_before_repair=self.conf.auto_snapshot_repair_num_failures_before_activating,
+            max_replay=self.conf.auto_snapshot_repair_max_change_file_replay,
+        )
+        start, rows = self._read_start(plan, there)
+        if start < version:
+            draft = rows.draft()
+            for delta in range(start + 1, version + 1):
+                self._files.apply_delta(delta, draft.changes, there)
+            rows = draft.freeze()
+        self._report_snapshot(start)
+        return rows
+
+    def _read_start(self, plan: SnapshotPlan, there: frozenset[str]) -> tuple[int, FrozenVersion]:
+        for attempt, version in enumerate(plan.attempts):
+            try:
+                rows = self._start_at(version, there)
+            except (EpochalError, OSError) as error:
+                if not self.conf.auto_snapshot_repair_enabled:
+                    raise
+                last = error
+                logger.warning("%s: snapshot %d is unusable: %s", self.store_id, version, error)
+            else:
+                self._repaired = attempt >= plan.repairs_from
+                return version, rows
+        raise StateLoadError(
+            str(self.store_id),
+            f"snapshot {plan.latest} cannot be used, and neither can those tried in its place: "
+            f"{', '.join(map(str, plan.selected))} (of {', '.join(map(str, plan.eligible))})",
+            "CANNOT_LOAD_STATE_STORE.AUTO_SNAPSHOT_REPAIR_FAILED",
+        ) from last
+
+    def _start_at(self, version: int, there: frozenset[str]) -> FrozenVersion:
+        if version == 0:
+            return EMPTY
+        cached = self._fresh(version)
+        if cached is not None:
+            return cached.rows
+        return FrozenVersion.of(self._files.read_snapshot(version, there))
+
+    def _publish_snapshot(self, version: int, data: bytes) -> None:
+        self._files.write_snapshot(version, data)
+        self._last_snapshot = max(self._last_snapshot, version)
+        logger.info("wrote snapshot %d of %s", version, self.store_id)
+        self._report_snapshot(version)
+
+    def _report_snapshot(self, version: int) -> None:
+        if self._coordinator is not None and self.conf.report_snapshot_upload_lag:
+            self._coordinator.snapshot_uploaded(self.provider_id, version, self._clock.now_ms())
+
+    def _fresh(self, version: int) -> _Cached | None:
+        """The cached version, unless its delta has been replaced or removed since."""
+        cached = self._cache.get(version)
+        if cached is not None and self._files.delta_info(version) != cached.delta:
+            logger.warning("%s: version %d was written by another", self.store_id, version)
+            del self._cache[version]
+            return None
+        return cached
+
+    def _remember(self, version: int, rows: FrozenVersion, delta_bytes: int | None) -> None:
+        info = self._files.delta_info(version)
+        self._cache.pop(version, None)
+        if info is not None and delta_bytes in (None, info.size):
+            self._insert(version, _Cached(rows, info))
+
+    def _insert(self, version: int, cached: _Cached) -> None:
+        """Cache a version, keeping only the newest few: one older than all of them is not kept."""
+        if self._closed:
+            return
+        self._cache[version] = cached
+        limit = max(0, self.conf.max_versions_to_retain_in_memory)
+        for old in sorted(self._cache, reverse=True)[limit:]:
+            del self._cache[old]
+
+
+def _check(
+    store_id: StateStoreId, conf: StateStoreConf, key_schema: StructType, num_cols_prefix_key: int
+) -> None:
+    if conf.provider_class != HDFS_PROVIDER_CLASS:
+        raise StateUsageError(
+            str(store_id),
+            f"the query keeps its state with {conf.provider_class}; only {HDFS_PROVIDER_CLASS} "
+            f"can be written here.",
+            "STATE_STORE_INVALID_PROVIDER",
+        )
+    if conf.checkpoint_format_version > 1:
+        raise StateUsageError(
+            str(store_id),
+            f"HDFSBackedStateStoreProvider does not support checkpointFormatVersion "
+            f"{conf.checkpoint_format_version}, only 1.",
+            "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED",
+        )
+    if not 0 <= num_cols_prefix_key < max(1, len(key_schema.fields)):
+        raise StateUsageError(
+            str(store_id),
+            f"a key of {len(key_schema.fields)} columns cannot have a prefix of "
+            f"{num_cols_prefix_key}.",
+            "STATE_STORE_INCORRECT_NUM_PREFIX_COLS_FOR_PREFIX_SCAN",
+        )

@@ -1,0 +1,265 @@
+"""One version of a store, for reading, or for making the next version out of it.
+
+Rows are tuples in the order of the schema, or dictionaries by column name; engines pass Arrow
+batches instead. A store is used by one thread, once: after `commit` or `abort` it is history, and
+using it is an error.
+
+Iterators show the store as it was when they were made. Puts and removes while iterating are
+allowed, are seen by `get` at once, and by iterators made afterwards. (Spark's two providers differ
+here: its RocksDB does as we do, its HDFS-backed map may or may not show later changes.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from epochal.errors import EpochalError, StateCommitError, StateUsageError
+from epochal.files import AtomicFile
+from epochal.state.rows.row_codec import RowCodec
+from epochal.state.rows.values import Row
+from epochal.state.store.ids import StateStoreId
+from epochal.state.store.store_metrics import StateStoreMetrics
+from epochal.state.store.versions import Draft, FrozenVersion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from epochal.state.store.prepared import PreparedVersion
+    from epochal.state.store.provider import HDFSBackedStateStoreProvider
+
+logger = logging.getLogger(__name__)
+
+RowLike: TypeAlias = Sequence[Any] | Mapping[str, Any]
+
+
+class StoreState(StrEnum):
+    UPDATING = "updating"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class ReadStateStore:
+    """A version to read from."""
+
+    def __init__(
+        self, provider: HDFSBackedStateStoreProvider, version: int, rows: FrozenVersion
+    ) -> None:
+        self._provider = provider
+        self._codec: RowCodec = provider.codec
+        self._draft = Draft(rows)
+        self.version = version
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}[ {self.id}, version={self.version} ]"
+
+    @property
+    def id(self) -> StateStoreId:
+        return self._provider.store_id
+
+    @property
+    def loaded_rows(self) -> FrozenVersion:
+        """The version that was opened, without the changes made since."""
+        return self._draft.parent
+
+    def get(self, key: RowLike) -> Row | None:
+        """The value row of a key, or None."""
+        value = self._draft.get(self._codec.encode_key(key))
+        return None if value is None else self._codec.decode_value(value)
+
+    def multi_get(self, keys: Iterable[RowLike]) -> list[Row | None]:
+        """The value rows of many keys, in their order, None where there is none."""
+        return [self.get(key) for key in keys]
+
+    def iterator(self) -> Iterator[tuple[Row, Row]]:
+        """Every key and value as of now."""
+        return self._decoded(self._draft.items())
+
+    def get_range(
+        self, start: RowLike | None = None, end: RowLike | None = None
+    ) -> Iterator[tuple[Row, Row]]:
+        """Every key between `start` and `end`, both included; unordered.
+
+        Bounds are the leading columns of a key; nulls come first. The whole store is looked at:
+        its rows have no order.
+        """
+        within = self._codec.range_test(start, end)
+        return (row for row in self.iterator() if within(row[0]))
+
+    def prefix_scan(self, prefix: RowLike) -> Iterator[tuple[Row, Row]]:
+        """Every key that starts with the prefix columns the provider was made with."""
+        if self._codec.num_cols_prefix_key == 0:
+            raise StateUsageError(
+                str(self.id),
+                "prefix scan needs a provider made with num_cols_prefix_key above 0.",
+                "STATE_STORE_UNSUPPORTED_OPERATION",
+            )
+        found = self._draft.with_prefix(self._codec.encode_prefix(prefix), self._codec.prefixes_of)
+        return self._decoded(iter(found))
+
+    def get_batch(self, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray]:
+        """The values of many keys, row by row, and whether each was found.
+
+        Where it was not, the row of values is all null.
+        """
+        found = self._draft.get_many(self._codec.encode_keys(keys))
+        return self._codec.decode_values(found)
+
+    def items_raw(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every key and value as Spark's bytes, as of now."""
+        return self._draft.items()
+
+    def get_raw(self, key: bytes) -> bytes | None:
+        """The value bytes of the key with these bytes, or None."""
+        return self._draft.get(key)
+
+    @property
+    def metrics(self) -> StateStoreMetrics:
+        return self._provider.metrics_of(len(self._draft), self._draft.parent)
+
+    def abort(self) -> None:
+        """Let go of the version."""
+
+    def __len__(self) -> int:
+        return len(self._draft)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+    def _decoded(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Row, Row]]:
+        codec = self._codec
+        return ((codec.decode_key(key), codec.decode_value(value)) for key, value in rows)
+
+
+class StateStore(ReadStateStore):
+    """A version to read from and to make the next version out of."""
+
+    def __init__(
+        self,
+        provider: HDFSBackedStateStoreProvider,
+        version: int,
+        rows: FrozenVersion,
+        *,
+        force_snapshot: bool = False,
+    ) -> None:
+        super().__init__(provider, version, rows)
+        self._force_snapshot = force_snapshot
+        self._state = StoreState.UPDATING
+        self._delta: AtomicFile | None = None
+
+    @property
+    def has_committed(self) -> bool:
+        return self._state is StoreState.COMMITTED
+
+    def put(self, key: RowLike, value: RowLike) -> None:
+        """Set the value of a key."""
+        if value is None:
+            raise StateUsageError(
+                str(self.id), "cannot put a null value; remove the key.", "INVALID_PARAMETER_VALUE"
+            )
+        self.put_raw(self._codec.encode_key(key), self._codec.encode_value(value))
+
+    def remove(self, key: RowLike) -> None:
+        """Remove a key, if it is there."""
+        self.remove_raw(self._codec.encode_key(key))
+
+    def put_raw(self, key: bytes, value: bytes) -> None:
+        """Set a value, both given as Spark's bytes."""
+        self._updating("put")
+        self._draft.put(key, value)
+
+    def remove_raw(self, key: bytes) -> None:
+        """Remove a key given as Spark's bytes, if it is there."""
+        self._updating("remove")
+        self._draft.remove(key)
+
+    def put_batch(self, keys: pa.RecordBatch, values: pa.RecordBatch) -> None:
+        """Set many values, row by row; where a key repeats, its last value stays."""
+        self._updating("put")
+        if keys.num_rows != values.num_rows:
+            raise StateUsageError(
+                str(self.id),
+                f"{keys.num_rows} keys cannot take {values.num_rows} values.",
+                "INVALID_PARAMETER_VALUE",
+            )
+        self._draft.put_many(self._codec.encode_keys(keys), self._codec.encode_values(values))
+
+    def remove_batch(self, keys: pa.RecordBatch) -> None:
+        """Remove many keys, those that are there."""
+        self._updating("remove")
+        for key in self._codec.encode_keys(keys):
+            self._draft.remove(key)
+
+    def commit(self) -> int:
+        """Make the changes durable and return the new version.
+
+        A version that was committed before is replaced: the last to commit wins.
+        """
+        self._check_updating("commit")
+        version = self.version + 1
+        try:
+            self._provider.commit(
+                version, self._draft, self._opened_delta(), force_snapshot=self._force_snapshot
+            )
+        except (EpochalError, OSError) as error:
+            self.abort()
+            raise StateCommitError(str(self.id), version, str(error)) from error
+        self._state = StoreState.COMMITTED
+        logger.info("committed version %d of %s", version, self.id)
+        return version
+
+    def commit_prepared(self, attempt: str) -> PreparedVersion:
+        """Make the changes durable under a name of the attempt; `publish` decides later."""
+        self._check_updating("commit")
+        version = self.version + 1
+        self._cancel_delta()
+        try:
+            prepared = self._provider.prepare(version, self._draft, attempt)
+        except (EpochalError, OSError) as error:
+            self.abort()
+            raise StateCommitError(str(self.id), version, str(error)) from error
+        self._state = StoreState.COMMITTED
+        return prepared
+
+    def abort(self) -> None:
+        """Forget all changes. Does nothing to what is committed already."""
+        if self._state is StoreState.UPDATING:
+            self._state = StoreState.ABORTED
+            self._cancel_delta()
+            logger.info("aborted version %d of %s", self.version + 1, self.id)
+
+    @property
+    def metrics(self) -> StateStoreMetrics:
+        return self._provider.metrics_of(
+            len(self._draft), self._draft.parent, forced=self._force_snapshot
+        )
+
+    def _updating(self, operation: str) -> None:
+        self._check_updating(operation)
+        if self._delta is None:
+            # A checkpoint that cannot be written shows at the first change, not at commit.
+            self._opened_delta()
+
+    def _check_updating(self, operation: str) -> None:
+        if self._state is not StoreState.UPDATING:
+            raise StateUsageError(
+                str(self.id),
+                f"cannot {operation} version {self.version + 1}: it is {self._state}. Get a new "
+                f"store from the provider.",
+                "STATE_STORE_OPERATION_OUT_OF_ORDER",
+            )
+
+    def _opened_delta(self) -> AtomicFile:
+        if self._delta is None:
+            self._delta = self._provider.start_delta(self.version + 1)
+        return self._delta
+
+    def _cancel_delta(self) -> None:
+        delta, self._delta = self._delta, None
+        if delta is not None:
+            delta.cancel()

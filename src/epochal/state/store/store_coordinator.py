@@ -1,0 +1,304 @@
+"""Decides where each state store lives, which ones lag, and whether a batch committed them all.
+
+`StateStoreCoordinator` is pure: a message and the time in, a reply out. It keeps, per run, who
+last said that it holds a store: the last to report wins, and whoever held it before is told to
+unload at its next word.
+
+What a reader would get wrong: Spark's location of a store is an executor, which is one process.
+Ours is a Python worker, of which an executor has several. So a location names the worker too, and
+only the text handed to Spark's scheduler (`executor_HOST_ID`) leaves it out. A report is answered
+with `continued`: whether this very worker was the holder before. If not, another one may have
+written since, and whatever this one has cached is not to be trusted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+import msgspec
+
+from epochal.errors import StateUsageError
+from epochal.rpc.envelope import EndpointType
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.ids import DEFAULT_STORE_NAME, StateStoreProviderId
+
+ExpectedStores: TypeAlias = dict[int, dict[str, int]]
+"""Operator id to store name to number of partitions."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """The base of everything that travels to or from the coordinator."""
+
+
+class ReportActiveInstance(Message, frozen=True):
+    """A worker has opened a store, and has these others open."""
+
+    provider_id: StateStoreProviderId
+    host: str
+    executor_id: str
+    worker: str = ""
+    others: tuple[StateStoreProviderId, ...] = ()
+
+
+class VerifyIfInstanceActive(Message, frozen=True):
+    """Is this worker still the holder of the store?"""
+
+    provider_id: StateStoreProviderId
+    executor_id: str
+    worker: str = ""
+
+
+class GetLocation(Message, frozen=True):
+    """On which executor should a task of this store run?"""
+
+    provider_id: StateStoreProviderId
+
+
+class DeactivateInstances(Message, frozen=True):
+    """The run is over: forget everything about it."""
+
+    run_id: str
+
+
+class ReportSnapshotUploaded(Message, frozen=True):
+    """A snapshot of this version is on disk since then."""
+
+    provider_id: StateStoreProviderId
+    version: int
+    timestamp_ms: int
+
+
+class LogLaggingStateStores(Message, frozen=True):
+    """Which stores of the run trail behind `latest_version` in their snapshots?"""
+
+    run_id: str
+    latest_version: int
+    is_terminating_trigger: bool = False
+
+
+class StartStateStoreCommitTrackingForBatch(Message, frozen=True):
+    """From now on, remember which of these stores commit for the batch."""
+
+    run_id: str
+    batch_id: int
+    expected_stores: ExpectedStores
+
+
+class ReportStateStoreCommit(Message, frozen=True):
+    """A store has committed `version`, which belongs to batch `version - 1`."""
+
+    provider_id: StateStoreProviderId
+    version: int
+    store_name: str = DEFAULT_STORE_NAME
+
+
+class ValidateStateStoreCommitForBatch(Message, frozen=True):
+    """Have all stores of the batch committed? Ends the tracking."""
+
+    run_id: str
+    batch_id: int
+
+
+class Done(Message, frozen=True):
+    """Noted."""
+
+
+class InstanceReported(Message, frozen=True):
+    """What a worker must do about the stores it has open."""
+
+    force_snapshot: bool = False
+    unload: tuple[StateStoreProviderId, ...] = ()
+    continued: bool = False
+
+
+class InstanceActive(Message, frozen=True):
+    """Whether the worker that asked is the holder."""
+
+    active: bool
+
+
+class Location(Message, frozen=True):
+    """Spark's spelling of an executor, or None if nobody holds the store."""
+
+    executor: str | None
+
+
+class LaggingStore(msgspec.Struct, frozen=True):
+    """A store whose newest known snapshot is too old; version 0 if it has none."""
+
+    provider_id: StateStoreProviderId
+    snapshot_version: int
+    snapshot_timestamp_ms: int
+
+
+class LaggingStores(Message, frozen=True):
+    """The stores that lag, the furthest behind first, and whether it is time to list them."""
+
+    stores: tuple[LaggingStore, ...] = ()
+    report_due: bool = False
+
+
+class CommitsValidated(Message, frozen=True):
+    """How many stores had to commit, how many did, and which did not."""
+
+    expected: int
+    found: int
+    missing: tuple[str, ...] = ()
+
+
+Request: TypeAlias = (
+    ReportActiveInstance
+    | VerifyIfInstanceActive
+    | GetLocation
+    | DeactivateInstances
+    | ReportSnapshotUploaded
+    | LogLaggingStateStores
+    | StartStateStoreCommitTrackingForBatch
+    | ReportStateStoreCommit
+    | ValidateStateStoreCommitForBatch
+)
+Reply: TypeAlias = (
+    Done | InstanceReported | InstanceActive | Location | LaggingStores | CommitsValidated
+)
+
+ENDPOINT = EndpointType("StateStoreCoordinator", Request, Reply)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLocation:
+    """The process that holds a store."""
+
+    host: str
+    executor_id: str
+    worker: str
+
+    def __str__(self) -> str:
+        return f"executor_{self.host}_{self.executor_id}"
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is known of one run of one query."""
+
+    holders: dict[StateStoreProviderId, WorkerLocation] = field(default_factory=dict)
+    snapshots: dict[StateStoreProviderId, tuple[int, int]] = field(default_factory=dict)
+    lagging: frozenset[StateStoreProviderId] = frozenset()
+    last_lag_report_ms: int = 0
+    trackers: dict[int, _CommitTracker] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _CommitTracker:
+    expected: ExpectedStores
+    committed: set[tuple[int, int, str]] = field(default_factory=set)
+
+    def validate(self) -> CommitsValidated:
+        wanted = [
+            (operator, partition, name)
+            for operator, stores in self.expected.items()
+            for name, partitions in stores.items()
+            for partition in range(partitions)
+        ]
+        missing = tuple(
+            f"(operator={operator}, partition={partition}, store={name})"
+            for operator, partition, name in wanted
+            if (operator, partition, name) not in self.committed
+        )
+        return CommitsValidated(len(wanted), len(self.committed), missing)
+
+
+class StateStoreCoordinator:
+    """Knows the holder, snapshots and commits of every store of every run on this driver."""
+
+    def __init__(self, conf: StateStoreConf | None = None) -> None:
+        self._conf = conf or StateStoreConf()
+        self._runs: dict[str, _Run] = {}
+
+    def receive(self, message: Request, now_ms: int) -> Reply:
+        """Take in one message; say what its sender should know."""
+        match message:
+            case ReportActiveInstance():
+                return self._report(message)
+            case VerifyIfInstanceActive(provider_id, executor_id, worker):
+                holder = self._run(provider_id).holders.get(provider_id)
+                return InstanceActive(
+                    holder is not None
+                    and (holder.executor_id, holder.worker) == (executor_id, worker)
+                )
+            case GetLocation(provider_id):
+                holder = self._run(provider_id).holders.get(provider_id)
+                return Location(None if holder is None else str(holder))
+            case DeactivateInstances(run_id):
+                self._runs.pop(run_id, None)
+            case ReportSnapshotUploaded(provider_id, version, timestamp_ms):
+                snapshots = self._run(provider_id).snapshots
+                # An executor that lost the store may still finish an older snapshot.
+                if version > snapshots.get(provider_id, (-1, 0))[0]:
+                    snapshots[provider_id] = (version, timestamp_ms)
+            case LogLaggingStateStores(run_id, latest_version, is_terminating_trigger):
+                return self._lag(run_id, latest_version, is_terminating_trigger, now_ms)
+            case StartStateStoreCommitTrackingForBatch(run_id, batch_id, expected_stores):
+                trackers = self._run_to_change(run_id).trackers
+                if batch_id in trackers:
+                    raise _out_of_order(f"batch {batch_id} of run {run_id} is already tracked")
+                trackers[batch_id] = _CommitTracker(expected_stores)
+            case ReportStateStoreCommit(provider_id, version, store_name):
+                tracker = self._run(provider_id).trackers.get(version - 1)
+                if tracker is not None:
+                    store = provider_id.store_id
+                    tracker.committed.add((store.operator_id, store.partition_id, store_name))
+            case ValidateStateStoreCommitForBatch(run_id, batch_id):
+                run = self._runs.get(run_id)
+                tracker = None if run is None else run.trackers.pop(batch_id, None)
+                if tracker is None:
+                    raise _out_of_order(f"batch {batch_id} of run {run_id} is not tracked")
+                return tracker.validate()
+            case _:
+                assert_never(message)
+        return Done()
+
+    def _run(self, provider_id: StateStoreProviderId) -> _Run:
+        return self._runs.get(provider_id.query_run_id) or _Run()
+
+    def _run_to_change(self, run_id: str) -> _Run:
+        return self._runs.setdefault(run_id, _Run())
+
+    def _report(self, message: ReportActiveInstance) -> InstanceReported:
+        location = WorkerLocation(message.host, message.executor_id, message.worker)
+        run = self._run_to_change(message.provider_id.query_run_id)
+        before = run.holders.get(message.provider_id)
+        run.holders[message.provider_id] = location
+        unload = tuple(
+            other
+            for other in message.others
+            if self._run(other).holders.get(other, location) != location
+        )
+        return InstanceReported(message.provider_id in run.lagging, unload, before == location)
+
+    def _lag(
+        self, run_id: str, latest_version: int, is_terminating: bool, now_ms: int
+    ) -> LaggingStores:
+        run = self._runs.get(run_id)
+        if run is None or not self._conf.report_snapshot_upload_lag:
+            return LaggingStores()
+        lagging = []
+        for provider_id in run.holders:
+            version, timestamp_ms = run.snapshots.get(provider_id, (0, 0))
+            behind = latest_version - version > self._conf.min_version_lag
+            late = now_ms - timestamp_ms > self._conf.min_time_lag_ms
+            # A run that ends by itself may finish before maintenance ever comes around.
+            if behind and (is_terminating or late):
+                lagging.append(LaggingStore(provider_id, version, timestamp_ms))
+        lagging.sort(key=lambda store: (store.snapshot_version, store.snapshot_timestamp_ms))
+        if self._conf.force_snapshot_upload_on_lag:
+            run.lagging = frozenset(store.provider_id for store in lagging)
+        since_last_ms = now_ms - run.last_lag_report_ms
+        due = bool(lagging) and since_last_ms > self._conf.snapshot_lag_report_interval_ms
+        if due:
+            run.last_lag_report_ms = now_ms
+        return LaggingStores(tuple(lagging), due)
+
+
+def _out_of_order(reason: str) -> StateUsageError:
+    return StateUsageError("StateStoreCoordinator", reason, "STATE_STORE_OPERATION_OUT_OF_ORDER")

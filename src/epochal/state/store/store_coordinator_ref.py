@@ -1,0 +1,163 @@
+"""Speaks to the coordinator: from the driver that holds it, or from a worker through `rpc`.
+
+Reports are advice. A commit is durable whether or not the driver heard of it, so a report that
+fails is logged and never fails the work it tells about; a question that fails is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from epochal.clock import Clock
+from epochal.errors import RpcError, StateCommitMissingError
+from epochal.rpc.client import RpcClient
+from epochal.rpc.server import RpcServer
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.ids import StateStoreProviderId
+from epochal.state.store.store_coordinator import (
+    ENDPOINT,
+    CommitsValidated,
+    DeactivateInstances,
+    ExpectedStores,
+    GetLocation,
+    InstanceActive,
+    InstanceReported,
+    LaggingStore,
+    LaggingStores,
+    Location,
+    LogLaggingStateStores,
+    Reply,
+    ReportActiveInstance,
+    ReportSnapshotUploaded,
+    ReportStateStoreCommit,
+    Request,
+    StartStateStoreCommitTrackingForBatch,
+    StateStoreCoordinator,
+    ValidateStateStoreCommitForBatch,
+    VerifyIfInstanceActive,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class StateStoreCoordinatorEndpoint:
+    """The driver's coordinator with its clock and lock; answers on a server once registered."""
+
+    def __init__(self, clock: Clock, conf: StateStoreConf | None = None) -> None:
+        self._conf = conf or StateStoreConf()
+        self._coordinator = StateStoreCoordinator(self._conf)
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def register(self, server: RpcServer) -> None:
+        """Answer workers that speak to this server."""
+        server.register(ENDPOINT, lambda message, _: self.ask(message))
+
+    def ask(self, message: Request) -> Reply:
+        """Answer one message; lag is also written to the log, at most once per interval."""
+        with self._lock:
+            reply = self._coordinator.receive(message, self._clock.now_ms())
+        if isinstance(reply, LaggingStores) and isinstance(message, LogLaggingStateStores):
+            self._log_lag(reply, message)
+        return reply
+
+    def ref(self) -> StateStoreCoordinatorRef:
+        """A reference for use on the driver itself."""
+        return StateStoreCoordinatorRef(self.ask)
+
+    def _log_lag(self, lag: LaggingStores, message: LogLaggingStateStores) -> None:
+        if not lag.stores:
+            return
+        logger.warning("run %s: %d state stores lag", message.run_id, len(lag.stores))
+        for store in lag.stores[: self._conf.max_lagging_stores_to_report if lag.report_due else 0]:
+            logger.warning(
+                "run %s: %s lags: newest snapshot %d at %d ms, newest version %d",
+                message.run_id,
+                store.provider_id.store_id,
+                store.snapshot_version,
+                store.snapshot_timestamp_ms,
+                message.latest_version,
+            )
+
+
+class StateStoreCoordinatorRef:
+    """What workers and driver say to the coordinator, wherever it is."""
+
+    def __init__(self, ask: Callable[[Request], Reply]) -> None:
+        self._ask = ask
+
+    @classmethod
+    def through(cls, client: RpcClient) -> StateStoreCoordinatorRef:
+        """Speak through a client; the reference is as fork-safe as the client is."""
+        return cls(lambda message: client.ask(ENDPOINT, message))
+
+    def report_active_instance(
+        self,
+        provider_id: StateStoreProviderId,
+        host: str,
+        executor_id: str,
+        worker: str,
+        others: Sequence[StateStoreProviderId],
+    ) -> InstanceReported:
+        """Claim the store for this worker; learn which others to unload."""
+        reply = self._ask(
+            ReportActiveInstance(provider_id, host, executor_id, worker, tuple(others))
+        )
+        assert isinstance(reply, InstanceReported)
+        return reply
+
+    def verify_if_instance_active(
+        self, provider_id: StateStoreProviderId, executor_id: str, worker: str
+    ) -> bool:
+        """Whether this worker is still the holder."""
+        reply = self._ask(VerifyIfInstanceActive(provider_id, executor_id, worker))
+        assert isinstance(reply, InstanceActive)
+        return reply.active
+
+    def get_location(self, provider_id: StateStoreProviderId) -> str | None:
+        """The executor to prefer for a task of this store, in Spark's spelling."""
+        reply = self._ask(GetLocation(provider_id))
+        assert isinstance(reply, Location)
+        return reply.executor
+
+    def deactivate_instances(self, run_id: str) -> None:
+        """Forget a run that has ended."""
+        self._ask(DeactivateInstances(run_id))
+
+    def snapshot_uploaded(
+        self, provider_id: StateStoreProviderId, version: int, timestamp_ms: int
+    ) -> None:
+        """Tell that a snapshot is on disk."""
+        self._tell(ReportSnapshotUploaded(provider_id, version, timestamp_ms))
+
+    def report_state_store_commit(self, provider_id: StateStoreProviderId, version: int) -> None:
+        """Tell that a version is committed."""
+        name = provider_id.store_id.store_name
+        self._tell(ReportStateStoreCommit(provider_id, version, name))
+
+    def log_lagging_state_stores(
+        self, run_id: str, latest_version: int, *, is_terminating_trigger: bool = False
+    ) -> tuple[LaggingStore, ...]:
+        """Find the stores whose snapshots trail; they write one at their next commit."""
+        reply = self._ask(LogLaggingStateStores(run_id, latest_version, is_terminating_trigger))
+        assert isinstance(reply, LaggingStores)
+        return reply.stores
+
+    def start_commit_tracking(self, run_id: str, batch_id: int, expected: ExpectedStores) -> None:
+        """Begin to note which of the expected stores commit for a batch."""
+        self._ask(StartStateStoreCommitTrackingForBatch(run_id, batch_id, expected))
+
+    def validate_commits(self, run_id: str, batch_id: int) -> None:
+        """Raise StateCommitMissingError unless all expected stores of the batch committed."""
+        reply = self._ask(ValidateStateStoreCommitForBatch(run_id, batch_id))
+        assert isinstance(reply, CommitsValidated)
+        if reply.missing:
+            raise StateCommitMissingError(batch_id, reply.expected, reply.found, reply.missing)
+
+    def _tell(self, message: ReportSnapshotUploaded | ReportStateStoreCommit) -> None:
+        try:
+            self._ask(message)
+        except RpcError as error:
+            logger.warning("the driver was not told of version %d: %s", message.version, error)

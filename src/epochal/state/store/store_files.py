@@ -1,0 +1,160 @@
+"""Reads and writes the delta and snapshot files of one store. Decides nothing.
+
+Every row read is checked against the schema, not only the first as Spark does, so a file that was
+written for another schema is refused instead of read as garbage. Whatever replaces a file first
+removes the visible checksum that Spark 4.1 may have left beside it: 4.1 refuses a file whose
+checksum is stale, and accepts one that has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from epochal.errors import StateFormatError, StateLoadError
+from epochal.files import AtomicFile, FileInfo, Files, join_url
+from epochal.state.files.chain import checksum_name, delta_name, snapshot_name
+from epochal.state.files.checksum_file import verify_checksum
+from epochal.state.files.codecs import compress, decompress_buffer
+from epochal.state.files.delta_snapshot import FileKind, Records, encode_records, scan_records
+from epochal.state.rows.columns import validate_rows
+from epochal.state.rows.types import StructType
+from epochal.state.rows.unsafe_row import validate_row
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.versions import Change
+
+_LISTED_AT_ONCE = 1 << 13
+_WORTH_A_BATCH = 64
+"""Below this many rows, one at a time is quicker."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFiles:
+    """The directory of one store, and how its files are to be read."""
+
+    files: Files
+    key_schema: StructType
+    value_schema: StructType
+    conf: StateStoreConf
+    store: str
+    """The store, as messages name it."""
+
+    def names(self) -> list[str]:
+        """Every file of the store, hidden ones left out."""
+        return [info.name for info in self.files.list() if not info.is_dir and not info.hidden]
+
+    def delta_info(self, version: int) -> FileInfo | None:
+        """Size and time of a delta, which together tell one writing of it from another."""
+        return self.files.info(delta_name(version))
+
+    def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
+        """All rows of a snapshot, which is held to its checksum file if that is `there`."""
+        rows: dict[bytes, bytes] = {}
+        name = snapshot_name(version)
+        try:
+            data = self._checked(name, there)
+        except FileNotFoundError:
+            raise StateLoadError(
+                self.store,
+                f"snapshot {join_url(self.files.url, name)} does not exist",
+                "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE",
+            ) from None
+        for part in _parts(self._records(data, FileKind.SNAPSHOT, name)):
+            rows.update(zip(part.keys.to_list(), part.values.to_list(), strict=True))
+        return rows
+
+    def apply_delta(
+        self, version: int, changes: dict[bytes, bytes | None], there: Collection[str] = ()
+    ) -> None:
+        """Add what a delta says to `changes`, None for a removed key.
+
+        It is held to its checksum file if that is `there`.
+        """
+        name = delta_name(version)
+        try:
+            data = self._checked(name, there)
+        except FileNotFoundError:
+            raise StateLoadError(
+                self.store,
+                f"delta {join_url(self.files.url, name)} does not exist",
+                "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS",
+            ) from None
+        self.apply_bytes(data, name, changes)
+
+    def apply_bytes(self, data: bytes, name: str, changes: dict[bytes, bytes | None]) -> None:
+        """Add to `changes` what a delta says that was read already."""
+        for part in _parts(self._records(data, FileKind.DELTA, name)):
+            keys, values = part.keys.to_list(), part.values.to_list()
+            if not part.deleted.any():
+                changes.update(zip(keys, values, strict=True))
+                continue
+            for key, value, gone in zip(keys, values, part.deleted.tolist(), strict=True):
+                changes[key] = None if gone else value
+
+    def encode_delta(self, changes: Iterable[Change]) -> bytes:
+        """The content of a delta file."""
+        raw = encode_records(changes, row_checksums=self.conf.row_checksum_enabled)
+        return compress(raw, self.conf.compression_codec)
+
+    def start_delta(self, version: int) -> AtomicFile:
+        """Open a delta for writing; it appears, in place of any other, when closed."""
+        return self.files.create_atomic(delta_name(version), overwrite=True)
+
+    def drop_checksum(self, name: str) -> None:
+        """Remove the visible checksum of a file that is about to be replaced."""
+        self.files.delete(checksum_name(name))
+
+    def encode_snapshot(self, rows: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """The content of a snapshot file."""
+        raw = encode_records(rows, row_checksums=self.conf.row_checksum_enabled)
+        return compress(raw, self.conf.compression_codec)
+
+    def write_snapshot(self, version: int, data: bytes) -> None:
+        """Write a snapshot, in place of any that is there."""
+        name = snapshot_name(version)
+        self.drop_checksum(name)
+        self.files.replace(name, data)
+
+    def _checked(self, name: str, there: Collection[str]) -> bytes:
+        data = self.files.read(name)
+        checksum = checksum_name(name)
+        if checksum in there:
+            # Whoever replaces a file removes its checksum first: gone by now, it says nothing.
+            with suppress(FileNotFoundError):
+                expected = self.files.read(checksum)
+                verify_checksum(data, expected, source=join_url(self.files.url, name))
+        return data
+
+    def _records(self, data: bytes, kind: FileKind, name: str) -> Records:
+        source = join_url(self.files.url, name)
+        raw = decompress_buffer(data, self.conf.compression_codec, source=source)
+        checksums = self.conf.row_checksum_enabled
+        records = scan_records(raw, kind, row_checksums=checksums, source=source)
+        if self.conf.format_validation_enabled:
+            self._validate(records, source)
+        return records
+
+    def _validate(self, records: Records, source: str) -> None:
+        puts = records.values.take(~records.deleted)
+        for what, rows, schema in (
+            ("KEY", records.keys, self.key_schema),
+            ("VALUE", puts, self.value_schema),
+        ):
+            try:
+                if len(rows) < _WORTH_A_BATCH:
+                    for row in rows:
+                        validate_row(row, schema, source=source)
+                else:
+                    validate_rows(rows, schema, source=source)
+            except StateFormatError as error:
+                condition = f"CANNOT_LOAD_STATE_STORE.{what}_ROW_FORMAT_VALIDATION_FAILURE"
+                raise StateFormatError(
+                    error.source, error.offset, error.reason, condition
+                ) from None
+
+
+def _parts(records: Records) -> Iterator[Records]:
+    """The records, some at a time: lists of all rows beside the map would double its size."""
+    for start in range(0, len(records), _LISTED_AT_ONCE):
+        yield records.slice(start, start + _LISTED_AT_ONCE)

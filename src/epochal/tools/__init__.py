@@ -1,0 +1,1 @@
+"""Tools on checkpoints and state. They need neither Spark nor a JVM."""

@@ -1,0 +1,1 @@
+"""Changes a checkpoint: each edit is a plan that is journaled, applied and undone."""

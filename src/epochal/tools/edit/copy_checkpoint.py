@@ -1,0 +1,205 @@
+"""Plans a copy of a checkpoint to another place, with the paths inside it made right.
+
+Three kinds of files hold absolute paths. Operator metadata of version 2 names schema files of its
+own checkpoint, so those paths always follow. The log of a file source names its input, the log of a
+file sink its output: they move only if the data did, which the caller says with a map. Hadoop's
+hidden crcs and temporary files stay behind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from urllib.parse import quote
+
+from epochal.checkpoint.file_log import FileEntry, FileLogFormat, FileSourceLog
+from epochal.checkpoint.layout import SINK_LOG, SOURCES, STATE
+from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT
+from epochal.checkpoint.source_logs import open_source_log
+from epochal.errors import EditError, OptionError
+from epochal.files import Files, join_url, scheme_of
+from epochal.tools.edit.edit_file_log import SINK, SINK_FORMAT, SinkSurvey, log_batches
+from epochal.tools.edit.edit_plan import (
+    Change,
+    Content,
+    Elsewhere,
+    Plan,
+    Tree,
+    is_crc,
+    is_temporary,
+)
+from epochal.tools.edit.survey import Survey
+
+ORIGIN = "origin"
+"""The root that a plan gives to the checkpoint being copied."""
+
+SOURCE_FORMAT: FileLogFormat[FileEntry] = FileLogFormat(FileEntry)
+
+_OPERATOR_METADATA = re.compile(rf"{STATE}/\d+/_metadata/v2/\d+")
+_SCHEMA_PATH = re.compile(rf"(?P<root>.*)(?P<inside>/{STATE}/\d+/_stateSchema/.*)")
+
+
+def plan_copy(
+    surveyed: Survey,
+    target: Files,
+    moved: Mapping[str, str],
+    *,
+    sink: SinkSurvey | None = None,
+) -> Plan:
+    """What to write at `target`, which must be empty; `moved` maps old prefixes to new ones."""
+    _refuse_nested(surveyed.url, target.url)
+    _refuse_occupied(target)
+    empty = Tree({})
+    paths = [path for path in surveyed.tree.infos if not is_crc(path) and not is_temporary(path)]
+    contents = {path: Elsewhere(ORIGIN, path, surveyed.tree.infos[path].size) for path in paths}
+    rewritten = dict(_rewritten(surveyed, target, moved))
+    changes = [
+        empty.write(path, rewritten.get(path, content), _why(path, rewritten))
+        for path, content in contents.items()
+    ]
+    roots = {ORIGIN: surveyed.url}
+    if sink is not None:
+        roots[SINK] = sink.files.url
+        changes += _moved_sink(sink, moved)
+    return Plan(
+        command="copy",
+        summary=f"copy {surveyed.url} to {target.url}",
+        changes=tuple(changes),
+        arguments={"from": surveyed.url, "to": target.url},
+        warnings=tuple(_warnings(surveyed, rewritten, moved)),
+        roots=roots,
+    )
+
+
+def move_path(path: str, moved: Mapping[str, str]) -> str:
+    """A logged path below one of the old prefixes, under the new one; others stay.
+
+    A prefix may be given as a plain path or as a URL; logged paths are URLs with escapes.
+    """
+    for old, new in sorted(moved.items(), key=lambda item: len(item[0]), reverse=True):
+        for prefix in (old.rstrip("/"), quote(old.rstrip("/"), safe="/:")):
+            for form in _forms(prefix):
+                if path == form or path.startswith(f"{form}/"):
+                    return _like(form, new) + path[len(form) :]
+    return path
+
+
+def _forms(prefix: str) -> tuple[str, ...]:
+    """The ways in which Hadoop writes a local path; a URL has one."""
+    return (prefix,) if scheme_of(prefix) else (f"file://{prefix}", f"file:{prefix}", prefix)
+
+
+def _like(form: str, new: str) -> str:
+    """`new` written as the old path was: with `file://`, `file:` or neither."""
+    if scheme_of(new):
+        return new.rstrip("/")
+    scheme = next((each for each in ("file://", "file:") if form.startswith(each)), "")
+    bare = new.rstrip("/")
+    return f"{scheme}{quote(bare, safe='/:')}" if scheme else bare
+
+
+def _rewritten(
+    surveyed: Survey, target: Files, moved: Mapping[str, str]
+) -> Iterator[tuple[str, Content]]:
+    for path in surveyed.tree.infos:
+        if _OPERATOR_METADATA.fullmatch(path):
+            raw = surveyed.files.read(path)
+            yield path, follow_schema_paths(raw, join_url(surveyed.url, path), target)
+    if moved:
+        for source in surveyed.tree.names(SOURCES):
+            yield from _moved_source(surveyed, f"{SOURCES}/{source}", moved)
+
+
+def follow_schema_paths(raw: bytes, url: str, target: Files) -> bytes:
+    """Operator metadata whose schema files are looked for below `target`."""
+    entry = OPERATOR_FORMAT.deserialize(raw, url)
+    stores = tuple(
+        replace(
+            store,
+            schema_file_paths=tuple(_schema_path(each, target) for each in store.schema_file_paths),
+        )
+        for store in entry.stores
+    )
+    return OPERATOR_FORMAT.serialize(replace(entry, stores=stores))
+
+
+def _schema_path(path: str, target: Files) -> str:
+    found = _SCHEMA_PATH.fullmatch(path)
+    if found is None:
+        return path
+    root = found["root"]
+    if scheme_of(target.url):
+        return f"{target.url}{found['inside']}"
+    scheme = next((each for each in ("file://", "file:") if root.startswith(each)), "")
+    return f"{scheme}{target.url}{found['inside']}"
+
+
+def _moved_source(
+    surveyed: Survey, directory: str, moved: Mapping[str, str]
+) -> Iterator[tuple[str, Content]]:
+    log = open_source_log(surveyed.files.at(directory))
+    if not isinstance(log, FileSourceLog):
+        return
+    for name in log_batches(surveyed.tree, directory):
+        path = f"{directory}/{name}"
+        raw = surveyed.files.read(path)
+        entries = SOURCE_FORMAT.deserialize(raw, join_url(surveyed.url, path))
+        followed = [
+            FileEntry(move_path(entry.path, moved), entry.timestamp, entry.batch_id)
+            for entry in entries
+        ]
+        if list(entries) != followed:
+            yield path, SOURCE_FORMAT.serialize(followed)
+
+
+def _moved_sink(sink: SinkSurvey, moved: Mapping[str, str]) -> Iterator[Change]:
+    for name in log_batches(sink.tree, SINK_LOG):
+        path = f"{SINK_LOG}/{name}"
+        entries = SINK_FORMAT.deserialize(sink.files.read(path), join_url(sink.files.url, path))
+        followed = [
+            type(entry)(
+                move_path(entry.path, moved),
+                entry.size,
+                entry.is_dir,
+                entry.modification_time,
+                entry.block_replication,
+                entry.block_size,
+                entry.action,
+            )
+            for entry in entries
+        ]
+        if list(entries) != followed:
+            yield sink.tree.write(path, SINK_FORMAT.serialize(followed), "paths follow the map")
+
+
+def _why(path: str, rewritten: Mapping[str, Content]) -> str:
+    return "copied, its paths made right" if path in rewritten else "copied"
+
+
+def _warnings(
+    surveyed: Survey, rewritten: Mapping[str, Content], moved: Mapping[str, str]
+) -> Iterator[str]:
+    if moved and not any(path.startswith(f"{SOURCES}/") for path in rewritten):
+        yield "No path in a source's log begins with any of the mapped prefixes."
+    if not surveyed.offsets:
+        yield "The checkpoint has no batches yet."
+    yield (
+        "The copy has the same query id. Run only one of the two: both would write the same "
+        "batches to the same sink."
+    )
+
+
+def _refuse_nested(origin: str, target: str) -> None:
+    if f"{target}/".startswith(f"{origin}/") or f"{origin}/".startswith(f"{target}/"):
+        raise OptionError(f"{target} and {origin} lie inside each other: choose another place.")
+
+
+def _refuse_occupied(target: Files) -> None:
+    for path, _ in target.walk():
+        if not path.startswith(".epochal/"):
+            raise EditError(
+                target.url,
+                f"is not empty ({path}). A copy over another checkpoint would mix two histories: "
+                f"choose an empty place.",
+            )

@@ -1,0 +1,144 @@
+"""Changes to the logs of files that a source has read and a sink has written. Pure, given a log.
+
+What a reader would get wrong: a batch of such a log cannot simply be taken away or left out. A
+compact file repeats everything before it, so going back needs the plain files it was made of; and
+the next compaction reads every batch since the last one, so a batch that is missing stops the sink
+for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from epochal.checkpoint.file_log import (
+    CompactibleFileLog,
+    FileEntry,
+    FileLogFormat,
+    FileSinkLog,
+    SinkFileStatus,
+    batch_id_of_file_name,
+    is_compaction_batch,
+    live_batches,
+)
+from epochal.checkpoint.layout import SINK_LOG
+from epochal.errors import EditError
+from epochal.files import Files, join_url, local_path, scheme_of
+from epochal.tools.edit.edit_plan import Change, Tree, read_tree
+
+SINK = "sink"
+"""The root that a plan gives to the output directory."""
+
+SINK_FORMAT: FileLogFormat[SinkFileStatus] = FileLogFormat(SinkFileStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSurvey:
+    """A file sink's output directory at one moment."""
+
+    files: Files
+    tree: Tree
+    log: FileSinkLog
+
+    @property
+    def latest(self) -> int | None:
+        return self.log.latest_batch_id()
+
+
+def survey_sink(files: Files) -> SinkSurvey:
+    """Read the output directory at `files`; EditError if no file sink has written there."""
+    if files.info(SINK_LOG) is None:
+        raise EditError(
+            join_url(files.url, SINK_LOG),
+            "is not there, so no file sink has written to this directory. Give the path that the "
+            "query writes to.",
+        )
+    tree = read_tree(files, root=SINK)
+    return SinkSurvey(files, tree, FileSinkLog(files.at(SINK_LOG), read_only=True))
+
+
+def log_batches(tree: Tree, directory: str) -> dict[str, int]:
+    """Every batch file of a file log with its id."""
+    names = tree.names(directory)
+    found = {name: batch_id_of_file_name(name) for name in names}
+    return {name: batch_id for name, batch_id in found.items() if batch_id is not None}
+
+
+def rewind_file_log(
+    log: CompactibleFileLog[SinkFileStatus] | CompactibleFileLog[FileEntry],
+    tree: Tree,
+    directory: str,
+    to_batch: int,
+) -> Iterator[Change]:
+    """Remove the batches after `to_batch`; EditError if the ones before are compacted away."""
+    names = log_batches(tree, directory)
+    interval = log.compact_interval
+    if to_batch >= 0 and max(names.values(), default=-1) > to_batch:
+        for batch_id in live_batches(to_batch, interval):
+            path = f"{directory}/{log.path_of(batch_id)}"
+            if path not in tree:
+                raise EditError(
+                    join_url(log.url, log.path_of(batch_id)),
+                    f"is needed to go back to batch {to_batch} of this log, and has been removed "
+                    f"since a later compaction took it in. The earliest batch that can be gone "
+                    f"back to is {earliest_batch(names, interval)}.",
+                )
+    for name, batch_id in sorted(names.items(), key=lambda item: item[1], reverse=True):
+        if batch_id > to_batch:
+            yield tree.delete(f"{directory}/{name}", f"log entry of batch {batch_id}")
+
+
+def earliest_batch(names: dict[str, int], interval: int) -> int:
+    """The first batch whose every live entry is still on disk."""
+    ids = set(names.values())
+    latest = max(ids)
+    return next(
+        (each for each in sorted(ids) if ids.issuperset(live_batches(each, interval))), latest
+    )
+
+
+def empty_sink_batch(sink: SinkSurvey, batch_id: int) -> Change:
+    """The log entry of a batch that wrote nothing: what a sink needs for an id that Spark skips."""
+    entries: Iterable[SinkFileStatus] = ()
+    if is_compaction_batch(batch_id, sink.log.compact_interval):
+        entries = sink.log.all_files()
+    path = f"{SINK_LOG}/{sink.log.path_of(batch_id)}"
+    return sink.tree.write(path, SINK_FORMAT.serialize(entries), f"empty log entry of {batch_id}")
+
+
+def orphaned_files(sink: SinkSurvey, to_batch: int) -> tuple[list[str], int]:
+    """The data files that only batches after `to_batch` list, and how many lie elsewhere."""
+    newest = sink.latest
+    if newest is None or newest <= to_batch:
+        return [], 0
+    kept = {entry.path for entry in _live(sink.log, to_batch)} if to_batch >= 0 else set()
+    gone = {entry.path for entry in sink.log.all_files()} - kept
+    inside = relative_to(sink.files)
+    paths = [inside(path) for path in sorted(gone)]
+    there = [path for path in paths if path is not None and path in sink.tree]
+    return there, sum(path is None for path in paths)
+
+
+def _live(log: FileSinkLog, batch_id: int) -> Iterator[SinkFileStatus]:
+    for each in live_batches(batch_id, log.compact_interval):
+        yield from log.get(each) or ()
+
+
+def relative_to(files: Files) -> Callable[[str], str | None]:
+    """A function from a logged, URI-encoded path to the path below the root of `files`."""
+    root = _bare(files.url)
+
+    def inside(uri: str) -> str | None:
+        path = _bare(uri)
+        return path[len(root) + 1 :] if path.startswith(f"{root}/") else None
+
+    return inside
+
+
+def _bare(location: str) -> str:
+    """A location without scheme, escapes and doubled slashes; the authority stays."""
+    if scheme_of(location) in ("", "file"):
+        return local_path(location).rstrip("/")
+    parts = urlsplit(location)
+    return f"{parts.netloc}{unquote(parts.path)}".rstrip("/")

@@ -1,0 +1,463 @@
+"""Carries out plans so that a crash at any moment loses nothing, and takes them back.
+
+Everything lies in `.epochal/journal/NNNN-COMMAND/` of the checkpoint:
+
+    before-*.pack    the bytes of everything the plan touches, hidden crcs too
+    after-*.pack     the bytes it will write; removed when done
+    plan.json        the decision: once it exists the edit will be finished, or undone
+    done             every change has been made
+    undoing, undone  the same for the way back
+
+Files are created in this order and never rewritten, and each change is made only to a file that is
+still as the plan saw it, or found already made. So a crash leaves the checkpoint as it was (no
+`plan.json`), or a journal that `finish` or `undo` completes, as often as it takes. No rename or
+lock of the storage is needed. The caller holds the checkpoint's guard meanwhile.
+
+A plan of several changes closes the gate first: the file `metadata` is replaced by a notice that
+no release of Spark starts with, and gets its own content back as the last step. So nobody can run
+the query on a checkpoint that is caught half-way.
+
+What a reader would get wrong: Files deletes a file's hidden crc with it and never writes one, so
+undo writes crcs back as files of their own, after the file they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from epochal.checkpoint.layout import METADATA
+from epochal.clock import Clock, SystemClock
+from epochal.errors import EditError
+from epochal.files import Files, join_url, open_files
+from epochal.tools.edit.backup_packs import STAGE_DIRECTORY, PackReader, PackWriter, Stage, digest
+from epochal.tools.edit.edit_plan import (
+    Change,
+    Elsewhere,
+    Plan,
+    ancestors,
+    check_plan,
+    crc_of,
+)
+from epochal.tools.edit.journal_records import (
+    Record,
+    RecordedChange,
+    changed,
+    check_watches,
+    crc_bytes,
+    stamp_of,
+    stands_after,
+    temporaries,
+    touched_names,
+    worded,
+)
+from epochal.tools.inspect.edit_status import (
+    FORMAT_VERSION,
+    PLAN_FILE,
+    JournalEntry,
+    JournalState,
+    decode_plan,
+    entry_ids,
+    entry_path,
+    entry_state,
+    journal_entries,
+    unfinished_edit,
+)
+
+NOTICE: Final = "unfinished edit"
+"""The key in `metadata` where the id should be, while an edit is under way."""
+
+Progress = Callable[[int, int], None]
+
+
+class Journal:
+    """The edits made to one checkpoint, oldest first."""
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        clock: Clock | None = None,
+        open_root: Callable[[str], Files] = open_files,
+    ) -> None:
+        self._files = files
+        self._clock = clock or SystemClock()
+        self._open_root = open_root
+        self._roots: dict[str, Files] = {}
+
+    def entries(self) -> list[JournalEntry]:
+        """What was decided here, oldest first; preparations that never became a plan are not."""
+        return journal_entries(self._files)
+
+    def unfinished(self) -> JournalEntry | None:
+        """The edit, or the undo, that a crash interrupted."""
+        return unfinished_edit(self._files)
+
+    def stage(self) -> Stage:
+        """Start collecting large content for one plan, dropping what a crash left of another."""
+        self._refuse_unfinished()
+        self._files.delete_tree(STAGE_DIRECTORY)
+        return Stage(self._files)
+
+    def execute(self, plan: Plan, progress: Progress | None = None) -> JournalEntry:
+        """Make every change of `plan`, or none; an interrupted one is completed by `finish`."""
+        self._refuse_unfinished()
+        check_plan(plan)
+        self._sweep()
+        entry_id = self._next_id(plan.command)
+        steps = _Steps(2 * len(plan.changes), progress)
+        record = self._prepare(entry_id, plan, steps)
+        self._roll_forward(entry_id, record, steps)
+        return self._entry(entry_id)
+
+    def finish(self, entry_id: str, progress: Progress | None = None) -> JournalEntry:
+        """Complete an edit that a crash interrupted; a done one is left as it is."""
+        record = self._needed(entry_id)
+        state = entry_state(self._files, entry_id)
+        if state is JournalState.DONE:
+            self._drop_leftovers(entry_id)
+            return self._entry(entry_id)
+        if state is not JournalState.UNFINISHED:
+            raise EditError(
+                self._url(entry_id),
+                f"this {record.command} is {state}, so it cannot be finished. "
+                f"Run `epochal checkpoint undo` to complete the way back.",
+            )
+        check_watches(record, self._root)
+        self._check_gate(record)
+        self._sweep_temporaries(record)
+        for change in record.changes:
+            stands_after(self._root(record, change.root), change)
+        self._roll_forward(entry_id, record, _Steps(len(record.changes), progress))
+        return self._entry(entry_id)
+
+    def undo(self, entry_id: str | None = None, progress: Progress | None = None) -> JournalEntry:
+        """Restore the bytes and names from before an edit: the newest one unless named."""
+        entry = self.undoable(entry_id)
+        record = self._needed(entry.id)
+        if entry.state is JournalState.UNDONE:
+            return entry
+        made = self._standing(record)
+        if entry.state is not JournalState.DONE:
+            self._sweep_temporaries(record)
+        self._mark(entry.id, "undoing")
+        steps = _Steps(len(record.changes), progress)
+        backups = PackReader(self._files.at(entry_path(entry.id)), "before")
+        self._close_gate(entry.id, record)
+        for change, is_made in reversed(list(zip(record.changes, made, strict=True))):
+            self._restore(record, change, backups, is_made)
+            steps.one_more()
+        for root, directory in reversed(record.made_directories):
+            _remove_if_empty(self._root(record, root), directory)
+        for directory in record.emptied:
+            self._files.make_dirs(directory)
+        if record.gate is not None:
+            self._restore(record, record.gate, backups, is_made=True)
+        self._mark(entry.id, "undone")
+        self._drop_leftovers(entry.id)
+        return self._entry(entry.id)
+
+    def why_not_undo(self, entry_id: str) -> EditError | None:
+        """Why `undo` would refuse this edit now: the query has gone on, or its files changed."""
+        try:
+            self._standing(self._needed(entry_id))
+        except EditError as error:
+            return error
+        return None
+
+    def prune(self) -> list[str]:
+        """Forget every edit that is done or undone; what is pruned cannot be undone."""
+        gone = self.prunable()
+        for entry_id in gone:
+            # Without its plan a journal is only rubbish, whatever else is still there.
+            self._files.delete(f"{entry_path(entry_id)}/{PLAN_FILE}")
+        self._sweep()
+        return gone
+
+    def prunable(self) -> list[str]:
+        """The edits that `prune` would forget."""
+        finished = (JournalState.DONE, JournalState.UNDONE)
+        return [entry.id for entry in self.entries() if entry.state in finished]
+
+    def verify(self, entry_id: str, progress: Progress | None = None) -> None:
+        """Read back every file that an edit wrote; EditError if one is not as it should be."""
+        record = self._needed(entry_id)
+        written = [*record.changes, record.gate] if record.gate else record.changes
+        steps = _Steps(len(written), progress)
+        for change in written:
+            files = self._root(record, change.root)
+            if not stands_after(files, change, trust_stamp=False):
+                raise changed(files, change.path, "what was written", "what was there before")
+            steps.one_more()
+
+    def _prepare(self, entry_id: str, plan: Plan, steps: _Steps) -> Record:
+        at = self._files.at(entry_path(entry_id))
+        changes: list[RecordedChange] = []
+        gate, others = self._gate_of(plan)
+        with PackWriter(at, "before") as backups, PackWriter(at, "after") as contents:
+            for change in others:
+                changes.append(self._prepare_change(plan, change, backups, contents))
+                steps.one_more()
+            closed = None if gate is None else self._prepare_change(plan, gate, backups, contents)
+        record = Record(
+            FORMAT_VERSION,
+            plan.command,
+            dict(plan.arguments),
+            plan.summary,
+            self._clock.now_ms(),
+            dict(plan.roots),
+            list(plan.watches),
+            self._directories_to_make(plan),
+            list(plan.emptied),
+            changes,
+            closed,
+        )
+        check_watches(record, self._root)
+        at.create(PLAN_FILE, msgspec.json.encode(record))
+        return record
+
+    def _gate_of(self, plan: Plan) -> tuple[Change | None, list[Change]]:
+        """The step that `metadata` takes last, and the other changes."""
+        if len(plan.changes) < 2:
+            return None, list(plan.changes)
+        own = [each for each in plan.changes if (each.root, each.path) == ("", METADATA)]
+        others = [each for each in plan.changes if (each.root, each.path) != ("", METADATA)]
+        if own:
+            return own[0], others
+        stamp = stamp_of(self._files, METADATA)
+        content = None if stamp is None else self._files.read(METADATA)
+        return Change(METADATA, stamp, content), others
+
+    def _prepare_change(
+        self, plan: Plan, change: Change, backups: PackWriter, contents: PackWriter
+    ) -> RecordedChange:
+        files = self._root(plan, change.root)
+        before = crc = after = None
+        source: Elsewhere | None = None
+        stamp = stamp_of(files, change.path)
+        if stamp != change.before:
+            raise changed(files, change.path, worded(change.before), worded(stamp))
+        if stamp is not None:
+            before = backups.add(files.read(change.path))
+            if before.size != stamp.size:
+                raise changed(files, change.path, worded(stamp), f"{before.size} bytes")
+        if (hidden := crc_bytes(files, change.path)) is not None:
+            crc = backups.add(hidden)
+        match change.after:
+            case Elsewhere():
+                source = change.after
+                after = digest(self._root(plan, source.root).read(source.path))
+            case bytes():
+                after = contents.add(change.after)
+        return RecordedChange(
+            change.root,
+            change.path,
+            before,
+            stamp.modified_ms if stamp else 0,
+            crc,
+            after,
+            source,
+        )
+
+    def _roll_forward(self, entry_id: str, record: Record, steps: _Steps) -> None:
+        at = self._files.at(entry_path(entry_id))
+        contents = PackReader(at, "after")
+        self._close_gate(entry_id, record)
+        for change in record.changes:
+            if not stands_after(self._root(record, change.root), change):
+                self._apply(record, change, contents)
+            elif change.after is None:
+                self._root(record, change.root).delete(change.path)  # its crc may be left
+            steps.one_more()
+        for directory in record.emptied:
+            _remove_if_empty(self._files, directory)
+        if (gate := record.gate) is not None:
+            if gate.after is None:
+                self._files.delete(METADATA)
+            elif gate.after.matches_blob(gate.before):
+                self._restore(record, gate, PackReader(at, "before"), is_made=True)
+            else:
+                self._files.replace(METADATA, self._new_content(record, gate, contents))
+        self._mark(entry_id, "done")
+        self._drop_leftovers(entry_id)
+
+    def _standing(self, record: Record) -> list[bool]:
+        """Of each change whether it is made; EditError if anything else has happened since."""
+        check_watches(record, self._root)
+        self._check_gate(record)
+        return [
+            stands_after(self._root(record, change.root), change, trust_stamp=False)
+            for change in record.changes
+        ]
+
+    def _check_gate(self, record: Record) -> None:
+        if record.gate is not None and not self._gate_is_closed():
+            stands_after(self._files, record.gate)
+
+    def _close_gate(self, entry_id: str, record: Record) -> None:
+        if record.gate is not None and not self._gate_is_closed():
+            notice = {NOTICE: f"{entry_id}: run the same command again, or undo it"}
+            self._files.replace(METADATA, msgspec.json.encode(notice))
+
+    def _gate_is_closed(self) -> bool:
+        try:
+            return self._files.read(METADATA).startswith(f'{{"{NOTICE}":'.encode())
+        except FileNotFoundError:
+            return False
+
+    def _apply(self, record: Record, change: RecordedChange, contents: PackReader) -> None:
+        files = self._root(record, change.root)
+        if change.after is None:
+            files.delete(change.path)
+            return
+        content = self._new_content(record, change, contents)
+        if change.before is None:
+            files.create(change.path, content)
+        else:
+            files.replace(change.path, content)
+
+    def _new_content(self, record: Record, change: RecordedChange, contents: PackReader) -> bytes:
+        assert change.after is not None
+        if change.source is None:
+            return contents.get(change.after)
+        source = self._root(record, change.source.root)
+        content = source.read(change.source.path)
+        if not change.after.matches(content):
+            raise changed(
+                source,
+                change.source.path,
+                f"{change.after.size} bytes of other content",
+                f"{len(content)} bytes",
+            )
+        return content
+
+    def _restore(
+        self, record: Record, change: RecordedChange, backups: PackReader, is_made: bool
+    ) -> None:
+        files = self._root(record, change.root)
+        if is_made and change.before is None:
+            files.delete(change.path)
+        elif is_made and change.before is not None:
+            files.replace(change.path, backups.get(change.before))
+        if change.crc is not None and crc_bytes(files, change.path) is None:
+            files.create(crc_of(change.path), backups.get(change.crc))
+
+    def _directories_to_make(self, plan: Plan) -> list[tuple[str, str]]:
+        made: dict[tuple[str, str], None] = {}
+        known: set[tuple[str, str]] = set()
+        for change in plan.changes:
+            if change.before is not None or change.after is None:
+                continue
+            files = self._root(plan, change.root)
+            for directory in ancestors(change.path):
+                place = (change.root, directory)
+                if place not in known:
+                    known.add(place)
+                    if files.info(directory) is None:
+                        made[place] = None
+        return list(made)
+
+    def undoable(self, entry_id: str | None = None) -> JournalEntry:
+        """The edit that `undo` would take back; EditError if a later one stands in the way."""
+        entries = self.entries()
+        if entry_id is None:
+            for entry in reversed(entries):
+                if entry.state is not JournalState.UNDONE:
+                    return entry
+            raise EditError(self._files.url, "the journal holds no edit that could be undone.")
+        known = [entry.id for entry in entries]
+        if entry_id not in known:
+            raise EditError(
+                self._files.url,
+                f"no edit {entry_id!r} in the journal; known: {', '.join(known) or 'none'}.",
+            )
+        for entry in entries[known.index(entry_id) + 1 :]:
+            if entry.state is not JournalState.UNDONE:
+                raise EditError(
+                    self._url(entry.id),
+                    f"the {entry.command} came after {entry_id} and builds on it. "
+                    f"Undo {entry.id} first.",
+                )
+        return entries[known.index(entry_id)]
+
+    def _refuse_unfinished(self) -> None:
+        if (entry := self.unfinished()) is not None:
+            raise EditError(
+                self._url(entry.id),
+                f"a {entry.command} that was interrupted is {entry.state} here. Run the same "
+                f"command again to finish it, or `epochal checkpoint undo` to take it back.",
+            )
+
+    def _sweep(self) -> None:
+        """Remove preparations that never became a plan: nothing was touched on their behalf."""
+        for entry_id in entry_ids(self._files):
+            if self._files.info(f"{entry_path(entry_id)}/{PLAN_FILE}") is None:
+                self._files.delete_tree(entry_path(entry_id))
+
+    def _sweep_temporaries(self, record: Record) -> None:
+        """Remove what a process that was killed had begun to write under the names of the plan."""
+        for (root, folder), names in touched_names(record).items():
+            files = self._root(record, root)
+            for name in temporaries(names, (info.name for info in files.list(folder))):
+                files.delete(f"{folder}/{name}" if folder else name)
+
+    def _drop_leftovers(self, entry_id: str) -> None:
+        kept = "before-" if entry_state(self._files, entry_id) is JournalState.DONE else "-"
+        for info in self._files.list(entry_path(entry_id)):
+            if info.name.endswith(".pack") and not info.name.startswith(kept):
+                self._files.delete(f"{entry_path(entry_id)}/{info.name}")
+        self._files.delete_tree(STAGE_DIRECTORY)
+
+    def _next_id(self, command: str) -> str:
+        numbers = [int(entry_id.partition("-")[0]) for entry_id in entry_ids(self._files)]
+        return f"{max(numbers, default=0) + 1:04d}-{command}"
+
+    def _record(self, entry_id: str) -> Record | None:
+        path = f"{entry_path(entry_id)}/{PLAN_FILE}"
+        try:
+            raw = self._files.read(path)
+        except FileNotFoundError:
+            return None
+        return decode_plan(raw, Record, join_url(self._files.url, path))
+
+    def _needed(self, entry_id: str) -> Record:
+        record = self._record(entry_id)
+        if record is None:
+            raise EditError(self._url(entry_id), "the journal holds no such edit.")
+        return record
+
+    def _entry(self, entry_id: str) -> JournalEntry:
+        return next(entry for entry in self.entries() if entry.id == entry_id)
+
+    def _mark(self, entry_id: str, mark: str) -> None:
+        self._files.replace(f"{entry_path(entry_id)}/{mark}", b"%d\n" % self._clock.now_ms())
+
+    def _root(self, named: Plan | Record, root: str) -> Files:
+        if not root:
+            return self._files
+        url = named.roots[root]
+        if url not in self._roots:
+            self._roots[url] = self._open_root(url)
+        return self._roots[url]
+
+    def _url(self, entry_id: str) -> str:
+        return join_url(self._files.url, entry_path(entry_id))
+
+
+class _Steps:
+    """Counts what is done and tells whoever shows it."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+
+    def one_more(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _remove_if_empty(files: Files, directory: str) -> None:
+    if files.info(directory) is not None and not any(True for _ in files.walk(directory)):
+        files.delete_tree(directory)

@@ -1,0 +1,133 @@
+"""Plans a new batch that reads nothing and ends elsewhere: how a source's offset is moved.
+
+The batch copies the settings, watermark and state of the last one, so a restart finds it finished
+and goes on from the new offsets. What a reader would get wrong: one batch is not enough to send a
+file source back. On a restart Spark asks such a source for the last batch again, from the end of
+the one before to its own end, and that must not run backwards; so a second batch, from the new
+offset to itself, follows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
+from epochal.checkpoint.file_log import FileSourceLog
+from epochal.checkpoint.layout import COMMITS, OFFSETS, SINK_LOG, source_log_path
+from epochal.checkpoint.source_logs import open_source_log
+from epochal.errors import EditError, OptionError
+from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, empty_sink_batch
+from epochal.tools.edit.edit_plan import Plan
+from epochal.tools.edit.empty_batch import carry_state
+from epochal.tools.edit.offsets.offset_targets import (
+    AskBroker,
+    Target,
+    goes_back,
+    is_file_offset,
+    move,
+    no_broker,
+)
+from epochal.tools.edit.rewind import obstacle_to
+from epochal.tools.edit.survey import Survey, last_committed
+
+
+def plan_set_offsets(
+    surveyed: Survey,
+    source: str,
+    target: Target,
+    *,
+    sink: SinkSurvey | None = None,
+    ask_broker: AskBroker = no_broker,
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+) -> Plan:
+    """What to write so that `source` goes on from `target`."""
+    base = _base(surveyed)
+    entry, commit = surveyed.offsets[base], surveyed.commits[base]
+    if source not in entry.by_source:
+        known = ", ".join(entry.by_source) or "none"
+        raise OptionError(f"No source {source!r} in offsets/{base}; there are: {known}.")
+    current = entry.by_source[source]
+    moved = move(
+        current,
+        target,
+        latest_log_batch=_latest_log_batch(surveyed, source) if is_file_offset(current) else None,
+        ask_broker=ask_broker,
+    )
+    back = goes_back(current, moved)
+    batches = 2 if back and is_file_offset(current) else 1
+    new_ids = range(base + 1, base + 1 + batches)
+    watermark_ms = max(entry.watermark_ms, commit.next_watermark_ms)
+    carried = carry_state(surveyed, base, batches, new_id)
+    changes = list(carried.changes)
+    for batch_id, last in zip(new_ids, carried.commits, strict=True):
+        added = replace(_with_offset(entry, source, moved), watermark_ms=watermark_ms)
+        done: CommitEntry = replace(last, next_watermark_ms=watermark_ms)
+        why = f"{source}: {current} -> {moved}"
+        tree = surveyed.tree
+        changes.append(tree.write(f"{OFFSETS}/{batch_id}", OFFSET_FORMAT.serialize(added), why))
+        changes.append(tree.write(f"{COMMITS}/{batch_id}", COMMIT_FORMAT.serialize(done), why))
+    watches = surveyed.log_watches()
+    roots = {}
+    if sink is not None:
+        roots[SINK] = sink.files.url
+        watches += (sink.tree.watch(SINK_LOG),)
+        changes += [empty_sink_batch(sink, batch_id) for batch_id in new_ids]
+    return Plan(
+        command="set-offsets",
+        summary=f"batch {', '.join(map(str, new_ids))}: source {source} {current} -> {moved}",
+        changes=tuple(changes),
+        arguments={"source": source, "offset": moved},
+        warnings=tuple(_warnings(surveyed, source, current, moved, back=back, sink=sink)),
+        watches=watches,
+        roots=roots,
+    )
+
+
+def _base(surveyed: Survey) -> int:
+    base = last_committed(surveyed)
+    newest = max([*surveyed.picture.offsets.ids, *surveyed.picture.commits.ids])
+    if newest != base:
+        raise EditError(
+            surveyed.url,
+            f"batch {newest} is begun and not committed; a batch added after it would replace "
+            f"what it has to read. Let the query finish it, or run `epochal checkpoint rewind "
+            f"--to-batch {base}` first.",
+        )
+    if (obstacle := obstacle_to(surveyed, base)) is not None:
+        raise EditError(surveyed.url, f"cannot add a batch after {base}: {obstacle}.")
+    return base
+
+
+def _with_offset(entry: OffsetEntry, source: str, offset: str) -> OffsetEntry:
+    if isinstance(entry.offsets, dict):
+        return replace(entry, offsets={**entry.offsets, source: offset}, control_batch_info=None)
+    place = int(source)
+    return replace(entry, offsets=(*entry.offsets[:place], offset, *entry.offsets[place + 1 :]))
+
+
+def _latest_log_batch(surveyed: Survey, source: str) -> int | None:
+    log = open_source_log(surveyed.files.at(source_log_path(source)))
+    return log.latest_batch_id() if isinstance(log, FileSourceLog) else None
+
+
+def _warnings(
+    surveyed: Survey,
+    source: str,
+    current: str | None,
+    moved: str,
+    *,
+    back: bool,
+    sink: SinkSurvey | None,
+) -> Iterator[str]:
+    if current == moved:
+        yield f"Source {source} is there already: the new batch changes nothing."
+    if back:
+        counted = ", and counted again in its state" if surveyed.stores else ""
+        yield f"Source {source} goes back: rows will be read again{counted}."
+    if sink is None:
+        yield (
+            "If the query writes to a file sink, name its directory with --sink: its log must "
+            "have every batch, or its next compaction fails."
+        )

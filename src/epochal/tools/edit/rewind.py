@@ -1,0 +1,171 @@
+"""Decides what has to go so that a query restarts right after an earlier batch. Pure but for reads.
+
+After a rewind to N the newest batch of both logs is N and no state file is of a version above N+1,
+so Spark cuts batch N+1 anew. Three things a reader would get wrong:
+
+- A snapshot left above N+1 is not waste but poison: Spark rewrites the deltas beside it and loads
+  the old snapshot instead, at the next cold start.
+- A file source keeps its own log, and entries after N stay there on purpose: the source reads them
+  again, all in one batch, and loses no file that has been cleaned away since.
+- A file sink skips every batch up to the latest in its own log, so a replay writes nothing unless
+  that log goes back too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from epochal.checkpoint.layout import (
+    SINK_LOG,
+    CrcKind,
+    operator_metadata_log_path,
+    operator_path,
+    parse_state_file,
+)
+from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.errors import EditError
+from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, orphaned_files, rewind_file_log
+from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.survey import Survey, newest_first
+
+
+def plan_rewind(
+    surveyed: Survey,
+    to_batch: int,
+    *,
+    sink: SinkSurvey | None = None,
+    keep_sink_files: bool = False,
+) -> Plan:
+    """What to delete so that the query goes on right after `to_batch`."""
+    if (obstacle := obstacle_to(surveyed, to_batch)) is not None:
+        raise EditError(
+            surveyed.url,
+            f"cannot rewind to batch {to_batch}: {obstacle}. {_possible(surveyed, to_batch)}",
+        )
+    tree = surveyed.tree
+    changes = [
+        *state_after(surveyed, to_batch + 1),
+        *_schemas_after(surveyed, to_batch),
+        *newest_first(tree, to_batch, f"batch after {to_batch}"),
+    ]
+    warnings = list(_warnings(surveyed, to_batch))
+    watches = surveyed.log_watches()
+    roots = {}
+    if sink is not None:
+        roots[SINK] = sink.files.url
+        watches += (sink.tree.watch(SINK_LOG),)
+        changes += rewind_file_log(sink.log, sink.tree, SINK_LOG, to_batch)
+        if not keep_sink_files:
+            files, elsewhere = orphaned_files(sink, to_batch)
+            changes += [sink.tree.delete(path, f"written after batch {to_batch}") for path in files]
+            if elsewhere:
+                warnings.append(
+                    f"{elsewhere} files of the removed batches stay: they are not below "
+                    f"{sink.files.url}."
+                )
+        else:
+            warnings.append(
+                "The data files of the removed batches stay. Spark reads this directory by its "
+                "log and passes over them; other readers will see their rows twice."
+            )
+    elif changes:
+        warnings.append(
+            "If the query writes to a file sink, name its directory with --sink: that sink skips "
+            f"every batch up to the latest in its own log, so what is replayed after batch "
+            f"{to_batch} would not be written."
+        )
+    return Plan(
+        command="rewind",
+        summary=f"rewind to batch {to_batch}",
+        changes=tuple(changes),
+        arguments={"to_batch": str(to_batch), **({"sink": sink.files.url} if sink else {})},
+        warnings=tuple(warnings),
+        watches=watches,
+        roots=roots,
+    )
+
+
+def batch_at(surveyed: Survey, moment_ms: int) -> int:
+    """The last committed batch that was cut at or before `moment_ms`."""
+    times = {
+        batch_id: entry.timestamp_ms
+        for batch_id, entry in surveyed.offsets.items()
+        if batch_id in surveyed.commits
+    }
+    earlier = [batch_id for batch_id, time_ms in times.items() if time_ms <= moment_ms]
+    if not earlier:
+        oldest = min(times.values(), default=None)
+        raise EditError(
+            surveyed.url,
+            f"no committed batch is as old as {moment_ms} ms; the oldest is of {oldest} ms. "
+            f"Choose a later moment, or start over on an empty checkpoint directory.",
+        )
+    return max(earlier)
+
+
+def obstacle_to(surveyed: Survey, to_batch: int) -> str | None:
+    """Why a query cannot restart right after `to_batch`; None if it can."""
+    for log, name in ((surveyed.picture.offsets, "offsets"), (surveyed.picture.commits, "commits")):
+        if to_batch in log.broken:
+            return f"{name}/{to_batch} cannot be read"
+        if to_batch not in log.entries:
+            return f"{name}/{to_batch} is not there"
+    if to_batch > 0 and to_batch - 1 not in surveyed.offsets and surveyed.stores:
+        return f"a restart also needs offsets/{to_batch - 1}, which is not there or unreadable"
+    if (missing := surveyed.missing_state(to_batch)) is not None:
+        return f"the state after it needs {missing}, which is gone"
+    return None
+
+
+def possible_batches(surveyed: Survey) -> Iterator[int]:
+    """The batches that a rewind can go to, ascending."""
+    for batch_id in sorted(surveyed.offsets.keys() & surveyed.commits.keys()):
+        if obstacle_to(surveyed, batch_id) is None:
+            yield batch_id
+
+
+def state_after(surveyed: Survey, version: int) -> Iterator[Change]:
+    """Remove the state files of every version above `version`, checksums with them."""
+    tree = surveyed.tree
+    for store in surveyed.stores:
+        found = [(parse_state_file(name), name) for name in sorted(store.files)]
+        newer = [(file, name) for file, name in found if file and file.version > version]
+        for file, name in sorted(newer, key=lambda item: item[0].version, reverse=True):
+            path = f"{store.path}/{name}"
+            main = name[1:].removesuffix(".crc") if name.startswith(".") else ""
+            if not main or main not in store.files:  # a crc goes with its file
+                kind = "checksum" if file.crc is not CrcKind.NONE else str(file.kind)
+                yield tree.delete(path, f"{kind} of version {file.version}")
+
+
+def _schemas_after(surveyed: Survey, to_batch: int) -> Iterator[Change]:
+    tree = surveyed.tree
+    for operator in surveyed.operators:
+        log = operator_metadata_log_path(operator.operator)
+        schemas = f"{operator_path(operator.operator)}/_stateSchema"
+        for directory, kind in ((log, "operator metadata"), (schemas, "state schema")):
+            for path in tree.under(directory):
+                name = path.rpartition("/")[2]
+                batch_id = parse_batch_id(name.partition("_")[0])
+                if batch_id is not None and batch_id > to_batch:
+                    yield tree.delete(path, f"{kind} of batch {batch_id}")
+
+
+def _warnings(surveyed: Survey, to_batch: int) -> Iterator[str]:
+    if to_batch > 0 and to_batch - 1 not in surveyed.offsets:
+        yield (
+            f"offsets/{to_batch - 1} is not there. Only a query that runs with "
+            f"asyncProgressTrackingEnabled restarts without it."
+        )
+
+
+def _possible(surveyed: Survey, to_batch: int) -> str:
+    possible = list(possible_batches(surveyed))
+    if not possible:
+        return "No other batch is possible either: restore the missing files from a backup."
+    if possible[-1] - possible[0] + 1 == len(possible):
+        return f"The earliest possible batch is {possible[0]}, the latest {possible[-1]}."
+    below = max((each for each in possible if each < to_batch), default=None)
+    above = min((each for each in possible if each > to_batch), default=None)
+    nearest = " and ".join(str(each) for each in (below, above) if each is not None)
+    return f"The nearest possible: {nearest}."

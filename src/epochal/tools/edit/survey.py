@@ -1,0 +1,176 @@
+"""What the writing tools look at before they decide: one reading of a checkpoint, and what it says.
+
+`survey` reads; everything else here is pure. What a reader would get wrong: that a version has
+files does not mean it can be loaded. Cleanup takes old snapshots away and leaves the deltas that
+stood on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry
+from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.errors import EditError, StateError
+from epochal.files import Files
+from epochal.tools.edit.edit_plan import Change, Tree, Watch, read_tree
+from epochal.tools.inspect.listing import Picture, gather
+from epochal.tools.inspect.state_listing import ROCKSDB, OperatorPicture, StorePicture, operators_of
+
+if TYPE_CHECKING:
+    from epochal.tools.read_state.rocksdb import RocksDirectory
+
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
+
+JOIN_STORES = (
+    "left-keyToNumValues",
+    "left-keyWithIndexToValue",
+    "right-keyToNumValues",
+    "right-keyWithIndexToValue",
+)
+"""The order in which the commit log lists the ids of a join's stores."""
+
+
+class Survey:
+    """A checkpoint at one moment: parsed logs, every file's stamp, the state's names."""
+
+    def __init__(self, picture: Picture, tree: Tree) -> None:
+        self.picture, self.tree = picture, tree
+
+    @property
+    def files(self) -> Files:
+        return self.picture.files
+
+    @property
+    def url(self) -> str:
+        return self.picture.url
+
+    @property
+    def offsets(self) -> Mapping[int, OffsetEntry]:
+        return self.picture.offsets.entries
+
+    @property
+    def commits(self) -> Mapping[int, CommitEntry]:
+        return self.picture.commits.entries
+
+    @cached_property
+    def operators(self) -> list[OperatorPicture]:
+        return operators_of(self.picture.listing)
+
+    @cached_property
+    def stores(self) -> list[StorePicture]:
+        return [store for operator in self.operators for store in operator.stores]
+
+    def log_watches(self) -> tuple[Watch, ...]:
+        """Hold a plan to the batches that are there now."""
+        return self.tree.watch(OFFSETS), self.tree.watch(COMMITS)
+
+    def stores_at(self, batch_id: int) -> Iterator[StorePicture]:
+        """The stores that a restart after `batch_id` loads: a repartition may have made more."""
+        entry = self.offsets.get(batch_id)
+        count = entry.conf.get(SHUFFLE_PARTITIONS, "") if entry else ""
+        for store in self.stores:
+            if not count.isdigit() or store.partition < int(count):
+                yield store
+
+    def missing_state(self, batch_id: int) -> str | None:
+        """The first file without which the state after `batch_id` cannot be loaded."""
+        for store in self.stores_at(batch_id):
+            if (missing := self._missing(store, batch_id)) is not None:
+                return missing
+        return None
+
+    def unique_id(self, store: StorePicture, batch_id: int) -> str:
+        """The id of the files that hold a store's version after `batch_id`; empty in format 1."""
+        commit = self.commits.get(batch_id)
+        if commit is None or not commit.state_unique_ids:
+            return ""
+        partitions = commit.state_unique_ids.get(store.operator, ())
+        if store.partition >= len(partitions):
+            return ""
+        ids = partitions[store.partition]
+        place = JOIN_STORES.index(store.name) if store.name in JOIN_STORES else 0
+        return ids[place] if place < len(ids) else ""
+
+    def _missing(self, store: StorePicture, batch_id: int) -> str | None:
+        unique_id = self.unique_id(store, batch_id)
+        if not unique_id:
+            name = missing_file(store, batch_id + 1)
+            return name and f"{store.path}/{name}"
+        try:
+            rocks_directory(self, store, batch_id).plan(batch_id + 1, unique_id)
+        except StateError as error:
+            return f"the files of version {batch_id + 1} with id {unique_id} ({error})"
+        return None
+
+
+def survey(files: Files) -> Survey:
+    """Read the checkpoint at `files`."""
+    return Survey(gather(files), read_tree(files))
+
+
+def missing_file(store: StorePicture, version: int) -> str | None:
+    """The first file that loading `version` of a store without unique ids would not find."""
+    base = max((each for each in store.bases if each <= version), default=0)
+    rocksdb = store.provider == ROCKSDB
+    steps = store.changelogs if rocksdb else store.deltas
+    for each in range(base + 1, version + 1):
+        if each not in steps:
+            return f"{each}.{'changelog' if rocksdb else 'delta'}"
+    return None
+
+
+def rocks_directory(surveyed: Survey, store: StorePicture, batch_id: int) -> RocksDirectory:
+    """A RocksDB store's directory, read with the settings of a batch."""
+    from epochal.state.files.codecs import decompress
+    from epochal.state.files.rocksdb_values import ValueForm
+    from epochal.tools.read_state.rocksdb import RocksDirectory
+
+    codec = surveyed.offsets[batch_id].conf.get(CODEC, "lz4")
+    return RocksDirectory(
+        surveyed.files.at(store.path),
+        lambda data, source: decompress(data, codec, source=source),
+        ValueForm(),
+    )
+
+
+def last_committed(surveyed: Survey) -> int:
+    """The newest batch that is in both logs; EditError if there is none."""
+    both = surveyed.offsets.keys() & surveyed.commits.keys()
+    if not both:
+        raise EditError(
+            surveyed.url,
+            "no batch is both decided and committed here, so there is nothing to stand on. Let "
+            "the query finish its first batch, or start it on an empty checkpoint directory.",
+        )
+    return max(both)
+
+
+def log_names(tree: Tree, log: str) -> dict[str, int]:
+    """Every name in a log that Spark takes for a batch, odd ones too, with its id."""
+    found: dict[str, int] = {}
+    for path in tree.under(log):
+        name = path[len(log) + 1 :]
+        batch_id = parse_batch_id(name) if "/" not in name else None
+        if batch_id is not None:
+            found[name] = batch_id
+    return found
+
+
+def newest_first(tree: Tree, above: int, why: str) -> Iterator[Change]:
+    """Remove every batch above `above` from both logs.
+
+    From the newest down and the commit before the offsets, so that at every moment what is left is
+    a log that Spark can restart from.
+    """
+    commits, offsets = log_names(tree, COMMITS), log_names(tree, OFFSETS)
+    for batch_id in sorted({*commits.values(), *offsets.values()}, reverse=True):
+        if batch_id > above:
+            for log, names in ((COMMITS, commits), (OFFSETS, offsets)):
+                for name, number in names.items():
+                    if number == batch_id:
+                        yield tree.delete(f"{log}/{name}", why)

@@ -1,0 +1,150 @@
+"""Decides how state moves from one provider to the other, where that can be done honestly.
+
+Operators that keep plain rows (aggregations, deduplication, joins of format 1 and 2, groups with
+state, limits) keep the same rows with either provider; only what surrounds them differs. What
+needs RocksDB itself, column families and scans by range, has no HDFS-backed form, and what splits
+its keys for scans is not written here; both are refused.
+
+From RocksDB: a snapshot file of each store, and RocksDB's files go. To RocksDB: changelogs, one for
+every version from 1 on because RocksDB counts from there, all empty but the last. Spark makes the
+first real snapshot itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from epochal.checkpoint.directory import Checkpoint
+from epochal.checkpoint.entries import CommitEntry
+from epochal.checkpoint.layout import parse_state_file
+from epochal.errors import EditError
+from epochal.state.files.chain import snapshot_name
+from epochal.state.files.codecs import compress
+from epochal.state.files.merge import Rows
+from epochal.state.files.rocksdb_changelog import encode_changelog
+from epochal.state.files.rocksdb_keys import rows_of
+from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.survey import Survey
+from epochal.tools.edit_state.edit_state import (
+    EditBase,
+    EditedBatch,
+    plan_batch,
+    snapshot_bytes,
+    stand_on,
+)
+from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.read_state.load_version import load_rows
+from epochal.tools.read_state.read_target import (
+    HDFS_CLASS,
+    ROCKSDB_CLASS,
+    Provider,
+    StateBatch,
+    StoreTarget,
+)
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+PACKAGE = "org.apache.spark.sql.execution.streaming.state"
+MAX_CHANGELOGS = 20_000
+CLASSES = {Provider.HDFS: HDFS_CLASS, Provider.ROCKSDB: ROCKSDB_CLASS}
+
+
+def plan_convert(surveyed: Survey, to: Provider) -> Plan:
+    """Rewrite every store for the other provider, as one new batch."""
+    base = stand_on(surveyed, provider=None)
+    if base.settings.provider is to:
+        raise EditError(base.url, f"its state is already kept by the {to} provider.")
+    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    targets = [(store, _target(batch, store)) for store in base.stores]
+    if to is Provider.ROCKSDB:
+        _refuse_too_many(base, len(targets))
+    files: dict[str, bytes] = {}
+    count = 0
+    for store, target in targets:
+        rows = load_rows(target, store.partition)
+        count += sum(len(part) for part in rows)
+        files.update(
+            _from_rocksdb(base, store, rows)
+            if to is Provider.HDFS
+            else _to_rocksdb(base, store, rows)
+        )
+    others = tuple(_old_files(base, [store for store, _ in targets]))
+    return plan_batch(
+        base,
+        EditedBatch(
+            files,
+            {PROVIDER: f"{PACKAGE}.{CLASSES[to]}"},
+            commit=CommitEntry(next_watermark_ms=base.commit.next_watermark_ms),
+            others=others,
+        ),
+        command="state-convert",
+        summary=f"convert {count} rows to the {to} provider, as batch {base.batch_id + 1}",
+        arguments={"to": str(to)},
+        warnings=(
+            "The files of the other provider are removed: the query cannot be rewound to before "
+            "this edit, only the edit undone.",
+        ),
+    )
+
+
+def _target(batch: StateBatch, store: StorePicture) -> StoreTarget:
+    name = batch.operator_name(store.operator)
+    families = batch.uses_join_families(store.operator)
+    if families or batch.variables(store.operator) is not None:
+        raise EditError(
+            batch.checkpoint.url,
+            f"operator {store.operator} ({name}) keeps its state in column families, which only "
+            f"the RocksDB provider has.",
+        )
+    target = batch.store(store.operator, store.name)
+    if target.encoder.kind != "plain":
+        raise EditError(
+            batch.checkpoint.url,
+            f"operator {store.operator} ({name}) scans by prefix: its RocksDB keys are split in "
+            f"two, which is not converted here.",
+        )
+    return target
+
+
+def _refuse_too_many(base: EditBase, stores: int) -> None:
+    needed = stores * base.next_version
+    if needed > MAX_CHANGELOGS:
+        raise EditError(
+            base.url,
+            f"RocksDB would need {needed} changelog files, one for each of {base.next_version} "
+            f"versions in {stores} stores; {MAX_CHANGELOGS} is the most that is written here.",
+        )
+
+
+def _from_rocksdb(base: EditBase, store: StorePicture, parts: list[Rows]) -> dict[str, bytes]:
+    plain = [
+        Rows(rows_of(rows.keys, rows.source), rows_of(rows.values, rows.source), rows.source)
+        for rows in parts
+    ]
+    path = f"{store.path}/{snapshot_name(base.next_version)}"
+    return {path: snapshot_bytes(plain, base.settings)}
+
+
+def _to_rocksdb(base: EditBase, store: StorePicture, parts: list[Rows]) -> dict[str, bytes]:
+    form, codec = base.settings.form, base.settings.codec
+    records = [
+        form.record(b"\0" + key, b"\0" + value)
+        for rows in parts
+        for key, value in zip(rows.keys, rows.values, strict=True)
+    ]
+    nothing = compress(encode_changelog((), None), codec)
+    files = {f"{store.path}/{v}.changelog": nothing for v in range(1, base.next_version)}
+    last = compress(encode_changelog(records, None), codec)
+    return {**files, f"{store.path}/{base.next_version}.changelog": last}
+
+
+def _old_files(base: EditBase, stores: list[StorePicture]) -> Iterator[Change]:
+    """Everything the old provider wrote, checksums and shared files too."""
+    tree = base.surveyed.tree
+    for store in stores:
+        for name in sorted(store.files):
+            if parse_state_file(name) is not None and not name.startswith("."):
+                yield tree.delete(f"{store.path}/{name}", "of the other provider")
+        for folder in ("SSTs", "logs"):
+            for path in tree.under(f"{store.path}/{folder}"):
+                if not path.rpartition("/")[2].startswith("."):
+                    yield tree.delete(path, "of the other provider")

@@ -1,0 +1,224 @@
+"""Decides what an edit of state writes: always a whole new batch, never a changed old one.
+
+An edit after batch N makes batch N+1: the same offsets, watermark and settings in both logs, and
+version N+2 of every store of every operator. Nothing that was written before is touched, so batch N
+stays readable, `diff` and the change feed show exactly what the edit did, and undo only has to take
+files away. To Spark it is a batch that read no input; the query goes on with batch N+2.
+
+What a reader would get wrong: every store of every partition needs a file of the new version, also
+those the edit does not concern. Where nothing changes it is an empty delta.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
+from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.errors import EditError
+from epochal.state.files.chain import delta_name
+from epochal.state.files.codecs import compress
+from epochal.state.files.delta_snapshot import END_MARK, encode_records, encode_spans
+from epochal.state.files.merge import Rows
+from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
+from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.empty_batch import carry_state
+from epochal.tools.edit.rewind import state_after
+from epochal.tools.edit.survey import Survey, rocks_directory
+from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.read_state.read_target import Provider, StateSettings
+from epochal.tools.read_state.rocksdb import file_name, parse_name
+
+
+@dataclass(frozen=True, slots=True)
+class EditBase:
+    """The batch an edit stands on: the newest, committed, with state."""
+
+    surveyed: Survey
+    batch_id: int
+    offsets: OffsetEntry
+    commit: CommitEntry
+    settings: StateSettings
+
+    @property
+    def url(self) -> str:
+        return self.surveyed.url
+
+    @property
+    def version(self) -> int:
+        """The version of state that is edited."""
+        return self.batch_id + 1
+
+    @property
+    def next_version(self) -> int:
+        """The version that the edit writes."""
+        return self.batch_id + 2
+
+    @property
+    def stores(self) -> list[StorePicture]:
+        """Every store that the batch has."""
+        return list(self.surveyed.stores_at(self.batch_id))
+
+
+@dataclass(frozen=True, slots=True)
+class EditedBatch:
+    """What the new batch holds beyond copies of the one before."""
+
+    files: Mapping[str, bytes]
+    """State files by path."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings that differ from the batch before."""
+    commit: CommitEntry | None = None
+    others: tuple[Change, ...] = ()
+    """Changes to files that are not of one version: metadata, schemas, what has to go."""
+
+
+def stand_on(
+    surveyed: Survey,
+    *,
+    provider: Provider | None = Provider.HDFS,
+    batch_id: int | None = None,
+) -> EditBase:
+    """The newest batch, if an edit may follow it; EditError with the reason if not.
+
+    `batch_id` names the batch where the caller knows that what follows it may be replaced.
+    """
+    url = surveyed.url
+    started = surveyed.picture.offsets.latest if batch_id is None else batch_id
+    committed = surveyed.picture.commits.latest
+    if started is None:
+        raise EditError(url, "[NO_BATCH_FOUND] the offset log is empty: there is no state to edit.")
+    if committed is None:
+        raise EditError(url, "[NO_COMMITTED_BATCH] no batch has been committed here yet.")
+    if started != committed:
+        raise EditError(
+            url,
+            f"[LAST_BATCH_FAILED] batch {started} has been started and the newest committed one is "
+            f"{committed}. Start the query so that it finishes, or take it back with `epochal "
+            f"checkpoint rewind --to-batch {committed}`, then edit.",
+        )
+    for log in (surveyed.picture.offsets, surveyed.picture.commits):
+        if started in log.broken:
+            raise EditError(url, f"{log.path}/{started} cannot be read: {log.broken[started]}")
+    if not surveyed.stores:
+        raise EditError(url, "the query keeps no state.")
+    entry = surveyed.offsets[started]
+    settings = StateSettings.from_conf(entry.conf, url)
+    if provider is not None and settings.provider is not provider:
+        raise EditError(
+            url,
+            f"[UNSUPPORTED_PROVIDER] its state is kept by the {settings.provider} provider, and "
+            f"this edit is possible for {provider} only.",
+        )
+    return EditBase(surveyed, started, entry, surveyed.commits[started], settings)
+
+
+def empty_delta(base: EditBase) -> bytes:
+    """The file of a version in which nothing changed."""
+    return compress(encode_records(()), base.settings.codec)
+
+
+def snapshot_bytes(parts: Iterable[Rows], settings: StateSettings) -> bytes:
+    """A snapshot file that holds exactly these rows."""
+    checksums = settings.form.checksummed
+    pieces = [
+        encode_spans(rows.keys, rows.values, row_checksums=checksums)[: -len(END_MARK)]
+        for rows in parts
+    ]
+    return compress(b"".join((*pieces, END_MARK)), settings.codec)
+
+
+def delta_files(
+    base: EditBase, changed: Mapping[str, Iterable[tuple[bytes, bytes | None]]]
+) -> dict[str, bytes]:
+    """A delta for every store: what `changed` says for its directory, or nothing."""
+    name, nothing = delta_name(base.next_version), empty_delta(base)
+    checksums = base.settings.form.checksummed
+    files: dict[str, bytes] = {}
+    for store in base.stores:
+        records = changed.get(store.path)
+        files[f"{store.path}/{name}"] = (
+            nothing
+            if records is None
+            else compress(encode_records(records, row_checksums=checksums), base.settings.codec)
+        )
+    return files
+
+
+def changelog_edit(
+    base: EditBase, changed: Mapping[str, Iterable[tuple[bytes, bytes | None]]]
+) -> EditedBatch:
+    """The same for a RocksDB-backed store without column families: a changelog on top.
+
+    Spark replays a changelog above the newest snapshot whether or not it would write one itself.
+    """
+    carried = carry_state(base.surveyed, base.batch_id, 1, lambda: str(uuid.uuid4()))
+    commit = carried.commits[0]
+    files: dict[str, bytes] = {}
+    others: list[Change] = []
+    for change in carried.changes:
+        folder, _, name = change.path.rpartition("/")
+        parsed = parse_name(name)
+        if folder not in changed or parsed is None:
+            others.append(change)
+            continue
+        item = parsed[0]
+        data = _changelog(base, folder, item, changed[folder])
+        files[f"{folder}/{file_name(item, 'changelog')}"] = compress(data, base.settings.codec)
+    return EditedBatch(files, commit=commit, others=tuple(others))
+
+
+def _changelog(
+    base: EditBase,
+    folder: str,
+    item: LineageItem,
+    records: Iterable[tuple[bytes, bytes | None]],
+) -> bytes:
+    wrapped = []
+    for key, row in records:
+        encoded = b"\0" + key
+        value = None if row is None else b"\0" + row
+        wrapped.append(base.settings.form.record(encoded, value))
+    lineage: tuple[LineageItem, ...] = ()
+    if item.unique_id:
+        store = next(store for store in base.stores if store.path == folder)
+        before = LineageItem(base.version, base.surveyed.unique_id(store, base.batch_id))
+        rocks = rocks_directory(base.surveyed, store, base.batch_id)
+        earlier = () if before in rocks.snapshots else rocks.changelog(before).lineage
+        lineage = (*earlier, before)
+    return encode_changelog(wrapped, lineage if item.unique_id else None)
+
+
+def plan_batch(
+    base: EditBase,
+    edited: EditedBatch,
+    *,
+    command: str,
+    summary: str,
+    arguments: Mapping[str, str],
+    warnings: tuple[str, ...] = (),
+) -> Plan:
+    """The edit as changes: state first, then offsets, then the commit that makes it so."""
+    tree = base.surveyed.tree
+    batch_id = base.batch_id + 1
+    why = f"state of batch {batch_id}"
+    written = [tree.write(path, data, why) for path, data in edited.files.items()]
+    touched = {change.path for change in (*written, *edited.others)}
+    # Leftovers of an attempt that came to nothing would be taken for the new version, or hide it.
+    leftovers = [c for c in state_after(base.surveyed, base.version) if c.path not in touched]
+    offsets = replace(base.offsets, conf={**base.offsets.conf, **edited.conf}, extra={})
+    commit = replace(edited.commit or base.commit, extra={})
+    logs = [
+        tree.write(f"{OFFSETS}/{batch_id}", OFFSET_FORMAT.serialize(offsets), f"batch {batch_id}"),
+        tree.write(f"{COMMITS}/{batch_id}", COMMIT_FORMAT.serialize(commit), f"batch {batch_id}"),
+    ]
+    return Plan(
+        command=command,
+        summary=summary,
+        changes=(*leftovers, *written, *edited.others, *logs),
+        arguments=arguments,
+        warnings=warnings,
+        watches=base.surveyed.log_watches(),
+    )

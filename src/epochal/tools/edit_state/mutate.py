@@ -1,0 +1,166 @@
+"""Decides what putting or deleting single keys writes.
+
+Keys and values come in the JSON form in which `epochal state read` shows them, are laid out as
+Spark would, and go into the partition that Spark's hash of the key names; a key in the wrong one
+would silently exist twice. The stores of a join depend on each other and are not edited one by one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from epochal.checkpoint.directory import Checkpoint
+from epochal.errors import EditError, StateValueError
+from epochal.state.files.partitioning import place_of, placing_columns
+from epochal.state.rows.tagged_json import row_from_json
+from epochal.state.rows.types import StructType
+from epochal.state.rows.unsafe_row import encode_row
+from epochal.tools.edit.edit_plan import Plan
+from epochal.tools.edit.survey import Survey
+from epochal.tools.edit_state.edit_state import (
+    EditBase,
+    EditedBatch,
+    changelog_edit,
+    delta_files,
+    plan_batch,
+    stand_on,
+)
+from epochal.tools.read_state.load_version import load_rows
+from epochal.tools.read_state.read_target import (
+    JOIN_OPERATOR,
+    JOIN_STORES,
+    Provider,
+    StateBatch,
+    StoreTarget,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One key to put or, without a value, to delete; both in JSON form."""
+
+    key: Mapping[str, Any]
+    value: Mapping[str, Any] | None
+
+
+def plan_mutations(
+    surveyed: Survey,
+    mutations: Sequence[Mutation],
+    *,
+    operator_id: int = 0,
+    store_name: str = "default",
+) -> Plan:
+    """Put and delete keys of one store, as one new batch."""
+    if not mutations:
+        raise EditError(surveyed.url, "there is nothing to put or delete.")
+    base = stand_on(surveyed, provider=None)
+    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    target = batch.store(operator_id, store_name)
+    _refuse_dependent_stores(base, batch, target)
+    changed = _by_partition(batch, target, mutations)
+    counts = _check_deletes(base, target, changed)
+    edited = _edited(base, target, changed)
+    puts = sum(1 for m in mutations if m.value is not None)
+    words = [f"put {puts} keys ({counts['replaced']} of them replace a value)"] if puts else []
+    if deletes := len(mutations) - puts:
+        words.append(f"delete {deletes} keys")
+    return plan_batch(
+        base,
+        edited,
+        command="state-put" if puts else "state-delete",
+        summary=f"{' and '.join(words)} in operator {operator_id}, as batch {base.batch_id + 1}",
+        arguments={"operator": str(operator_id), "store": store_name},
+    )
+
+
+Records = dict[bytes, bytes | None]
+
+
+def _by_partition(
+    batch: StateBatch, target: StoreTarget, mutations: Iterable[Mutation]
+) -> dict[int, Records]:
+    key_schema, value_schema = target.schema.key, target.schema.value
+    placing = placing_columns(
+        batch.operator_name(target.operator_id), target.store_name, key_schema
+    )
+    partitions = target.settings.partitions or len(target.partitions)
+    changed: dict[int, Records] = defaultdict(dict)
+    for number, mutation in enumerate(mutations):
+        key = _encoded(mutation.key, key_schema, f"row {number}: key")
+        value = None
+        if mutation.value is not None:
+            value = _encoded(mutation.value, value_schema, f"row {number}: value")
+        partition = place_of(key, key_schema, placing, partitions)
+        if partition not in target.partitions:
+            raise EditError(
+                target.files.url,
+                f"row {number} belongs in partition {partition}, which does not exist.",
+            )
+        if key in changed[partition]:
+            raise StateValueError(f"row {number}: key", "struct", "the same key was given before")
+        changed[partition][key] = value
+    return changed
+
+
+def _encoded(value: Mapping[str, Any], schema: StructType, path: str) -> bytes:
+    row = row_from_json(value, schema, path)
+    for field, item in zip(schema.fields, row, strict=True):
+        if item is None and not field.nullable:
+            raise StateValueError(f"{path}.{field.name}", "", "it may not be null here")
+    return encode_row(row, schema)
+
+
+def _check_deletes(
+    base: EditBase, target: StoreTarget, changed: Mapping[int, Records]
+) -> dict[str, int]:
+    """Count the puts that replace something; refuse deletes of keys that are not there."""
+    skip = 1 if target.settings.provider is Provider.ROCKSDB else 0
+    replaced = 0
+    for partition, records in changed.items():
+        wanted = set(records)
+        held = {
+            key[skip:]
+            for rows in load_rows(target, partition)
+            for key in rows.keys
+            if key[skip:] in wanted
+        }
+        absent = [key for key, value in records.items() if value is None and key not in held]
+        if absent:
+            raise EditError(
+                base.url,
+                f"{len(absent)} of the keys to delete are not in the state "
+                f"(the first is {absent[0].hex()}). Nothing was changed.",
+            )
+        replaced += sum(1 for key in held if records[key] is not None)
+    return {"replaced": replaced}
+
+
+def _edited(base: EditBase, target: StoreTarget, changed: Mapping[int, Records]) -> EditedBatch:
+    stores = {
+        store.partition: store
+        for store in base.stores
+        if store.operator == target.operator_id and store.name == target.store_name
+    }
+    by_path = {stores[partition].path: list(r.items()) for partition, r in changed.items()}
+    if target.settings.provider is Provider.HDFS:
+        return EditedBatch(delta_files(base, by_path))
+    return changelog_edit(base, by_path)
+
+
+def _refuse_dependent_stores(base: EditBase, batch: StateBatch, target: StoreTarget) -> None:
+    name = batch.operator_name(target.operator_id)
+    if name == JOIN_OPERATOR or target.store_name in JOIN_STORES or target.family is not None:
+        raise EditError(
+            base.url,
+            f"operator {target.operator_id} keeps its state in several stores that depend on "
+            f"each other; changing one of them would break the others.",
+        )
+    if target.encoder.kind != "plain" and target.settings.provider is Provider.ROCKSDB:
+        raise EditError(
+            base.url,
+            f"operator {target.operator_id} splits its RocksDB keys for scans; such keys can be "
+            f"read here, not written.",
+        )

@@ -1,0 +1,178 @@
+"""Decides how state that cannot be loaded is made loadable again, losing as little as can be.
+
+A snapshot that is damaged is written anew from an older one and the deltas after it. A delta that
+is damaged or gone takes every version above it along, up to the next snapshot: the query goes back
+to the newest version that *every* store of *every* operator can still load, and the logs go back
+with it, so that Spark replays the batches in between.
+
+What a reader would get wrong: Spark before 4.2 never passes over a snapshot. One bad snapshot
+stops a restart although all deltas are there, so leaving it in place is no option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from epochal.checkpoint.directory import Checkpoint
+from epochal.errors import EditError, StateError
+from epochal.files import Files
+from epochal.state.files.chain import delta_name, snapshot_name
+from epochal.state.files.checksum_file import SUFFIX
+from epochal.state.files.merge import Rows, SourcedRecords, merge_records
+from epochal.tools.edit.edit_file_log import SinkSurvey
+from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.rewind import plan_rewind
+from epochal.tools.edit.survey import Survey, last_committed
+from epochal.tools.edit_state.edit_state import snapshot_bytes
+from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.read_state.load_version import read_records
+from epochal.tools.read_state.read import StoreReader
+from epochal.tools.read_state.read_target import Provider, StateBatch, StateSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """Which files of one store can be read, and why the others cannot."""
+
+    store: StorePicture
+    deltas: frozenset[int]
+    snapshots: frozenset[int]
+    broken: dict[str, str]
+    """File name to reason."""
+
+    def base_of(self, version: int) -> int | None:
+        """The newest good snapshot from which `version` can be rebuilt, 0 for none; else None."""
+        for base in sorted((v for v in {0, *self.snapshots} if v <= version), reverse=True):
+            if all(delta in self.deltas for delta in range(base + 1, version + 1)):
+                return base
+        return None
+
+    @property
+    def bad_snapshots(self) -> list[int]:
+        """Snapshots that are there and cannot be read."""
+        return sorted(self.store.snapshots.keys() - self.snapshots)
+
+
+def newest_loadable(healths: Iterable[StoreHealth], versions: Iterable[int]) -> int | None:
+    """The newest of `versions` that every store can be rebuilt at."""
+    stores = list(healths)
+    for version in sorted(versions, reverse=True):
+        if all(health.base_of(version) is not None for health in stores):
+            return version
+    return None
+
+
+def plan_repair(surveyed: Survey, *, sink: SinkSurvey | None = None) -> Plan:
+    """Rebuild what can be rebuilt, and go back as far as the rest demands."""
+    newest = last_committed(surveyed)
+    settings = StateSettings.from_conf(surveyed.offsets[newest].conf, surveyed.url)
+    if settings.provider is not Provider.HDFS:
+        raise EditError(
+            surveyed.url,
+            "its state is kept by the RocksDB provider, whose snapshots only RocksDB can write. "
+            "Spark 4.2 and newer pass over a bad one by themselves "
+            "(spark.sql.streaming.stateStore.autoSnapshotRepair.enabled); otherwise rewind.",
+        )
+    healths = list(examine(surveyed, newest, settings))
+    both = surveyed.offsets.keys() & surveyed.commits.keys()
+    version = newest_loadable(healths, (batch_id + 1 for batch_id in both))
+    if version is None:
+        reasons = "; ".join(_reasons(healths)) or "files are missing"
+        raise EditError(
+            surveyed.url,
+            f"no version of the state can be rebuilt ({reasons}). Restore the files from a "
+            f"backup, or start over on an empty checkpoint directory.",
+        )
+    rebuilt = [change for h in healths for change in _rebuild(surveyed, h, version, settings)]
+    back = plan_rewind(surveyed, version - 1, sink=sink) if version <= newest else None
+    kept = {change.path for change in rebuilt}
+    changes = [c for c in (back.changes if back else ()) if c.path not in kept]
+    lost = f"; batches {version} to {newest} will run again" if back else ""
+    return Plan(
+        command="state-repair",
+        summary=f"rebuild {sum(c.after is not None for c in rebuilt)} snapshots{lost}",
+        changes=(*rebuilt, *changes),
+        arguments={"version": str(version)},
+        warnings=(*_reasons(healths), *(back.warnings if back else ())),
+        watches=surveyed.log_watches(),
+        roots=back.roots if back else {},
+    )
+
+
+def examine(surveyed: Survey, batch_id: int, settings: StateSettings) -> Iterator[StoreHealth]:
+    """Read every file of every store that a restart after `batch_id` needs."""
+    batch = StateBatch(Checkpoint(surveyed.files), batch_id)
+    for store in surveyed.stores_at(batch_id):
+        reader = StoreReader(batch.store(store.operator, store.name))
+        files = surveyed.files.at(store.path)
+        broken: dict[str, str] = {}
+        good: dict[str, set[int]] = {"delta": set(), "snapshot": set()}
+        named = [(v, "snapshot", n) for v, n in store.snapshots.items()]
+        named += [(v, "delta", n) for v, n in store.deltas.items()]
+        for version, kind, name in named:
+            try:
+                _check(files, name, reader, settings, f"{name}{SUFFIX}" in store.files)
+            except StateError as error:
+                broken[name] = str(error)
+            else:
+                good[kind].add(version)
+        yield StoreHealth(store, frozenset(good["delta"]), frozenset(good["snapshot"]), broken)
+
+
+def _check(
+    files: Files, name: str, reader: StoreReader, settings: StateSettings, has_checksum_file: bool
+) -> None:
+    found = _read(files, name, settings, has_checksum_file)
+    reader.keys(found.puts)
+    reader.values(found.puts.take(~found.records.deleted))
+
+
+def _read(
+    files: Files, name: str, settings: StateSettings, has_checksum_file: bool = False
+) -> SourcedRecords:
+    return read_records(
+        files,
+        name,
+        settings.codec,
+        row_checksums=settings.form.checksummed,
+        has_checksum_file=has_checksum_file,
+    )
+
+
+def _rebuild(
+    surveyed: Survey, health: StoreHealth, version: int, settings: StateSettings
+) -> Iterator[Change]:
+    """Write each bad snapshot up to `version` anew; drop those that nothing can rebuild."""
+    for bad in health.bad_snapshots:
+        if bad > version:
+            continue  # goes with the versions that are given up
+        path = f"{health.store.path}/{health.store.snapshots[bad]}"
+        if (checksum := f"{path}{SUFFIX}") in surveyed.tree:
+            yield surveyed.tree.delete(checksum, "checksum of the damaged snapshot")
+        base = health.base_of(bad)
+        if base is None:
+            yield surveyed.tree.delete(path, "damaged, and nothing to rebuild it from")
+            continue
+        files = surveyed.files.at(health.store.path)
+        rows = rows_at(files, base, bad, settings)
+        why = f"damaged; rebuilt from {_origin(base, bad)}"
+        yield surveyed.tree.write(path, snapshot_bytes(rows, settings), why)
+
+
+def rows_at(files: Files, base: int, version: int, settings: StateSettings) -> list[Rows]:
+    """The rows of `version`, rebuilt from the snapshot `base` (0: from nothing) and its deltas."""
+    bottom = _read(files, snapshot_name(base), settings) if base else None
+    deltas = [_read(files, delta_name(v), settings) for v in range(base + 1, version + 1)]
+    return merge_records(bottom, deltas)
+
+
+def _origin(base: int, version: int) -> str:
+    deltas = f"deltas {base + 1} to {version}"
+    return f"{snapshot_name(base)} and {deltas}" if base else deltas
+
+
+def _reasons(healths: Iterable[StoreHealth]) -> Iterator[str]:
+    for health in healths:
+        for name, reason in sorted(health.broken.items()):
+            yield f"{health.store.path}/{name}: {reason}"

@@ -1,0 +1,186 @@
+"""Decides how the state of a query is spread over another number of partitions.
+
+Spark fixes the number of partitions of stateful operators with the first batch; its own offline
+repartition wants the RocksDB provider. This one is for the HDFS-backed provider and follows the
+same rules: a batch N+1 in both logs that equals batch N but for the number, version N+2 of every
+store in every partition, empty ones too, and operator metadata with the new number. Directories of
+partitions that are no longer used stay, as they do with Spark: a rewind needs them.
+
+Before anything is moved, every row is checked to be where the hash of its key says. If one is not,
+the query places its rows by something else than the stored key, and the edit is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from epochal.checkpoint.directory import Checkpoint
+from epochal.checkpoint.entries import OffsetEntry
+from epochal.checkpoint.layout import (
+    operator_metadata_log_path,
+    operator_metadata_path,
+    state_store_path,
+)
+from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, read_operator
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.errors import EditError, OptionError
+from epochal.state.files.chain import delta_name, snapshot_name
+from epochal.state.files.merge import Rows
+from epochal.state.files.partitioning import places_of, placing_columns
+from epochal.state.rows.types import StructType
+from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.survey import Survey
+from epochal.tools.edit_state.edit_state import (
+    EditBase,
+    EditedBatch,
+    empty_delta,
+    plan_batch,
+    snapshot_bytes,
+    stand_on,
+)
+from epochal.tools.inspect.state_listing import OperatorPicture, StorePicture
+from epochal.tools.read_state.load_version import load_version
+from epochal.tools.read_state.read_target import StateBatch
+
+MAX_PARTITIONS = 100_000
+
+
+def plan_repartition(surveyed: Survey, partitions: int) -> Plan:
+    """Spread the state of every operator over `partitions`."""
+    if not 0 < partitions <= MAX_PARTITIONS:
+        raise OptionError(
+            f"[STATE_REPARTITION_INVALID_PARAMETER.IS_NOT_GREATER_THAN_ZERO] the number of "
+            f"partitions must be between 1 and {MAX_PARTITIONS}, not {partitions}."
+        )
+    base = _base(surveyed, partitions)
+    current = base.settings.partitions
+    if current is None:
+        raise EditError(
+            base.url,
+            f"[MISSING_OFFSET_SEQ_METADATA] offsets/{base.batch_id} does not say how many "
+            f"partitions there are ({SHUFFLE_PARTITIONS} is missing).",
+        )
+    if current == partitions:
+        raise EditError(
+            base.url,
+            f"[SHUFFLE_PARTITIONS_ALREADY_MATCH] the query already has {partitions} partitions.",
+        )
+    moved = _Mover(base, current, partitions)
+    files = moved.files()
+    summary = (
+        f"repartition {moved.rows} rows of {len(surveyed.operators)} operators from {current} to "
+        f"{partitions} partitions, as batch {base.batch_id + 1}"
+    )
+    return plan_batch(
+        base,
+        EditedBatch(
+            files,
+            {SHUFFLE_PARTITIONS: str(partitions)},
+            others=tuple(_metadata(base, partitions)),
+        ),
+        command="state-repartition",
+        summary=summary,
+        arguments={"partitions": str(partitions)},
+    )
+
+
+class _Mover:
+    """Reads every row once and lays it into its new partition's snapshot."""
+
+    def __init__(self, base: EditBase, current: int, wanted: int) -> None:
+        self._base, self._current, self._wanted = base, current, wanted
+        self._batch = StateBatch(Checkpoint(base.surveyed.files), base.batch_id)
+        self.rows = 0
+
+    def files(self) -> dict[str, bytes]:
+        files: dict[str, bytes] = {}
+        for operator in self._base.surveyed.operators:
+            for store_name in operator.store_names:
+                files.update(self._store(operator, store_name))
+        return files
+
+    def _store(self, operator: OperatorPicture, store_name: str) -> dict[str, bytes]:
+        number = operator.operator
+        key = self._batch.store(number, store_name).schema.key
+        placing = placing_columns(self._batch.operator_name(number), store_name, key)
+        version = self._base.next_version
+        if not placing.fields:
+            path = f"{state_store_path(number, 0, store_name)}/{delta_name(version)}"
+            return {path: empty_delta(self._base)}
+        parts: dict[int, list[Rows]] = {partition: [] for partition in range(self._wanted)}
+        for store in operator.stores:
+            if store.name == store_name and store.partition < self._current:
+                for partition, rows in self._moved(store, key, placing):
+                    parts[partition].append(rows)
+        return {
+            f"{state_store_path(number, partition, store_name)}/{snapshot_name(version)}": (
+                snapshot_bytes(rows, self._base.settings)
+            )
+            for partition, rows in parts.items()
+        }
+
+    def _moved(
+        self, store: StorePicture, key: StructType, placing: StructType
+    ) -> Iterator[tuple[int, Rows]]:
+        files = self._base.surveyed.files.at(store.path)
+        for rows in load_version(files, self._base.version, self._base.settings):
+            self.rows += len(rows)
+            here = places_of(rows, key, placing, self._current)
+            if (here != store.partition).any():
+                raise EditError(
+                    rows.source,
+                    f"{int((here != store.partition).sum())} of {len(rows)} rows are not where "
+                    f"the hash of their key says, with {self._current} partitions. The query "
+                    f"places them by something else, so they cannot be moved without it.",
+                )
+            there = places_of(rows, key, placing, self._wanted)
+            for partition in np.unique(there).tolist():
+                yield partition, rows.take(there == partition)
+
+
+def _base(surveyed: Survey, partitions: int) -> EditBase:
+    """The batch to stand on: the newest, or the one before a repartition that was given up."""
+    started, committed = surveyed.picture.offsets.latest, surveyed.picture.commits.latest
+    if started is None or committed is None or started != committed + 1:
+        return stand_on(surveyed)
+    given_up = _repartition_of(surveyed.offsets.get(committed), surveyed.offsets.get(started))
+    if given_up is None:
+        return stand_on(surveyed)
+    if given_up != partitions:
+        raise EditError(
+            surveyed.url,
+            f"[LAST_BATCH_ABANDONED_REPARTITION] batch {started} is a repartition to {given_up} "
+            f"partitions that was not finished. Finish it with --partitions {given_up}, or take "
+            f"it back with `epochal checkpoint rewind --to-batch {committed}`.",
+        )
+    return stand_on(surveyed, batch_id=committed)
+
+
+def _repartition_of(before: OffsetEntry | None, after: OffsetEntry | None) -> int | None:
+    """The number of partitions a batch changes, if that is all it does."""
+    if before is None or after is None:
+        return None
+    count = after.conf.get(SHUFFLE_PARTITIONS, "")
+    same = replace(
+        after,
+        conf={**after.conf, SHUFFLE_PARTITIONS: before.conf.get(SHUFFLE_PARTITIONS, "")},
+        control_batch_info=before.control_batch_info,
+    )
+    is_change = count.isdigit() and count != before.conf.get(SHUFFLE_PARTITIONS)
+    return int(count) if is_change and same == before else None
+
+
+def _metadata(base: EditBase, partitions: int) -> Iterator[Change]:
+    """Operator metadata with the new number, where there is any."""
+    for operator in base.surveyed.operators:
+        found = read_operator(base.surveyed.files, operator.operator, base.batch_id)
+        if found is not None:
+            stores = tuple(replace(store, num_partitions=partitions) for store in found.stores)
+            path = operator_metadata_path(operator.operator)
+            if found.version == 2:
+                path = f"{operator_metadata_log_path(operator.operator)}/{base.batch_id + 1}"
+            data = OPERATOR_FORMAT.serialize(replace(found, stores=stores))
+            yield base.surveyed.tree.write(path, data, f"{partitions} partitions")

@@ -1,0 +1,1 @@
+"""Shows what a checkpoint holds. These tools are read-only."""

@@ -1,0 +1,131 @@
+"""Says which edits a checkpoint's journal holds, and whether one of them was interrupted.
+
+The journal is written by `tools.edit`. This module reads no more of it than the tools that only
+look at a checkpoint need, so that they do not depend on the ones that change it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+
+from epochal.checkpoint.layout import EPOCHAL
+from epochal.errors import MalformedFileError, UnsupportedVersionError
+from epochal.files import Files, join_url
+
+JOURNAL_DIRECTORY: Final = f"{EPOCHAL}/journal"
+PLAN_FILE: Final = "plan.json"
+FORMAT_VERSION: Final = 1
+
+T = TypeVar("T")
+
+_ENTRY_NAME = re.compile(r"\d+-[a-z-]+")
+
+
+class JournalState(StrEnum):
+    """How far an edit, or its undo, has come."""
+
+    UNFINISHED = "unfinished"
+    DONE = "done"
+    HALF_UNDONE = "half undone"
+    UNDONE = "undone"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One edit in the journal, as `undo --list` shows it."""
+
+    id: str
+    command: str
+    arguments: Mapping[str, str]
+    summary: str
+    started_ms: int
+    changes: int
+    state: JournalState
+
+
+class _PlanHeader(msgspec.Struct):
+    """The part of `plan.json` that a `JournalEntry` shows."""
+
+    command: str
+    arguments: dict[str, str]
+    summary: str
+    started_ms: int
+    changes: list[msgspec.Raw]
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def entry_path(entry_id: str) -> str:
+    """The directory of one edit, relative to the checkpoint."""
+    return f"{JOURNAL_DIRECTORY}/{entry_id}"
+
+
+def entry_ids(files: Files) -> list[str]:
+    """The directories in the journal, oldest first; some may hold no plan yet."""
+    return [
+        info.name
+        for info in files.list(JOURNAL_DIRECTORY)
+        if info.is_dir and _ENTRY_NAME.fullmatch(info.name)
+    ]
+
+
+def entry_state(files: Files, entry_id: str) -> JournalState:
+    """How far an edit has come, by the marker files in its directory."""
+    marks = {info.name for info in files.list(entry_path(entry_id))}
+    if "undone" in marks:
+        return JournalState.UNDONE
+    if "undoing" in marks:
+        return JournalState.HALF_UNDONE
+    return JournalState.DONE if "done" in marks else JournalState.UNFINISHED
+
+
+def journal_entries(files: Files) -> list[JournalEntry]:
+    """The edits that were decided, oldest first; preparations without a plan are left out."""
+    found = []
+    for entry_id in entry_ids(files):
+        path = f"{entry_path(entry_id)}/{PLAN_FILE}"
+        try:
+            raw = files.read(path)
+        except FileNotFoundError:
+            continue
+        header = decode_plan(raw, _PlanHeader, join_url(files.url, path))
+        found.append(
+            JournalEntry(
+                entry_id,
+                header.command,
+                header.arguments,
+                header.summary,
+                header.started_ms,
+                len(header.changes),
+                entry_state(files, entry_id),
+            )
+        )
+    return found
+
+
+def unfinished_edit(files: Files) -> JournalEntry | None:
+    """The edit, or the undo, that a crash interrupted."""
+    interrupted = (JournalState.UNFINISHED, JournalState.HALF_UNDONE)
+    for entry in reversed(journal_entries(files)):
+        if entry.state in interrupted:
+            return entry
+    return None
+
+
+def decode_plan(raw: bytes, kind: type[T], url: str) -> T:
+    """The content of `plan.json` as a `kind`; errors name `url`."""
+    try:
+        version = msgspec.json.decode(raw, type=_Versioned).version
+        if version > FORMAT_VERSION:
+            raise UnsupportedVersionError(url, version, FORMAT_VERSION)
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise MalformedFileError(url, str(error)) from None

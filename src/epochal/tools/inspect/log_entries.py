@@ -1,0 +1,165 @@
+"""The live entries of any single log directory, whatever log it is.
+
+The kind is told by the directory's name where Spark fixed it (`offsets`, `commits`,
+`_spark_metadata`), otherwise by what its newest file holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from epochal.checkpoint.entries import (
+    COMMIT_FORMAT,
+    OFFSET_FORMAT,
+    CommitEntry,
+    OffsetEntry,
+)
+from epochal.checkpoint.layout import COMMITS, COMPACT_SUFFIX, OFFSETS, SINK_LOG
+from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.errors import CheckpointError, EpochalError, MissingBatchError
+from epochal.files import Files, join_url
+from epochal.tools.inspect.listing import Directory, read_log, require_directory
+from epochal.tools.inspect.view_models import offsets_of
+
+
+class LogKind(StrEnum):
+    OFFSETS = "offsets"
+    COMMITS = "commits"
+    FILE_SOURCE = "file source"
+    FILE_SINK = "file sink"
+    KAFKA = "kafka source"
+    RATE = "rate source"
+
+
+Line = tuple[int, object]
+"""Batch id, and the entry as JSON."""
+
+
+def read_lines(files: Files) -> tuple[LogKind, list[Line], list[EpochalError]]:
+    """The kind of a log, its live entries in order, and what could not be read."""
+    require_directory(files)
+    infos = files.list()
+    directory = Directory(
+        tuple(info.name for info in infos if info.is_dir),
+        tuple(info.name for info in infos if not info.is_dir),
+    )
+    kind = kind_of(files, directory)
+    if kind is LogKind.OFFSETS:
+        offsets = read_log(files, "", directory, OFFSET_FORMAT.deserialize)
+        lines: list[Line] = [
+            (each, offset_json(entry)) for each, entry in sorted(offsets.entries.items())
+        ]
+        return kind, lines, list(offsets.broken.values())
+    if kind is LogKind.COMMITS:
+        commits = read_log(files, "", directory, COMMIT_FORMAT.deserialize)
+        lines = [(each, commit_json(entry)) for each, entry in sorted(commits.entries.items())]
+        return kind, lines, list(commits.broken.values())
+    return kind, list(_source_lines(files, kind)), []
+
+
+def kind_of(files: Files, directory: Directory) -> LogKind:
+    """Tell which log a directory holds; CheckpointError if it is none."""
+    name = files.url.rstrip("/").rpartition("/")[2]
+    if name == OFFSETS:
+        return LogKind.OFFSETS
+    if name == COMMITS:
+        return LogKind.COMMITS
+    if name == SINK_LOG:
+        return LogKind.FILE_SINK
+    batches = [
+        (batch_id, each)
+        for each in directory.files
+        if (batch_id := parse_batch_id(each.removesuffix(COMPACT_SUFFIX))) is not None
+    ]
+    if not batches:
+        raise CheckpointError(
+            f"{files.url} is not a log: no file in it is named by a batch. Give one directory of a "
+            f"checkpoint, such as offsets, commits or sources/0, or an output's {SINK_LOG}."
+        )
+    newest = files.read(max(batches)[1])
+    if len(batches) == 1 and not newest.startswith(b"v"):
+        return LogKind.KAFKA
+    for mark, kind in (
+        (b'"batchWatermarkMs"', LogKind.OFFSETS),
+        (b'"nextBatchWatermarkMs"', LogKind.COMMITS),
+        (b'"modificationTime"', LogKind.FILE_SINK),
+    ):
+        if mark in newest:
+            return kind
+    if parse_batch_id(newest.partition(b"\n")[2].decode(errors="replace").strip()) is not None:
+        return LogKind.RATE
+    return LogKind.FILE_SOURCE
+
+
+def _source_lines(files: Files, kind: LogKind) -> Iterator[Line]:
+    from msgspec import to_builtins
+
+    from epochal.checkpoint.file_log import FileSinkLog, FileSourceLog, live_batches
+    from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, RateLog
+
+    if kind is LogKind.KAFKA:
+        for batch_id, initial in KafkaInitialOffsetLog(files, read_only=True).get_range():
+            yield batch_id, initial.offsets
+        return
+    if kind is LogKind.RATE:
+        yield from RateLog(files, read_only=True).get_range()
+        return
+    log: FileSinkLog | FileSourceLog = (
+        FileSinkLog(files, read_only=True)
+        if kind is LogKind.FILE_SINK
+        else FileSourceLog(files, read_only=True)
+    )
+    newest = log.latest_batch_id()
+    if newest is None:
+        return
+    for batch_id in live_batches(newest, log.compact_interval):
+        entries = log.get(batch_id)
+        if entries is None:
+            name = log.path_of(batch_id)
+            raise MissingBatchError(
+                join_url(files.url, name),
+                (batch_id,),
+                f"it is not there, and every live entry up to batch {newest} needs it. "
+                f"`epochal checkpoint verify` says what can be done.",
+            )
+        for entry in entries:
+            own = getattr(entry, "batch_id", batch_id)
+            yield own, to_builtins(entry)
+
+
+def offset_json(entry: OffsetEntry) -> dict[str, object]:
+    """An offset entry as JSON."""
+    offsets = offsets_of(entry)
+    return {
+        "version": entry.version,
+        "offsets": list(offsets) if isinstance(offsets, tuple) else offsets,
+        "watermark_ms": entry.watermark_ms,
+        "timestamp_ms": entry.timestamp_ms,
+        "conf": dict(entry.conf),
+        **dict(entry.extra),
+    }
+
+
+def commit_json(entry: CommitEntry) -> dict[str, object]:
+    """A commit entry as JSON."""
+    found: dict[str, object] = {
+        "version": entry.version,
+        "next_watermark_ms": entry.next_watermark_ms,
+    }
+    if entry.state_unique_ids is not None:
+        found["state_unique_ids"] = {
+            str(operator): [list(stores) for stores in partitions]
+            for operator, partitions in entry.state_unique_ids.items()
+        }
+    if entry.sink_metadata:
+        found["sinks"] = {
+            name: {
+                "commit_offset": sink.commit_offset,
+                "provider": sink.provider_name,
+                "api_version": sink.api_version,
+                "is_active": sink.is_active,
+            }
+            for name, sink in entry.sink_metadata.items()
+        }
+    return {**found, **dict(entry.extra)}

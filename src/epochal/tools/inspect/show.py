@@ -1,0 +1,293 @@
+"""What a checkpoint holds, as plain values for people and programs. Writes nothing, ever.
+
+A half-broken checkpoint still has a view: what can be read is in it, and `problems` names what
+could not. The command line prints these values, the dashboard draws them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata, SinkMetadata
+from epochal.checkpoint.id_ranges import missing_runs
+from epochal.checkpoint.layout import (
+    COMMITS,
+    COMPACT_SUFFIX,
+    EPOCHAL,
+    METADATA,
+    OFFSETS,
+    SOURCES,
+    STATE,
+    operator_metadata_log_path,
+    operator_metadata_path,
+)
+from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, newest_at
+from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
+from epochal.errors import EpochalError
+from epochal.files import Files
+from epochal.tools.inspect.listing import LogPicture, Picture, gather, read_bytes, read_log
+from epochal.tools.inspect.state_listing import OperatorPicture, StorePicture, operators_of
+from epochal.tools.inspect.view_models import (
+    BatchView,
+    CheckpointView,
+    ConfChange,
+    EditView,
+    Gap,
+    OperatorView,
+    OwnerView,
+    Problem,
+    SourceView,
+    StoreView,
+    offsets_of,
+)
+
+
+def inspect(files: Files) -> CheckpointView:
+    """Look at a checkpoint; raises only if there is none."""
+    picture = gather(files)
+    problems = list(_log_problems(picture))
+    operators = tuple(
+        _operator(picture, operator, problems) for operator in operators_of(picture.listing)
+    )
+    batches = _batches(picture)
+    return CheckpointView(
+        url=picture.url,
+        query_id=picture.metadata.id if isinstance(picture.metadata, QueryMetadata) else None,
+        offset_log_version=_version(picture.offsets),
+        commit_log_version=_version(picture.commits),
+        batches=batches,
+        gaps=(*_gaps(picture.offsets), *_gaps(picture.commits)),
+        conf_changes=_conf_changes(batches),
+        restart=restart_of(picture),
+        sources=tuple(
+            _source(picture, name, problems)
+            for name in picture.listing[SOURCES].folders
+            if not name.startswith(".")
+        ),
+        sinks=_sinks(picture),
+        operators=operators,
+        owner=_owner(picture, problems),
+        edit=_edit(picture, problems),
+        problems=tuple(problems),
+    )
+
+
+def _sinks(picture: Picture) -> tuple[SinkMetadata, ...]:
+    newest = picture.commits.entries.get(max(picture.commits.entries, default=-1))
+    return tuple(newest.sink_metadata.values()) if newest else ()
+
+
+def restart_of(picture: Picture) -> RestartPlan:
+    """What a restart would do; for a stateless query whose log has gaps, as an asynchronous one."""
+    if isinstance(picture.metadata, EpochalError):
+        return RestartPlan(RestartAction.FAIL, reason=str(picture.metadata))
+    plan = _plan(picture, async_progress=False)
+    if plan.action is RestartAction.FAIL and not picture.is_stateful:
+        other = _plan(picture, async_progress=True)
+        if other.action is not RestartAction.FAIL:
+            note = f"only with asyncProgressTrackingEnabled; without it: {plan.reason}"
+            return replace(other, notes=(*other.notes, note))
+    return plan
+
+
+def _plan(picture: Picture, *, async_progress: bool) -> RestartPlan:
+    return plan_restart(
+        picture.offsets.ids,
+        picture.commits.ids,
+        picture.offsets.entries,
+        picture.commits.entries,
+        async_progress=async_progress,
+        has_query_metadata=picture.metadata is not None,
+        occupied=[
+            name
+            for name in (OFFSETS, COMMITS, STATE)
+            if picture.listing[name].folders or picture.listing[name].files
+        ],
+    )
+
+
+def _log_problems(picture: Picture) -> list[Problem]:
+    problems = [
+        Problem(path or ".", error.reason) for path, error in picture.listing.unreadable.items()
+    ]
+    problems += [Problem(part, "it is a file, not a directory") for part in picture.misplaced]
+    if isinstance(picture.metadata, EpochalError):
+        problems.append(Problem(METADATA, _reason(picture.metadata)))
+    elif picture.metadata is None:
+        problems.append(Problem(METADATA, "it is not there"))
+    logs: tuple[LogPicture[Any], ...] = (picture.offsets, picture.commits)
+    for log in logs:
+        for batch_id, error in sorted(log.broken.items()):
+            problems.append(Problem(f"{log.path}/{batch_id}", _reason(error)))
+        problems.extend(
+            Problem(f"{log.path}/{name}", "Spark lists this name as a batch and does not find it")
+            for name in log.odd_names
+        )
+    return problems
+
+
+def _reason(error: EpochalError) -> str:
+    return str(getattr(error, "reason", None) or error)
+
+
+def _version(log: LogPicture[OffsetEntry] | LogPicture[CommitEntry]) -> int | None:
+    newest = max(log.entries, default=None)
+    return None if newest is None else log.entries[newest].version
+
+
+def _batches(picture: Picture) -> tuple[BatchView, ...]:
+    committed = set(picture.commits.ids)
+    views: list[BatchView] = []
+    for batch_id in sorted({*picture.offsets.ids, *committed}):
+        entry = picture.offsets.entries.get(batch_id)
+        commit = picture.commits.entries.get(batch_id)
+        after = None if commit is None else commit.next_watermark_ms
+        if entry is None:
+            views.append(BatchView(batch_id, None, None, None, None, batch_id in committed, after))
+            continue
+        views.append(
+            BatchView(
+                batch_id,
+                offsets_of(entry),
+                entry.watermark_ms,
+                entry.timestamp_ms,
+                entry.conf,
+                batch_id in committed,
+                after,
+            )
+        )
+    return tuple(views)
+
+
+def _gaps(log: LogPicture[Any]) -> tuple[Gap, ...]:
+    ids = log.ids
+    if not ids:
+        return ()
+    runs = missing_runs(ids, ids[0], ids[-1])
+    return tuple(Gap(log.path, run.start, run.stop - 1) for run in runs)
+
+
+def _conf_changes(batches: tuple[BatchView, ...]) -> tuple[ConfChange, ...]:
+    readable = [batch for batch in batches if batch.conf is not None]
+    changes: list[ConfChange] = []
+    for before, after in pairwise(readable):
+        old, new = before.conf or {}, after.conf or {}
+        if old != new:
+            changes.extend(
+                ConfChange(after.batch_id, key, old.get(key), new.get(key))
+                for key in sorted({*old, *new})
+                if old.get(key) != new.get(key)
+            )
+    return tuple(changes)
+
+
+def _source(picture: Picture, name: str, problems: list[Problem]) -> SourceView:
+    path = f"{SOURCES}/{name}"
+    ids = sorted(
+        batch_id
+        for file in picture.listing[path].files
+        if (batch_id := parse_batch_id(file.removesuffix(COMPACT_SUFFIX))) is not None
+    )
+    if not ids:
+        return SourceView(name, "empty", 0, None)
+    if ids != [0]:
+        return SourceView(name, "file", len(ids), ids[-1])
+    data = read_bytes(picture.files, f"{path}/0")
+    if isinstance(data, EpochalError):
+        problems.append(Problem(f"{path}/0", _reason(data)))
+        return SourceView(name, "unknown", 1, 0)
+    text = data.decode(errors="replace")
+    if text.startswith("\0") or text[1:2] == "{":
+        began = text[1:].removeprefix("v1\n")
+        return SourceView(name, "kafka", 1, 0, f"began at {began}")
+    second = text.partition("\n")[2].strip()
+    if parse_batch_id(second) is not None:
+        return SourceView(name, "rate", 1, 0, f"created at {second} ms")
+    return SourceView(name, "file", 1, 0)
+
+
+def _operator(picture: Picture, operator: OperatorPicture, problems: list[Problem]) -> OperatorView:
+    metadata = _operator_metadata(picture, operator.operator, problems)
+    stores: dict[str, list[StoreView]] = {name: [] for name in operator.store_names}
+    for store in operator.stores:
+        stores[store.name].append(_store(store))
+    return OperatorView(
+        operator.operator,
+        None if metadata is None else metadata.operator_name,
+        operator.provider,
+        len(operator.partitions),
+        {name: tuple(views) for name, views in stores.items()},
+    )
+
+
+def _store(store: StorePicture) -> StoreView:
+    versions, bases = store.versions, store.bases
+    return StoreView(
+        store.partition,
+        versions[0] if versions else None,
+        versions[-1] if versions else None,
+        bases[-1] if bases else None,
+        len(versions),
+    )
+
+
+def _operator_metadata(
+    picture: Picture, operator: int, problems: list[Problem]
+) -> OperatorMetadata | None:
+    path = operator_metadata_log_path(operator)
+    log = read_log(picture.files, path, picture.listing[path], OPERATOR_FORMAT.deserialize)
+    problems.extend(
+        Problem(f"{path}/{batch_id}", _reason(error)) for batch_id, error in log.broken.items()
+    )
+    newest = newest_at(log.entries, None)
+    if newest is not None:
+        return log.entries[newest]
+    path = operator_metadata_path(operator)
+    folder, _, name = path.rpartition("/")
+    if name not in picture.listing[folder].files:
+        return None
+    data = read_bytes(picture.files, path)
+    try:
+        if isinstance(data, EpochalError):
+            raise data
+        return OPERATOR_FORMAT.deserialize(data, path)
+    except EpochalError as error:
+        problems.append(Problem(path, _reason(error)))
+    return None
+
+
+def _owner(picture: Picture, problems: list[Problem]) -> OwnerView | None:
+    attempts = picture.listing[f"{EPOCHAL}/attempts"]
+    if not attempts.files:
+        return None
+    from epochal.checkpoint.claim import AttemptFormat
+
+    path = f"{EPOCHAL}/attempts"
+    log = read_log(picture.files, path, attempts, AttemptFormat().deserialize)
+    newest = log.latest
+    if newest is None:
+        return None
+    if newest in log.broken:
+        problems.append(Problem(f"{path}/{newest}", _reason(log.broken[newest])))
+        return None
+    entry = log.entries[newest]
+    leases = picture.listing[f"{EPOCHAL}/lease"].files
+    return OwnerView(entry.run_id, entry.purpose, entry.host, entry.run_id in leases)
+
+
+def _edit(picture: Picture, problems: list[Problem]) -> EditView | None:
+    if not picture.listing[f"{EPOCHAL}/journal"].folders:
+        return None
+    from epochal.tools.inspect.edit_status import unfinished_edit
+
+    try:
+        entry = unfinished_edit(picture.files)
+    except (EpochalError, OSError) as error:
+        problems.append(Problem(f"{EPOCHAL}/journal", str(error)))
+        return None
+    if entry is None:
+        return None
+    return EditView(entry.id, entry.command, entry.state.value, entry.summary)

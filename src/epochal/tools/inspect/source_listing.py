@@ -1,0 +1,72 @@
+"""The private logs below `sources`, gathered: which source wrote each, and its entries.
+
+A directory does not say what kind of source it belongs to. A file source's log has one JSON object
+per line; Kafka's is one file that does not begin with `v`; a rate source's holds a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from epochal.checkpoint.file_log import (
+    FileEntry,
+    FileLogFormat,
+    SinkFileStatus,
+    batch_id_of_file_name,
+)
+from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG, SOURCES
+from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.checkpoint.source_logs import KAFKA_INITIAL_OFFSET_FORMAT, RATE_FORMAT
+from epochal.errors import EpochalError
+from epochal.files import Files
+from epochal.tools.inspect.listing import Directory, Listing, LogPicture, read_bytes, read_log
+
+FILE, KAFKA, RATE, EMPTY = "file", "kafka", "rate", "empty"
+
+SOURCE_FORMAT = FileLogFormat(FileEntry)
+SINK_FORMAT = FileLogFormat(SinkFileStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePicture:
+    """One source's directory."""
+
+    name: str
+    kind: str
+    log: LogPicture[Any]
+
+
+def read_sources(files: Files, listing: Listing) -> dict[str, SourcePicture]:
+    """Every source that has a directory, by its position or name."""
+    return {
+        name: _read_source(files, name, f"{SOURCES}/{name}", listing[f"{SOURCES}/{name}"])
+        for name in listing[SOURCES].folders
+        if not name.startswith(".")
+    }
+
+
+def read_sink_log(files: Files, listing: Listing, path: str = SINK_LOG) -> LogPicture[Any]:
+    """The log of a file sink, in `path` below its output directory."""
+    return read_log(files, path, listing[path], SINK_FORMAT.deserialize, suffix=COMPACT_SUFFIX)
+
+
+def _read_source(files: Files, name: str, path: str, directory: Directory) -> SourcePicture:
+    batches = [each for each in directory.files if batch_id_of_file_name(each) is not None]
+    if not batches:
+        return SourcePicture(name, EMPTY, LogPicture(path, directory))
+    only = read_bytes(files, f"{path}/0") if batches == ["0"] else b""
+    kind, deserialize = _kind_of(only)
+    log = read_log(files, path, directory, deserialize, suffix=COMPACT_SUFFIX)
+    return SourcePicture(name, kind, log)
+
+
+def _kind_of(data: bytes | EpochalError) -> tuple[str, Callable[[bytes, str], Any]]:
+    if isinstance(data, bytes):
+        if data.startswith(b"\0") or data[1:2] == b"{":
+            return KAFKA, KAFKA_INITIAL_OFFSET_FORMAT.deserialize
+        lines = data[:100].splitlines()
+        if len(lines) == 2 and parse_batch_id(lines[1].decode(errors="replace")) is not None:
+            return RATE, RATE_FORMAT.deserialize
+    return FILE, SOURCE_FORMAT.deserialize

@@ -1,0 +1,260 @@
+"""What `show` tells about a checkpoint, as values, and their JSON. Pure.
+
+The JSON forms are a contract: keys may be added, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from epochal.checkpoint.entries import OffsetEntry, SinkMetadata
+from epochal.checkpoint.restart import RestartPlan
+from epochal.checkpoint.spark_json import JsonValue, parse_json
+from epochal.errors import MalformedFileError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that could not be read."""
+
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchView:
+    """One batch: what it was to read, and whether it is done."""
+
+    batch_id: int
+    offsets: tuple[JsonValue, ...] | dict[str, JsonValue] | None
+    """In the order of the plan, or by name; None if the entry is missing or unreadable."""
+    watermark_ms: int | None
+    timestamp_ms: int | None
+    conf: Mapping[str, str] | None
+    committed: bool
+    next_watermark_ms: int | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """The form that `show --json` promises."""
+        return {
+            "batch_id": self.batch_id,
+            "offsets": list(self.offsets) if isinstance(self.offsets, tuple) else self.offsets,
+            "watermark_ms": self.watermark_ms,
+            "timestamp_ms": self.timestamp_ms,
+            "conf": None if self.conf is None else dict(self.conf),
+            "committed": self.committed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ConfChange:
+    """A pinned setting that differs from the batch before; None where one lacks it."""
+
+    batch_id: int
+    key: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Batches that are missing from a log, from the first to the last."""
+
+    log: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceView:
+    """What one source keeps below `sources`."""
+
+    name: str
+    kind: str
+    """`file`, `kafka`, `rate` or `empty`."""
+    entries: int
+    latest: int | None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """One store of one partition: which versions have files."""
+
+    partition_id: int
+    min_version: int | None
+    max_version: int | None
+    latest_snapshot: int | None
+    versions: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorView:
+    """A stateful operator."""
+
+    operator_id: int
+    name: str | None
+    """As its metadata says; None before Spark 4.0, which wrote none."""
+    provider: str | None
+    partitions: int
+    stores: Mapping[str, tuple[StoreView, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerView:
+    """The run of ours that claimed the checkpoint last."""
+
+    run_id: str
+    purpose: str
+    host: str
+    has_lease: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EditView:
+    """A writing command that was interrupted."""
+
+    id: str
+    command: str
+    state: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointView:
+    """Everything `show` tells."""
+
+    url: str
+    query_id: str | None
+    offset_log_version: int | None
+    commit_log_version: int | None
+    batches: tuple[BatchView, ...]
+    gaps: tuple[Gap, ...]
+    conf_changes: tuple[ConfChange, ...]
+    restart: RestartPlan
+    sources: tuple[SourceView, ...]
+    sinks: tuple[SinkMetadata, ...]
+    """The sink in use and those before it; empty unless the commit log is of version 3."""
+    operators: tuple[OperatorView, ...]
+    owner: OwnerView | None
+    edit: EditView | None
+    problems: tuple[Problem, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """The form that `show --json` promises."""
+        restart = self.restart
+        return {
+            "url": self.url,
+            "query_id": self.query_id,
+            "offset_log_version": self.offset_log_version,
+            "commit_log_version": self.commit_log_version,
+            "batches": [batch.as_json() for batch in self.batches],
+            "gaps": [{"log": gap.log, "first": gap.first, "last": gap.last} for gap in self.gaps],
+            "conf_changes": [
+                {
+                    "batch_id": change.batch_id,
+                    "key": change.key,
+                    "before": change.before,
+                    "after": change.after,
+                }
+                for change in self.conf_changes
+            ],
+            "restart": {
+                "action": restart.action.value,
+                "batch_id": restart.batch_id,
+                "start": offsets_json(restart.start),
+                "end": offsets_json(restart.end),
+                "watermark_ms": restart.watermark_ms,
+                "condition": restart.condition,
+                "reason": restart.reason,
+                "notes": list(restart.notes),
+            },
+            "sources": [
+                {
+                    "name": source.name,
+                    "kind": source.kind,
+                    "entries": source.entries,
+                    "latest": source.latest,
+                    "detail": source.detail,
+                }
+                for source in self.sources
+            ],
+            "sinks": [
+                {
+                    "name": sink.sink_name,
+                    "provider": sink.provider_name,
+                    "api_version": sink.api_version,
+                    "commit_offset": sink.commit_offset,
+                    "active": sink.is_active,
+                }
+                for sink in self.sinks
+            ],
+            "state": {"operators": [_operator_json(operator) for operator in self.operators]},
+            "owner": None
+            if self.owner is None
+            else {
+                "run_id": self.owner.run_id,
+                "purpose": self.owner.purpose,
+                "host": self.owner.host,
+                "has_lease": self.owner.has_lease,
+            },
+            "unfinished_edit": None
+            if self.edit is None
+            else {
+                "id": self.edit.id,
+                "command": self.edit.command,
+                "state": self.edit.state,
+                "summary": self.edit.summary,
+            },
+            "problems": [
+                {"path": problem.path, "message": problem.message} for problem in self.problems
+            ],
+        }
+
+
+def _operator_json(operator: OperatorView) -> dict[str, object]:
+    return {
+        "operator_id": operator.operator_id,
+        "name": operator.name,
+        "provider": operator.provider,
+        "partitions": operator.partitions,
+        "stores": [
+            {
+                "name": name,
+                "partitions": [
+                    {
+                        "partition_id": store.partition_id,
+                        "min_version": store.min_version,
+                        "max_version": store.max_version,
+                        "latest_snapshot": store.latest_snapshot,
+                        "versions": store.versions,
+                    }
+                    for store in stores
+                ],
+            }
+            for name, stores in operator.stores.items()
+        ],
+    }
+
+
+def offsets_of(entry: OffsetEntry) -> tuple[JsonValue, ...] | dict[str, JsonValue]:
+    """An entry's offsets as JSON values; text that is no JSON stays text."""
+    if isinstance(entry.offsets, dict):
+        return {name: _offset(text) for name, text in entry.offsets.items()}
+    return tuple(_offset(text) for text in entry.offsets)
+
+
+def offsets_json(entry: OffsetEntry | None) -> list[JsonValue] | dict[str, JsonValue] | None:
+    """An entry's offsets as `show --json` has them; None for no entry."""
+    offsets = None if entry is None else offsets_of(entry)
+    return list(offsets) if isinstance(offsets, tuple) else offsets
+
+
+def _offset(text: str | None) -> JsonValue:
+    if text is None:
+        return None
+    try:
+        return parse_json(text, "")
+    except MalformedFileError:
+        return text

@@ -1,0 +1,1 @@
+"""Reads operator state. These tools are read-only."""

@@ -1,0 +1,96 @@
+"""State rows out of the checkpoint: as JSON objects, and into Parquet, CSV or JSON-lines files.
+
+Partition by partition, so that no more than one is in memory. In CSV, which has no structs, every
+field of a key or value is a column of its own (`key.user`), and what is still nested is JSON.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from epochal.errors import OptionError
+from epochal.state.rows.tagged_json import field_names, json_rows
+from epochal.state.rows.types import StructType
+from epochal.tools.read_state.read import StateReader, choose_partitions
+
+SUFFIXES = (".parquet", ".csv", ".jsonl")
+
+
+def json_batches(
+    reader: StateReader, partition: int | None = None
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows as JSON objects, some at a time; the partition comes first in each."""
+    kinds = [kind for _, kind in reader.fields]
+    names = [name for name, _ in reader.fields]
+    order = ["partition_id", *(name for name in names if name != "partition_id")]
+    by_name = dict(zip(names, kinds, strict=True))
+    for batch in _batches(reader, partition):
+        yield from json_rows(batch.select(order), [by_name[name] for name in order])
+
+
+def export_state(reader: StateReader, path: str, partition: int | None = None) -> int:
+    """Write the rows to a local file; returns how many there were."""
+    if path.endswith(".parquet"):
+        return _to_parquet(reader, path, partition)
+    if path.endswith(".csv"):
+        return _to_csv(reader, path, partition)
+    if path.endswith(".jsonl"):
+        return _to_json_lines(reader, path, partition)
+    raise OptionError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}.")
+
+
+def _batches(reader: StateReader, partition: int | None) -> Iterator[pa.RecordBatch]:
+    for number in choose_partitions(reader.target, partition):
+        yield from reader.batches(number)
+
+
+def _to_parquet(reader: StateReader, path: str, partition: int | None) -> int:
+    count = 0
+    with pq.ParquetWriter(path, reader.schema()) as writer:
+        for number in choose_partitions(reader.target, partition):
+            rows = pa.Table.from_batches(reader.batches(number), reader.schema())
+            writer.write_table(rows)  # a batch each would be a small row group each
+            count += len(rows)
+    return count
+
+
+def _to_json_lines(reader: StateReader, path: str, partition: int | None) -> int:
+    encoder = msgspec.json.Encoder()
+    count = 0
+    with open(path, "wb") as out:
+        for rows in json_batches(reader, partition):
+            out.write(encoder.encode_lines(rows))
+            count += len(rows)
+    return count
+
+
+def _to_csv(reader: StateReader, path: str, partition: int | None) -> int:
+    columns: list[tuple[str, str | None]] = [("partition_id", None)]
+    for name, kind in reader.fields:
+        if isinstance(kind, StructType):
+            columns += [(name, field) for field in field_names(kind)]
+        elif name != "partition_id":
+            columns.append((name, None))
+    count = 0
+    with open(path, "w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow([f"{name}.{field}" if field else name for name, field in columns])
+        for rows in json_batches(reader, partition):
+            writer.writerows([_cell(row, name, field) for name, field in columns] for row in rows)
+            count += len(rows)
+    return count
+
+
+def _cell(row: dict[str, Any], name: str, field: str | None) -> Any:
+    value = row[name]
+    if field is not None:
+        value = None if value is None else value[field]
+    nested = isinstance(value, dict | list)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if nested else value

@@ -1,0 +1,349 @@
+"""State as an Arrow table, with the columns of Spark's `statestore` source.
+
+    key         struct      the grouping key
+    value       struct      what the operator keeps for it
+    partition_id  int32
+
+Variables of transformWithState have the columns Spark gives them: a list has `list_element`, a map
+`user_map_key` and `user_map_value`, timers `expiration_timestamp_ms`. Partitions are read in
+parallel; each file becomes chunks of the table, so nothing is copied that decoding did not make.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from epochal.checkpoint.directory import Checkpoint
+from epochal.checkpoint.layout import DEFAULT_STORE
+from epochal.errors import StateFormatError, StateReadError
+from epochal.files import Files
+from epochal.state.files.merge import Rows
+from epochal.state.files.rocksdb_keys import decode_keys, rows_of
+from epochal.state.rows.byte_spans import arrow_buffer, spans_of
+from epochal.state.rows.columns import ROWS_AT_ONCE, decode_rows
+from epochal.state.rows.types import AtomicType, DataType, StructType
+from epochal.tools.read_state.load_version import load_rows
+from epochal.tools.read_state.read_target import (
+    JOIN_OPERATOR,
+    Provider,
+    StateBatch,
+    StateVariable,
+    StoreTarget,
+)
+
+T = TypeVar("T")
+MAX_BATCH_BYTES = 1 << 30
+"""Arrow's strings hold 2 GiB in one column."""
+JoinSide = Literal["left", "right"]
+CONFLICT = "STDS_CONFLICT_OPTIONS"
+INVALID = "STDS_INVALID_OPTION_VALUE.WITH_MESSAGE"
+UNSPECIFIED = "STDS_REQUIRED_OPTION_UNSPECIFIED"
+
+
+class StateReader(Protocol):
+    """Something with the columns of Spark's source, read partition by partition."""
+
+    @property
+    def fields(self) -> tuple[tuple[str, DataType | None], ...]:
+        """The columns in order, each with its Spark type; None for those that are not state."""
+        ...
+
+    @property
+    def target(self) -> StoreTarget:
+        """The store, or the main one of several."""
+        ...
+
+    def batches(self, partition: int) -> list[pa.RecordBatch]:
+        """One partition, decoded."""
+        ...
+
+    def schema(self) -> pa.Schema:
+        """The schema of every batch, also if there is none."""
+        ...
+
+
+def read_state(
+    checkpoint: str | Files | Checkpoint,
+    operator_id: int = 0,
+    store_name: str = DEFAULT_STORE,
+    batch_id: int | None = None,
+    *,
+    join_side: JoinSide | None = None,
+    state_variable: str | None = None,
+    timers: bool = False,
+    partition: int | None = None,
+) -> pa.Table:
+    """Read the state of one store as of a batch: the newest committed one unless named.
+
+    `join_side` gives the rows a join keeps for that side; `state_variable` one variable of
+    transformWithState, `timers` its timers. The checkpoint is not changed.
+    """
+    batch = open_batch(checkpoint, batch_id)
+    reader = open_reader(
+        batch,
+        operator_id,
+        store_name,
+        join_side=join_side,
+        state_variable=state_variable,
+        timers=timers,
+    )
+    return read_table(reader, partition)
+
+
+def read_table(reader: StateReader, partition: int | None = None) -> pa.Table:
+    """Every partition, or one, as a table."""
+    parts = in_parallel(reader.batches, choose_partitions(reader.target, partition))
+    return pa.Table.from_batches([batch for part in parts for batch in part], reader.schema())
+
+
+def open_batch(checkpoint: str | Files | Checkpoint, batch_id: int | None = None) -> StateBatch:
+    """The state of a checkpoint as of a committed batch."""
+    opened = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+    return StateBatch(opened, batch_id)
+
+
+def open_reader(
+    batch: StateBatch,
+    operator_id: int = 0,
+    store_name: str = DEFAULT_STORE,
+    *,
+    join_side: JoinSide | None = None,
+    state_variable: str | None = None,
+    timers: bool = False,
+) -> StateReader:
+    """Find what is asked for, and how it is shown."""
+    if join_side is None:
+        return open_store(
+            batch, operator_id, store_name, state_variable=state_variable, timers=timers
+        )
+    if store_name != DEFAULT_STORE:
+        raise StateReadError(
+            batch.checkpoint.url, "give a join's side or a store, not both.", CONFLICT
+        )
+    return _open_join(batch, operator_id, join_side)
+
+
+def open_store(
+    batch: StateBatch,
+    operator_id: int = 0,
+    store_name: str = DEFAULT_STORE,
+    *,
+    state_variable: str | None = None,
+    timers: bool = False,
+) -> StoreReader:
+    """Find a store, or a variable of transformWithState."""
+    variables = batch.variables(operator_id)
+    if variables is None:
+        if state_variable is not None or timers:
+            name = batch.operator_name(operator_id) or "not known"
+            raise StateReadError(
+                batch.checkpoint.url,
+                f"operator {operator_id} is {name}; only transformWithState has variables and "
+                f"timers.",
+                INVALID,
+            )
+        return StoreReader(batch.store(operator_id, store_name))
+    variable = _variable(batch, variables, state_variable, timers)
+    target = batch.family(operator_id, variable.name)
+    return StoreReader(replace(target, has_lists=variable.kind == "ListState"), variable)
+
+
+def choose_partitions(target: StoreTarget, partition: int | None) -> tuple[int, ...]:
+    """The partitions to read; an error if the one asked for is not there."""
+    if partition is None:
+        return target.partitions
+    if partition not in target.partitions:
+        raise StateReadError(
+            target.files.url,
+            f"operator {target.operator_id} has the partitions 0 to "
+            f"{len(target.partitions) - 1}, not {partition}.",
+            "CANNOT_LOAD_STATE_STORE.SNAPSHOT_PARTITION_ID_NOT_FOUND",
+        )
+    return (partition,)
+
+
+class StoreReader:
+    """Reads one store, or one variable, partition by partition."""
+
+    def __init__(self, target: StoreTarget, variable: StateVariable | None = None) -> None:
+        self.target, self.variable = target, variable
+
+    @property
+    def fields(self) -> tuple[tuple[str, DataType | None], ...]:
+        key, value = self.target.schema.key, self.target.schema.value
+        match self.variable.kind if self.variable else "":
+            case "ListState":
+                shown: tuple[tuple[str, DataType | None], ...] = (
+                    ("key", key),
+                    ("list_element", value),
+                )
+            case "MapState":
+                grouping, user_key = (field.data_type for field in key.fields)
+                shown = (("key", grouping), ("user_map_key", user_key), ("user_map_value", value))
+            case "TimerState":
+                grouping, moment = (field.data_type for field in key.fields)
+                shown = (("key", grouping), ("expiration_timestamp_ms", moment))
+            case _:
+                shown = (("key", key), ("value", value))
+        return (*shown, ("partition_id", None))
+
+    def batches(self, partition: int) -> list[pa.RecordBatch]:
+        return [
+            self.decode(part, partition)
+            for rows in load_rows(self.target, partition)
+            for start in range(0, len(rows), ROWS_AT_ONCE)
+            for part in rows.slice(start, start + ROWS_AT_ONCE).parts(MAX_BATCH_BYTES)
+        ]
+
+    def schema(self) -> pa.Schema:
+        return self.decode(Rows(spans_of([]), spans_of([]), "no file"), 0).schema
+
+    def decode(self, rows: Rows, partition: int) -> pa.RecordBatch:
+        """Stored rows as the columns Spark shows."""
+        kind = self.variable.kind if self.variable else ""
+        columns = self.keys(rows)
+        if kind != "TimerState":
+            columns = [*columns, self.values(rows)]
+        # From a buffer: given anything else, Arrow imports pandas to see whether it is one.
+        same = arrow_buffer(np.full(len(rows), partition, np.int32))
+        numbers = pa.Array.from_buffers(pa.int32(), len(rows), [None, same])
+        return pa.RecordBatch.from_arrays(
+            [*columns, numbers], names=[name for name, _ in self.fields]
+        )
+
+    def keys(self, rows: Rows) -> list[Any]:
+        """The key's columns: one, but two where the stored key is a pair."""
+        schema = self.target.schema.key
+        if self.target.settings.provider is Provider.HDFS:
+            return [decode_rows(rows.keys, schema, source=rows.source)]
+        keys = decode_keys(rows.keys, self.target.encoder, schema, rows.source)
+        paired = self.variable is not None and self.variable.kind in ("MapState", "TimerState")
+        return list(keys.flatten()) if paired else [keys]
+
+    def values(self, rows: Rows) -> pa.StructArray:
+        """The value column."""
+        rocksdb = self.target.settings.provider is Provider.ROCKSDB
+        spans = rows_of(rows.values, rows.source) if rocksdb else rows.values
+        return decode_rows(spans, self.target.schema.value, source=rows.source)
+
+
+class JoinReader:
+    """Reads the rows one side of a join keeps, without the columns the join adds for itself.
+
+    `counts` is the store that says how many rows each key has; joins of format 4 have none.
+    """
+
+    def __init__(self, rows: StoreReader, counts: StoreReader | None) -> None:
+        self._rows, self._counts = rows, counts
+
+    @property
+    def target(self) -> StoreTarget:
+        return self._rows.target
+
+    @property
+    def fields(self) -> tuple[tuple[str, DataType | None], ...]:
+        key, value = self.target.schema.key, self.target.schema.value
+        return (
+            ("key", StructType(key.fields[:-1]) if self._counts else key),
+            ("value", StructType(value.fields[:-1]) if _is_marked(value) else value),
+            ("partition_id", None),
+        )
+
+    def schema(self) -> pa.Schema:
+        return self._shown(self._rows.decode(Rows(spans_of([]), spans_of([]), "no file"), 0)).schema
+
+    def batches(self, partition: int) -> list[pa.RecordBatch]:
+        found = self._rows.batches(partition)
+        if self._counts is not None:
+            counted = sum(map(_total, self._counts.batches(partition)))
+            held = sum(len(batch) for batch in found)
+            if counted != held:
+                raise StateFormatError(
+                    self.target.directory(partition).url,
+                    0,
+                    f"the join counts {counted} rows in this partition and holds {held}",
+                )
+        return [self._shown(batch) for batch in found]
+
+    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns: list[Any] = []
+        arrays: list[Any] = list(batch.columns)
+        for array, (_, kind) in zip(arrays, self.fields, strict=True):
+            if isinstance(kind, StructType):
+                count = len(kind.fields)
+                fields = [array.type.field(n) for n in range(count)]
+                array = pa.StructArray.from_arrays(array.flatten()[:count], fields=fields)
+            columns.append(array)
+        return pa.RecordBatch.from_arrays(columns, names=[name for name, _ in self.fields])
+
+
+def in_parallel(read: Callable[[int], T], partitions: Sequence[int]) -> list[T]:
+    """Read partitions with as many threads as there are processors; results in order.
+
+    Decompression, hashing and Arrow's kernels run outside the interpreter's lock.
+    """
+    workers = min(len(partitions), os.cpu_count() or 1)
+    if workers < 2:
+        return [read(partition) for partition in partitions]
+    # Here, because the pool brings `logging`, and a single partition is read without either.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(read, partitions))
+
+
+def _variable(
+    batch: StateBatch, variables: dict[str, StateVariable], wanted: str | None, timers: bool
+) -> StateVariable:
+    url = batch.checkpoint.url
+    if timers and wanted is not None:
+        raise StateReadError(url, "give a variable or timers, not both.", CONFLICT)
+    if timers:
+        found = [v for v in variables.values() if v.kind == "TimerState"]
+        if not found:
+            raise StateReadError(url, "this operator has no timers (time mode None).", INVALID)
+        return found[0]
+    names = ", ".join(sorted(n for n, v in variables.items() if v.kind != "TimerState")) or "none"
+    if wanted is None:
+        raise StateReadError(
+            url, f"name a variable of the transformWithState operator: {names}.", UNSPECIFIED
+        )
+    if wanted not in variables:
+        raise StateReadError(
+            url, f"the operator has no variable {wanted!r}; it has {names}.", INVALID
+        )
+    return variables[wanted]
+
+
+def _open_join(batch: StateBatch, operator_id: int, side: JoinSide) -> JoinReader:
+    url = batch.checkpoint.url
+    if side not in ("left", "right"):
+        raise StateReadError(url, f"a side is left or right, not {side}.", INVALID)
+    name = batch.operator_name(operator_id)
+    if name not in (None, JOIN_OPERATOR):
+        raise StateReadError(url, f"operator {operator_id} is {name}, which has no sides.", INVALID)
+    families = batch.schemas(operator_id) if batch.uses_join_families(operator_id) else {}
+    if f"{side}-keyWithTsToValues" in families:
+        return JoinReader(open_store(batch, operator_id, f"{side}-keyWithTsToValues"), None)
+    return JoinReader(
+        open_store(batch, operator_id, f"{side}-keyWithIndexToValue"),
+        open_store(batch, operator_id, f"{side}-keyToNumValues"),
+    )
+
+
+def _total(counts: pa.RecordBatch) -> int:
+    """The sum of the only field of the values."""
+    values: Any = counts.column(1)
+    return int(values.field(0).sum().as_py() or 0)
+
+
+def _is_marked(value: StructType) -> bool:
+    """Whether a join's value ends with the mark of a row that has found its match."""
+    last = value.fields[-1] if value.fields else None
+    return last is not None and last.name == "matched" and last.data_type == AtomicType("boolean")

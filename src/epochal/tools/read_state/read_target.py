@@ -1,0 +1,343 @@
+"""What a read is about: the batch, its settings, the operator, its stores and their schemas.
+
+Everything that says how bytes are to be read comes from the checkpoint itself: codec, provider,
+partitions and checksums from the conf in the offset log of the batch that is read, never from a
+session; ids from the commit log; schemas from the schema files. So old batches are read as they
+were written even after the query changed.
+
+What a reader would get wrong: operator metadata of version 2 names its schema files by absolute
+paths, which are stale in a copied checkpoint. Only their last part is used here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NoReturn
+
+from epochal.checkpoint.directory import Checkpoint
+from epochal.checkpoint.entries import CommitEntry
+from epochal.checkpoint.layout import (
+    DEFAULT_STORE,
+    operator_path,
+    parse_partition,
+    state_schema_log_path,
+    state_schema_path,
+    state_store_path,
+)
+from epochal.checkpoint.operator_metadata import OperatorMetadata, read_operator
+from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, PROVIDER
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.errors import StateReadError, StateSchemaError
+from epochal.files import Files, join_url
+from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.schema_file import FamilySchema, KeyEncoder, parse_schema_file
+
+ROCKSDB_CLASS = "RocksDBStateStoreProvider"
+HDFS_CLASS = "HDFSBackedStateStoreProvider"
+
+_STREAMING = "spark.sql.streaming."
+_STORE = "spark.sql.streaming.stateStore."
+JOIN_OPERATOR = "symmetricHashJoin"
+JOIN_STORES = (
+    "left-keyToNumValues",
+    "left-keyWithIndexToValue",
+    "right-keyToNumValues",
+    "right-keyWithIndexToValue",
+)
+"""In the order in which the commit log lists their ids."""
+TIMED_JOIN_FAMILIES = (
+    "left-keyWithTsToValues",
+    "left-tsWithKey",
+    "right-keyWithTsToValues",
+    "right-tsWithKey",
+)
+
+
+class Provider(StrEnum):
+    HDFS = "hdfs"
+    ROCKSDB = "rocksdb"
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """The facts about state files that only the offset log knows."""
+
+    provider: Provider
+    partitions: int | None
+    codec: str
+    form: ValueForm
+    encoding: str
+    join_format: int
+
+    @classmethod
+    def from_conf(cls, conf: Mapping[str, str], source: str) -> StateSettings:
+        """Read the conf of an offset log entry; keys it lacks have their legacy values."""
+        held = {**LEGACY_DEFAULTS, **conf}
+        name = held.get(PROVIDER, HDFS_CLASS).rpartition(".")[2]
+        if name not in (HDFS_CLASS, ROCKSDB_CLASS):
+            raise StateReadError(
+                source,
+                f"the state is kept by {name}, and only Spark's two own providers are known here.",
+                "UNSUPPORTED_FEATURE.STATE_STORE_PROVIDER",
+            )
+        partitions = held.get(SHUFFLE_PARTITIONS)
+        merges = held[f"{_STORE}rocksdb.mergeOperatorVersion"]
+        checksums = held[f"{_STORE}rowChecksum.enabled"].lower() == "true"
+        return cls(
+            Provider.ROCKSDB if name == ROCKSDB_CLASS else Provider.HDFS,
+            int(partitions) if partitions else None,
+            held[CODEC],
+            ValueForm(b"," if merges == "1" else b"", checksums),
+            held[f"{_STORE}encodingFormat"].lower(),
+            int(held[f"{_STREAMING}join.stateFormatVersion"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StateVariable:
+    """A variable of transformWithState."""
+
+    name: str
+    kind: str
+    """`ValueState`, `ListState`, `MapState` or `TimerState`."""
+    has_ttl: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTarget:
+    """One store of an operator, or one column family in it, at one version."""
+
+    files: Files
+    operator_id: int
+    store_name: str
+    family: str | None
+    version: int
+    settings: StateSettings
+    schema: FamilySchema
+    encoder: KeyEncoder
+    partitions: tuple[int, ...]
+    unique_ids: tuple[str, ...]
+    """By partition; empty unless the checkpoint uses format 2."""
+    has_lists: bool = False
+    """Whether a key has several values, joined by the merge operator."""
+
+    def directory(self, partition: int) -> Files:
+        """Where the files of one partition lie."""
+        return self.files.at(state_store_path(self.operator_id, partition, self.store_name))
+
+    def unique_id(self, partition: int) -> str:
+        """The id of this version's files in one partition; empty if names have none."""
+        return self.unique_ids[partition] if partition < len(self.unique_ids) else ""
+
+
+class StateBatch:
+    """The state of a checkpoint as of one committed batch."""
+
+    def __init__(self, checkpoint: Checkpoint, batch_id: int | None = None) -> None:
+        self.checkpoint, self.files = checkpoint, checkpoint.files
+        if batch_id is not None and batch_id < 0:
+            self._refuse(
+                f"batch {batch_id}: batches start at 0.", "STDS_INVALID_OPTION_VALUE.IS_NEGATIVE"
+            )
+        newest = checkpoint.commits.latest_batch_id()
+        if newest is None:
+            self._refuse(
+                "no batch has been committed here, so there is no state to read yet.",
+                "STDS_COMMITTED_BATCH_UNAVAILABLE",
+            )
+        self.batch_id = newest if batch_id is None else batch_id
+        self.commit = self._commit(newest)
+        entry = checkpoint.offsets.get(self.batch_id)
+        if entry is None:
+            self._refuse(
+                f"batch {self.batch_id} is not in the offset log, so how its state was written is "
+                f"not known.",
+                "STDS_OFFSET_LOG_UNAVAILABLE",
+            )
+        if not entry.has_metadata:
+            self._refuse(
+                f"batch {self.batch_id} has no settings in the offset log: it was written by a "
+                f"Spark too old to say how its state is kept.",
+                "STDS_OFFSET_METADATA_LOG_UNAVAILABLE",
+            )
+        self.offsets = entry
+        self.settings = StateSettings.from_conf(entry.conf, checkpoint.url)
+
+    @property
+    def version(self) -> int:
+        """The version of every store after this batch."""
+        return self.batch_id + 1
+
+    def operator(self, operator_id: int) -> OperatorMetadata | None:
+        """The operator's metadata as of this batch; None where Spark before 4.0 wrote none."""
+        if operator_id < 0:
+            self._refuse(
+                f"operator {operator_id}: operators start at 0.",
+                "STDS_INVALID_OPTION_VALUE.IS_NEGATIVE",
+            )
+        return read_operator(self.files, operator_id, self.batch_id)
+
+    def operator_name(self, operator_id: int) -> str | None:
+        """What kind of operator it is; None if nothing says so."""
+        metadata = self.operator(operator_id)
+        return metadata.operator_name if metadata else None
+
+    def partitions(self, operator_id: int) -> tuple[int, ...]:
+        """The partitions that have a directory, as many as the batch has at most."""
+        limit = self.settings.partitions
+        numbers = [
+            number
+            for info in self.files.list(operator_path(operator_id))
+            if info.is_dir and (number := parse_partition(info.name)) is not None
+        ]
+        found = sorted(number for number in numbers if limit is None or number < limit)
+        if not found:
+            self._refuse(
+                f"operator {operator_id} has no partition.",
+                "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
+            )
+        if found != list(range(len(found))):
+            self._refuse(
+                f"operator {operator_id} has the partitions {found}; those between are missing.",
+                "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
+            )
+        return tuple(found)
+
+    def schemas(self, operator_id: int, store_name: str = DEFAULT_STORE) -> dict[str, FamilySchema]:
+        """The schemas of a store by column family; `default` where it has none."""
+        metadata = self.operator(operator_id)
+        stores = [s for s in metadata.stores if s.name == store_name] if metadata else []
+        if stores and stores[0].schema_file_paths:
+            name = stores[0].schema_file_paths[-1].rpartition("/")[2]
+            path = f"{state_schema_log_path(operator_id, store_name)}/{name}"
+        else:
+            path = state_schema_path(operator_id, store_name)
+        source = join_url(self.files.url, path)
+        try:
+            families = parse_schema_file(self.files.read(path), source=source)
+        except FileNotFoundError:
+            self._no_schema(f"{source} does not exist", operator_id, store_name)
+        except StateSchemaError as error:
+            self._no_schema(str(error), operator_id, store_name)
+        return {family.name: family for family in families}
+
+    def store(self, operator_id: int, store_name: str = DEFAULT_STORE) -> StoreTarget:
+        """A store by its name; for joins of format 3 and 4 the name is that of a family."""
+        if not store_name.strip():
+            self._refuse("a store's name is needed.", "STDS_INVALID_OPTION_VALUE.IS_EMPTY")
+        if self.uses_join_families(operator_id):
+            return self.family(operator_id, store_name)
+        schemas = self.schemas(operator_id, store_name)
+        if DEFAULT_STORE not in schemas:
+            self._no_schema(
+                f"it has the column families {', '.join(sorted(schemas))}: name one of them",
+                operator_id,
+                store_name,
+            )
+        return self._target(operator_id, store_name, None, schemas[DEFAULT_STORE])
+
+    def family(self, operator_id: int, family: str) -> StoreTarget:
+        """One column family of an operator's store."""
+        schemas = self.schemas(operator_id)
+        if family not in schemas:
+            self._no_schema(
+                f"{family!r} is none of its column families, {', '.join(sorted(schemas))}",
+                operator_id,
+                family,
+            )
+        return self._target(operator_id, DEFAULT_STORE, family, schemas[family])
+
+    def uses_join_families(self, operator_id: int) -> bool:
+        """Whether the operator is a join that keeps its stores as families of one."""
+        metadata = self.operator(operator_id)
+        return (
+            metadata is not None
+            and metadata.operator_name == JOIN_OPERATOR
+            and metadata.version == 2
+        )
+
+    def variables(self, operator_id: int) -> dict[str, StateVariable] | None:
+        """The variables of a transformWithState operator, timers too; None for any other."""
+        metadata = self.operator(operator_id)
+        if metadata is None or not metadata.operator_name.startswith("transformWithState"):
+            return None
+        listed = json.loads(metadata.properties_json or "{}").get("stateVariables", [])
+        return {
+            str(item["stateName"]): StateVariable(
+                str(item["stateName"]), str(item["stateVariableType"]), bool(item["ttlEnabled"])
+            )
+            for item in listed
+        }
+
+    def _target(
+        self, operator_id: int, store_name: str, family: str | None, schema: FamilySchema
+    ) -> StoreTarget:
+        rocksdb = self.settings.provider is Provider.ROCKSDB
+        if rocksdb and self.settings.encoding != "unsaferow":
+            self._refuse(
+                f"its rows are encoded as {self.settings.encoding}, which is not read here; read "
+                f"them with Spark's statestore source.",
+                "STATE_STORE_UNSUPPORTED_OPERATION",
+            )
+        partitions = self.partitions(operator_id)
+        return StoreTarget(
+            self.files,
+            operator_id,
+            store_name,
+            family,
+            self.version,
+            self.settings,
+            schema,
+            self._encoder(operator_id, store_name, schema),
+            partitions,
+            self._unique_ids(operator_id, store_name, partitions),
+            has_lists=family in TIMED_JOIN_FAMILIES,
+        )
+
+    def _encoder(self, operator_id: int, store_name: str, schema: FamilySchema) -> KeyEncoder:
+        if schema.encoder is not None:
+            return schema.encoder
+        metadata = self.operator(operator_id)
+        if metadata is None:
+            # Spark before 4.0 wrote no metadata. Only session windows scan by prefix there.
+            names = schema.key.names
+            sessions = len(names) > 1 and names[-1] == "sessionStartTime"
+            return KeyEncoder("prefix", len(names) - 1) if sessions else KeyEncoder("plain")
+        columns = next((s.num_cols_prefix_key for s in metadata.stores if s.name == store_name), 0)
+        return KeyEncoder("prefix", columns) if columns else KeyEncoder("plain")
+
+    def _unique_ids(
+        self, operator_id: int, store_name: str, partitions: tuple[int, ...]
+    ) -> tuple[str, ...]:
+        ids = (self.commit.state_unique_ids or {}).get(operator_id)
+        if not ids:
+            return ()
+        at = JOIN_STORES.index(store_name) if store_name in JOIN_STORES else 0
+        if any(n >= len(ids) or at >= len(ids[n]) for n in partitions):
+            self._refuse(
+                f"the commit of batch {self.batch_id} lacks ids for some partitions of operator "
+                f"{operator_id}.",
+                "STDS_FAILED_TO_READ_OPERATOR_METADATA",
+            )
+        return tuple(ids[n][at] for n in partitions)
+
+    def _commit(self, newest: int) -> CommitEntry:
+        found = self.checkpoint.commits.get(self.batch_id)
+        if found is None:
+            self._refuse(
+                f"batch {self.batch_id} is not committed; the newest committed one is {newest}.",
+                "STDS_COMMITTED_BATCH_UNAVAILABLE",
+            )
+        return found
+
+    def _no_schema(self, reason: str, operator_id: int, store_name: str) -> NoReturn:
+        self._refuse(
+            f"operator {operator_id}, store {store_name}: {reason}.",
+            "STDS_FAILED_TO_READ_STATE_SCHEMA",
+        )
+
+    def _refuse(self, reason: str, condition: str) -> NoReturn:
+        raise StateReadError(self.checkpoint.url, reason, condition)

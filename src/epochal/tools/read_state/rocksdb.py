@@ -1,0 +1,388 @@
+"""Read a version of a RocksDB-backed state store: a snapshot zip, its SST files, changelogs on top.
+
+Nothing in the checkpoint is ever touched: the files of a snapshot are copied to a temporary
+directory and opened there by `rocksdict` (extra `rocksdb`). A version with no snapshot below it is
+made of changelogs alone and needs no RocksDB at all.
+
+What a reader would get wrong: with checkpoint format 2 several files of one version can lie side
+by side, left by tasks that were retried, and the newest is not the right one. Only the id in the
+commit log says which counts, and only the lineage inside the changelogs says what came before it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import re
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from epochal.errors import OptionError, StateFormatError, StateLoadError
+from epochal.files import Files, join_url
+from epochal.state.files.rocksdb_changelog import (
+    INVALID_LINEAGE,
+    Change,
+    Changelog,
+    LineageItem,
+    parse_changelog,
+    read_lineage,
+)
+from epochal.state.files.rocksdb_values import ValueForm
+
+MISSING_CHANGELOG = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
+MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
+UNEXPECTED_VERSION = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION"
+UNEXPECTED_SIZE = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE"
+CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
+
+FAMILY_BYTES = 2
+BROKEN_ZIP = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    KeyError,
+    ValueError,
+    EOFError,
+    OSError,
+    RuntimeError,
+)
+"""What `zipfile` raises for bytes that are no zip: it was not written for hostile ones."""
+_NAME = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(zip|changelog)")
+_MERGE_OPERATOR = re.compile(r"merge_operator=.*")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """A file of a snapshot that lives beside the zip: the name to give it, and where it is."""
+
+    local_name: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMetadata:
+    """What the `metadata` entry of a snapshot zip says."""
+
+    files: tuple[SharedFile, ...]
+    families: Mapping[str, int]
+    """Virtual column families and the number that begins their keys; empty if unused."""
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class RocksPlan:
+    """Which files make a version: a zip or none, then changelogs in order."""
+
+    snapshot: LineageItem | None
+    changelogs: tuple[LineageItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RocksContent:
+    """Everything in a version, as RocksDB keeps it: keys with their family number in front."""
+
+    entries: dict[bytes, bytes]
+    families: Mapping[str, int] = field(default_factory=dict)
+
+    def family(self, name: str | None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of one column family, or of a store that has none (`None`)."""
+        if name is None:
+            yield from self.entries.items()
+            return
+        if name not in self.families:
+            return
+        prefix = self.families[name].to_bytes(FAMILY_BYTES, "little")
+        for key, value in self.entries.items():
+            if key[:FAMILY_BYTES] == prefix:
+                yield key, value
+
+
+def file_name(item: LineageItem, suffix: str) -> str:
+    """`VERSION.suffix`, or `VERSION_ID.suffix` where unique ids are in use."""
+    stem = f"{item.version}_{item.unique_id}" if item.unique_id else str(item.version)
+    return f"{stem}.{suffix}"
+
+
+def parse_name(name: str) -> tuple[LineageItem, str] | None:
+    """The version, id and kind (`zip` or `changelog`) a file name stands for."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    return LineageItem(int(found[1]), found[2] or ""), found[3]
+
+
+class RocksDirectory:
+    """One store's directory. Reads; decides which files make a version; writes nothing.
+
+    `inflate` undoes the compression that the conf in the offset log names.
+    """
+
+    def __init__(
+        self, files: Files, inflate: Callable[[bytes, str], bytes], form: ValueForm
+    ) -> None:
+        self._files, self._inflate, self._form = files, inflate, form
+        listed = (parse_name(info.name) for info in files.list() if not info.is_dir)
+        names = [found for found in listed if found is not None]
+        self.snapshots = frozenset(item for item, kind in names if kind == "zip")
+        self.changelogs = frozenset(item for item, kind in names if kind == "changelog")
+
+    def plan(self, version: int, unique_id: str = "") -> RocksPlan:
+        """Say which files make `version`; StateLoadError if one of them is not there."""
+        if version < 0:
+            raise StateLoadError(
+                self._files.url, f"version cannot be {version}", UNEXPECTED_VERSION
+            )
+        if version == 0:
+            return RocksPlan(None, ())
+        target = LineageItem(version, unique_id)
+        if target in self.snapshots:
+            return RocksPlan(target, ())
+        history = self._history(target) if unique_id else self._numbered(version)
+        base = max((i for i in history if i in self.snapshots), key=_version, default=None)
+        start = base.version if base else 0
+        changelogs = tuple(item for item in history if item.version > start)
+        self._check(changelogs, start, target)
+        return RocksPlan(base, changelogs)
+
+    def load(self, version: int, unique_id: str = "") -> RocksContent:
+        """The content of a version."""
+        plan = self.plan(version, unique_id)
+        entries: dict[bytes, bytes] = {}
+        families: Mapping[str, int] = {}
+        if plan.snapshot is not None:
+            families, entries = self._snapshot(plan.snapshot)
+        for item in plan.changelogs:
+            self._apply(entries, self.changelog(item), file_name(item, "changelog"))
+        return RocksContent(entries, families)
+
+    def families(self, version: int, unique_id: str = "") -> Mapping[str, int]:
+        """The column families of a version, without loading it."""
+        plan = self.plan(version, unique_id)
+        return self._metadata(plan.snapshot)[0].families if plan.snapshot else {}
+
+    def changelog(self, item: LineageItem) -> Changelog:
+        """One changelog, parsed whole."""
+        name = file_name(item, "changelog")
+        return parse_changelog(self._read_changelog(item), join_url(self._files.url, name))
+
+    def lineage(self, start: int, end: LineageItem) -> tuple[LineageItem, ...]:
+        """The versions `start` to `end`, with their ids, by walking back through changelogs."""
+        if not end.unique_id:
+            return tuple(LineageItem(v, "") for v in range(start, end.version + 1))
+        walked = [end]
+        while walked[-1].version > start:
+            last = walked[-1]
+            name = join_url(self._files.url, file_name(last, "changelog"))
+            earlier = [i for i in self._lineage_of(last) if start <= i.version < last.version]
+            if not earlier:
+                raise StateLoadError(
+                    name, f"its lineage names no version before {last.version}", INVALID_LINEAGE
+                )
+            walked.extend(sorted(earlier, key=_version, reverse=True))
+        versions = [item.version for item in reversed(walked)]
+        if versions != list(range(start, end.version + 1)):
+            raise StateLoadError(
+                self._files.url, f"the lineage is {versions}, which has gaps", INVALID_LINEAGE
+            )
+        return tuple(reversed(walked))
+
+    def _numbered(self, version: int) -> tuple[LineageItem, ...]:
+        base = max((i.version for i in self.snapshots if i.version <= version), default=0)
+        return tuple(LineageItem(v, "") for v in range(max(base, 1), version + 1))
+
+    def _history(self, target: LineageItem) -> tuple[LineageItem, ...]:
+        lineage = sorted(self._lineage_of(target), key=_version)
+        return (*lineage, target)
+
+    def _lineage_of(self, item: LineageItem) -> tuple[LineageItem, ...]:
+        name = join_url(self._files.url, file_name(item, "changelog"))
+        return read_lineage(self._read_changelog(item), name)
+
+    def _check(self, changelogs: tuple[LineageItem, ...], start: int, target: LineageItem) -> None:
+        expected = range(start + 1, target.version + 1)
+        if [item.version for item in changelogs] != list(expected):
+            held = ", ".join(str(item.version) for item in changelogs) or "none"
+            raise StateLoadError(
+                self._files.url,
+                f"version {target.version} needs the changelogs {start + 1} to {target.version}, "
+                f"its lineage names {held}",
+                INVALID_LINEAGE,
+            )
+        for item in changelogs:
+            if item not in self.changelogs:
+                raise self._missing(item)
+
+    def _missing(self, item: LineageItem) -> StateLoadError:
+        path = join_url(self._files.url, file_name(item, "changelog"))
+        return StateLoadError(path, "the file does not exist", MISSING_CHANGELOG)
+
+    def _read_changelog(self, item: LineageItem) -> bytes:
+        name = file_name(item, "changelog")
+        try:
+            packed = self._files.read(name)
+        except FileNotFoundError:
+            raise self._missing(item) from None
+        return self._inflate(packed, join_url(self._files.url, name))
+
+    def _apply(self, entries: dict[bytes, bytes], changelog: Changelog, name: str) -> None:
+        source = join_url(self._files.url, name)
+        for record in changelog.records:
+            match record.change:
+                case Change.PUT:
+                    entries[record.key] = record.value or b""
+                case Change.MERGE:
+                    held = entries.get(record.key)
+                    entries[record.key] = self._form.merge(held, record.value or b"")
+                case Change.DELETE:
+                    entries.pop(self._form.deleted_key(record.key, source), None)
+                case Change.DELETE_RANGE:
+                    end = self._form.single(record.key, record.value or b"", source)
+                    for key in [key for key in entries if record.key <= key < end]:
+                        del entries[key]
+
+    def _metadata(self, item: LineageItem) -> tuple[SnapshotMetadata, zipfile.ZipFile]:
+        name = file_name(item, "zip")
+        source = join_url(self._files.url, name)
+        try:
+            data = self._files.read(name)
+        except FileNotFoundError:
+            raise StateLoadError(source, "the file does not exist", MISSING_SNAPSHOT) from None
+        try:
+            archive = zipfile.ZipFile(io.BytesIO(data))
+            text = archive.read("metadata").decode()
+        except BROKEN_ZIP as error:
+            raise StateFormatError(source, 0, f"it is not a snapshot ({error})") from None
+        return parse_snapshot_metadata(text, source), archive
+
+    def _snapshot(self, item: LineageItem) -> tuple[Mapping[str, int], dict[bytes, bytes]]:
+        metadata, archive = self._metadata(item)
+        source = join_url(self._files.url, file_name(item, "zip"))
+        with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
+            self._unpack(metadata, archive, Path(scratch), source)
+            entries = _read_database(scratch, self._form.delimiter, source)
+        return metadata.families, entries
+
+    def _unpack(
+        self, metadata: SnapshotMetadata, archive: zipfile.ZipFile, scratch: Path, source: str
+    ) -> None:
+        for name in archive.namelist():
+            if name == "metadata":
+                continue
+            if "/" in name or "\\" in name or name in ("", ".", ".."):
+                raise StateFormatError(source, 0, f"{name!r} is no name for a file of a snapshot")
+            try:
+                content = archive.read(name)
+            except BROKEN_ZIP as error:
+                raise StateFormatError(source, 0, f"{name}: {error}") from None
+            (scratch / name).write_bytes(content)
+        for shared in metadata.files:
+            path = join_url(self._files.url, shared.path)
+            try:
+                data = self._files.read(shared.path)
+            except FileNotFoundError:
+                raise StateLoadError(path, "the file does not exist", MISSING_SNAPSHOT) from None
+            if len(data) != shared.size:
+                raise StateLoadError(
+                    path,
+                    f"{source} expects {shared.size} bytes, there are {len(data)}",
+                    UNEXPECTED_SIZE,
+                )
+            (scratch / shared.local_name).write_bytes(data)
+
+
+def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
+    """Read the `metadata` entry of a snapshot zip."""
+    head, _, body = text.partition("\n")
+    if head != "v1":
+        raise StateFormatError(
+            source, 0, f"its metadata is of version {head!r}, not v1", CANNOT_READ_CHECKPOINT
+        )
+    try:
+        document = json.loads(body)
+        files = tuple(
+            SharedFile(
+                _flat(entry["localFileName"]),
+                f"SSTs/{_flat(entry['dfsSstFileName'])}",
+                int(entry["sizeBytes"]),
+            )
+            for entry in document.get("sstFiles") or ()
+        ) + tuple(
+            SharedFile(
+                _flat(entry["localFileName"]),
+                f"logs/{_flat(entry['dfsLogFileName'])}",
+                int(entry["sizeBytes"]),
+            )
+            for entry in document.get("logFiles") or ()
+        )
+        families = {str(k): int(v) for k, v in (document.get("columnFamilyMapping") or {}).items()}
+        return SnapshotMetadata(files, families, int(document.get("numKeys", -1)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateFormatError(source, 0, f"its metadata cannot be read ({error})") from None
+
+
+def _flat(name: str) -> str:
+    if "/" in name or "\\" in name or name in ("", ".", ".."):
+        raise ValueError(f"{name!r} is no name for a file of a snapshot")
+    return name
+
+
+def _version(item: LineageItem) -> int:
+    return item.version
+
+
+def _read_database(path: str, delimiter: bytes, source: str) -> dict[bytes, bytes]:
+    rocksdict = import_rocksdict()
+    _name_merge_operator(Path(path), delimiter)
+    entries: dict[bytes, bytes] = {}
+    database: Any = None
+    try:
+        options, _ = rocksdict.Options.load_latest(path)
+        database = rocksdict.Rdict(
+            path, options=options, access_type=rocksdict.AccessType.read_only()
+        )
+        cursor = database.iter()
+        cursor.seek_to_first()
+        while cursor.valid():
+            entries[cursor.key()] = cursor.value()
+            cursor.next()
+        # A cursor that fails just ends; only its status tells that from the last key.
+        cursor.status()
+    except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception
+        raise StateFormatError(source, 0, f"RocksDB cannot read it ({error})") from None
+    finally:
+        if database is not None:
+            database.close()
+    return entries
+
+
+def _name_merge_operator(directory: Path, delimiter: bytes) -> None:
+    """Have RocksDB join the values of a list as Spark's own operator would.
+
+    The options in a snapshot name the operator without its delimiter, and the default is a comma.
+    """
+    named = f"merge_operator={{id=StringAppendOperator;delimiter={delimiter.decode()};}}"
+    for options in directory.glob("OPTIONS-*"):
+        text = options.read_text(encoding="utf-8", errors="surrogateescape")
+        changed = _MERGE_OPERATOR.sub(named, text)
+        options.write_text(changed, encoding="utf-8", errors="surrogateescape")
+
+
+def import_rocksdict() -> Any:
+    """The `rocksdict` module, or an error that says how to get it."""
+    try:
+        import rocksdict
+    except ImportError:
+        raise OptionError(
+            "State of the RocksDB provider was found, and reading its snapshots needs the package "
+            "rocksdict. Install it with: pip install 'epochal[rocksdb]'."
+        ) from None
+    return rocksdict

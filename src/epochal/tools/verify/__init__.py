@@ -1,0 +1,1 @@
+"""Checks a checkpoint against every rule that Spark relies on."""

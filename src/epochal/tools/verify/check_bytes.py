@@ -1,0 +1,165 @@
+"""Checks the bytes of deltas and snapshots: framing, records, rows, keys in their partition.
+
+Most state files are tiny and there are tens of thousands of them, so a row is first held against
+a check that can only say "surely right" and is made for its schema once; whatever that does not
+settle goes to `state.rows`, whose verdict counts. Files above `LARGE_BYTES` are checked in columns.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import google_crc32c
+
+from epochal.errors import StateFormatError
+from epochal.state.files.codecs import decompress
+from epochal.state.rows.types import Kind, StructType, bitset_bytes, padded
+from epochal.state.rows.unsafe_row import validate_row
+from epochal.tools.verify.key_partition import place_of_key
+
+LARGE_BYTES = 1 << 20
+ROW_CHECKSUM_CONDITION = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+
+Record = tuple[bytes, bytes | None]
+"""Key and value; None for a delete."""
+
+_INT = struct.Struct(">i")
+
+
+def scan_small(data: bytes, *, is_snapshot: bool, row_checksums: bool, source: str) -> list[Record]:
+    """The records of an uncompressed file, one by one; StateFormatError where they break off."""
+    records: list[Record] = []
+    at = 0
+    read_int = _INT.unpack_from
+    try:
+        while True:
+            start = at
+            (key_bytes,) = read_int(data, at)
+            if key_bytes == -1:
+                return records
+            key_at = at + 4
+            value_at = key_at + key_bytes + 4
+            if key_bytes < 0:
+                raise StateFormatError(source, at, f"key size cannot be {key_bytes}")
+            (value_bytes,) = read_int(data, value_at - 4)
+            at = value_at + max(value_bytes, 0)
+            if at > len(data):
+                raise StateFormatError(source, start, "the file ends inside this record")
+            if value_bytes < 0 and is_snapshot:
+                raise StateFormatError(source, start, f"value size cannot be {value_bytes}")
+            key = data[key_at : value_at - 4]
+            value = data[value_at:at] if value_bytes >= 0 else None
+            if row_checksums:
+                key, value = _without_checksum(key, value, source, start)
+            # Spark before 2.3 appended four bytes to some values, and drops them; so do we.
+            records.append((key, value if value is None else value[: len(value) & ~7]))
+    except struct.error:
+        raise StateFormatError(source, at, "the file ends without an end mark") from None
+
+
+def _without_checksum(key: bytes, value: bytes | None, source: str, at: int) -> Record:
+    carrier = key if value is None else value
+    held, rest = int.from_bytes(carrier[:4], "little"), carrier[4:]
+    record: Record = (rest, None) if value is None else (key, rest)
+    computed = google_crc32c.extend(google_crc32c.value(record[0]), record[1] or b"")
+    if len(carrier) < 4 or held != computed:
+        raise StateFormatError(
+            source,
+            at,
+            f"a row checksum is {held:#010x}, its row has {computed:#010x}",
+            ROW_CHECKSUM_CONDITION,
+        )
+    return record
+
+
+NO_VALUE = bytes([1, *[0] * 15])
+"""A row with one null: what a deduplication stores. Spark 3.2 and 3.3 wrote the schema of its input
+beside it instead, which later releases therefore overlook."""
+
+SureCheck = Callable[[bytes], bool]
+
+_ANY_WORD = frozenset({Kind.LONG, Kind.DOUBLE})
+_POINTED = frozenset({Kind.STRING, Kind.BINARY})
+
+
+def sure_check(schema: StructType) -> SureCheck:
+    """A quick check of one schema's rows: True is certain, False only means ask the reader."""
+    kinds = [child.kind for child in schema.layout.children]
+    if not kinds:
+        return lambda row: not row
+    if not set(kinds) <= _ANY_WORD | _POINTED:
+        return lambda row: False
+    bits = bitset_bytes(len(kinds))
+    fixed = bits + 8 * len(kinds)
+    no_nulls = bytes(bits)
+    words = struct.Struct(f"<{len(kinds)}Q")
+    pointed = [index for index, kind in enumerate(kinds) if kind in _POINTED]
+    text = [kinds[index] is Kind.STRING for index in pointed]
+
+    def check(row: bytes) -> bool:
+        if len(row) < fixed or not row.startswith(no_nulls):
+            return False
+        if not pointed:
+            return len(row) == fixed
+        found = words.unpack_from(row, bits)
+        cursor = fixed
+        for index, is_text in zip(pointed, text, strict=True):
+            offset, size = found[index] >> 32, found[index] & 0xFFFFFFFF
+            end = offset + size
+            if offset != cursor or end > len(row):
+                return False
+            cursor += padded(size)
+            if is_text and not row[offset:end].isascii():
+                return False
+            if row[end:cursor].strip(b"\0"):
+                return False
+        return cursor == len(row)
+
+    return check
+
+
+class RowChecker:
+    """Checks keys and values of one store's schema; remembers the keys it has found right."""
+
+    def __init__(self, key: StructType, value: StructType, placing_columns: int) -> None:
+        self.key, self.value, self.placing_columns = key, value, placing_columns
+        self._sure_key, self._sure_value = sure_check(key), sure_check(value)
+        self._right: dict[tuple[int, int | None], set[bytes]] = {}
+
+    def check(self, records: list[Record], source: str, partition: int, count: int | None) -> int:
+        """Raise StateFormatError for the first bad row; return how many keys are misplaced."""
+        right = self._right.setdefault((partition, count), set())
+        sure_value = self._sure_value
+        misplaced = 0
+        for position, (key, value) in enumerate(records):
+            if key not in right:
+                if not self._sure_key(key):
+                    validate_row(key, self.key, source=f"{source}, key {position}")
+                if self._is_misplaced(key, partition, count):
+                    misplaced += 1
+                else:
+                    right.add(key)
+            if value is not None and not sure_value(value) and value != NO_VALUE:
+                validate_row(value, self.value, source=f"{source}, value {position}")
+        return misplaced
+
+    def _is_misplaced(self, key: bytes, partition: int, count: int | None) -> bool:
+        if count is None or not self.placing_columns:
+            return False
+        home = place_of_key(key, self.key, self.placing_columns, count)
+        return home is not None and home != partition
+
+
+EMPTY_LZ4 = bytes.fromhex(
+    "4c5a34426c6f636b150400000004000000db804d08ffffffff4c5a34426c6f636b15000000000000000000000000"
+)
+"""An lz4 delta without changes, as Spark writes it: most deltas of most queries."""
+END_MARK = b"\xff\xff\xff\xff"
+
+
+def unpack(data: bytes, codec: str, source: str) -> bytes:
+    """Undo a file's compression; StateFormatError if it is damaged."""
+    if data == EMPTY_LZ4 and codec == "lz4":
+        return END_MARK
+    return decompress(data, codec, source=source)

@@ -1,0 +1,325 @@
+"""Rules about a query's own logs: `metadata`, `offsets` and `commits`. Pure.
+
+The hard one is the gap. Spark writes every batch id, unless the query is stateless and tracks its
+progress asynchronously; then ids are missing from both logs alike, and only such a query can
+restart from them. Nothing on disk says which kind of query it was. So a gap is called legal where
+asynchronous progress explains all of it: no state, and no id missing from one log only. One
+pattern is explained better by a lost file: a log that is dense but for one hole right below its
+newest, uncommitted batch. That is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from epochal.checkpoint.entries import OffsetEntry
+from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
+from epochal.checkpoint.layout import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    STATE,
+    operator_path,
+    parse_partition,
+)
+from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, PROVIDER
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.errors import EpochalError, StorageError, UnsupportedVersionError
+from epochal.tools.inspect.listing import LogPicture, Picture
+from epochal.tools.verify.findings import Finding, Severity, finding
+
+NEEDED_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
+STATE_SHAPE_KEYS = (
+    PROVIDER,
+    CODEC,
+    "spark.sql.streaming.stateStore.encodingFormat",
+    "spark.sql.streaming.stateStore.rowChecksum.enabled",
+    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion",
+    "spark.sql.streaming.aggregation.stateFormatVersion",
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion",
+    "spark.sql.streaming.join.stateFormatVersion",
+)
+"""Pinned for the life of a checkpoint: with another value its state is read wrongly or not at
+all."""
+
+
+def log_rules(picture: Picture) -> Iterator[Finding]:
+    """Everything the logs alone can show."""
+    yield from _metadata(picture)
+    yield from log_file_rules(picture.offsets)
+    yield from log_file_rules(picture.commits)
+    yield from _fresh_start(picture)
+    yield from _gaps(picture)
+    yield from _commits(picture)
+    yield from _neighbours(picture)
+    yield from _repartition(picture)
+    yield from _first_conf(picture)
+    yield from _operators(picture)
+
+
+def log_file_rules(log: LogPicture[Any]) -> Iterator[Finding]:
+    """What is wrong with single names and files of any log."""
+    for name in log.taken:
+        yield finding("LOG_NAME_TAKEN", f"{log.path}/{name}", "it is a directory, not a file")
+    for name, batch_id in log.odd_names.items():
+        yield finding(
+            "LOG_NAME_NOT_CANONICAL",
+            f"{log.path}/{name}",
+            f"the name counts as batch {batch_id}, whose file would be named {batch_id}",
+        )
+    for batch_id, error in sorted(log.broken.items()):
+        yield broken_entry(log.path_of(batch_id), error)
+
+
+def broken_entry(path: str, error: EpochalError) -> Finding:
+    """An entry that cannot be had, by the kind of its error."""
+    reason = getattr(error, "reason", None) or str(error)
+    match error:
+        case UnsupportedVersionError():
+            code = "LOG_VERSION_UNKNOWN"
+            reason = f"it has version v{error.found}; the newest known here is v{error.newest}"
+        case StorageError():
+            code = "FILE_UNREADABLE"
+        case _:
+            code = "LOG_ENTRY_UNREADABLE"
+    return finding(code, path, reason)
+
+
+def _metadata(picture: Picture) -> Iterator[Finding]:
+    if picture.metadata is None:
+        if picture.offsets.ids or picture.commits.ids:
+            yield finding(
+                "METADATA_MISSING",
+                METADATA,
+                f"{len(picture.offsets.ids)} offsets and {len(picture.commits.ids)} commits are "
+                f"there, the query's id is not",
+            )
+    elif isinstance(picture.metadata, StorageError):
+        yield finding("FILE_UNREADABLE", METADATA, picture.metadata.reason)
+    elif isinstance(picture.metadata, EpochalError):
+        reason = getattr(picture.metadata, "reason", str(picture.metadata))
+        yield finding("METADATA_UNREADABLE", METADATA, reason)
+
+
+def _fresh_start(picture: Picture) -> Iterator[Finding]:
+    if picture.offsets.ids or OFFSETS in picture.listing.unreadable:
+        return
+    for part in (COMMITS, STATE):
+        if any(not name.startswith(".") for name in _content(picture, part)):
+            yield finding("OFFSETS_MISSING", OFFSETS, f"{part} has content, offsets has none")
+            return
+
+
+def _content(picture: Picture, part: str) -> tuple[str, ...]:
+    directory = picture.listing[part]
+    return directory.folders + directory.files
+
+
+def _gaps(picture: Picture) -> Iterator[Finding]:
+    offsets, commits = picture.offsets.ids, picture.commits.ids
+    if not offsets:
+        return
+    newest = offsets[-1]
+    previous_lost = newest != 0 and newest - 1 not in offsets
+    missing = missing_runs(offsets, min(offsets[0], max(newest - 1, 0)), newest)
+    if not missing:
+        return
+    text = f"batch {listed(missing)} is not there; the newest is {newest}"
+    where = f"{OFFSETS}/{missing[-1].stop - 1}"
+    if not _asynchronous(picture):
+        severity = Severity.ERROR if previous_lost else Severity.WARNING
+        why = f"; a restart stops: batch {newest - 1} doesn't exist" if previous_lost else ""
+        yield finding("OFFSETS_GAP", where, text + why, severity=severity)
+    elif previous_lost and newest not in commits and _looks_dense(offsets):
+        yield finding(
+            "OFFSETS_GAP",
+            where,
+            f"{text}; a restart without asynchronous progress tracking stops: batch "
+            f"{newest - 1} doesn't exist",
+            severity=Severity.WARNING,
+        )
+    else:
+        yield finding("OFFSETS_GAP_ASYNC", OFFSETS, text)
+
+
+def _asynchronous(picture: Picture) -> bool:
+    """Whether asynchronous progress tracking explains every missing id."""
+    offsets, commits = picture.offsets.ids, set(picture.commits.ids)
+    if picture.is_stateful or any(each > offsets[0] for each in commits.difference(offsets)):
+        return False
+    first = min(commits, default=offsets[-1])
+    return all(each in commits for each in offsets[:-1] if each >= first)
+
+
+def _looks_dense(offsets: list[int]) -> bool:
+    """Whether all but the newest id follow each other, and there are enough to say so."""
+    older = offsets[:-1]
+    return len(older) > 1 and older[-1] - older[0] == len(older) - 1
+
+
+def _commits(picture: Picture) -> Iterator[Finding]:
+    offsets, commits = picture.offsets.ids, picture.commits.ids
+    if not offsets:
+        return
+    known = set(offsets)
+    for batch_id in commits:
+        # Older commits outlive their offsets for a moment: Spark purges offsets first.
+        if batch_id > offsets[0] and batch_id not in known:
+            ahead = batch_id > offsets[-1]
+            yield finding(
+                "COMMIT_WITHOUT_OFFSETS",
+                f"{COMMITS}/{batch_id}",
+                f"batch {batch_id} is committed, but "
+                + (f"the newest offsets are {offsets[-1]}" if ahead else "has no offsets"),
+            )
+    if not commits:
+        # Spark 2.1 had no commit log, nor did its offsets pin any settings.
+        newest = picture.offsets.entries.get(offsets[-1])
+        had_commits = COMMITS in picture.listing[""].folders or (newest and newest.conf)
+        if offsets[-1] > offsets[0] and had_commits:
+            yield _behind(offsets, -1)
+        return
+    done = set(commits)
+    lost = [each for each in offsets if commits[0] < each < commits[-1] and each not in done]
+    if lost:
+        yield finding(
+            "COMMITS_GAP",
+            f"{COMMITS}/{lost[-1]}",
+            f"batch {listed(runs_of(lost))} has offsets but no commit, although {commits[-1]} is "
+            f"committed",
+        )
+    if sum(each > commits[-1] for each in offsets) > 1:
+        yield _behind(offsets, commits[-1])
+
+
+def _behind(offsets: list[int], committed: int) -> Finding:
+    skipped = [each for each in offsets if committed < each < offsets[-1]]
+    return finding(
+        "COMMITS_BEHIND",
+        COMMITS,
+        f"the newest offsets are {offsets[-1]}, the newest commit is "
+        f"{committed if committed >= 0 else 'none'}: a restart runs only {offsets[-1]} again, "
+        f"not {listed(runs_of(skipped))}",
+    )
+
+
+def _neighbours(picture: Picture) -> Iterator[Finding]:
+    """Rules about two batches in a row."""
+    entries = sorted(picture.offsets.entries.items())
+    for (before_id, before), (batch_id, entry) in pairwise(entries):
+        path = f"{OFFSETS}/{batch_id}"
+        if before.version == entry.version == 1 and len(before.offsets) != len(entry.offsets):
+            yield finding(
+                "SOURCE_COUNT_CHANGED",
+                path,
+                f"it has {len(entry.offsets)} sources, batch {before_id} has {len(before.offsets)}",
+            )
+        if picture.is_stateful:
+            yield from _conf_rules(path, before_id, before, entry)
+        if entry.watermark_ms < before.watermark_ms:
+            yield finding(
+                "WATERMARK_BACKWARDS",
+                path,
+                f"its watermark is {entry.watermark_ms}, batch {before_id} had "
+                f"{before.watermark_ms}",
+            )
+        if entry.timestamp_ms < before.timestamp_ms:
+            yield finding(
+                "TIMESTAMP_BACKWARDS",
+                path,
+                f"its timestamp is {entry.timestamp_ms}, batch {before_id} had "
+                f"{before.timestamp_ms}",
+            )
+    for batch_id, commit in sorted(picture.commits.entries.items()):
+        offsets = picture.offsets.entries.get(batch_id)
+        if offsets is not None and 0 < commit.next_watermark_ms < offsets.watermark_ms:
+            yield finding(
+                "WATERMARK_BACKWARDS",
+                f"{COMMITS}/{batch_id}",
+                f"the watermark after the batch is {commit.next_watermark_ms}, during it it was "
+                f"{offsets.watermark_ms}",
+            )
+
+
+def _conf_rules(
+    path: str, before_id: int, before: OffsetEntry, entry: OffsetEntry
+) -> Iterator[Finding]:
+    for key in (SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS):
+        old = before.conf.get(key)
+        # An older release leaves out the keys it does not know; that alone changes nothing.
+        if old is not None and key not in entry.conf and old != LEGACY_DEFAULTS.get(key):
+            yield finding(
+                "CONF_KEY_LOST", path, f"it lacks {key}, which batch {before_id} has as {old!r}"
+            )
+    for key in STATE_SHAPE_KEYS:
+        old, new = before.conf.get(key), entry.conf.get(key)
+        if old is not None and new is not None and old != new:
+            yield finding("CONF_CHANGED", path, f"{key} is {new!r}, batch {before_id} has {old!r}")
+    if _repartitions(before, entry) and not _same_position(before, entry):
+        yield finding(
+            "PARTITIONS_CHANGED",
+            path,
+            f"{SHUFFLE_PARTITIONS} is {entry.conf[SHUFFLE_PARTITIONS]}, batch {before_id} has "
+            f"{before.conf[SHUFFLE_PARTITIONS]}, and the batch reads data besides: no repartition "
+            f"does that",
+        )
+
+
+def _same_position(before: OffsetEntry, entry: OffsetEntry) -> bool:
+    """Whether a batch repeats the one before it, as a repartition does; an idle batch has a time
+    of its own."""
+    return (entry.by_source, entry.watermark_ms, entry.timestamp_ms) == (
+        before.by_source,
+        before.watermark_ms,
+        before.timestamp_ms,
+    )
+
+
+def _repartitions(before: OffsetEntry, entry: OffsetEntry) -> bool:
+    old, new = before.conf.get(SHUFFLE_PARTITIONS), entry.conf.get(SHUFFLE_PARTITIONS)
+    return old is not None and new is not None and old != new
+
+
+def _repartition(picture: Picture) -> Iterator[Finding]:
+    newest, committed = picture.offsets.latest, picture.commits.latest
+    if newest is None or committed is None or newest <= committed or not picture.is_stateful:
+        return
+    entry, before = (picture.offsets.entries.get(each) for each in (newest, newest - 1))
+    if entry is not None and before is not None and _repartitions(before, entry):
+        yield finding(
+            "REPARTITION_UNFINISHED",
+            f"{OFFSETS}/{newest}",
+            f"the batch goes from {before.conf[SHUFFLE_PARTITIONS]} to "
+            f"{entry.conf[SHUFFLE_PARTITIONS]} partitions and is not committed",
+        )
+
+
+def _first_conf(picture: Picture) -> Iterator[Finding]:
+    newest = picture.offsets.latest
+    entry = None if newest is None else picture.offsets.entries.get(newest)
+    if entry is None or not picture.is_stateful:
+        return
+    pinned = {key for each in picture.offsets.entries.values() for key in each.conf}
+    lacking = [key for key in NEEDED_KEYS if key not in pinned]
+    if lacking:
+        yield finding(
+            "CONF_INCOMPLETE", f"{OFFSETS}/{newest}", f"no batch pins {' or '.join(lacking)}"
+        )
+
+
+def _operators(picture: Picture) -> Iterator[Finding]:
+    """Operators are counted from 0, and commits of version 2 and 3 name those that have state."""
+    newest = picture.commits.entries.get(max(picture.commits.entries, default=-1))
+    if newest is None:
+        return
+    numbers = (parse_partition(name) for name in picture.listing[STATE].folders)
+    there = {number for number in numbers if number is not None}
+    last = max(there | (newest.state_unique_ids or {}).keys(), default=-1)
+    for run in missing_runs(there, 0, last):
+        yield finding(
+            "STATE_OPERATOR_MISSING",
+            operator_path(run.start),
+            f"operator {listed([run])} of 0 to {last} has no directory",
+        )

@@ -1,0 +1,290 @@
+"""Rules about stateful operators: their metadata, their schemas, and all their stores.
+
+This is where the two halves of verifying state meet: what names show (`verify_state`) and what
+bytes show (`verify_content`, `verify_rocksdb`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from epochal.checkpoint.layout import (
+    OFFSETS,
+    operator_metadata_log_path,
+    operator_metadata_path,
+    state_schema_log_path,
+    state_schema_path,
+)
+from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, newest_at
+from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS
+from epochal.errors import EpochalError, OptionError, StorageError
+from epochal.files.local import LocalFiles
+from epochal.state.files.codecs import codec_name
+from epochal.state.files.schema_file import FamilySchema, parse_schema_file
+from epochal.state.rows.types import Kind, StructType
+from epochal.tools.inspect.listing import LogPicture, Picture, read_bytes, read_log
+from epochal.tools.inspect.state_listing import ROCKSDB, OperatorPicture, StorePicture
+from epochal.tools.verify.check_bytes import RowChecker
+from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
+from epochal.tools.verify.check_files import orphan_rules, stale_rules
+from epochal.tools.verify.check_logs import broken_entry, log_file_rules
+from epochal.tools.verify.check_state import StateFacts, operator_rules
+from epochal.tools.verify.findings import Finding, finding
+from epochal.tools.verify.parallel import Work, spread, spread_waiting
+from epochal.tools.verify.verify import Depth, Progress, partitions_at
+
+SPREAD_FROM_FILES = 2_000
+"""Below this, starting a process takes longer than it saves."""
+
+ROW_CHECKSUM_KEY = "spark.sql.streaming.stateStore.rowChecksum.enabled"
+STRICT_KEY = "spark.sql.streaming.statefulOperator.useStrictDistribution"
+ENCODING_KEY = "spark.sql.streaming.stateStore.encodingFormat"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFacts:
+    """An operator's own files, as far as they could be read."""
+
+    metadata: OperatorMetadata | None = None
+    schemas: dict[str, FamilySchema] = field(default_factory=dict)
+    """By store; only of stores that have one schema for everything in them."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+def state_rules(
+    picture: Picture,
+    operators: list[OperatorPicture],
+    facts: StateFacts,
+    depth: Depth,
+    progress: Progress | None,
+    workers: int,
+) -> Iterator[Finding]:
+    """Everything about state."""
+    settings, found = content_settings(picture, depth)
+    yield from found
+    total = sum(_file_count(store) for operator in operators for store in operator.stores)
+    if total < SPREAD_FROM_FILES:
+        workers = 1
+    tick = _ticker(total, workers, progress)
+    for operator in operators:
+        own = read_operator_facts(picture, operator)
+        yield from own.findings
+        yield from operator_rules(operator, facts, is_keyed=_is_keyed(own))
+        if depth is not Depth.QUICK and settings is not None:
+            check = _content_check(picture, operator, own, facts, settings, tick)
+            if workers > 1 and not isinstance(picture.files, LocalFiles):
+                yield from spread_waiting(operator.stores, check)
+            else:
+                yield from spread(operator.stores, check, workers)
+
+
+def content_settings(
+    picture: Picture, depth: Depth
+) -> tuple[ContentSettings | None, list[Finding]]:
+    """How state files are to be read, from the newest offsets that can be."""
+    newest = max(picture.offsets.entries, default=None)
+    conf = {} if newest is None else picture.offsets.entries[newest].conf
+    try:
+        codec = codec_name(conf.get(CODEC, LEGACY_DEFAULTS[CODEC]))
+    except OptionError as error:
+        return None, [finding("CONF_INVALID", f"{OFFSETS}/{newest}", str(error))]
+    counts = {
+        batch_id + 1: count
+        for batch_id in picture.offsets.entries
+        if (count := partitions_at(picture, batch_id)) is not None
+    }
+    checksums = conf.get(ROW_CHECKSUM_KEY, "false").lower() == "true"
+    if conf.get(STRICT_KEY, "false").lower() != "true":
+        counts = {}  # a key's place was then up to the plan, and nothing on disk tells it
+    return ContentSettings(codec, checksums, counts, depth is Depth.DEEP), []
+
+
+def read_operator_facts(picture: Picture, operator: OperatorPicture) -> OperatorFacts:
+    """Read an operator's metadata and schemas, noting what is wrong with them."""
+    found: list[Finding] = []
+    facts = OperatorFacts(_metadata(picture, operator, found), findings=found)
+    _check_side_files(picture, operator, found)
+    for store in operator.store_names:
+        for path in _schema_paths(picture, operator.operator, store):
+            families = _schema(picture, path, found)
+            if path.endswith("/schema") and len(families) == 1:
+                facts.schemas[store] = families[0]
+    return facts
+
+
+def _metadata(
+    picture: Picture, operator: OperatorPicture, found: list[Finding]
+) -> OperatorMetadata | None:
+    log_path = operator_metadata_log_path(operator.operator)
+    log = read_log(picture.files, log_path, picture.listing[log_path], OPERATOR_FORMAT.deserialize)
+    found.extend(
+        finding("OPERATOR_METADATA_UNREADABLE", each.path, each.message)
+        if each.code == "LOG_ENTRY_UNREADABLE"
+        else each
+        for each in log_file_rules(log)
+    )
+    found.extend(_moved_rules(picture, log))
+    newest = newest_at(log.entries, None)
+    if newest is not None:
+        return log.entries[newest]
+    path = operator_metadata_path(operator.operator)
+    if path.rpartition("/")[2] not in picture.listing[path.rpartition("/")[0]].files:
+        return None
+    data = read_bytes(picture.files, path)
+    try:
+        if isinstance(data, EpochalError):
+            raise data
+        return OPERATOR_FORMAT.deserialize(data, path)
+    except EpochalError as error:
+        broken = broken_entry(path, error)
+        if broken.code == "LOG_ENTRY_UNREADABLE":
+            broken = finding("OPERATOR_METADATA_UNREADABLE", path, broken.message)
+        found.append(broken)
+    return None
+
+
+def _moved_rules(picture: Picture, log: LogPicture[OperatorMetadata]) -> Iterator[Finding]:
+    newest = newest_at(log.entries, None)
+    if newest is None:
+        return
+    here = place_of(picture.url)
+    for store in log.entries[newest].stores:
+        elsewhere = [
+            path for path in store.schema_file_paths if not place_of(path).startswith(f"{here}/")
+        ]
+        if elsewhere:
+            yield finding(
+                "OPERATOR_METADATA_MOVED",
+                f"{log.path}/{newest}",
+                f"it names {elsewhere[0]}, which is not below {picture.url}",
+            )
+
+
+def place_of(location: str) -> str:
+    """A path or URL without its scheme, so that `file:/a`, `file:///a` and `/a` are one place."""
+    return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]+:/*", "/", location)
+
+
+def _schema_paths(picture: Picture, operator: int, store: str) -> Iterator[str]:
+    path = state_schema_path(operator, store)
+    if "schema" in picture.listing[path.rpartition("/")[0]].files:
+        yield path
+    log_path = state_schema_log_path(operator, store)
+    for name in picture.listing[log_path].files:
+        if not name.startswith("."):
+            yield f"{log_path}/{name}"
+
+
+def _schema(picture: Picture, path: str, found: list[Finding]) -> list[FamilySchema]:
+    data = read_bytes(picture.files, path)
+    try:
+        if isinstance(data, EpochalError):
+            raise data
+        return list(parse_schema_file(data, source=path))
+    except StorageError as error:
+        found.append(finding("FILE_UNREADABLE", path, error.reason))
+    except EpochalError as error:
+        reason = getattr(error, "reason", None) or str(error)
+        found.append(finding("STATE_SCHEMA_UNREADABLE", path, reason))
+    return []
+
+
+def _check_side_files(picture: Picture, operator: OperatorPicture, found: list[Finding]) -> None:
+    """Hadoop's checksums beside metadata and schemas, which are never written over."""
+
+    def read(path: str) -> bytes | None:
+        data = read_bytes(picture.files, path)
+        return data if isinstance(data, bytes) else None
+
+    for path, directory in picture.listing.below(operator.path):
+        if "/_metadata" not in path and "/_stateSchema" not in path:
+            continue
+        found.extend(orphan_rules(path, directory))
+        raw = {
+            name: data
+            for name in directory.files
+            if not name.startswith(".") and (data := read(f"{path}/{name}")) is not None
+        }
+        found.extend(stale_rules(path, directory, raw, read))
+
+
+def _is_keyed(own: OperatorFacts) -> bool | None:
+    schema = next(iter(own.schemas.values()), None)
+    if schema is None:
+        return None
+    return any(child.kind is not Kind.VOID for child in schema.key.layout.children)
+
+
+def _content_check(
+    picture: Picture,
+    operator: OperatorPicture,
+    own: OperatorFacts,
+    facts: StateFacts,
+    settings: ContentSettings,
+    tick: Tick,
+) -> Work[StorePicture]:
+    """How any share of an operator's stores is checked."""
+
+    def rocksdb(stores: Sequence[StorePicture], watched: bool) -> list[Finding]:
+        from epochal.tools.verify.check_rocksdb import RocksCheck
+
+        check = RocksCheck(picture.files, picture.listing, settings, tick if watched else _silent)
+        for store in stores:
+            check.store(store, facts, unique_id_of(operator, store, facts))
+        return check.findings
+
+    def hdfs(stores: Sequence[StorePicture], watched: bool) -> list[Finding]:
+        check = ContentCheck(picture.files, settings, tick if watched else _silent)
+        checkers = {
+            name: RowChecker(schema.key, schema.value, _placing_columns(own, name, schema.key))
+            for name, schema in own.schemas.items()
+        }
+        for store in stores:
+            check.store(store, checkers.get(store.name))
+        return check.findings
+
+    return rocksdb if operator.provider == ROCKSDB else hdfs
+
+
+def _silent() -> None:
+    """Progress that nobody watches."""
+
+
+def unique_id_of(operator: OperatorPicture, store: StorePicture, facts: StateFacts) -> str:
+    """The id that the commit log gives to a store's files of the restart's version."""
+    partitions = (facts.unique_ids or {}).get(operator.operator, ())
+    position = operator.store_names.index(store.name)
+    if store.partition >= len(partitions) or position >= len(partitions[store.partition]):
+        return ""
+    return partitions[store.partition][position]
+
+
+def _placing_columns(own: OperatorFacts, store: str, key: StructType) -> int:
+    """How many of a key's first columns place it; 0 if everything is in partition 0."""
+    count = len(key.fields)
+    if not _is_keyed(own):
+        return 0
+    if store.endswith("-keyWithIndexToValue") or key.fields[-1].name == "sessionStartTime":
+        return count - 1
+    return count
+
+
+def _file_count(store: StorePicture) -> int:
+    kinds = (store.deltas, store.snapshots, store.changelogs, store.zips)
+    return sum(len(kind) for kind in kinds)
+
+
+def _ticker(total: int, workers: int, progress: Progress | None) -> Tick:
+    if progress is None:
+        return _silent
+    report = progress
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done = min(done + workers, total)  # the others are about as far
+        report(done, total)
+
+    return tick

@@ -1,0 +1,172 @@
+"""Checks the files of RocksDB stores as far as that goes without RocksDB.
+
+Zips open and their metadata reads, the data files they name are there with the size they name,
+changelogs parse to their end, and with unique ids the lineage inside a changelog leads through
+files that exist. What is inside the data files is RocksDB's own business; its blocks carry
+checksums that RocksDB verifies when it reads them.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator
+
+from epochal.errors import EpochalError, OptionError, StateError, StateFormatError
+from epochal.files import Files
+from epochal.state.files.codecs import decompress
+from epochal.state.files.rocksdb_changelog import Changelog, parse_changelog
+from epochal.tools.inspect.listing import Listing, read_bytes
+from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.read_state.rocksdb import SnapshotMetadata, parse_snapshot_metadata
+from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
+from epochal.tools.verify.check_state import StateFacts
+from epochal.tools.verify.findings import Finding, finding
+
+
+class RocksCheck:
+    """Goes through RocksDB stores one by one and collects what it finds."""
+
+    def __init__(
+        self, files: Files, listing: Listing, settings: ContentSettings, tick: Tick
+    ) -> None:
+        self._files, self._listing, self._settings, self._tick = files, listing, settings, tick
+        self._content = ContentCheck(files, settings, tick)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return self._content.findings
+
+    def store(self, store: StorePicture, facts: StateFacts, unique_id: str) -> None:
+        """Check zips, data files and changelogs; with an id, the lineage that leads to it."""
+        sizes = self._shared_sizes(store)
+        told: set[str] = set()
+        for names in store.zips.values():
+            for name in names:
+                self._zip(store, name, sizes, told)
+        changelogs: dict[str, Changelog] = {}
+        for names in store.changelogs.values():
+            for name in names:
+                changelog = self._changelog(store, name)
+                if changelog is not None:
+                    changelogs[name] = changelog
+        if unique_id:
+            name = f"{facts.restart_version}_{unique_id}.changelog"
+            if name in changelogs:
+                self.findings.extend(lineage_rules(store, name, changelogs[name]))
+
+    def _shared_sizes(self, store: StorePicture) -> dict[str, int]:
+        """The sizes of the data files beside a store's zips; when deep, their checksums too."""
+        sizes: dict[str, int] = {}
+        for folder in ("SSTs", "logs"):
+            path = f"{store.path}/{folder}"
+            if path not in self._listing.directories:
+                continue
+            try:
+                for info in self._files.list(path):
+                    sizes[f"{folder}/{info.name}"] = info.size
+            except OSError as error:
+                reason = error.strerror or type(error).__name__
+                self.findings.append(finding("FILE_UNREADABLE", path, reason))
+            if self._settings.deep:
+                self._shared_checksums(path)
+        return sizes
+
+    def _shared_checksums(self, path: str) -> None:
+        names = set(self._listing[path].files)
+        for name in self._listing[path].files:
+            if f".{name}.crc" in names:
+                data = read_bytes(self._files, f"{path}/{name}")
+                if isinstance(data, bytes):
+                    self._content.hadoop_checksum(path, names, name, data, "CRC_REFUSED")
+
+    def _zip(self, store: StorePicture, name: str, sizes: dict[str, int], told: set[str]) -> None:
+        """One snapshot; `told` are the data files already found wanting."""
+        self._tick()
+        path = f"{store.path}/{name}"
+        data = read_bytes(self._files, path)
+        if isinstance(data, EpochalError):
+            self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
+            return
+        metadata = read_zip(data, path)
+        if isinstance(metadata, str):
+            self.findings.append(finding("ROCKSDB_ZIP_UNREADABLE", path, metadata))
+            return
+        for shared in metadata.files:
+            size = sizes.get(shared.path)
+            where = f"{store.path}/{shared.path}"
+            if size == shared.size or shared.path in told:
+                continue
+            told.add(shared.path)
+            if size is None:
+                self.findings.append(
+                    finding("ROCKSDB_FILE_MISSING", where, f"{name} needs it; it is not there")
+                )
+            else:
+                self.findings.append(
+                    finding(
+                        "ROCKSDB_FILE_SIZE",
+                        where,
+                        f"it has {size} bytes, {name} needs {shared.size}",
+                    )
+                )
+        self._content.checksums(store, name, data, checked="_" not in name)
+
+    def _changelog(self, store: StorePicture, name: str) -> Changelog | None:
+        self._tick()
+        path = f"{store.path}/{name}"
+        data = read_bytes(self._files, path)
+        if isinstance(data, EpochalError):
+            self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
+            return None
+        try:
+            changelog = parse_changelog(decompress(data, self._settings.codec, source=path), path)
+        except StateFormatError as error:
+            self.findings.append(
+                finding("STATE_FILE_UNREADABLE", path, f"byte {error.offset}: {error.reason}")
+            )
+            return None
+        except (StateError, OptionError) as error:
+            self.findings.append(finding("STATE_FILE_UNREADABLE", path, str(error)))
+            return None
+        self._content.checksums(store, name, data)
+        return changelog
+
+
+def read_zip(data: bytes, path: str) -> SnapshotMetadata | str:
+    """The metadata of a snapshot whose every part unpacks; or what is wrong with it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            broken = archive.testzip()
+            if broken is not None:
+                return f"{broken} in it is damaged"
+            text = archive.read("metadata").decode()
+    except KeyError:
+        return "it holds no metadata"
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError) as error:
+        return f"it is not a zip that can be read ({error})"
+    except RuntimeError as error:  # zipfile says so of a part marked as encrypted
+        return f"it cannot be unpacked ({error})"
+    try:
+        return parse_snapshot_metadata(text, path)
+    except StateFormatError as error:
+        return error.reason
+
+
+def lineage_rules(store: StorePicture, name: str, changelog: Changelog) -> Iterator[Finding]:
+    """From the version the commit log names back to a snapshot: every file must be there."""
+    base = max(
+        (
+            item.version
+            for item in changelog.lineage
+            if f"{item.version}_{item.unique_id}.zip" in store.files
+        ),
+        default=0,
+    )
+    for item in changelog.lineage:
+        needed = f"{item.version}_{item.unique_id}.changelog"
+        if item.version > base and needed not in store.files:
+            yield finding(
+                "ROCKSDB_ID_MISSING", f"{store.path}/{needed}", f"the lineage of {name} names it"
+            )

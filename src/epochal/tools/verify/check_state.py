@@ -1,0 +1,183 @@
+"""Rules about state that names alone can show: versions, chains, partitions, leftovers. Pure.
+
+Version N of a store is the newest snapshot at or below N plus every delta after it. What a reader
+would get wrong is what may be missing: everything below the oldest snapshot, since cleanup takes
+it away file by file and leaves single deltas behind; all partitions but the first of an operator
+that has no key to partition by; and every file of a partition that a repartition left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
+from epochal.tools.inspect.state_listing import ROCKSDB, OperatorPicture, StorePicture
+from epochal.tools.verify.findings import Finding, finding
+
+
+@dataclass(frozen=True, slots=True)
+class StateFacts:
+    """What the logs say that state has to agree with."""
+
+    restart_version: int
+    newest_version: int | None
+    """The newest version that the logs allow, one above the newest offsets; None without any."""
+    from_the_start: bool
+    """Whether the logs still hold batch 0, so that no version has been cleaned up."""
+    partitions: int | None = None
+    """How many partitions the batch has that a restart runs or continues; None if unknown."""
+    unique_ids: Mapping[int, tuple[tuple[str, ...], ...]] | None = None
+    """Operator to the ids per partition and store that the restart's version has (format 2)."""
+
+
+def operator_rules(
+    operator: OperatorPicture, facts: StateFacts, *, is_keyed: bool | None
+) -> Iterator[Finding]:
+    """`is_keyed`: whether its key has columns to partition by; None if no schema tells."""
+    count = facts.partitions
+    if count is None:
+        count = max(operator.partitions, default=0) + 1
+    if facts.restart_version > 0:
+        yield from _partition_rules(operator, count, is_keyed)
+    for store in operator.stores:
+        yield from _stray_rules(store)
+        yield from _checksum_rules(store)
+        if facts.unique_ids is not None and store.provider == ROCKSDB:
+            if store.partition < count and facts.restart_version > 0:
+                yield from _id_rules(operator, store, facts)
+            continue
+        if store.partition < count and facts.restart_version > 0:
+            yield from _chain_rules(store, facts)
+        if facts.newest_version is not None:
+            yield from _ahead_rules(store, facts.newest_version)
+
+
+def _partition_rules(
+    operator: OperatorPicture, count: int, is_keyed: bool | None
+) -> Iterator[Finding]:
+    there = set(operator.partitions)
+    single = there <= {0}
+    last = 0 if is_keyed is False or (is_keyed is None and single) else count - 1
+    for run in missing_runs(there, 0, last):
+        yield finding(
+            "STATE_PARTITION_MISSING",
+            f"{operator.path}/{run.start}",
+            f"partition {listed([run])} of {count} has no directory",
+        )
+    names = operator.store_names
+    by_partition: dict[int, set[str]] = {}
+    for store in operator.stores:
+        by_partition.setdefault(store.partition, set()).add(store.name)
+    for partition, found in by_partition.items():
+        for name in names:
+            if name not in found and partition < count and len(names) > 1:
+                yield finding(
+                    "STATE_STORE_MISSING",
+                    f"{operator.path}/{partition}/{name}",
+                    f"partition {partition} has {len(found)} of {len(names)} stores",
+                )
+
+
+def _chain_rules(store: StorePicture, facts: StateFacts) -> Iterator[Finding]:
+    wanted = facts.restart_version
+    steps = store.changelogs.keys() if store.provider == ROCKSDB else store.deltas.keys()
+    suffix = "changelog" if store.provider == ROCKSDB else "delta"
+    bases = set(store.bases)
+    versions = steps | bases
+    newest = max(versions, default=0)
+    if newest < wanted:
+        yield finding(
+            "STATE_BEHIND",
+            store.path,
+            f"its newest version is {newest}, a restart needs {wanted}",
+        )
+        return
+    base = max((each for each in bases if each <= wanted), default=0)
+    missing = missing_runs(steps, base + 1, wanted)
+    if missing:
+        yield finding(
+            "STATE_CHAIN_BROKEN",
+            f"{store.path}/{missing[0].start}.{suffix}",
+            f"version {wanted} needs {listed(missing)}.{suffix} on top of "
+            + (f"snapshot {base}" if base else "the empty store"),
+        )
+    yield from _hole_rules(store, base, versions, suffix, facts)
+
+
+def _hole_rules(
+    store: StorePicture, base: int, versions: set[int], suffix: str, facts: StateFacts
+) -> Iterator[Finding]:
+    """Versions below the restart's base that are gone although older ones can be loaded."""
+    lowest = min(versions)
+    holes = missing_runs(versions, lowest, base - 1)
+    if holes and _is_loadable(store, lowest, holes[0].start - 1):
+        yield finding(
+            "STATE_HOLE",
+            f"{store.path}/{holes[0].start}.{suffix}",
+            f"version {listed(holes)} cannot be loaded, versions before it can",
+        )
+    elif lowest > 1 and lowest not in store.bases and lowest < base and facts.from_the_start:
+        yield finding(
+            "STATE_HOLE",
+            f"{store.path}/{lowest - 1}.{suffix}",
+            f"version {lowest} cannot be loaded: nothing is there below it",
+        )
+
+
+def _is_loadable(store: StorePicture, lowest: int, version: int) -> bool:
+    """Whether `version`, the last before the first hole, has something to start from."""
+    return lowest == 1 or any(each <= version for each in store.bases)
+
+
+def _ahead_rules(store: StorePicture, newest: int) -> Iterator[Finding]:
+    steps = sorted(each for each in store.deltas.keys() | store.changelogs.keys() if each > newest)
+    if steps:
+        name = store.deltas.get(steps[0]) or store.changelogs[steps[0]][0]
+        yield finding(
+            "STATE_AHEAD",
+            f"{store.path}/{name}",
+            f"version {listed(runs_of(steps))} is there, the logs allow {newest} at most",
+        )
+    for version in store.bases:
+        if version > newest:
+            name = store.snapshots.get(version) or store.zips[version][0]
+            yield finding(
+                "STATE_SNAPSHOT_AHEAD",
+                f"{store.path}/{name}",
+                f"a snapshot of version {version}, the logs allow {newest} at most",
+            )
+
+
+def _id_rules(
+    operator: OperatorPicture, store: StorePicture, facts: StateFacts
+) -> Iterator[Finding]:
+    partitions = (facts.unique_ids or {}).get(operator.operator, ())
+    position = operator.store_names.index(store.name)
+    if store.partition >= len(partitions) or position >= len(partitions[store.partition]):
+        return
+    unique_id = partitions[store.partition][position]
+    stem = f"{facts.restart_version}_{unique_id}"
+    if not {f"{stem}.zip", f"{stem}.changelog"} & store.files:
+        yield finding(
+            "ROCKSDB_ID_MISSING",
+            f"{store.path}/{stem}",
+            f"the commit of batch {facts.restart_version - 1} names {unique_id}; neither its zip "
+            f"nor its changelog is there",
+        )
+
+
+def _stray_rules(store: StorePicture) -> Iterator[Finding]:
+    for name in store.strays:
+        code = "STATE_STRAY_SNAPSHOT" if name.endswith(".snapshot") else "STATE_STRAY_FILE"
+        yield finding(code, f"{store.path}/{name}", "the part before the dot is no version")
+
+
+def _checksum_rules(store: StorePicture) -> Iterator[Finding]:
+    for name in store.checksums:
+        if name.removesuffix(".crc") not in store.files:
+            yield finding(
+                "CHECKSUM_ORPHAN",
+                f"{store.path}/{name}",
+                f"{name.removesuffix('.crc')} is not there",
+            )

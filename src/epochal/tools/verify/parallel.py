@@ -1,0 +1,97 @@
+"""Spreads independent checks: over processes on a local disk, over threads elsewhere.
+
+On a local disk the work is computing, and each share is checked by a fork of this process, which
+sends its findings back through a pipe and ends. Only the command line asks for more than one: a
+process with threads should not fork. A share whose process fails is checked again here, so that a
+failure shows as itself. Elsewhere the work is waiting, which threads do as well, and the clients
+of object stores do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from epochal.tools.inspect.listing import WAITING_THREADS
+from epochal.tools.verify.findings import Finding, Severity
+
+T = TypeVar("T")
+
+Work = Callable[[Sequence[T], bool], list[Finding]]
+"""A share, and whether to report progress, to findings."""
+
+READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    process: int
+    pipe: int
+
+
+def spread(items: Sequence[T], work: Work[T], workers: int) -> list[Finding]:
+    """The findings of `work` over all items, in no particular order."""
+    workers = min(workers, len(items))
+    if workers <= 1:
+        return work(items, True)
+    shares = [items[start::workers] for start in range(workers)]
+    children = [_start(share, work) for share in shares[1:]]
+    found = work(shares[0], True)
+    for child, share in zip(children, shares[1:], strict=True):
+        answer = _collect(child)
+        found.extend(work(share, False) if answer is None else answer)
+    return found
+
+
+def spread_waiting(items: Sequence[T], work: Work[T]) -> list[Finding]:
+    """As `spread`, for work that mostly waits."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    threads = min(WAITING_THREADS, len(items))
+    if threads <= 1:
+        return work(items, True)
+    shares = [items[start::threads] for start in range(threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        answers = pool.map(work, shares, [True] + [False] * (threads - 1))
+        return [each for answer in answers for each in answer]
+
+
+def _start(share: Sequence[T], work: Work[T]) -> _Child:
+    receive, send = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(send)
+        return _Child(process, receive)
+    status = 1
+    try:
+        os.close(receive)
+        answer = json.dumps([each.as_json() for each in work(share, False)]).encode()
+        while answer:
+            answer = answer[os.write(send, answer) :]
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _collect(child: _Child) -> list[Finding] | None:
+    """What a child found; None if it did not get to the end."""
+    parts = []
+    while part := os.read(child.pipe, READ_BYTES):
+        parts.append(part)
+    os.close(child.pipe)
+    _, status = os.waitpid(child.process, 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        return None
+    return [
+        Finding(
+            each["code"],
+            Severity(each["severity"]),
+            each["path"],
+            each["message"],
+            each["remedy"],
+        )
+        for each in json.loads(b"".join(parts))
+    ]

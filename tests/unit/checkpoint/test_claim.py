@@ -1,0 +1,397 @@
+"""The guard: one owner at a time, the dead and the silent are found out, nobody waits for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from epochal.checkpoint.claim import (
+    ATTEMPT_FORMAT,
+    Attempt,
+    Claimed,
+    Guard,
+    Refused,
+    decide_claim,
+    identify,
+)
+from epochal.errors import CheckpointInUseError, MalformedFileError, OptionError, StorageError
+from epochal.files import Files
+from epochal.files.local import LocalFiles
+from epochal.testing.clock import ManualClock
+from epochal.testing.files import FaultyFiles, MemoryFiles
+
+NOW = 1_700_000_000_000
+OWNER = Attempt("run-a", "rewind", "host-a", "boot/pid", 100, 5, NOW, 30_000)
+OTHER = Attempt("run-b", "repair", "host-b", "boot2/pid", 200, 6, NOW, 30_000)
+
+
+def acquire(files: Files, run_id: str, clock: ManualClock | None = None, **more: float) -> Guard:
+    """Claim without a thread; time passes only when told."""
+    return Guard.acquire(
+        files,
+        run_id,
+        purpose="test",
+        clock=clock or ManualClock(),
+        background=False,
+        lease_seconds=more.get("lease_seconds", 30),
+    )
+
+
+def world() -> tuple[MemoryFiles, ManualClock]:
+    clock = ManualClock(NOW)
+    return MemoryFiles(clock=clock), clock
+
+
+def test_an_unclaimed_checkpoint_is_claimed_as_attempt_0() -> None:
+    assert decide_claim(None, {}, OTHER, NOW) == Claimed(0)
+
+
+def test_a_released_checkpoint_is_claimed_as_the_next_attempt() -> None:
+    assert decide_claim((4, OWNER), {}, OTHER, NOW) == Claimed(5)
+
+
+def test_a_live_owner_is_respected_until_its_lease_has_run_out() -> None:
+    for silent_ms in (0, 29_999, 30_000):
+        leases = {"run-a": NOW - silent_ms}
+        assert decide_claim((4, OWNER), leases, OTHER, NOW) == Refused(4, OWNER, silent_ms)
+    assert decide_claim((4, OWNER), {"run-a": NOW - 30_001}, OTHER, NOW) == Claimed(5, OWNER)
+
+
+def test_an_owner_whose_process_has_ended_is_stale_at_once() -> None:
+    assert decide_claim((4, OWNER), {"run-a": NOW}, OTHER, NOW, ["run-a"]) == Claimed(5, OWNER)
+
+
+def test_a_lease_from_the_future_counts_as_fresh() -> None:
+    assert decide_claim((4, OWNER), {"run-a": NOW + 5}, OTHER, NOW) == Refused(4, OWNER, 0)
+
+
+def test_a_run_may_claim_again_from_the_same_process_only() -> None:
+    assert decide_claim((4, OWNER), {"run-a": NOW}, OWNER, NOW) == Claimed(5)
+    elsewhere = replace(OWNER, process=101)
+    assert decide_claim((4, OWNER), {"run-a": NOW}, elsewhere, NOW) == Refused(4, OWNER, 0)
+
+
+def test_an_attempt_is_written_and_read_back() -> None:
+    assert ATTEMPT_FORMAT.deserialize(ATTEMPT_FORMAT.serialize(OWNER), "") == OWNER
+    for data in (b"", b"v1", b"v1\n{}", b"\xff"):
+        with pytest.raises(MalformedFileError):
+            ATTEMPT_FORMAT.deserialize(data, "attempts/0")
+
+
+def test_a_second_run_is_refused_with_both_run_ids() -> None:
+    files, clock = world()
+    first = acquire(files, "run-a", clock)
+    clock.advance(2)
+    with pytest.raises(CheckpointInUseError) as caught:
+        acquire(files, "run-b", clock)
+    assert (caught.value.this_run, caught.value.other_run) == ("run-b", "run-a")
+    assert "run-a" in str(caught.value)
+    assert "run-b" in str(caught.value)
+    assert f"process {os.getpid()}" in str(caught.value)
+    assert "2.0 s ago" in str(caught.value)
+    assert first.still_mine()
+    assert [info.name for info in files.list(".epochal/lease")] == ["run-a"]
+
+
+def test_a_released_checkpoint_is_free_and_the_attempt_counts_up() -> None:
+    files, clock = world()
+    with acquire(files, "run-a", clock) as first:
+        assert first.attempt == 0
+    assert not first.still_mine()
+    with acquire(files, "run-b", clock) as second:
+        assert (second.attempt, second.took_over) == (1, None)
+        assert second.still_mine()
+    assert [path for path, _ in files.walk()] == [".epochal/attempts/0", ".epochal/attempts/1"]
+    second.release()
+
+
+def test_an_owner_that_renews_keeps_the_checkpoint_for_as_long_as_it_likes() -> None:
+    files, clock = world()
+    guard = acquire(files, "run-a", clock)
+    for _ in range(20):
+        clock.advance(20)
+        assert guard.renew()
+        with pytest.raises(CheckpointInUseError):
+            acquire(files, "run-b", clock)
+    assert guard.still_mine()
+
+
+def test_an_owner_that_fell_silent_is_taken_over_and_notices() -> None:
+    files, clock = world()
+    silent = acquire(files, "run-a", clock)
+    clock.advance(30.001)
+    heir = acquire(files, "run-b", clock)
+    assert heir.attempt == 1
+    assert heir.took_over is not None
+    assert heir.took_over.run_id == "run-a"
+    assert not silent.still_mine()
+    assert not silent.renew()
+    silent.release()
+    assert heir.still_mine()
+    with pytest.raises(CheckpointInUseError, match="run-b"):
+        acquire(files, "run-c", clock)
+
+
+def test_an_owner_that_fell_silent_has_lost_even_if_nobody_took_over() -> None:
+    files, clock = world()
+    guard = acquire(files, "run-a", clock)
+    clock.advance(30)
+    assert not guard.renew()
+    assert not guard.still_mine()
+    again = acquire(files, "run-a", clock)
+    assert again.attempt == 1
+    guard.release()
+    assert again.still_mine()
+    with pytest.raises(CheckpointInUseError):
+        acquire(files, "run-b", clock)
+
+
+def test_an_owner_that_was_taken_over_notices_although_its_clock_stood_still() -> None:
+    files, clock = world()
+    asleep = acquire(files, "run-a", ManualClock(NOW))
+    clock.advance(31)
+    acquire(files, "run-b", clock)
+    assert not asleep.still_mine()
+    assert not asleep.renew()
+
+
+def claim_or_rival(files: Files, run_id: str, clock: ManualClock) -> Guard | str:
+    """The guard, or the run that has it."""
+    try:
+        return acquire(files, run_id, clock)
+    except CheckpointInUseError as error:
+        return error.other_run
+
+
+def interrupted_claim(steps: int) -> tuple[bool, MemoryFiles, ManualClock, list[Guard | str]]:
+    """Run-a takes over from a silent run; after `steps` operations run-b claims in between."""
+    files, clock = world()
+    acquire(files, "run-old", clock)
+    clock.advance(31)
+    rival: list[Guard | str] = []
+    left = steps
+
+    def interrupt(operation: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            rival.append(claim_or_rival(files, "run-b", clock))
+
+    mine = claim_or_rival(FaultyFiles(files, interrupt), "run-a", clock)
+    return bool(rival), files, clock, [mine, *rival]
+
+
+def test_whoever_claims_meanwhile_exactly_one_run_owns_the_checkpoint() -> None:
+    winners = []
+    for steps in range(100):
+        reached, files, clock, results = interrupted_claim(steps)
+        if not reached:
+            break
+        guards = [result for result in results if isinstance(result, Guard)]
+        assert [guard.attempt for guard in guards] == [1]
+        assert guards[0].still_mine()
+        assert guards[0].run_id in results
+        with pytest.raises(CheckpointInUseError, match=guards[0].run_id):
+            acquire(files, "run-c", clock)
+        winners.append(guards[0].run_id)
+    assert len(winners) > 5
+    assert set(winners) == {"run-a", "run-b"}
+
+
+def test_a_claimant_that_dies_at_any_step_keeps_nobody_out_for_longer_than_the_lease() -> None:
+    class Dead(BaseException):
+        pass
+
+    for steps in range(12):
+        files, clock = world()
+        left = steps
+
+        def die(operation: str, path: str) -> None:
+            nonlocal left
+            if left == 0:
+                raise Dead
+            left -= 1
+
+        with suppress(Dead):
+            acquire(FaultyFiles(files, die), "run-a", clock)
+        clock.advance(31)
+        assert acquire(files, "run-b", clock).still_mine()
+
+
+def test_forgotten_leases_are_cleaned_up_in_time() -> None:
+    files, clock = world()
+    files.create(".epochal/lease/never-claimed", b"{}")
+    clock.advance(24 * 3600 + 1)
+    acquire(files, "run-a", clock)
+    assert [info.name for info in files.list(".epochal/lease")] == ["run-a"]
+
+
+def test_only_the_last_hundred_attempts_are_kept() -> None:
+    files, clock = world()
+    for number in range(105):
+        with acquire(files, "run-a", clock) as guard:
+            assert guard.attempt == number
+    assert len(files.list(".epochal/attempts")) == 101
+
+
+def test_storage_that_fails_is_named() -> None:
+    def refuse(operation: str, path: str) -> None:
+        if operation == "replace":
+            raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(StorageError, match=r"lease/run-a: Permission denied"):
+        acquire(FaultyFiles(MemoryFiles(), refuse), "run-a")
+
+
+@pytest.mark.parametrize("run_id", ["", "../x", "a/b", ".hidden", "a\nb", "x" * 200])
+def test_a_run_id_must_be_a_file_name(run_id: str) -> None:
+    with pytest.raises(OptionError, match="run id"):
+        acquire(MemoryFiles(), run_id)
+
+
+def test_this_process_is_recorded_so_that_its_end_can_be_seen() -> None:
+    me = identify("run-a", "test", NOW, 1000)
+    assert me.process == os.getpid()
+    assert me.host
+    assert me.process_started > 0
+    assert "/" in me.machine
+
+
+OWNER_PROCESS = """
+import sys
+from epochal.checkpoint.claim import Guard
+from epochal.files.local import LocalFiles
+
+directory, run_id, lease_seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    files = LocalFiles(directory)
+    guard = Guard.acquire(files, run_id, purpose="test", lease_seconds=lease_seconds)
+except Exception as error:
+    print(f"refused {error.other_run}", flush=True)
+    sys.exit()
+print(f"claimed {guard.attempt}", flush=True)
+for line in sys.stdin:
+    print(guard.still_mine(), flush=True)
+"""
+
+
+class Owner:
+    """A process of its own that claims when told."""
+
+    def __init__(self, directory: Path, run_id: str, lease_seconds: float) -> None:
+        self.run_id = run_id
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OWNER_PROCESS, str(directory), run_id, str(lease_seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.hear() == "ready"
+
+    def tell(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self) -> str:
+        self.tell()
+        return self.hear()
+
+
+@contextmanager
+def owner(directory: Path, run_id: str, lease_seconds: float) -> Iterator[Owner]:
+    started = Owner(directory, run_id, lease_seconds)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.communicate()
+
+
+def test_a_killed_owner_on_this_host_is_taken_over_at_once(tmp_path: Path) -> None:
+    with owner(tmp_path, "run-a", 3600) as first:
+        assert first.ask() == "claimed 0"
+        with pytest.raises(CheckpointInUseError, match="run-a"):
+            Guard.acquire(LocalFiles(tmp_path), "run-b", purpose="test")
+        first.process.kill()
+        first.process.wait()
+        with Guard.acquire(LocalFiles(tmp_path), "run-b", purpose="test") as heir:
+            assert heir.attempt == 1
+            assert heir.took_over is not None
+            assert heir.took_over.run_id == "run-a"
+
+
+def test_a_killed_owner_nobody_has_waited_for_is_dead_all_the_same(tmp_path: Path) -> None:
+    with owner(tmp_path, "run-a", 3600) as first:
+        assert first.ask() == "claimed 0"
+        first.process.kill()
+        os.waitid(os.P_PID, first.process.pid, os.WEXITED | os.WNOWAIT)
+        with Guard.acquire(LocalFiles(tmp_path), "run-b", purpose="test") as heir:
+            assert heir.attempt == 1
+
+
+def test_an_owner_paused_for_longer_than_its_lease_notices_when_it_wakes(tmp_path: Path) -> None:
+    with owner(tmp_path, "run-a", 1) as first:
+        assert first.ask() == "claimed 0"
+        assert first.ask() == "True"
+        first.process.send_signal(signal.SIGSTOP)
+        heir = eventually_acquire(tmp_path, "run-b")
+        first.process.send_signal(signal.SIGCONT)
+        assert first.ask() == "False"
+        assert heir.still_mine()
+        heir.release()
+
+
+def eventually_acquire(directory: Path, run_id: str) -> Guard:
+    for _ in range(600):
+        try:
+            return Guard.acquire(LocalFiles(directory), run_id, purpose="test")
+        except CheckpointInUseError:
+            time.sleep(0.05)
+    raise AssertionError("the lease never ran out")
+
+
+def test_the_background_thread_keeps_a_short_lease_alive(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    with Guard.acquire(files, "run-a", purpose="test", lease_seconds=5) as guard:
+        first = files.read(".epochal/lease/run-a")
+        renewed = first
+        for _ in range(600):
+            renewed = files.read(".epochal/lease/run-a")
+            if renewed != first:
+                break
+            time.sleep(0.05)
+        assert json.loads(renewed)["renewedMs"] > json.loads(first)["renewedMs"]
+        assert guard.still_mine()
+
+
+def test_of_processes_that_race_exactly_one_claims(tmp_path: Path) -> None:
+    owners = [Owner(tmp_path, f"run-{i}", 60) for i in range(5)]
+    try:
+        for each in owners:
+            each.tell()
+        said = {each.run_id: each.hear() for each in owners}
+    finally:
+        for each in owners:
+            each.process.kill()
+            each.process.communicate()
+    winners = [run_id for run_id, answer in said.items() if answer.startswith("claimed")]
+    assert len(winners) == 1
+    assert said.pop(winners[0]) == "claimed 0"
+    assert set(said.values()) == {f"refused {winners[0]}"}

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from epochal.checkpoint.file_log import FileSinkLog
+from epochal.connectors.contract import WriterContext
+from epochal.connectors.file.file_formats import FileFormat
+from epochal.connectors.file.file_sink import (
+    FileSink,
+    FileSinkOptions,
+    attempt_of,
+    file_uuid,
+    mark_of,
+)
+from epochal.errors import OptionError, SinkConflictError
+
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+
+
+def sink(out: Path, query: str = "query", **options: int) -> FileSink:
+    given = FileSinkOptions(path=str(out), **options)  # type: ignore[arg-type]
+    return FileSink(FileFormat.PARQUET, given, SCHEMA, query)
+
+
+def wrote(files: FileSink, epoch: int, *numbers: int, attempt: int = 1) -> bytes:
+    with closing(files.writers.open(WriterContext(3, attempt, "run", SCHEMA))) as writer:
+        for number in numbers:
+            writer.write(pa.record_batch([pa.array([number])], schema=SCHEMA))
+        return writer.cut(epoch)()
+
+
+def names(out: Path) -> list[str]:
+    return sorted(path.name for path in out.iterdir() if not path.name.startswith("_"))
+
+
+def test_a_name_tells_the_query_and_the_attempt_that_wrote_it(tmp_path: Path) -> None:
+    files = sink(tmp_path)
+    wrote(files, 0, 1, attempt=4097)
+    (name,) = names(tmp_path)
+    assert name.startswith("part-00003-")
+    assert name.endswith("-c000.snappy.parquet")
+    assert attempt_of(name, mark_of("query")) == 4097
+    assert attempt_of(name, mark_of("another")) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "part-00000-3f4b1c1e-0c62-4f0e-9d2c-b0f5a2d1e111-c000.snappy.parquet",
+        "part-00000.parquet",
+        "_SUCCESS",
+        "part-x-y",
+    ],
+)
+def test_names_of_others_are_nobody_s(name: str) -> None:
+    assert attempt_of(name, mark_of("query")) is None
+
+
+def test_uuids_are_well_formed() -> None:
+    uuid = file_uuid(mark_of("q"), 2**24 - 1, b"\xff" * 7)
+    assert (uuid.version, uuid.variant) == (8, "specified in RFC 4122")
+    assert attempt_of(f"part-0-{uuid}-c000", mark_of("q")) == 2**24 - 1
+
+
+def test_leftovers_go_once_the_new_attempt_has_committed_and_not_before(tmp_path: Path) -> None:
+    first = sink(tmp_path)
+    first.fence(1)
+    first.commit(0, [wrote(first, 0, 10)])
+    decided = wrote(first, 1, 11)
+    wrote(first, 2, 666)
+    foreign = "part-00000-3f4b1c1e-0c62-4f0e-9d2c-b0f5a2d1e111-c000.snappy.parquet"
+    (tmp_path / foreign).write_bytes(b"")
+    half = names(tmp_path)[1]
+    (tmp_path / f".{half}.0123.tmp").write_bytes(b"half")
+
+    second = sink(tmp_path)
+    second.fence(2)
+    assert len(names(tmp_path)) == 5
+    second.commit(1, [decided])
+    assert len(names(tmp_path)) == 5
+    second.commit(2, [wrote(second, 2, 12, attempt=2)])
+    log = FileSinkLog(str(tmp_path / "_spark_metadata"), read_only=True)
+    logged = {entry.path.rpartition("/")[2] for entry in log.all_files()}
+    assert set(names(tmp_path)) == logged | {foreign}
+    assert len(logged) == 3
+
+
+def test_two_checkpoints_on_one_directory_are_an_error_not_a_loss(tmp_path: Path) -> None:
+    first, second = sink(tmp_path, "first"), sink(tmp_path, "second")
+    first.commit(0, [wrote(first, 0, 1)])
+    with pytest.raises(SinkConflictError, match="epoch 0 that does not name"):
+        second.commit(0, [wrote(second, 0, 2)])
+
+
+def test_rows_beyond_the_size_of_a_file_begin_another_before_the_epoch_ends(
+    tmp_path: Path,
+) -> None:
+    files = sink(tmp_path, max_file_bytes=20)
+    message = wrote(files, 0, *range(7))
+    assert len(names(tmp_path)) == 3
+    files.commit(0, [message])
+    log = FileSinkLog(str(tmp_path / "_spark_metadata"), read_only=True)
+    assert len(log.all_files()) == 3
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "said"),
+    [(["x"], "partitionBy names x, which is not among"), (["n"], "leaves no column")],
+)
+def test_partition_columns_must_be_some_of_the_columns(
+    tmp_path: Path, partition_by: list[str], said: str
+) -> None:
+    options = FileSinkOptions(path=str(tmp_path))
+    with pytest.raises(OptionError, match=said):
+        FileSink(FileFormat.PARQUET, options, SCHEMA, "q", partition_by=partition_by)
+
+
+def test_text_takes_one_column_of_strings(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="one column of strings"):
+        FileSink(FileFormat.TEXT, FileSinkOptions(path=str(tmp_path)), SCHEMA, "q")

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.contract.sources import NUMBERS
+
+from epochal.checkpoint.file_log import FileEntry, FileSourceLog
+from epochal.connectors.file.file_formats import FileFormat
+from epochal.connectors.file.file_names import entry_path, partition_directory, path_below
+from epochal.connectors.file.file_reader import own_files
+from epochal.connectors.file.file_source import (
+    BATCHES_AHEAD,
+    FileSource,
+    FileSourceOptions,
+    Found,
+    SeenFiles,
+    next_files,
+    parse_log_offset,
+)
+from epochal.errors import ConcurrentUpdateError, MalformedFileError, OptionError, StorageError
+from epochal.files.local import LocalFiles
+
+
+def seen(max_age_ms: int | None, *names: tuple[str, int], name_only: bool = False) -> SeenFiles:
+    files = SeenFiles(max_age_ms, name_only=name_only)
+    for name, modified_ms in names:
+        files.add(name, modified_ms)
+    files.purge()
+    return files
+
+
+def test_a_file_exactly_as_old_as_allowed_is_still_known_and_still_new_if_unknown() -> None:
+    files = seen(10, ("a", 5), ("b", 15))
+    assert not files.is_new("a", 5)
+    assert files.is_new("c", 5)
+    assert not files.is_new("d", 4)
+
+
+def test_age_counts_from_the_last_purge_not_from_the_newest_file() -> None:
+    files = seen(10, ("a", 5), ("b", 15))
+    files.add("c", 100)
+    assert files.is_new("d", 6)
+    files.purge()
+    assert not files.is_new("d", 6)
+
+
+def test_by_name_only_the_same_name_elsewhere_is_not_new() -> None:
+    files = seen(None, ("s3://bucket/a/x.txt", 1), name_only=True)
+    assert not files.is_new("s3n://other/x.txt", 2)
+
+
+def test_the_oldest_files_come_first_unless_the_newest_are_wanted() -> None:
+    there = [Found("b", 2), Found("a", 1), Found("c", 3)]
+    known = seen(None)
+    assert [f.path for f in next_files(there, known, latest_first=False, most=2)] == ["a", "b"]
+    assert [f.path for f in next_files(there, known, latest_first=True, most=2)] == ["c", "b"]
+
+
+def source(tmp: Path, **options: object) -> FileSource:
+    (tmp / "in").mkdir(exist_ok=True)
+    given = FileSourceOptions(path=str(tmp / "in"), **options)  # type: ignore[arg-type]
+    files = LocalFiles(tmp / "checkpoint", durable=False)
+    return FileSource(FileFormat.TEXT, given, None, files, 0, watch=False)
+
+
+def test_the_log_is_spark_s(tmp_path: Path) -> None:
+    files = source(tmp_path)
+    (tmp_path / "in" / "a b%é.txt").write_text("x\n")
+    assert files.look()
+    modified_ms = (tmp_path / "in" / "a b%é.txt").stat().st_mtime_ns // 1_000_000
+    assert (tmp_path / "checkpoint/sources/0/0").read_text() == (
+        f'v1\n{{"path":"file://{tmp_path}/in/a%20b%25é.txt","timestamp":{modified_ms},"batchId":0}}'
+    )
+
+
+def test_a_restart_logs_no_file_again(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text("x\n")
+    assert [source(tmp_path).look(), source(tmp_path).look()] == [True, False]
+
+
+def test_hidden_names_and_other_patterns_are_passed_over(tmp_path: Path) -> None:
+    files = source(tmp_path, path_glob_filter="*.txt")
+    for name in (".hidden.txt", "_temporary.txt", "a.csv", "half.txt._COPYING_", "b.txt"):
+        (tmp_path / "in" / name).write_text("x\n")
+    (tmp_path / "in" / "deep").mkdir()
+    (tmp_path / "in" / "deep" / "c.txt").write_text("x\n")
+    files.look()
+    log = FileSourceLog(str(tmp_path / "checkpoint/sources/0"), read_only=True)
+    assert [entry.path.rpartition("/")[2] for entry in log.all_files()] == ["b.txt"]
+
+
+def test_the_log_runs_ahead_of_the_readers_only_so_far(tmp_path: Path) -> None:
+    files = source(tmp_path, max_files_per_trigger=1)
+    for number in range(BATCHES_AHEAD + 3):
+        (tmp_path / "in" / str(number)).write_text("x\n")
+    assert [files.look() for _ in range(BATCHES_AHEAD + 1)] == [True] * BATCHES_AHEAD + [False]
+    files.acknowledge(0, files.resume('{"logOffset":1}'))
+    assert [files.look() for _ in range(3)] == [True, True, False]
+
+
+def test_another_run_on_the_same_log_is_an_error_that_every_call_repeats(tmp_path: Path) -> None:
+    files, other = source(tmp_path), source(tmp_path)
+    (tmp_path / "in" / "a").write_text("x\n")
+    assert other.look()
+    with pytest.raises(ConcurrentUpdateError):
+        files.look()
+
+
+def test_the_driver_hears_of_what_its_thread_ran_into(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    options = FileSourceOptions(path=str(tmp_path / "in"))
+    files = LocalFiles(tmp_path / "checkpoint", durable=False)
+    with closing(FileSource(FileFormat.TEXT, options, None, files, 0)) as watching:
+        (tmp_path / "checkpoint/sources/0/0").mkdir()
+        (tmp_path / "in" / "a").write_text("x\n")
+        watching._thread.join(30)
+        with pytest.raises(MalformedFileError, match="a directory has the name of a batch"):
+            watching.offset(watching.initial())
+
+
+def test_a_file_that_is_gone_stops_the_reader_and_is_named(tmp_path: Path) -> None:
+    files = source(tmp_path)
+    (tmp_path / "in" / "a").write_text("x\n")
+    files.look()
+    (tmp_path / "in" / "a").unlink()
+    reader = files.readers.open(files.initial())
+    with closing(reader), pytest.raises(StorageError, match=r"/in/a: .* it is gone"):
+        wait_for_error(reader)
+
+
+def test_a_line_that_does_not_parse_stops_the_reader_and_the_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text('{"n":1}\n{"n":\n')
+    options = FileSourceOptions(path=str(tmp_path / "in"))
+    checkpoint = LocalFiles(tmp_path / "checkpoint", durable=False)
+    files = FileSource(FileFormat.JSON, options, NUMBERS, checkpoint, 0, watch=False)
+    files.look()
+    reader = files.readers.open(files.initial())
+    with closing(reader), pytest.raises(StorageError, match=r"/in/a: not json of the schema"):
+        wait_for_error(reader)
+
+
+def wait_for_error(reader: object) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        reader.read(10)  # type: ignore[attr-defined]
+        time.sleep(0.001)
+
+
+def test_files_are_dealt_out_beginning_with_another_partition_each_batch() -> None:
+    one = [FileEntry("f", 1, 0)]
+    dealt = [own_files(batch, one, p, 2) for batch in (0, 1) for p in (0, 1)]
+    assert dealt == [one, [], [], one]
+
+
+@pytest.mark.parametrize(
+    ("text", "batch"), [('{"logOffset":3}', 3), ("3", 3), ('{"logOffset":-1}', -1)]
+)
+def test_offsets_are_read_as_spark_writes_and_wrote_them(text: str, batch: int) -> None:
+    assert parse_log_offset(text) == batch
+
+
+def test_an_offset_of_another_source_is_refused() -> None:
+    with pytest.raises(MalformedFileError, match="is none"):
+        parse_log_offset('{"topic":{"0":3}}')
+
+
+def test_patterns_in_the_path_are_refused() -> None:
+    with pytest.raises(OptionError, match="pathGlobFilter"):
+        FileSourceOptions(path="/data/*.json")
+
+
+def test_paths_in_logs_find_their_files_again_whatever_their_scheme_s_form() -> None:
+    assert entry_path("/a b", "c%d/é") == "file:///a%20b/c%25d/é"
+    assert path_below("/a b", "file:///a%20b/c%25d/é") == "c%d/é"
+    assert path_below("/a", "file:/a/b") == "b"
+    assert path_below("s3://bucket/x", "s3a://bucket/x/y") == "y"
+    assert path_below("/a", "file:///ab/c") is None
+
+
+def test_partition_directories_are_spark_s() -> None:
+    assert partition_directory(["k", "d"], ["a/b=c:d", None]) == (
+        "k=a%2Fb%3Dc%3Ad/d=__HIVE_DEFAULT_PARTITION__"
+    )

@@ -1,0 +1,230 @@
+"""The listener's callbacks: quick, silent, and what follows from them. Groups are told."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from tests.unit.connectors.kafka.cluster import MemoryCluster
+
+from epochal.connectors.kafka.committer.listener_inbox import Inbox
+from epochal.errors import OptionError
+from epochal.kafka import KafkaGroup, OffsetCommitter
+
+SECONDS = 20.0
+
+
+class Query:
+    """The events of a query, in the shape that PySpark gives them."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.id, self.name = uuid.uuid4(), name
+        self.runId = uuid.uuid4()
+
+    def started(self) -> SimpleNamespace:
+        return SimpleNamespace(id=self.id, runId=self.runId, name=self.name, timestamp="")
+
+    def progress(self, *offsets: int, batch: int = 0, topic: str = "t") -> SimpleNamespace:
+        ends = [json.dumps({topic: {"0": offset}}) for offset in offsets]
+        progress = SimpleNamespace(
+            id=self.id,
+            runId=self.runId,
+            name=self.name,
+            batchId=batch,
+            sources=[SimpleNamespace(endOffset=end) for end in ends],
+        )
+        return SimpleNamespace(progress=progress)
+
+    def ended(self) -> SimpleNamespace:
+        return SimpleNamespace(id=self.id, runId=self.runId, exception=None)
+
+
+@pytest.fixture
+def kafka() -> MemoryCluster:
+    return MemoryCluster()
+
+
+@pytest.fixture
+def committer(kafka: MemoryCluster) -> Iterator[OffsetCommitter]:
+    committer = committer_of(kafka, KafkaGroup("g", "kafka:9092"))
+    yield committer
+    kafka.gate.set()
+    committer.close(1)
+
+
+def committer_of(kafka: MemoryCluster, *groups: KafkaGroup) -> OffsetCommitter:
+    return OffsetCommitter(groups, open_client=kafka.open)
+
+
+def test_the_end_of_a_finished_batch_is_committed(
+    kafka: MemoryCluster, committer: OffsetCommitter
+) -> None:
+    query = Query()
+    committer.onQueryStarted(query.started())
+    committer.onQueryProgress(query.progress(5))
+    assert committer.flush(SECONDS)
+    assert kafka.offsets("g") == {("t", 0): 5}
+
+
+def test_progress_of_a_query_that_began_before_the_listener_counts(
+    kafka: MemoryCluster, committer: OffsetCommitter
+) -> None:
+    committer.onQueryProgress(Query().progress(5))
+    assert committer.flush(SECONDS)
+    assert kafka.offsets("g") == {("t", 0): 5}
+
+
+def test_idle_is_not_progress(kafka: MemoryCluster, committer: OffsetCommitter) -> None:
+    query = Query()
+    committer.onQueryStarted(query.started())
+    committer.onQueryIdle(query.started())
+    assert committer.flush(SECONDS)
+    assert kafka.tries == 0
+
+
+def test_a_callback_returns_at_once_while_the_broker_hangs(
+    kafka: MemoryCluster, committer: OffsetCommitter
+) -> None:
+    kafka.gate.clear()
+    query = Query()
+    began = time.monotonic()
+    for batch in range(2000):
+        committer.onQueryProgress(query.progress(batch, batch=batch))
+    assert time.monotonic() - began < 15  # one call to this broker takes 30 s
+    kafka.gate.set()
+    assert committer.flush(SECONDS)
+    assert kafka.offsets("g") == {("t", 0): 1999}
+
+
+def test_callbacks_raise_nothing_whatever_they_are_given(
+    kafka: MemoryCluster, committer: OffsetCommitter
+) -> None:
+    for event in (None, 5, SimpleNamespace(), SimpleNamespace(progress=None)):
+        committer.onQueryStarted(event)
+        committer.onQueryProgress(event)
+        committer.onQueryIdle(event)
+        committer.onQueryTerminated(event)
+    assert committer.errors == 12
+    committer.onQueryProgress(Query().progress(5))
+    assert committer.flush(SECONDS)
+    assert kafka.offsets("g") == {("t", 0): 5}
+
+
+def test_a_failure_while_following_a_query_is_counted_and_leaves_the_next_unharmed(
+    kafka: MemoryCluster, committer: OffsetCommitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr("epochal.connectors.kafka.committer.offset_committer.wants_of", None)
+        committer.onQueryProgress(Query().progress(4))
+        assert committer.flush(SECONDS)
+    query = Query()
+    committer.onQueryProgress(query.progress(5))
+    assert committer.flush(SECONDS)
+    assert committer.errors == 1
+    assert kafka.offsets("g") == {("t", 0): 5}
+
+
+def test_the_second_of_two_queries_with_one_group_is_refused_until_the_first_ends(
+    kafka: MemoryCluster, committer: OffsetCommitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = Query(), Query()
+    committer.onQueryProgress(first.progress(5))
+    committer.onQueryProgress(second.progress(7))
+    committer.onQueryProgress(second.progress(8))
+    assert committer.flush(SECONDS)
+    assert kafka.offsets("g") == {("t", 0): 5}
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 1
+    assert str(first.id) in errors[0]
+    assert str(second.id) in errors[0]
+    assert committer.stats()["kafka:9092", "g"].refusals == 1
+    committer.onQueryTerminated(first.ended())
+    committer.onQueryProgress(second.progress(9))
+    assert committer.flush(SECONDS)
+    assert kafka.offsets("g") == {("t", 0): 9}
+
+
+def test_groups_are_told_by_name_id_and_source(kafka: MemoryCluster) -> None:
+    one, two = Query("orders"), Query()
+    committer = committer_of(
+        kafka,
+        KafkaGroup("by-name", "kafka:9092", query="orders", source=1),
+        KafkaGroup("by-id", "kafka:9092", query=str(two.id)),
+    )
+    committer.onQueryProgress(one.progress(1, 2))
+    committer.onQueryProgress(two.progress(3))
+    assert committer.close(SECONDS)
+    assert kafka.offsets("by-name") == {("t", 0): 2}
+    assert kafka.offsets("by-id") == {("t", 0): 3}
+
+
+def test_a_query_nobody_told_a_group_for_is_left_alone_and_that_is_said_once(
+    kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    committer = committer_of(kafka, KafkaGroup("g", "kafka:9092", query="orders"))
+    query = Query("other")
+    for batch in range(3):
+        committer.onQueryProgress(query.progress(batch))
+    assert committer.close(SECONDS)
+    assert kafka.groups == {}
+    assert len(caplog.messages) == 1
+    assert "OffsetCommitter(groups=[…])" in caplog.messages[0]
+
+
+def test_termination_tries_at_once_what_was_waiting(
+    kafka: MemoryCluster, committer: OffsetCommitter
+) -> None:
+    query = Query()
+    kafka.goes_down()
+    committer.onQueryProgress(query.progress(5))
+    while kafka.tries == 0:
+        threading.Event().wait(0.005)
+    kafka.comes_back()
+    committer.onQueryTerminated(query.ended())
+    assert committer.flush(SECONDS)
+    assert kafka.offsets("g") == {("t", 0): 5}
+
+
+def test_closing_says_what_could_not_be_committed(
+    kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.goes_down()
+    committer = committer_of(kafka, KafkaGroup("g", "kafka:9092"))
+    committer.onQueryProgress(Query().progress(5))
+    assert not committer.close(0.5)
+    assert "closed with offsets uncommitted" in caplog.messages[-1]
+    assert "connection refused" in committer.problems()["g"]
+
+
+def test_a_flood_is_bounded_and_the_newest_gets_through(
+    kafka: MemoryCluster, committer: OffsetCommitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "_inbox", Inbox(4))
+    query = Query()
+    with committer._changed:  # the thread that takes things out cannot get in
+        for batch in range(100):
+            committer.onQueryProgress(query.progress(batch, batch=batch))
+    assert committer.flush(SECONDS)
+    assert kafka.offsets("g") == {("t", 0): 99}
+    assert "epochal_kafka_committer_dropped_events_total 96\n" in committer.metrics_text()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: KafkaGroup("", "kafka:9092"),
+        lambda: KafkaGroup("g", ""),
+        lambda: KafkaGroup("g", "kafka:9092", source=-1),
+        lambda: OffsetCommitter(
+            [KafkaGroup("g", "k:1", settings={"ssl.truststore.location": "/x.jks"})]
+        ),
+    ],
+)
+def test_what_is_told_wrong_is_said_when_it_is_told(wrong: object) -> None:
+    with pytest.raises(OptionError):
+        wrong()  # type: ignore[operator]

@@ -1,0 +1,99 @@
+"""The plain writer between the thread that writes and the one that waits for arrivals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from epochal.connectors.kafka.sink.producer import RecordProducer
+from epochal.connectors.kafka.sink.sink_plain import PlainWriter
+from epochal.connectors.kafka.sink.sink_rows import Record, record_plan
+from epochal.errors import KafkaUnavailableError
+
+SCHEMA = pa.schema([("value", pa.string())])
+
+
+class Queue:
+    """Takes records; a flush does what it is told to."""
+
+    def __init__(self, flushing: Callable[[], None] = lambda: None) -> None:
+        self.sent: list[bytes] = []
+        self.flushed: list[list[bytes]] = []
+        self._flushing = flushing
+
+    def send(self, records: Iterable[Record]) -> None:
+        self.sent += [record[1] for record in records]
+
+    def flush(self) -> None:
+        self._flushing()
+        self.flushed.append(list(self.sent))
+
+    def check_places(self, places: Mapping[str, int]) -> None:
+        raise AssertionError(f"{places} are known since the query started")
+
+    def close(self) -> None:
+        pass
+
+
+def writer_over(queue: Queue) -> PlainWriter:
+    return PlainWriter(record_plan(SCHEMA, "t"), cast(RecordProducer, queue), 1_000)
+
+
+def row(value: str) -> Any:
+    return pa.record_batch([[value]], schema=SCHEMA)
+
+
+def test_rows_leave_as_they_come() -> None:
+    queue = Queue()
+    writer = writer_over(queue)
+    writer.write(row("a"))
+    assert queue.sent == [b"a"]
+
+
+def test_an_epoch_is_prepared_when_its_rows_have_arrived() -> None:
+    queue = Queue()
+    writer = writer_over(queue)
+    writer.write(row("a"))
+    first = writer.cut(0)
+    writer.write(row("b"))
+    second = writer.cut(1)
+    assert (first(), second()) == (b"", b"")
+    assert queue.flushed == [[b"a", b"b"], [b"a", b"b"]]
+
+
+def test_rows_that_come_while_others_are_awaited_leave_afterwards() -> None:
+    reached, let_go = threading.Event(), threading.Event()
+
+    def flushing() -> None:
+        reached.set()
+        assert let_go.wait(10)
+
+    queue = Queue(flushing)
+    writer = writer_over(queue)
+    writer.write(row("a"))
+    preparing = threading.Thread(target=writer.cut(0))
+    preparing.start()
+    assert reached.wait(10)
+    writer.write(row("b"))
+    writer.write(row("c"))
+    assert queue.sent == [b"a"]
+    let_go.set()
+    preparing.join()
+    assert queue.sent == [b"a", b"b", b"c"]
+    assert queue.flushed == [[b"a"]]
+    writer.cut(1)()
+    assert queue.flushed[1:] == [[b"a", b"b", b"c"]]
+
+
+def test_rows_that_do_not_arrive_fail_the_epoch() -> None:
+    def flushing() -> None:
+        raise KafkaUnavailableError("servers", "timed out")
+
+    writer = writer_over(Queue(flushing))
+    writer.write(row("a"))
+    with pytest.raises(KafkaUnavailableError, match="timed out"):
+        writer.cut(0)()

@@ -1,0 +1,147 @@
+"""The driver's side of the source, over a cluster of log ends only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pytest
+
+from epochal.connectors.contract import Positions
+from epochal.connectors.kafka.offsets import Place
+from epochal.connectors.kafka.source.kafka_source import LOOKS, KafkaSource
+from epochal.connectors.kafka.source.source_options import read_source_options
+from epochal.errors import KafkaDataLossError, KafkaTopicError
+from epochal.testing.clock import ManualClock
+from epochal.testing.files import MemoryFiles
+
+
+@dataclass
+class Logs:
+    """First and next offset of each partition, and what happens when one looks again."""
+
+    ranges: dict[Place, tuple[int, int]]
+    meanwhile: Callable[[], None] = lambda: None
+    looks: int = 0
+    times: dict[Place, int] = field(default_factory=dict)
+
+    def partitions(self, topics: Iterable[str] | None) -> list[Place]:
+        self.looks += 1
+        if self.looks > 1:
+            self.meanwhile()
+        return [place for place in self.ranges if topics is None or place[0] in set(topics)]
+
+    def earliest(self, places: Iterable[Place]) -> dict[Place, int]:
+        return {place: self.ranges[place][0] for place in places if place in self.ranges}
+
+    def latest(self, places: Iterable[Place]) -> dict[Place, int]:
+        return {place: self.ranges[place][1] for place in places if place in self.ranges}
+
+    def at_times(self, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+        return {place: self.times.get(place) for place in times_ms}
+
+
+def opened(logs: Logs, files: MemoryFiles | None = None, **given: str) -> KafkaSource:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "startingOffsets": "earliest", **given}
+    if not {"subscribePattern", "assign"} & set(given):
+        options = {"subscribe": "t", **options}
+    files = files or MemoryFiles()
+    return KafkaSource(read_source_options(options), files, 0, client=logs, clock=ManualClock())
+
+
+def at(*offsets: int, topic: str = "t") -> Positions:
+    return {f"{topic}-{n}": str(offset) for n, offset in enumerate(offsets)}
+
+
+def test_the_first_start_is_logged_and_taken_again() -> None:
+    files, logs = MemoryFiles(), Logs({("t", 0): (3, 9), ("t", 1): (0, 0)})
+    with closing(opened(logs, files)) as source:
+        assert source.initial() == at(3, 0)
+    assert files.read("sources/0/0") == b'\x00v1\n{"t":{"0":3,"1":0}}'
+    with closing(opened(Logs({("t", 0): (5, 9)}), files, startingOffsets="latest")) as source:
+        assert source.initial() == at(3, 0)
+
+
+def test_offsets_are_resumed_as_they_were_logged() -> None:
+    with closing(opened(Logs({("t", 0): (0, 9)}))) as source:
+        assert source.resume(source.offset(at(7, 8))) == at(7, 8)
+        assert source.boundary(at(7, 8)) == at(7, 8)
+
+
+def test_new_partitions_start_at_their_first_offset() -> None:
+    logs = Logs({("t", 0): (0, 4), ("t", 1): (0, 7), ("t", 2): (0, 0)})
+    with closing(opened(logs)) as source:
+        assert source.discover(at(4)) == {"t-1": "0", "t-2": "0"}
+        assert source.discover(at(4, 0, 0)) == {}
+
+
+def test_new_partitions_that_have_lost_records_already_are_an_error() -> None:
+    logs = Logs({("t", 0): (0, 4), ("t", 1): (2, 7)})
+    with (
+        closing(opened(logs)) as source,
+        pytest.raises(KafkaDataLossError, match="t-1 starts from 2 instead of 0"),
+    ):
+        source.discover(at(4))
+    with closing(opened(logs, failOnDataLoss="false")) as source:
+        assert source.discover(at(4)) == {"t-1": "2"}
+
+
+def test_partitions_that_seem_gone_are_looked_for_again_before_it_is_said() -> None:
+    logs = Logs({})
+    with (
+        closing(opened(logs)) as source,
+        pytest.raises(KafkaDataLossError, match="partitions t-0, t-1 have been deleted"),
+    ):
+        source.discover(at(4, 4))
+    assert logs.looks == LOOKS
+
+
+def test_a_broker_that_knows_its_topics_a_moment_later_is_no_loss() -> None:
+    logs = Logs({})
+    logs.meanwhile = lambda: logs.ranges.update({("t", 0): (0, 4)})
+    with closing(opened(logs)) as source:
+        assert source.discover(at(4)) == {}
+
+
+def test_what_is_gone_is_warned_of_once_and_again_when_it_was_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logs = Logs({("t", 0): (0, 4)})
+    with closing(opened(logs, failOnDataLoss="false")) as source:
+        told = []
+        for there in (False, False, True, False):
+            logs.ranges = {("t", 0): (0, 4)} if there else {}
+            assert source.discover(at(4)) == {}
+            told.append(caplog.text.count("have been deleted"))
+    assert told == [1, 1, 1, 2]
+
+
+def test_a_topic_that_never_was_there_is_no_loss_but_an_error_of_its_own() -> None:
+    with closing(opened(Logs({}))) as source, pytest.raises(KafkaTopicError, match="topic t to"):
+        source.initial()
+
+
+def test_a_pattern_that_matches_nothing_reads_nothing_until_something_does() -> None:
+    logs = Logs({("other", 0): (0, 0)})
+    with closing(opened(logs, subscribePattern="^t")) as source:
+        assert source.initial() == {}
+        assert source.offset({}) == "{}"
+        logs.ranges["t", 0] = (0, 5)
+        assert source.discover({}) == at(0)
+
+
+def test_lag_counts_what_is_behind_and_what_nobody_reads_yet() -> None:
+    with closing(opened(Logs({("t", 0): (0, 9), ("t", 1): (0, 4)}))) as source:
+        latest = source.latest()
+        assert latest == at(9, 4)
+        assert source.lag(at(7, 4), latest) == 2
+        assert source.lag(at(7), latest) == 6
+        assert source.lag(at(11, 4), latest) == 0
+
+
+def test_nothing_is_committed_without_a_group_or_without_positions() -> None:
+    with closing(opened(Logs({}))) as source:
+        source.acknowledge(3, at(4))
+    with closing(opened(Logs({}), None, **{"kafka.consumer.commit.groupid": "g"})) as source:
+        source.acknowledge(3, {})

@@ -1,0 +1,116 @@
+"""Messages become rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from epochal.connectors.kafka.offsets import Place
+from epochal.connectors.kafka.source.reader_rows import RowMaker, kafka_schema
+from epochal.errors import KafkaTimestampError
+
+CREATED, APPENDED = 1, 2
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message of the client's, with its manner of telling."""
+
+    place: Place
+    at: int
+    body: bytes | None = b"v"
+    stamp: tuple[int, int] = (CREATED, 5)
+    notes: list[tuple[str, bytes | None]] | None = field(default=None)
+
+    def topic(self) -> str:
+        return self.place[0]
+
+    def partition(self) -> int:
+        return self.place[1]
+
+    def offset(self) -> int:
+        return self.at
+
+    def key(self) -> bytes | None:
+        return None
+
+    def value(self) -> bytes | None:
+        return self.body
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.stamp
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self.notes
+
+
+def made(
+    messages: list[Sent], places: list[Place]
+) -> tuple[list[dict[str, Any]], dict[Place, int]]:
+    batch, last = RowMaker(kafka_schema(True), places).make(messages)
+    assert batch.schema.equals(kafka_schema(True))
+    return batch.to_pylist(), last
+
+
+@pytest.mark.parametrize(
+    "places",
+    [[("a", 0)], [("a", 0), ("a", 1)], [("a", 0), ("a", 1), ("b", 0)]],
+    ids=["one", "partitions", "topics"],
+)
+def test_rows_say_where_they_are_from_however_many_places_are_read(places: list[Place]) -> None:
+    messages = [Sent(place, n) for n in range(3) for place in places]
+    rows, last = made(messages, places)
+    found = [((row["topic"], row["partition"]), row["offset"]) for row in rows]
+    assert found == [(each.place, each.at) for each in messages]
+    assert last == dict.fromkeys(places, 2)
+
+
+def test_the_last_offset_counts_of_each_partition_that_is_there() -> None:
+    messages = [Sent(("a", 1), 7), Sent(("a", 0), 3), Sent(("a", 1), 9)]
+    assert made(messages, [("a", 0), ("a", 1), ("a", 2)])[1] == {("a", 1): 9, ("a", 0): 3}
+
+
+def test_kinds_of_timestamps_have_javas_numbers() -> None:
+    messages = [Sent(("a", 0), n, stamp=(n, 1)) for n in range(3)]
+    assert [row["timestampType"] for row in made(messages, [("a", 0)])[0]] == [-1, 0, 1]
+    appended = [Sent(("a", 0), 0, stamp=(APPENDED, 1))]
+    assert made(appended, [("a", 0)])[0][0]["timestampType"] == 1
+
+
+def test_milliseconds_become_microseconds() -> None:
+    rows, _ = made([Sent(("a", 0), 0, stamp=(CREATED, 1_700_000_000_123))], [("a", 0)])
+    assert rows[0]["timestamp"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
+
+
+def test_no_headers_are_null_and_no_value_is_null() -> None:
+    rows, _ = made(
+        [Sent(("a", 0), 0, None), Sent(("a", 0), 1, b"", notes=[("h", b"1")])], [("a", 0)]
+    )
+    assert [(row["value"], row["headers"]) for row in rows] == [
+        (None, None),
+        (b"", [{"key": "h", "value": b"1"}]),
+    ]
+
+
+@pytest.mark.parametrize("stamp", [2**62, -(2**62)])
+def test_a_timestamp_beyond_microseconds_is_named_with_its_record(stamp: int) -> None:
+    messages = [Sent(("a", 0), 0), Sent(("a", 0), 1, stamp=(CREATED, stamp))]
+    with pytest.raises(KafkaTimestampError, match=f"offset 1 of a-0 has timestamp {stamp}"):
+        made(messages, [("a", 0)])
+
+
+@pytest.mark.parametrize("places", [[("a", 0)], [("a", 0), ("b", 1)]], ids=["one", "several"])
+@pytest.mark.parametrize("column", kafka_schema(True).names)
+def test_columns_that_nobody_looks_at_are_null_and_the_others_as_ever(
+    column: str, places: list[Place]
+) -> None:
+    messages = [Sent(place, n, notes=[("h", b"1")]) for n in range(2) for place in places]
+    whole, last = RowMaker(kafka_schema(True), places).make(messages)
+    part, same = RowMaker(kafka_schema(True), places, frozenset([column])).make(messages)
+    assert part.schema.equals(whole.schema)
+    assert part.column(column).equals(whole.column(column))
+    assert same == last
+    spared = {"key", "value", "headers"} - {column}
+    assert [part.column(name).null_count for name in spared] == [part.num_rows] * len(spared)

@@ -1,0 +1,162 @@
+"""What a Kafka source takes, what it refuses and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from epochal.connectors.kafka.consumer_settings import consumer_settings
+from epochal.connectors.kafka.source.source_options import (
+    REFUSED,
+    KafkaSourceOptions,
+    Subscription,
+    read_source_options,
+)
+from epochal.connectors.kafka.source.starting_offsets import AtTimes, Everywhere, NoMatch
+from epochal.connectors.registry import source_schema
+from epochal.errors import OptionError
+
+USUAL = {"kafka.bootstrap.servers": "k:9092", "subscribe": "t"}
+
+
+def options(**given: Any) -> KafkaSourceOptions:
+    return read_source_options(USUAL | given)
+
+
+def test_names_and_values_are_read_in_any_case() -> None:
+    found = read_source_options(
+        {
+            "KAFKA.Bootstrap.Servers": "k:9092",
+            "subscribePATTERN": " ^a ",
+            "STARTINGOFFSETS": "Earliest",
+            "failondataloss": "FALSE",
+            "startingOffsetsByTimestampStrategy": "LATEST",
+            "startingTimestamp": "7",
+        }
+    )
+    assert found.servers == "k:9092"
+    assert found.subscription == Subscription(pattern="^a")
+    assert found.starting == AtTimes({}, 7, NoMatch.LATEST)
+    assert found.fail_on_data_loss is False
+
+
+def test_starts_at_the_end_and_fails_on_loss_unless_told_otherwise() -> None:
+    assert options().starting == Everywhere(-1)
+    assert options().fail_on_data_loss is True
+    assert options().subscription == Subscription(topics=("t",))
+
+
+@pytest.mark.parametrize("missing", ["kafka.bootstrap.servers", "subscribe"])
+def test_a_cluster_and_a_choice_of_topics_must_be_given(missing: str) -> None:
+    with pytest.raises(OptionError, match="must be given"):
+        read_source_options({key: value for key, value in USUAL.items() if key != missing})
+
+
+def test_two_choices_of_topics_are_one_too_many() -> None:
+    with pytest.raises(OptionError, match="not subscribe and assign"):
+        options(assign='{"t":[0]}')
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"subscribe": " , "}, {"subscribePattern": " "}, {"subscribePattern": "("}, {"assign": "t"}],
+)
+def test_a_choice_of_nothing_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=next(iter(given))):
+        read_source_options({"kafka.bootstrap.servers": "k:9092"} | given)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_spark_takes_and_a_continuous_query_cannot_is_refused_with_the_reason(
+    name: str,
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        read_source_options(USUAL | {name.lower(): "1"})
+    assert str(caught.value) == f"kafka: option {name} does not apply: {REFUSED[name]}."
+
+
+def test_what_nobody_takes_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(OptionError, match="Did you mean startingOffsets"):
+        options(startingOffset="earliest")
+
+
+def test_a_pattern_is_searched_anywhere_in_names_but_not_in_internal_ones() -> None:
+    found = Subscription(pattern="o")
+    names = ["orders", "hello", "__consumer_offsets", "x"]
+    assert [name for name in names if found.includes((name, 0))] == ["orders", "hello"]
+    assert found.wanted_topics is None
+
+
+def test_assigned_partitions_are_all_that_is_read_of_their_topics() -> None:
+    found = Subscription(places=(("a", 1), ("a", 2), ("b", 0)))
+    assert found.wanted_topics == ("a", "b")
+    assert [n for n in range(4) if found.includes(("a", n))] == [1, 2]
+
+
+def test_the_group_to_commit_to_is_no_setting_of_the_client() -> None:
+    found = options(**{"kafka.consumer.commit.groupid": "g"})
+    assert found.commit_group == "g"
+    assert "consumer.commit.groupid" not in found.settings
+    assert options().commit_group is None
+
+
+def test_settings_are_javas_or_librdkafkas() -> None:
+    found = consumer_settings(
+        {
+            "bootstrap.servers": "k:9092",
+            "fetch.max.wait.ms": "50",
+            "receive.buffer.bytes": "-1",
+            "queued.min.messages": "7",
+            "isolation.level": "read_committed",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/ca.pem",
+        }
+    )
+    chosen = ("fetch.wait.max.ms", "socket.receive.buffer.bytes", "queued.min.messages")
+    assert [found[name] for name in chosen] == ["50", "0", "7"]
+    assert found["isolation.level"] == "read_committed"
+    assert found["ssl.ca.location"] == "/ca.pem"
+    assert not any(name.startswith("ssl.truststore") for name in found)
+
+
+def test_uncommitted_records_are_read_unless_told_otherwise_as_spark_does() -> None:
+    assert options().settings["isolation.level"] == "read_uncommitted"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "key.deserializer",
+        "interceptor.classes",
+        "max.poll.records",
+        "session.timeout.ms",
+        "ssl.engine.factory.class",
+    ],
+)
+def test_settings_without_a_counterpart_are_refused_by_name(name: str) -> None:
+    with pytest.raises(OptionError, match=name):
+        options(**{f"kafka.{name}": "x"})
+
+
+def test_one_setting_by_two_names_is_refused() -> None:
+    with pytest.raises(OptionError, match="one and the same"):
+        options(**{"kafka.fetch.max.wait.ms": "1", "kafka.fetch.wait.max.ms": "2"})
+
+
+def test_a_store_that_librdkafka_cannot_read_is_told_where_to_give_another() -> None:
+    with pytest.raises(OptionError, match=r"as an option of the source, with kafka\. before it"):
+        options(**{"kafka.ssl.truststore.location": "/store.jks"})
+
+
+def test_the_schema_is_sparks_with_headers_only_where_asked_for() -> None:
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert source_schema("kafka", USUAL, None).names == names
+    found = source_schema("kafka", USUAL | {"includeHeaders": "true"}, None)
+    assert found.names == [*names, "headers"]
+
+
+def test_passwords_are_in_no_repr() -> None:
+    assert "secret" not in repr(options(**{"kafka.sasl.password": "secret"}))

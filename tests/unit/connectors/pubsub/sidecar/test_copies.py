@@ -1,0 +1,49 @@
+"""Copies of partitions: the first to write one decides what it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
+from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
+
+SUBSCRIPTION = "projects/p/subscriptions/s"
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Copies:
+    return open_copies(str(tmp_path), SUBSCRIPTION)
+
+
+def rows(*ids: str) -> list[pa.RecordBatch]:
+    found = [{"message_id": each, "data": b"x", "attributes": [("k", "v")]} for each in ids]
+    return [pa.RecordBatch.from_pylist(found, schema=MESSAGE_SCHEMA)]
+
+
+def test_a_copy_reads_as_it_was_written(copies: Copies, tmp_path: Path) -> None:
+    assert copies.decide((3, 1), MESSAGE_SCHEMA, rows("a", "b")) is None
+    assert copies.read((3, 1)) == rows("a", "b")
+    assert (tmp_path / "pubsub" / "p.s" / "3" / "1.arrow").is_file()
+
+
+def test_the_second_writer_gets_what_the_first_wrote(copies: Copies) -> None:
+    copies.decide((3, 1), MESSAGE_SCHEMA, rows("a"))
+    assert copies.decide((3, 1), MESSAGE_SCHEMA, rows("b")) == rows("a")
+
+
+def test_a_partition_that_was_sealed_stays_empty(copies: Copies) -> None:
+    assert copies.read_or_seal((3, 0), MESSAGE_SCHEMA) == []
+    assert copies.decide((3, 0), MESSAGE_SCHEMA, rows("a")) == []
+    assert copies.read((3, 0)) == []
+
+
+def test_ids_are_those_of_all_copies_until_they_are_dropped(copies: Copies) -> None:
+    copies.decide((3, 0), MESSAGE_SCHEMA, rows("a", "b"))
+    copies.decide((4, 0), MESSAGE_SCHEMA, rows("c"))
+    copies.read_or_seal((4, 1), MESSAGE_SCHEMA)
+    assert list(copies.ids()) == [((3, 0), ["a", "b"]), ((4, 0), ["c"]), ((4, 1), [])]
+    copies.drop(3)
+    assert copies.batches() == [4]

@@ -1,0 +1,181 @@
+"""Grants: who fills a partition, who is told to acknowledge, when there is a batch at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochal.connectors.pubsub.sidecar.grants import (
+    BOOTSTRAP_EVERY_S,
+    FLUSH_AFTER_S,
+    SILENT_S,
+    Grants,
+    Held,
+    Mine,
+    Orders,
+    Plan,
+    Reason,
+    Report,
+    Void,
+)
+
+ROWS = Report(buffered_rows=100)
+
+
+@pytest.fixture
+def grants() -> Grants:
+    return Grants(partitions=2, rows_per_partition=1000)
+
+
+def planned(grants: Grants, *sidecars: str, now_s: float = 0.0) -> int:
+    """A batch of two partitions over the rows of some sidecars."""
+    for sidecar in sidecars:
+        grants.heard(sidecar, ROWS, now_s)
+    plan = grants.next_batch(grants.latest, now_s)
+    assert plan is not None
+    return plan.batch
+
+
+def test_a_partition_is_filled_by_the_first_who_asks_and_by_nobody_else(grants: Grants) -> None:
+    batch = planned(grants, "a", "b")
+    assert grants.claim((batch, 0), "a", 100, 0) == Mine()
+    assert grants.claim((batch, 0), "a", 0, 0) == Mine()
+    assert grants.claim((batch, 0), "b", 100, 0) == Held("a")
+    assert grants.claim((batch, 1), "b", 100, 0) == Mine()
+
+
+def test_who_has_nothing_sends_readers_to_who_has_rows(grants: Grants) -> None:
+    grants.heard("a", Report(buffered_rows=100), 0)
+    grants.heard("b", Report(), 0)
+    batch = planned(grants)
+    assert grants.claim((batch, 0), "b", 0, 0) == Held("a")
+    assert grants.claim((batch, 0), "a", 100, 0) == Mine()
+    assert grants.claim((batch, 1), "b", 0, 0) == Held("a")
+
+
+def test_rows_that_are_promised_are_not_promised_again() -> None:
+    grants = Grants(partitions=3, rows_per_partition=60)
+    grants.heard("a", Report(buffered_rows=100), 0)
+    grants.heard("b", Report(), 0)
+    batch = planned(grants)
+    answers = [grants.claim((batch, number), "b", 0, 0) for number in range(3)]
+    assert answers == [Held("a"), Held("a"), Held("a")]
+    richer = Grants(partitions=3, rows_per_partition=1000)
+    richer.heard("a", Report(buffered_rows=2), 0)
+    richer.heard("b", Report(), 0)
+    batch = planned(richer)
+    answers = [richer.claim((batch, number), "b", 0, 0) for number in range(3)]
+    assert answers == [Held("a"), Held("a"), Mine()]
+
+
+def test_a_partition_whose_holder_is_gone_is_empty_for_good(grants: Grants) -> None:
+    batch = planned(grants, "a", "b")
+    grants.claim((batch, 0), "a", 100, 0)
+    grants.gone("a")
+    assert isinstance(grants.claim((batch, 0), "b", 100, 0), Void)
+    grants.heard("a", ROWS, 1)
+    assert isinstance(grants.claim((batch, 0), "a", 100, 1), Void)
+
+
+def test_a_silent_holder_is_taken_for_dead_by_the_next_who_asks(grants: Grants) -> None:
+    batch = planned(grants, "a")
+    grants.claim((batch, 0), "a", 100, 0)
+    grants.heard("b", ROWS, SILENT_S + 1)
+    assert isinstance(grants.claim((batch, 0), "b", 100, SILENT_S + 1), Void)
+
+
+def test_a_commit_acknowledges_what_was_held_and_gives_back_what_was_void(grants: Grants) -> None:
+    batch = planned(grants, "a", "b")
+    grants.claim((batch, 0), "a", 100, 0)
+    grants.claim((batch, 1), "b", 100, 0)
+    grants.unreachable((batch, 1), "b")
+    assert grants.commit(batch) == ["a", "b"]
+    assert grants.orders("a") == Orders(batch, ((batch, 0),))
+    assert grants.orders("b") == Orders(batch, ())
+
+
+def test_orders_repeat_until_they_are_confirmed(grants: Grants) -> None:
+    first = planned(grants, "a")
+    grants.claim((first, 0), "a", 100, 0)
+    second = planned(grants, "a")
+    grants.commit(first)
+    grants.claim((second, 0), "a", 100, 0)
+    planned(grants, "a")
+    grants.commit(second)
+    assert grants.orders("a").acks == ((first, 0), (second, 0))
+    assert grants.pending() == {"a": ((first, 0), (second, 0))}
+    grants.confirmed("a", ((first, 0),))
+    assert grants.orders("a").acks == ((second, 0),)
+    assert not grants.all_confirmed
+
+
+def test_a_dead_holder_needs_no_acknowledgement(grants: Grants) -> None:
+    batch = planned(grants, "a")
+    grants.claim((batch, 0), "a", 100, 0)
+    grants.gone("a")
+    assert grants.commit(batch) == []
+    assert grants.all_confirmed
+
+
+def test_a_batch_that_is_over_or_of_another_run_is_empty(grants: Grants) -> None:
+    batch = planned(grants, "a")
+    grants.commit(batch)
+    assert isinstance(grants.claim((batch, 0), "a", 100, 0), Void)
+    assert isinstance(grants.claim((batch + 5, 0), "a", 100, 0), Void)
+    assert grants.planned(batch + 5) is None
+
+
+def test_counting_goes_on_from_the_offset_that_spark_names(grants: Grants) -> None:
+    grants.heard("a", ROWS, 0)
+    assert grants.next_batch(41, 0) == Plan(42, 2, 50, Reason.DATA)
+
+
+def test_without_a_sidecar_a_batch_is_run_to_start_one_but_not_all_the_time(grants: Grants) -> None:
+    plan = grants.next_batch(0, 0)
+    assert plan == Plan(1, 2, 1000, Reason.BOOTSTRAP)
+    assert grants.next_batch(1, 0.1) is None
+    again = grants.next_batch(1, BOOTSTRAP_EVERY_S)
+    assert again is not None
+    assert again.reason is Reason.BOOTSTRAP
+
+
+def test_an_idle_stream_flushes_its_last_batch_once(grants: Grants) -> None:
+    batch = planned(grants, "a")
+    grants.claim((batch, 0), "a", 100, 0)
+    grants.filled((batch, 0), "a", 50)
+    grants.heard("a", Report(held_rows=50), 0)
+    assert grants.next_batch(batch, FLUSH_AFTER_S / 2) is None
+    flush = grants.next_batch(batch, FLUSH_AFTER_S)
+    assert flush == Plan(batch + 1, 0, 1000, Reason.FLUSH)
+    grants.commit(batch)
+    assert grants.orders("a") == Orders(batch, ((batch, 0),))
+    assert grants.next_batch(batch + 1, FLUSH_AFTER_S * 9) is None
+
+
+def test_a_drained_stream_flushes_at_once(grants: Grants) -> None:
+    batch = planned(grants, "a")
+    grants.claim((batch, 0), "a", 100, 0)
+    grants.heard("a", Report(), 0)
+    plan = grants.next_batch(batch, 0.0, draining=True)
+    assert plan is not None
+    assert plan.reason is Reason.FLUSH
+
+
+def test_a_batch_without_rows_needs_no_flush(grants: Grants) -> None:
+    plan = grants.next_batch(0, 0)
+    assert plan is not None
+    grants.heard("a", Report(), 0)
+    grants.claim((plan.batch, 0), "a", 0, 0)
+    grants.filled((plan.batch, 0), "a", 0)
+    assert grants.next_batch(plan.batch, FLUSH_AFTER_S * 2) is None
+
+
+def test_partitions_share_what_is_buffered_up_to_their_limit() -> None:
+    grants = Grants(partitions=3, rows_per_partition=40)
+    grants.heard("a", Report(buffered_rows=100), 0)
+    plan = grants.next_batch(0, 0)
+    assert plan is not None
+    assert plan.rows == 34
+    grants.heard("a", Report(buffered_rows=1000), 0)
+    plan = grants.next_batch(1, 0)
+    assert plan is not None
+    assert plan.rows == 40

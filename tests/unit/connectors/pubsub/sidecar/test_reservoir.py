@@ -1,0 +1,152 @@
+"""The reservoir: rows stay until they are settled, keys stay in order, memory stays bounded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
+from epochal.connectors.pubsub.sidecar.grants import Slot
+from epochal.connectors.pubsub.sidecar.reservoir import MERGED_ROWS, Reservoir, spans_of
+from epochal.connectors.pubsub.sidecar.spill import SpillFiles
+
+PLENTY = 1 << 40
+
+
+@pytest.fixture
+def reservoir(tmp_path: Path) -> Reservoir:
+    return Reservoir(memory_bytes=PLENTY, store=SpillFiles(tmp_path))
+
+
+def messages(*keys: str | None, first: int = 0, data: bytes = b"x") -> pa.RecordBatch:
+    """One message per key, named by its number."""
+    rows: list[dict[str, object]] = [
+        {"message_id": str(first + n), "data": data, "attributes": [], "ordering_key": key}
+        for n, key in enumerate(keys)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=MESSAGE_SCHEMA)
+
+
+def ids(reservoir: Reservoir, slot: Slot) -> list[int]:
+    batches = reservoir.read(slot)
+    return [int(str(i)) for batch in batches for i in batch.column("message_id").to_pylist()]
+
+
+def filled(reservoir: Reservoir, slot: Slot, rows: int = 1000, size: int = PLENTY) -> list[int]:
+    reservoir.fill(slot, rows=rows, size=size)
+    return ids(reservoir, slot)
+
+
+def add(reservoir: Reservoir, keys: Sequence[str | None], first: int = 0) -> None:
+    reservoir.add(messages(*keys, first=first), first)
+
+
+def test_a_partition_reads_the_same_rows_every_time(reservoir: Reservoir) -> None:
+    add(reservoir, [None] * 5)
+    assert filled(reservoir, (1, 0), rows=3) == [0, 1, 2]
+    add(reservoir, [None] * 5, first=5)
+    assert ids(reservoir, (1, 0)) == [0, 1, 2]
+    assert filled(reservoir, (2, 0)) == [3, 4, 5, 6, 7, 8, 9]
+    assert (reservoir.buffered_rows, reservoir.held_rows) == (0, 10)
+
+
+def test_what_is_settled_is_named_and_forgotten(reservoir: Reservoir) -> None:
+    add(reservoir, [None] * 4)
+    reservoir.fill((1, 0), rows=3, size=PLENTY)
+    assert spans_of(reservoir.settle((1, 0))) == [(0, 3)]
+    assert not reservoir.has((1, 0))
+    assert (reservoir.buffered_rows, reservoir.held_rows) == (1, 0)
+    assert spans_of(reservoir.drain()) == [(3, 4)]
+    assert (reservoir.memory_bytes, reservoir.buffered_bytes) == (0, 0)
+
+
+def test_a_key_is_in_one_partition_of_a_batch(reservoir: Reservoir) -> None:
+    add(reservoir, ["k", None, "k", "m", "k", None])
+    assert filled(reservoir, (1, 0), rows=2) == [0, 1]
+    assert filled(reservoir, (1, 1)) == [3, 5]
+    assert filled(reservoir, (2, 1)) == [2, 4]
+
+
+def test_a_row_that_does_not_fit_keeps_later_ones_of_its_key_out(reservoir: Reservoir) -> None:
+    reservoir.add(messages(None, data=b"small"), 0)
+    reservoir.add(messages("k", first=1, data=b"x" * 1000), 1)
+    reservoir.add(messages("k", first=2, data=b"small"), 2)
+    assert filled(reservoir, (1, 0), size=500) == [0]
+    assert filled(reservoir, (2, 0), size=500) == [1]
+    assert filled(reservoir, (3, 0), size=500) == [2]
+
+
+def test_rows_given_back_take_the_later_ones_of_their_key_along(reservoir: Reservoir) -> None:
+    add(reservoir, ["k", "m", "k", None, "k"])
+    assert filled(reservoir, (1, 0), rows=1) == [0]
+    assert spans_of(reservoir.give_back((1, 0))) == [(0, 1), (2, 3), (4, 5)]
+    assert filled(reservoir, (2, 0)) == [1, 3]
+
+
+def test_repetitions_are_settled_with_the_partition_and_not_read(reservoir: Reservoir) -> None:
+    add(reservoir, [None] * 3)
+    add(reservoir, [None] * 3, first=3)
+    reservoir.fill((1, 0), rows=6, size=PLENTY)
+    reservoir.thin((1, 0), np.array([1, 4]), np.array([5]))
+    assert ids(reservoir, (1, 0)) == [0, 2, 3]
+    assert reservoir.numbers((1, 0)).tolist() == [0, 2, 3]
+    assert spans_of(reservoir.settle((1, 0))) == [(0, 5)]
+    assert reservoir.held_rows == 0
+
+
+def test_memory_is_bounded_and_rows_survive_it(tmp_path: Path) -> None:
+    limit = 20_000
+    reservoir = Reservoir(memory_bytes=limit, store=SpillFiles(tmp_path))
+    for first in range(0, 1000, 10):
+        reservoir.add(messages(*[None] * 10, first=first, data=b"x" * 100), first)
+        assert reservoir.memory_bytes <= limit
+    assert reservoir.spilled_bytes > 100_000
+    assert filled(reservoir, (1, 0), rows=300) == list(range(300))
+    assert filled(reservoir, (1, 1), rows=1000) == list(range(300, 1000))
+    assert reservoir.memory_bytes <= limit
+    assert spans_of(reservoir.settle((1, 0))) == [(0, 300)]
+    assert spans_of(reservoir.drain()) == [(300, 1000)]
+    assert list(tmp_path.iterdir()) == []
+    assert (reservoir.memory_bytes, reservoir.spilled_bytes) == (0, 0)
+
+
+def test_small_pieces_are_joined(reservoir: Reservoir) -> None:
+    for first in range(0, MERGED_ROWS + 100, 100):
+        add(reservoir, [None] * 100, first=first)
+    reservoir.fill((1, 0), rows=PLENTY, size=PLENTY)
+    assert [batch.num_rows for batch in reservoir.read((1, 0))] == [MERGED_ROWS, 100]
+
+
+@pytest.mark.parametrize("seed", range(30), ids=lambda seed: f"seed{seed}")
+def test_keys_stay_in_order_and_every_row_is_read_once(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    reservoir = Reservoir(memory_bytes=rng.choice((2_000, PLENTY)), store=SpillFiles(tmp_path))
+    keys: list[str | None] = []
+    read: dict[int, list[int]] = {}
+    for batch in range(30):
+        new = [rng.choice((None, "a", "b", "c")) for _ in range(rng.randint(0, 30))]
+        add(reservoir, new, first=len(keys))
+        keys += new
+        placed: dict[str, int] = {}
+        for partition in rng.sample(range(3), 3):
+            found = filled(reservoir, (batch, partition), rows=rng.randint(1, 12))
+            assert found == sorted(found)
+            for key in {keys[n] for n in found} - {None}:
+                assert placed.setdefault(str(key), partition) == partition
+            read.setdefault(batch, []).extend(found)
+        if rng.random() < 0.8:
+            for slot in reservoir.slots(batch - 1):
+                reservoir.settle(slot)
+    read[30] = filled(reservoir, (30, 0))
+    for key in "abc":
+        order = [n for batch in sorted(read) for n in read[batch] if keys[n] == key]
+        assert order == [n for n, found in enumerate(keys) if found == key]
+    assert sorted(n for rows in read.values() for n in rows) == list(range(len(keys)))
+    reservoir.drain()
+    assert (reservoir.buffered_rows, reservoir.held_rows) == (0, 0)
+    assert (reservoir.memory_bytes, reservoir.spilled_bytes) == (0, 0)

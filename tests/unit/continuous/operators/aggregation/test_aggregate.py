@@ -1,0 +1,356 @@
+"""Aggregation over windows and sessions against brute force, late rows, output modes, restarts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.continuous.operators.driving import Driver, at_ms, columns, in_any_order, table
+
+from epochal.continuous.operators.aggregation.aggregate import Aggregate, AggregateSpec
+from epochal.continuous.operators.contract import Moment
+from epochal.continuous.operators.windows import (
+    AssignWindowsSpec,
+    Window,
+    session,
+    sliding,
+    tumbling,
+)
+from epochal.errors import OptionError, StateValueError
+
+INPUT = columns(k=pa.string(), ts=pa.timestamp("us", tz="UTC"), v=pa.int64(), x=pa.float64())
+AGGREGATES = (
+    Aggregate("count", None, "n"),
+    Aggregate("count", "v", "known"),
+    Aggregate("sum", "v", "total"),
+    Aggregate("min", "v", "least"),
+    Aggregate("max", "x", "most"),
+    Aggregate("avg", "v", "mean"),
+)
+
+
+class Grouped(Driver):
+    """A driver that assigns windows first, as the plan does before the exchange."""
+
+    def turn(self, batch: pa.RecordBatch | None, *rest: Any, **times: Any) -> Any:
+        assert isinstance(self.spec, AggregateSpec)
+        before = self.spec.before
+        if batch is not None and before is not None:
+            made = list(before.open().process(batch, Moment(0, -1, 0, -1)))
+            batch = made[0] if made else None
+        return super().turn(batch, *rest, **times)
+
+
+def grouped(
+    window: Window | None,
+    keys: Sequence[str] = ("k",),
+    aggregates: Sequence[Aggregate] = AGGREGATES,
+    partitions: int = 1,
+    **options: Any,
+) -> Grouped:
+    options = {"event_time": "ts", "input_schema": INPUT, **options}
+    spec = AggregateSpec.plan(keys=keys, window=window, aggregates=aggregates, **options)
+    return Grouped(spec, partitions)
+
+
+def events(*rows: tuple[Any, ...]) -> pa.RecordBatch:
+    return table(INPUT, [(k, None if ms is None else at_ms(ms), v, x) for k, ms, v, x in rows])
+
+
+def folded(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """What the aggregates of some rows are, by definition."""
+    v = [row[2] for row in rows if row[2] is not None]
+    x = [row[3] for row in rows if row[3] is not None]
+    return {
+        "n": len(rows),
+        "known": len(v),
+        "total": sum(v) if v else None,
+        "least": min(v, default=None),
+        "most": max(x, default=None),
+        "mean": sum(v) / len(v) if v else None,
+    }
+
+
+def bounds(start: int, end: int) -> dict[str, Any]:
+    return {"start": at_ms(start), "end": at_ms(end)}
+
+
+def window_starts(ms: int, size: int, slide: int, start: int) -> list[int]:
+    first = ms - (ms - start) % slide
+    return [s for s in range(first, first - size, -slide) if s <= ms < s + size]
+
+
+def random_rows(rng: random.Random, base: int, count: int) -> list[tuple[Any, ...]]:
+    return [
+        (
+            rng.choice(["a", "b", None]),
+            rng.choice([None, *[base + rng.randrange(-400, 300) for _ in range(20)]]),
+            rng.choice([None, rng.randrange(-50, 50)]),
+            rng.choice([None, rng.randrange(100) / 4]),
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(16), ids=lambda seed: f"seed{seed}")
+def test_windows_are_what_brute_force_over_all_rows_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    size, slide, start = rng.choice([(100, 100, 0), (100, 30, 0), (90, 40, 10), (60, 60, 25)])
+    mode = rng.choice(["update", "append"])
+    window = sliding("ts", f"{size} ms", f"{slide} ms", f"{start} ms")
+    driver = grouped(window, partitions=rng.choice([1, 3]), output_mode=mode)
+    seen: dict[tuple[Any, int], list[Any]] = {}
+    watermark, late = -1, -1
+    for turn in range(30):
+        base = turn * 60
+        rows = random_rows(rng, base, rng.choice([3, 20, 200]))
+        changed = set()
+        for row in rows:
+            for s in [] if row[1] is None else window_starts(row[1], size, slide, start):
+                if late < 0 or s + size > late:
+                    seen.setdefault((row[0], s), []).append(row)
+                    changed.add((row[0], s))
+        late, watermark = watermark, max(watermark, base - 200)
+        got = driver.turn(events(*rows), watermark_ms=watermark)
+        late = watermark
+        closed = {each for each in seen if watermark >= 0 and each[1] + size <= watermark}
+        shown = closed if mode == "append" else changed
+        wanted = [{"window": bounds(s, s + size), "k": k, **folded(seen[k, s])} for k, s in shown]
+        assert in_any_order(got) == in_any_order(wanted)
+        for each in closed:
+            del seen[each]
+        if rng.random() < 0.3:
+            driver.cut()
+            assert len(driver.state()) == len(seen)
+            if rng.random() < 0.5:
+                driver.restart()
+
+
+@pytest.mark.parametrize("seed", range(16), ids=lambda seed: f"seed{seed}")
+def test_sessions_are_what_brute_force_over_all_rows_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    gap = rng.choice([20, 50])
+    driver = grouped(session("ts", f"{gap} ms"), partitions=3, output_mode="append")
+    seen: list[tuple[Any, ...]] = []
+    watermark, late = -1, -1
+    for turn in range(40):
+        base = turn * 40
+        rows = random_rows(rng, base, rng.choice([1, 4, 12]))
+        seen += [r for r in rows if r[1] is not None and (late < 0 or r[1] + gap > late)]
+        watermark = max(watermark, base - 150)
+        got = driver.turn(events(*rows), watermark_ms=watermark)
+        late = watermark
+        wanted, seen = closed_sessions(seen, gap, watermark)
+        assert in_any_order(got) == in_any_order(wanted)
+        if rng.random() < 0.3:
+            driver.cut()
+            if rng.random() < 0.5:
+                driver.restart()
+    driver.turn(None, watermark_ms=10**6)
+    driver.cut()
+    assert driver.state() == {}
+
+
+def closed_sessions(
+    rows: list[tuple[Any, ...]], gap: int, watermark: int
+) -> tuple[list[dict[str, Any]], list[tuple[Any, ...]]]:
+    """Sessions that the watermark has passed, and the rows of the others."""
+    closed: list[dict[str, Any]] = []
+    left: list[tuple[Any, ...]] = []
+    for key in {row[0] for row in rows}:
+        own = sorted((row for row in rows if row[0] == key), key=lambda row: row[1])
+        while own:
+            size = 1
+            while size < len(own) and own[size][1] <= own[size - 1][1] + gap:
+                size += 1
+            found, own = own[:size], own[size:]
+            start, end = found[0][1], found[-1][1] + gap
+            if watermark >= 0 and end <= watermark:
+                closed.append({"session_window": bounds(start, end), "k": key, **folded(found)})
+            else:
+                left += found
+    return closed, left
+
+
+def test_a_row_between_two_sessions_makes_one_of_them() -> None:
+    driver = grouped(session("ts", "10 ms"), output_mode="append", aggregates=AGGREGATES[:1])
+    driver.turn(events(("a", 100, 1, 1.0), ("a", 120, 1, 1.0)))
+    driver.cut()
+    assert len(driver.state()) == 2
+    driver.turn(events(("a", 110, 1, 1.0)))
+    driver.cut()
+    assert driver.state() == {("a", 100_000): ((100_000, 130_000), "a", 3)}
+    assert driver.turn(None, watermark_ms=129) == []
+    assert driver.turn(None, watermark_ms=130) == [
+        {"session_window": bounds(100, 130), "k": "a", "n": 3}
+    ]
+
+
+def test_a_window_is_late_by_its_end_and_not_by_the_row() -> None:
+    driver = grouped(tumbling("ts", "10 ms"), aggregates=AGGREGATES[:1])
+    rows = events(("a", 19, 1, 1.0), ("a", 20, 1, 1.0))
+    assert [each["window"] for each in driver.turn(rows, late_ms=20)] == [bounds(20, 30)]
+    rows = events(("a", 11, 1, 1.0))
+    assert len(driver.turn(rows, late_ms=19)) == 1
+
+
+def test_complete_shows_all_groups_and_drops_nothing_late() -> None:
+    options: dict[str, Any] = {"aggregates": AGGREGATES[:1], "output_mode": "complete"}
+    driver = grouped(tumbling("ts", "10 ms"), **options)
+    driver.turn(events(("a", 1, 1, 1.0)), watermark_ms=1000)
+    got = driver.turn(events(("b", 11, 1, 1.0)), watermark_ms=1000, late_ms=1000)
+    assert [(each["k"], each["n"]) for each in got] == [("a", 1), ("b", 1)]
+
+
+def test_without_a_window_groups_are_kept_and_updates_come_out() -> None:
+    driver = grouped(None, aggregates=[Aggregate("sum", "v", "total")])
+    assert driver.turn(events(("a", 1, 5, 1.0), ("b", 1, None, 1.0))) == [
+        {"k": "a", "total": 5},
+        {"k": "b", "total": None},
+    ]
+    driver.cut()
+    driver.restart()
+    assert driver.turn(events(("a", 1, 6, 1.0)), watermark_ms=10**9) == [{"k": "a", "total": 11}]
+    driver.cut()
+    assert driver.state() == {("a",): (11,), ("b",): (None,)}
+
+
+def test_without_keys_there_is_one_group() -> None:
+    driver = grouped(None, keys=(), aggregates=AGGREGATES[:1])
+    assert driver.turn(events(*[("a", 1, 5, 1.0)] * 200)) == [{"n": 200}]
+
+
+def test_event_time_in_the_key_is_forgotten_by_the_watermark() -> None:
+    driver = grouped(None, keys=("ts",), aggregates=AGGREGATES[:1], output_mode="append")
+    driver.turn(events(("a", 5, 1, 1.0), ("a", 6, 1, 1.0), ("a", None, 1, 1.0)))
+    assert driver.turn(None, watermark_ms=5) == [{"ts": at_ms(5), "n": 1}]
+    driver.cut()
+    assert sorted(driver.state(), key=str) == [(6000,), (None,)]
+
+
+@pytest.mark.parametrize("rows", [3, 300])
+def test_every_aggregate_of_every_type_is_the_same_either_way(rows: int) -> None:
+    """300 rows go through Arrow's grouping, 3 do not; fed by threes they must agree."""
+    schema = columns(
+        k=pa.int32(),
+        i=pa.int16(),
+        f=pa.float32(),
+        s=pa.string(),
+        d=pa.decimal128(9, 2),
+        t=pa.timestamp("us", tz="UTC"),
+        b=pa.bool_(),
+        y=pa.date32(),
+    )
+    rng = random.Random(7)
+
+    def row() -> tuple[Any, ...]:
+        n = rng.randrange(1000)
+        values = (n, n / 8, str(n), Decimal(n) / 100, at_ms(n), n % 2 == 0, at_ms(n).date())
+        return (rng.randrange(3), *(rng.choice([None, each]) for each in values))
+
+    given = [row() for _ in range(300)]
+    functions = [
+        *[("min", c) for c in "ifsdtby"],
+        *[("max", c) for c in "ifsdtby"],
+        *[("first", c) for c in "ifsdtby"],
+        *[("last", c) for c in "ifsdtby"],
+        *[("count", c) for c in "ifsdtby"],
+        *[(f, c) for f in ("sum", "avg") for c in "ifd"],
+    ]
+    aggregates = [Aggregate(f, c, f"{f}_{c}") for f, c in functions]  # type: ignore[arg-type]
+    driver = grouped(
+        None, aggregates=aggregates, input_schema=schema, event_time=None, partitions=1
+    )
+    for place in range(0, 300, rows):
+        driver.turn(table(schema, given[place : place + rows]))
+        driver.cut()
+        driver.restart()
+    final = [(k, *row()[1:]) for k in range(3)]
+    given += final
+    got = driver.turn(table(schema, final))
+    places = {name: number for number, name in enumerate(schema.names)}
+    for found in got:
+        own = [each for each in given if each[0] == found["k"]]
+        for function, column in functions:
+            values = [each[places[column]] for each in own]
+            wanted = by_definition(function, values)
+            assert found[f"{function}_{column}"] == wanted, (function, column)
+
+
+def by_definition(function: str, values: list[Any]) -> Any:
+    known = [each for each in values if each is not None]
+    match function:
+        case "first":
+            return values[0]
+        case "last":
+            return values[-1]
+        case "count":
+            return len(known)
+        case "avg" if isinstance(known[0], Decimal):
+            return (sum(known) / len(known)).quantize(Decimal("0.000001"), "ROUND_HALF_UP")
+        case "avg":
+            return sum(known) / len(known)
+    fold: Any = {"min": min, "max": max, "sum": sum}[function]
+    return fold(known)
+
+
+@pytest.mark.parametrize("rows", [2, 200])
+def test_nan_is_the_largest_number(rows: int) -> None:
+    nan = float("nan")
+    aggregates = [Aggregate("max", "x", "most"), Aggregate("min", "x", "least")]
+    driver = grouped(None, aggregates=aggregates)
+    (got,) = driver.turn(events(("a", 1, 1, nan), *[("a", 1, 1, 2.0)] * (rows - 1)))
+    assert got["most"] != got["most"]
+    assert got["least"] == 2.0
+
+
+@pytest.mark.parametrize("rows", [2, 200])
+def test_a_sum_out_of_range_is_an_error(rows: int) -> None:
+    driver = grouped(None, aggregates=[Aggregate("sum", "v", "total")])
+    with pytest.raises(StateValueError, match="out of range"):
+        driver.turn(events(*[("a", 1, 2**62, 1.0)] * rows))
+
+
+def test_the_layout_of_state_is_sparks() -> None:
+    spec = grouped(tumbling("ts", "10 ms")).spec
+    (store,) = spec.stores
+    assert (spec.name, store.name) == ("stateStoreSave", "default")
+    assert store.key.names == ("window", "k")
+    assert store.value.names == ("count", "count", "sum", "min", "max", "sum", "count")
+    (store,) = grouped(session("ts", "10 ms"), output_mode="append").spec.stores
+    assert store.key.names == ("k", "sessionStartTime")
+    assert store.value.names[:2] == ("session_window", "k")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"window": None, "output_mode": "append"}, "without event time in the key"),
+        ({"window": session("ts", "1 s")}, "use append or complete"),
+        ({"window": session("ts", "1 s"), "keys": (), "output_mode": "append"}, "some key"),
+        ({"window": tumbling("v", "1 s")}, "must be a timestamp"),
+        ({"window": None, "keys": ("nope",)}, "the columns are"),
+        ({"window": None, "aggregates": [Aggregate("sum", "k", "x")]}, "needs a number"),
+        ({"window": None, "aggregates": [Aggregate("sum", "v", "k")]}, "more than one column"),
+        ({"window": None, "aggregates": []}, "at least one aggregate"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        grouped(options.pop("window"), **options)
+
+
+def test_windows_that_leave_gaps_are_refused() -> None:
+    with pytest.raises(OptionError, match="not shorter than it slides"):
+        sliding("ts", "1 s", "2 s")
+
+
+def test_rows_before_1970_lie_in_windows_too() -> None:
+    spec = AssignWindowsSpec(tumbling("ts", "10 ms"))
+    (made,) = spec.open().process(events(("a", -1, 1, 1.0)), Moment(0, -1, 0, -1))
+    assert made.schema.equals(spec.output_schema(INPUT))
+    assert made.to_pylist()[0]["window"] == bounds(-10, 0)

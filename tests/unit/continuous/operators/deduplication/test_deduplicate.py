@@ -1,0 +1,105 @@
+"""Dropping duplicates: against a set of all keys, by the watermark, and over restarts."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.continuous.operators.driving import Driver, at_ms, columns, in_any_order, table
+
+from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
+from epochal.errors import OptionError
+
+INPUT = columns(k=pa.string(), ts=pa.timestamp("us", tz="UTC"), v=pa.int64())
+
+
+def unique(*on: str, partitions: int = 1, **options: Any) -> Driver:
+    return Driver(DropDuplicatesSpec.plan(columns=on, input_schema=INPUT, **options), partitions)
+
+
+def events(*rows: tuple[Any, int, int]) -> pa.RecordBatch:
+    return table(INPUT, [(k, at_ms(ms), v) for k, ms, v in rows])
+
+
+def numbers(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["v"] for row in rows]
+
+
+def test_the_first_row_of_a_key_goes_on_and_no_other_even_after_a_restart() -> None:
+    driver = unique("k")
+    assert numbers(driver.turn(events(("a", 1, 1), ("b", 1, 2), ("a", 2, 3), (None, 1, 4)))) == [
+        1,
+        2,
+        4,
+    ]
+    driver.cut()
+    driver.restart()
+    assert numbers(driver.turn(events(("b", 5, 5), ("c", 5, 6), (None, 5, 7)))) == [6]
+    driver.cut()
+    assert set(driver.state()) == {("a",), ("b",), ("c",), (None,)}
+
+
+def test_late_rows_are_dropped_wherever_event_time_is() -> None:
+    driver = unique("k", event_time="ts")
+    assert numbers(driver.turn(events(("a", 5, 1), ("b", 6, 2)), late_ms=5)) == [2]
+    assert driver.turn(None, watermark_ms=10**6) == []
+    driver.cut()
+    assert set(driver.state()) == {("b",)}, "a key without event time is never forgotten"
+
+
+def test_keys_with_event_time_are_forgotten_when_the_watermark_reaches_them() -> None:
+    driver = unique("k", "ts", event_time="ts")
+    driver.turn(events(("a", 5, 1), ("a", 6, 2)), watermark_ms=5)
+    driver.cut()
+    assert set(driver.state()) == {("a", 6000)}
+
+
+def test_within_the_watermark_a_key_is_forgotten_a_delay_after_its_first_row() -> None:
+    driver = unique("k", event_time="ts", delay_ms=10, within_watermark=True)
+    assert numbers(driver.turn(events(("a", 5, 1), ("a", 9, 2)), watermark_ms=14)) == [1]
+    driver.cut()
+    assert driver.state() == {("a",): (15_000,)}
+    driver.restart()
+    assert driver.turn(events(("a", 19, 3)), watermark_ms=15, late_ms=14) == []
+    assert numbers(driver.turn(events(("a", 20, 4)), watermark_ms=15)) == [4]
+
+
+@pytest.mark.parametrize("seed", range(10), ids=lambda seed: f"seed{seed}")
+def test_what_comes_through_is_what_a_plain_set_lets_through(seed: int) -> None:
+    rng = random.Random(seed)
+    within = rng.random() < 0.5
+    on = ("k",) if within else rng.choice([("k",), ("k", "ts")])
+    options = {"event_time": "ts", "delay_ms": 50, "within_watermark": within}
+    driver = unique(*on, partitions=3, **options)
+    seen: dict[Any, int] = {}
+    watermark = late = -1
+    for turn in range(60):
+        base = turn * 20
+        rows = [
+            (rng.choice("abcdef"), max(0, base + rng.randrange(-60, 20)), rng.randrange(10**6))
+            for _ in range(rng.randrange(12))
+        ]
+        wanted = []
+        for k, ms, v in rows:
+            key = k if on == ("k",) else (k, ms)
+            if ms > late and key not in seen:
+                seen[key] = ms + 50 if within else (10**9 if on == ("k",) else ms)
+                wanted.append({"k": k, "ts": at_ms(ms), "v": v})
+        watermark = max(watermark, base - 50)
+        got = driver.turn(events(*rows), watermark_ms=watermark)
+        assert in_any_order(got) == in_any_order(wanted)
+        late = watermark
+        seen = {key: end for key, end in seen.items() if watermark < 0 or end > watermark}
+        if rng.random() < 0.3:
+            driver.cut()
+            assert len(driver.state()) == len(seen)
+            driver.restart()
+
+
+def test_what_cannot_be_planned_is_refused() -> None:
+    with pytest.raises(OptionError, match="at least one"):
+        unique("nope")
+    with pytest.raises(OptionError, match="must have one"):
+        unique("k", within_watermark=True)

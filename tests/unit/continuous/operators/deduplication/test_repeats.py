@@ -1,0 +1,76 @@
+"""Dropping repetitions by the clock, over restarts and outages."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from tests.unit.continuous.operators.driving import columns, table
+
+from epochal.continuous.operators.contract import Moment
+from epochal.continuous.operators.deduplication.repeats import DropRepeats, DropRepeatsSpec
+
+INPUT = columns(id=pa.string(), v=pa.int64())
+SPEC = DropRepeatsSpec(("id",), INPUT, window_ms=60_000)
+
+
+def at(seconds: float) -> Moment:
+    return Moment(int(seconds * 1000), -1, 0, -1)
+
+
+def turn(operator: DropRepeats, seconds: float, *ids: str) -> list[str]:
+    """What passes; then what is due is forgotten."""
+    rows = table(INPUT, [(each, 1) for each in ids])
+    passed = [each for batch in operator.process(0, rows, at(seconds)) for each in batch["id"]]
+    operator.expire(at(seconds))
+    return [str(each) for each in passed]
+
+
+def restarted(operator: DropRepeats) -> DropRepeats:
+    (changes,) = operator.cut(0)
+    again = SPEC.open([0], 1)
+    again.load(0, "default", changes.puts)
+    return again
+
+
+def test_a_row_passes_once_in_a_window() -> None:
+    operator = SPEC.open([0], 1)
+    assert turn(operator, 0, "a", "b", "a") == ["a", "b"]
+    assert turn(operator, 30, "b", "c") == ["c"]
+    assert turn(operator, 59, "a", "c") == []
+
+
+def test_the_window_runs_from_the_last_time_a_row_was_seen() -> None:
+    operator = SPEC.open([0], 1)
+    turn(operator, 0, "a", "b")
+    turn(operator, 50, "a")
+    turn(operator, 61)
+    assert turn(operator, 62, "a", "b") == ["b"]
+
+
+def test_time_in_which_nothing_ran_does_not_count() -> None:
+    operator = SPEC.open([0], 1)
+    turn(operator, 0, "a", "b")
+    again = restarted(operator)
+    assert turn(again, 1_000_000, "x") == ["x"]
+    assert turn(again, 1_000_030, "a") == []
+    assert turn(again, 1_000_061) == []
+    assert turn(again, 1_000_062, "a", "b") == ["b"]
+
+
+def test_what_is_forgotten_leaves_the_state() -> None:
+    operator = SPEC.open([0], 1)
+    turn(operator, 0, "a")
+    (first,) = operator.cut(0)
+    assert (first.puts, first.removes, first.rows) == ([(("a",), (60_000_000,))], [], 1)
+    turn(operator, 60)
+    (second,) = operator.cut(1)
+    assert (second.puts, second.removes, second.rows) == ([], [("a",)], 0)
+
+
+def test_it_says_when_something_is_due_and_not_before_it_ran_a_window() -> None:
+    operator = SPEC.open([0], 1)
+    assert operator.due_ms() is None
+    turn(operator, 10.2, "a")
+    assert operator.due_ms() == 71_000
+    again = restarted(operator)
+    turn(again, 500, "b")
+    assert again.due_ms() == 560_000

@@ -1,0 +1,341 @@
+"""A run's course, with attempts that only pretend: failures, restarts, stops, reconfigurations."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from epochal.clock import SystemClock
+from epochal.continuous.run.attempt import AttemptFailed, JobEnded
+from epochal.continuous.run.engine import Engine, NewPartitions
+from epochal.continuous.run.listeners import ListenerBus
+from epochal.continuous.run.progress import QueryNote
+from epochal.continuous.run.query_settings import EngineOptions
+from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.effects import Held
+from epochal.errors import (
+    DriverLostError,
+    OptionError,
+    PlanChangedError,
+    QueryError,
+    QueryFailedError,
+    TaskFailedError,
+    TooFewSlotsError,
+)
+
+QUERY = "11111111-1111-1111-1111-111111111111"
+RUN = "22222222-2222-2222-2222-222222222222"
+QUICK = EngineOptions(
+    restart_backoff=timedelta(milliseconds=1), stop_timeout=timedelta(seconds=20), seed=1
+)
+
+
+class Pretence:
+    """Attempts that do what a test says, and note what is asked of them."""
+
+    def __init__(self, *scripts: Callable[[Pretended], None]) -> None:
+        self.scripts = list(scripts)
+        self.asked: list[str] = []
+        self.slot_seconds: list[float] = []
+        self.refusals: list[Exception] = []
+        self.committed: Callable[..., None] = lambda *_: None
+
+    def prepare(
+        self,
+        *,
+        slot_seconds: float,
+        stopped: Any,
+        post: Any,
+        on_committed: Any,
+        on_acknowledged: Any,
+    ) -> Any:
+        self.slot_seconds.append(slot_seconds)
+        self.committed = on_committed
+        if self.refusals:
+            raise self.refusals.pop(0)
+        return Pretended(len(self.slot_seconds), self, post)
+
+
+class Pretended:
+    """One such attempt."""
+
+    first_epoch, is_reading = 0, False
+    positions: tuple[dict[str, str], ...] = ()
+    offsets: tuple[str, ...] = ()
+
+    def __init__(self, number: int, pretence: Pretence, post: Any) -> None:
+        self.number, self._pretence, self.post = number, pretence, post
+        self.reads, self.will_read, self.limits, self.is_at_boundary = True, False, 0, True
+
+    def start(self) -> None:
+        self._note("start")
+        if self._pretence.scripts:
+            self._pretence.scripts.pop(0)(self)
+
+    def hold(self) -> bool:
+        self._note("hold")
+        if self.reads or self.will_read:
+            self.post(Held(5, ()))
+        return self.reads
+
+    def limit(self, held: Held) -> bool:
+        self.limits -= 1
+        if self.limits >= 0:
+            self._note("limit")
+            self.post(Held(held.epoch + 1, ()))
+        return self.limits >= 0
+
+    def finish(self) -> None:
+        self._note("finish")
+        self.post(JobEnded(self.number, None))
+
+    def end(self, timeout_seconds: float) -> None:
+        self._note("end")
+
+    def fail(self, error: Exception) -> None:
+        self.post(AttemptFailed(self.number, error))
+
+    def commit(self, epoch: int) -> None:
+        facts = CommittedEpoch(epoch, 0, 0, 0, (), 0, ())
+        self._pretence.committed(facts, ())
+
+    def _note(self, what: str) -> None:
+        self._pretence.asked.append(f"{self.number} {what}")
+
+
+class Run:
+    """An engine over pretended attempts."""
+
+    def __init__(self, pretence: Pretence, options: EngineOptions = QUICK) -> None:
+        self.closed, self.ended = threading.Event(), threading.Event()
+        self.lost: QueryError | None = None
+        opened: Any = SimpleNamespace(
+            query_id=QUERY,
+            run_id=RUN,
+            options=options,
+            sources=(),
+            note=QueryNote(QUERY, RUN, None, (), "memory"),
+            close=self.closed.set,
+        )
+        self.engine = Engine(
+            opened,
+            pretence.prepare,
+            lambda: self.lost,
+            ListenerBus(),
+            lambda _: self.ended.set(),
+            SystemClock(),
+        )
+
+    def failed(self) -> QueryFailedError:
+        assert self.engine.wait(30)
+        assert self.closed.is_set()
+        assert self.engine.error is not None
+        return self.engine.error
+
+
+def boom(attempt: Pretended) -> None:
+    attempt.fail(TaskFailedError(0, "ValueError: boom", "Traceback: ValueError: boom"))
+
+
+def stand_by(attempt: Pretended) -> None:
+    """Runs until somebody says something."""
+
+
+def test_a_stop_holds_then_lets_the_tasks_leave() -> None:
+    pretence = Pretence(stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    run.engine.stop()
+    assert pretence.asked == ["1 start", "1 hold", "1 finish", "1 end"]
+    assert (run.engine.error, run.engine.is_active) == (None, False)
+    assert run.closed.is_set()
+    assert run.ended.is_set()
+
+
+def test_a_stop_reads_on_to_where_offsets_say_all() -> None:
+    def two_limits(attempt: Pretended) -> None:
+        attempt.limits = 1
+
+    pretence = Pretence(two_limits)
+    run = Run(pretence)
+    run.engine.start()
+    run.engine.stop()
+    assert pretence.asked == ["1 start", "1 hold", "1 limit", "1 finish", "1 end"]
+
+
+def test_a_stop_before_anything_is_read_ends_the_tasks_at_once() -> None:
+    def slow(attempt: Pretended) -> None:
+        attempt.reads = False
+
+    pretence = Pretence(slow)
+    run = Run(pretence)
+    run.engine.start()
+    run.engine.stop()
+    assert pretence.asked == ["1 start", "1 hold", "1 end"]
+
+
+def test_a_stop_waits_for_tasks_to_start_if_the_last_run_did_not_end_on_a_boundary() -> None:
+    def slow(attempt: Pretended) -> None:
+        attempt.reads = attempt.is_at_boundary = False
+        attempt.will_read, attempt.limits = True, 1
+
+    pretence = Pretence(slow)
+    run = Run(pretence)
+    run.engine.start()
+    run.engine.stop()
+    assert pretence.asked == ["1 start", "1 hold", "1 limit", "1 finish", "1 end"]
+
+
+def test_a_stop_that_takes_too_long_kills_the_tasks() -> None:
+    def deaf(attempt: Pretended) -> None:
+        attempt.reads = attempt.is_at_boundary = False
+
+    pretence = Pretence(deaf)
+    run = Run(pretence, EngineOptions(stop_timeout=timedelta(milliseconds=20)))
+    run.engine.start()
+    run.engine.stop()
+    assert pretence.asked == ["1 start", "1 hold", "1 end"]
+    assert run.engine.error is None
+
+
+def test_a_failure_is_followed_by_another_attempt() -> None:
+    pretence = Pretence(boom, stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    assert wait_for(lambda: "2 start" in pretence.asked)
+    run.engine.stop()
+    assert pretence.asked[:3] == ["1 start", "1 end", "2 start"]
+    assert run.engine.state.restarts == 1
+    assert run.engine.error is None
+
+
+def test_a_query_that_fails_again_and_again_ends_with_the_users_words() -> None:
+    pretence = Pretence(*[boom] * 9)
+    run = Run(pretence)
+    run.engine.start()
+    error = run.failed()
+    assert error.cause == "Traceback: ValueError: boom"
+    assert isinstance(error.__cause__, TaskFailedError)
+    assert pretence.asked.count("4 start") == 1  # the first, and three that got nowhere
+    assert "5 start" not in pretence.asked
+
+
+def test_epochs_that_are_committed_in_between_let_it_go_on() -> None:
+    def get_on(attempt: Pretended) -> None:
+        attempt.commit(attempt.number)
+        boom(attempt)
+
+    pretence = Pretence(*[get_on] * 8, stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    assert wait_for(lambda: "9 start" in pretence.asked)
+    run.engine.stop()
+    assert run.engine.state.committed == -1  # of the ninth attempt
+
+
+def test_the_end_of_the_job_is_a_failure_unless_tasks_were_let_go() -> None:
+    def vanish(attempt: Pretended) -> None:
+        attempt.post(JobEnded(attempt.number, None))
+
+    run = Run(Pretence(vanish), EngineOptions(max_restarts=0))
+    run.engine.start()
+    assert "nobody told them to" in str(run.failed())
+
+
+def test_a_tasks_own_words_are_preferred_to_sparks() -> None:
+    def twice(attempt: Pretended) -> None:
+        attempt.post(JobEnded(attempt.number, RuntimeError("stage failed")))
+        boom(attempt)
+
+    run = Run(Pretence(twice), EngineOptions(max_restarts=0))
+    run.engine.start()
+    assert run.failed().cause == "Traceback: ValueError: boom"
+
+
+def test_news_of_an_earlier_attempt_changes_nothing() -> None:
+    def late(attempt: Pretended) -> None:
+        attempt.post(AttemptFailed(attempt.number - 1, RuntimeError("old")))
+        attempt.post(JobEnded(attempt.number - 1, None))
+
+    pretence = Pretence(boom, late)
+    run = Run(pretence)
+    run.engine.start()
+    assert wait_for(lambda: "2 start" in pretence.asked)
+    run.engine.stop()
+    assert pretence.asked == ["1 start", "1 end", "2 start", "2 hold", "2 finish", "2 end"]
+
+
+def test_new_partitions_end_the_epoch_and_start_another_attempt() -> None:
+    def grow(attempt: Pretended) -> None:
+        attempt.post(NewPartitions(("7",)))
+
+    pretence = Pretence(grow, stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    assert wait_for(lambda: "2 start" in pretence.asked)
+    run.engine.stop()
+    assert pretence.asked[:5] == ["1 start", "1 hold", "1 finish", "1 end", "2 start"]
+    assert run.engine.state.restarts == 0
+
+
+@pytest.mark.parametrize("fatal", [PlanChangedError("p", "a", "b"), DriverLostError("gone")])
+def test_what_a_restart_cannot_cure_ends_the_query_at_once(fatal: QueryError) -> None:
+    pretence = Pretence(lambda attempt: attempt.fail(fatal))
+    run = Run(pretence)
+    run.engine.start()
+    assert run.failed().__cause__ is fatal
+    assert pretence.asked == ["1 start", "1 end"]
+
+
+def test_a_lost_driver_is_no_reason_to_restart() -> None:
+    pretence = Pretence(stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    run.lost = DriverLostError("its process has ended")
+    assert isinstance(run.failed().__cause__, DriverLostError)
+    assert pretence.asked == ["1 start", "1 end"]
+
+
+def test_the_first_preparation_is_raised_by_start_and_gives_the_checkpoint_up() -> None:
+    pretence = Pretence()
+    pretence.refusals = [TooFewSlotsError(5, 2, 2, 5.0)]
+    run = Run(pretence)
+    with pytest.raises(TooFewSlotsError):
+        run.engine.start()
+    assert run.closed.is_set()
+    assert not run.engine.is_active
+    assert pretence.asked == []
+
+
+def test_a_later_preparation_that_fails_counts_as_a_failure() -> None:
+    pretence = Pretence(boom, stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    pretence.refusals = [TooFewSlotsError(2, 1, 1, 60.0)]
+    assert wait_for(lambda: "start" in " ".join(pretence.asked[2:]))
+    run.engine.stop()
+    assert run.engine.state.restarts in (1, 2)  # the refusal may have come too late
+    assert pretence.slot_seconds[:2] == [5.0, 60.0]
+
+
+def test_waiting_for_the_end_of_an_endless_source_is_refused() -> None:
+    run = Run(Pretence(stand_by))
+    opened: Any = run.engine._opened
+    opened.sources = (SimpleNamespace(latest=lambda: None),)
+    opened.note = QueryNote(QUERY, RUN, None, ("clock",), "memory")
+    with pytest.raises(OptionError, match="clock"):
+        run.engine.wait_until_read(1)
+
+
+def wait_for(true: Callable[[], bool]) -> bool:
+    waiting = threading.Event()
+    for _ in range(3000):
+        if true():
+            return True
+        waiting.wait(0.01)
+    return False

@@ -1,0 +1,66 @@
+"""The engine's options: which are its own, what they are, what they refuse."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from epochal.continuous.run.query_settings import EngineOptions, split_options, task_count
+from epochal.errors import OptionError
+
+
+def test_options_that_the_engine_does_not_know_are_the_sinks() -> None:
+    engine, rest = split_options(
+        {"CheckpointLocation": "/c", "epoch": "50 ms", "path": "/out", "maxRestarts": "2"}
+    )
+    assert engine.checkpoint_location == "/c"
+    assert (engine.epoch, engine.max_restarts) == (timedelta(milliseconds=50), 2)
+    assert rest == {"path": "/out"}
+
+
+def test_the_coordinator_is_paced_by_the_options() -> None:
+    options = EngineOptions(
+        epoch=timedelta(seconds=20), max_epochs_in_flight=3, epoch_backlog_queue_size=9
+    )
+    assert options.pace.epoch_seconds == 20
+    assert options.pace.idle_epoch_seconds == 20  # never shorter than an epoch with data
+    assert (options.pace.max_epochs_in_flight, options.pace.max_backlog) == (3, 9)
+
+
+def test_restarts_are_limited_by_the_options() -> None:
+    policy = EngineOptions(max_restarts=1, restart_window=timedelta(minutes=2)).restarts
+    assert (policy.max_restarts, policy.window_seconds) == (1, 120)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"parallelism": "0"},
+        {"statePartitions": "-1"},
+        {"epoch": "0 ms"},
+        {"minBatchesToRetain": "0"},
+        {"maxEpochsInFlight": "0"},
+    ],
+)
+def test_values_that_make_no_sense_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(OptionError):
+        split_options(wrong)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "readers", "stateful", "slots", "tasks"),
+    [
+        (None, 1, False, 8, 1),
+        (None, 50, False, 8, 8),
+        (None, 1, True, 8, 8),
+        (None, 0, False, 8, 1),
+        (3, 1, False, 8, 3),
+        (12, 50, True, 8, 12),
+    ],
+)
+def test_tasks_are_as_many_as_have_something_to_do(
+    parallelism: int | None, readers: int, stateful: bool, slots: int, tasks: int
+) -> None:
+    options = EngineOptions(parallelism=parallelism)
+    assert task_count(options, readers, stateful, slots) == tasks

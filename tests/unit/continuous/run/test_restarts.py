@@ -1,0 +1,88 @@
+"""When a failed query starts again."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from epochal.continuous.run.restarts import (
+    GiveUp,
+    RestartAfter,
+    RestartDecision,
+    RestartPolicy,
+    Restarts,
+)
+from epochal.errors import OptionError
+
+
+def waits(restarts: Restarts, *failures: tuple[float, int]) -> list[RestartDecision]:
+    return [restarts.after_failure(now, committed) for now, committed in failures]
+
+
+def test_the_first_failure_is_followed_by_a_restart_at_once_or_nearly() -> None:
+    (decision,) = waits(Restarts(RestartPolicy(backoff_seconds=0.1), Random(1)), (0.0, 5))
+    assert isinstance(decision, RestartAfter)
+    assert 0.05 <= decision.seconds <= 0.1
+    assert decision.number == 1
+
+
+def test_waits_double_while_nothing_is_committed_and_stop_at_their_limit() -> None:
+    policy = RestartPolicy(max_fruitless=9, backoff_seconds=1.0, max_backoff_seconds=5.0)
+    decisions = waits(Restarts(policy, Random(1)), *[(float(i), 5) for i in range(5)])
+    bounds = [(0.5, 1), (1, 2), (2, 4), (2.5, 5), (2.5, 5)]
+    for decision, (low, high) in zip(decisions, bounds, strict=True):
+        assert isinstance(decision, RestartAfter)
+        assert low <= decision.seconds <= high
+
+
+def test_a_committed_epoch_starts_the_waits_anew() -> None:
+    policy = RestartPolicy(max_fruitless=2, backoff_seconds=1.0)
+    decisions = waits(Restarts(policy, Random(1)), (0.0, 5), (1.0, 5), (2.0, 6), (3.0, 6))
+    assert [isinstance(each, RestartAfter) for each in decisions] == [True] * 4
+    assert isinstance(decisions[2], RestartAfter)
+    assert decisions[2].seconds <= 1.0
+
+
+def test_a_query_that_gets_nowhere_is_given_up() -> None:
+    decisions = waits(Restarts(RestartPolicy(max_fruitless=2), Random(1)), *[(0.0, 5)] * 3)
+    assert decisions[2] == GiveUp("2 restarts in a row committed no epoch (maxFruitlessRestarts)")
+
+
+def test_a_query_that_fails_too_often_is_given_up_though_it_gets_on() -> None:
+    policy = RestartPolicy(max_restarts=2, window_seconds=60)
+    decisions = waits(Restarts(policy, Random(1)), (0.0, 1), (1.0, 2), (2.0, 3))
+    assert decisions[2] == GiveUp("2 restarts within 60 s are allowed (maxRestarts, restartWindow)")
+
+
+def test_restarts_that_are_long_ago_do_not_count() -> None:
+    policy = RestartPolicy(max_restarts=2, window_seconds=60)
+    decisions = waits(Restarts(policy, Random(1)), (0.0, 1), (30.0, 2), (60.0, 3), (95.0, 4))
+    assert [isinstance(each, RestartAfter) for each in decisions] == [True] * 4
+
+
+def test_a_limit_of_none_ends_the_query_with_the_first_failure() -> None:
+    (decision,) = waits(Restarts(RestartPolicy(max_restarts=0), Random(1)), (0.0, 1))
+    assert isinstance(decision, GiveUp)
+
+
+def test_waits_are_the_same_for_the_same_seed_and_differ_between_seeds() -> None:
+    def first(seed: int) -> RestartDecision:
+        return Restarts(RestartPolicy(), Random(seed)).after_failure(0.0, 1)
+
+    assert first(7) == first(7)
+    assert first(7) != first(8)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_restarts": -1},
+        {"max_fruitless": -1},
+        {"window_seconds": 0},
+        {"backoff_seconds": -0.1},
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(OptionError):
+        RestartPolicy(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+"""Frames over real sockets on loopback, and who is not let in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import zmq
+
+from epochal.continuous.tasks.channels import Channels, local_host
+from epochal.continuous.tasks.frames import Frame, FrameKind
+from epochal.continuous.tasks.worker import ReportsKept
+from epochal.epoch.messages import CommitPartitionEpoch, Peer, ReportPartitionOffset, TaskActive
+from epochal.rpc.curve import CurveKeys, introduce
+
+BATCH = pa.RecordBatch.from_pydict({"key": [1, 2], "name": ["a", "b"]})
+DATA = Frame(FrameKind.DATA, 1, 0, 0, 5, 1, (), ((0, 2),), BATCH)
+CLIENTS = CurveKeys.new()
+
+
+@contextmanager
+def channels(count: int = 2, clients: CurveKeys = CLIENTS) -> Iterator[list[Channels]]:
+    opened = [Channels("127.0.0.1", clients, [BATCH.schema]) for _ in range(count)]
+    try:
+        yield opened
+    finally:
+        for each in opened:
+            each.close()
+
+
+def received(channel: Channels, *others: Channels, seconds: float = 10.0) -> list[Frame]:
+    """What arrives first, while everybody lets in whom they should."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        frames = channel.receive()
+        if frames:
+            return frames
+        for each in others:
+            each.guard()
+        channel.wait(0.02)
+    return []
+
+
+def test_frames_arrive_in_the_order_they_were_sent() -> None:
+    with channels() as (a, b):
+        a.connect([Peer(1, b.url, b.key)])
+        marker = Frame(FrameKind.MARKER, 1, 0, 0, 5, 2)
+        a.send(1, DATA)
+        a.send(1, marker)
+        frames = received(b, a)
+        while len(frames) < 2:
+            frames += received(b, a)
+        assert [(frame.kind, frame.seq) for frame in frames] == [
+            (FrameKind.DATA, 1),
+            (FrameKind.MARKER, 2),
+        ]
+        assert frames[0].batch is not None
+        assert frames[0].batch.equals(BATCH)
+
+
+def test_a_peer_without_the_keys_of_the_query_is_refused() -> None:
+    with channels(1) as (target,), channels(1, CurveKeys.new()) as (stranger,):
+        stranger.connect([Peer(0, target.url, target.key)])
+        stranger.send(0, DATA)
+        deadline = time.monotonic() + 10
+        while target.refused == 0 and time.monotonic() < deadline:
+            assert received(target, stranger, seconds=0.05) == []
+        assert target.refused > 0
+
+
+def test_what_is_not_a_frame_is_counted_and_dropped() -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with channels(1) as (target,):
+        push = context.socket(zmq.PUSH)
+        introduce(push, target.key, CLIENTS)
+        push.connect(target.url)
+        push.send_multipart([b"one part"])
+        push.send_multipart([b"not a header", b"not rows"])
+        deadline = time.monotonic() + 10
+        while target.malformed < 2 and time.monotonic() < deadline:
+            assert received(target, seconds=0.05) == []
+        assert target.malformed == 2
+        push.close(linger=0)
+    context.term()
+
+
+def test_a_task_is_reached_by_the_address_by_which_it_reaches_the_driver() -> None:
+    assert local_host("127.0.0.1") == "127.0.0.1"
+
+
+def test_reports_are_kept_for_as_long_as_they_may_be_undecided() -> None:
+    kept = ReportsKept(max_epochs_in_flight=2)
+    for epoch in range(20):
+        kept.add(ReportPartitionOffset(1, 0, epoch, str(epoch)))
+        kept.add(CommitPartitionEpoch(1, 0, epoch, b""))
+        kept.add(TaskActive(1, 0, epoch))
+    again = kept.undecided(current=20)
+    assert [each.epoch for each in again] == [15, 15, 16, 16, 17, 17, 18, 18, 19, 19]
+    assert {type(each) for each in again} == {ReportPartitionOffset, CommitPartitionEpoch}
+    assert len(kept.undecided(current=0)) == 12  # however seldom anybody asks

@@ -1,0 +1,247 @@
+"""The rules of the channels between tasks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from epochal.continuous.tasks.exchange import (
+    CREDIT_BYTES,
+    CREDIT_FRAMES,
+    MAX_UNACKED_BYTES,
+    MAX_UNACKED_FRAMES,
+    Exchange,
+    ExchangeCounters,
+    Inbox,
+    Outbox,
+)
+from epochal.continuous.tasks.frames import Frame, FrameKind
+from epochal.errors import ExchangeError
+
+BATCH = pa.RecordBatch.from_pydict({"key": [1]})
+ATTEMPT, EPOCH = 3, 10
+
+
+def data(sender: int, seq: int, epoch: int = EPOCH, highs: tuple[int, ...] = ()) -> Frame:
+    return Frame(FrameKind.DATA, ATTEMPT, 0, sender, epoch, seq, highs, ((0, 1),), BATCH)
+
+
+def marker(sender: int, seq: int, epoch: int = EPOCH) -> Frame:
+    return Frame(FrameKind.MARKER, ATTEMPT, 0, sender, epoch, seq)
+
+
+def inbox(tasks: int = 2) -> Inbox:
+    return Inbox(0, tasks, EPOCH, ExchangeCounters())
+
+
+def received(*frames: Frame) -> Inbox:
+    box = inbox()
+    for frame in frames:
+        box.receive(frame)
+    return box
+
+
+def seqs(frames: list[Frame]) -> list[tuple[int, int]]:
+    return [(frame.sender, frame.seq) for frame in frames]
+
+
+def test_frames_are_taken_in_the_order_of_their_channel() -> None:
+    box = received(data(0, 1), data(1, 1), data(0, 2))
+    assert seqs(box.take()) == [(0, 1), (0, 2), (1, 1)]
+    assert box.take() == []
+
+
+def test_frames_behind_a_marker_are_held_back_until_all_channels_are_marked() -> None:
+    box = received(data(0, 1), marker(0, 2), data(0, 3, EPOCH + 1), data(1, 1))
+    assert seqs(box.take()) == [(0, 1), (1, 1)]
+    assert not box.aligned
+    box.receive(data(1, 2))
+    box.receive(marker(1, 3))
+    assert seqs(box.take()) == [(1, 2)]
+    assert box.aligned
+    box.advance()
+    assert box.epoch == EPOCH + 1
+    assert seqs(box.take()) == [(0, 3)]
+
+
+def test_epochs_that_ended_without_rows_are_aligned_one_after_the_other() -> None:
+    box = received(marker(0, 1), marker(0, 2, EPOCH + 1), marker(1, 1), marker(1, 2, EPOCH + 1))
+    for _ in range(2):
+        assert box.take() == []
+        assert box.aligned
+        box.advance()
+    assert not box.waiting
+
+
+def test_a_repeated_frame_is_dropped_and_counted() -> None:
+    counters = ExchangeCounters()
+    box = Inbox(0, 1, EPOCH, counters)
+    for frame in (data(0, 1), data(0, 1), data(0, 2), data(0, 1)):
+        box.receive(frame)
+    assert seqs(box.take()) == [(0, 1), (0, 2)]
+    assert counters.duplicates == 2
+
+
+def test_a_missing_frame_ends_the_attempt() -> None:
+    with pytest.raises(ExchangeError, match="at frame 3, and only 1 came before"):
+        received(data(0, 1), data(0, 3))
+
+
+def test_a_pulse_tells_that_the_last_frames_are_lost() -> None:
+    pulse = replace(marker(0, 2), kind=FrameKind.PULSE)
+    with pytest.raises(ExchangeError, match="at frame 2, and only 1 came before"):
+        received(data(0, 1), pulse)
+
+
+def test_a_pulse_on_a_whole_channel_has_credit_given_again() -> None:
+    frames = [data(0, number) for number in range(1, CREDIT_FRAMES + 1)]
+    box = received(*frames)
+    box.take()
+    assert box.acknowledgements() == [(0, CREDIT_FRAMES)]
+    box.receive(data(0, CREDIT_FRAMES + 1))
+    box.take()
+    box.receive(replace(marker(0, CREDIT_FRAMES + 1), kind=FrameKind.PULSE))
+    assert box.acknowledgements() == [(0, CREDIT_FRAMES + 1)]
+
+
+def test_a_pulse_speaks_of_what_was_sent_not_of_what_waits_for_credit() -> None:
+    box = Outbox(0, 0, 2, ATTEMPT)
+    for _ in range(MAX_UNACKED_FRAMES + 2):
+        add(box, 1)
+    box.flush()
+    assert [(target, frame.seq) for target, frame in box.pulse()] == [(0, 0), (1, 8)]
+
+
+def test_a_frame_of_another_epoch_ends_the_attempt() -> None:
+    with pytest.raises(ExchangeError, match="epoch 12 came in epoch 10"):
+        received(data(0, 1, EPOCH + 2)).take()
+
+
+def test_a_sender_beyond_its_credits_ends_the_attempt() -> None:
+    box = inbox()
+    for seq in range(1, MAX_UNACKED_FRAMES + 1):
+        box.receive(data(0, seq))
+    with pytest.raises(ExchangeError, match="9 frames wait"):
+        box.receive(data(0, MAX_UNACKED_FRAMES + 1))
+
+
+def test_credit_is_given_for_several_frames_at_a_time_and_once() -> None:
+    box = received(*(data(0, number) for number in range(1, CREDIT_FRAMES)), data(1, 1))
+    box.take()
+    assert box.acknowledgements() == []
+    box.receive(marker(0, CREDIT_FRAMES))
+    box.receive(marker(1, 2))
+    box.receive(data(0, CREDIT_FRAMES + 1, EPOCH + 1))
+    box.take()
+    assert box.acknowledgements() == []
+    box.advance()
+    box.take()
+    assert box.acknowledgements() == [(0, CREDIT_FRAMES + 1)]
+    assert box.acknowledgements() == []
+
+
+def test_credit_is_given_at_once_for_a_large_frame() -> None:
+    box = received(replace(data(0, 1), size=CREDIT_BYTES - 1), replace(data(1, 1), size=1))
+    box.take()
+    assert box.acknowledgements() == []
+    box.receive(replace(data(0, 2), size=1))
+    box.take()
+    assert box.acknowledgements() == [(0, 2)]
+
+
+@pytest.mark.parametrize("size", [1, MAX_UNACKED_BYTES // MAX_UNACKED_FRAMES, MAX_UNACKED_BYTES])
+def test_a_sender_that_stopped_always_gets_credit_for_what_it_sent(size: int) -> None:
+    outbox, box = Outbox(0, 0, 2, ATTEMPT), inbox()
+    for _ in range(3 * MAX_UNACKED_FRAMES):
+        outbox.add(1, BATCH, ((0, 1),), epoch=EPOCH, highs=(), size=size)
+    while outbox.blocked:
+        before = [frame for _, frame in outbox.flush()]
+        assert before
+        for frame in before:
+            box.receive(frame)
+        box.take()
+        for _, seq in box.acknowledgements():
+            outbox.acknowledge(1, seq)
+
+
+def test_event_time_is_that_of_the_channel_farthest_behind() -> None:
+    box = received(data(0, 1, highs=(100, -1)), data(1, 1, highs=(70, -1)))
+    assert box.highs(2) == (-1, -1)
+    box.take()
+    assert box.highs(2) == (70, -1)
+
+
+def test_a_channel_without_event_time_does_not_hold_the_others_back() -> None:
+    box = received(data(0, 1, highs=(100,)), data(1, 1, highs=(-1,)))
+    box.take()
+    assert box.highs(1) == (100,)
+
+
+def add(box: Outbox, target: int, size: int = 10) -> None:
+    box.add(target, BATCH, ((0, 1),), epoch=EPOCH, highs=(), size=size)
+
+
+def test_a_sender_stops_at_its_credits_and_goes_on_when_they_return() -> None:
+    box = Outbox(0, 0, 2, ATTEMPT)
+    for _ in range(MAX_UNACKED_FRAMES + 2):
+        add(box, 1)
+    assert [frame.seq for _, frame in box.flush()] == list(range(1, MAX_UNACKED_FRAMES + 1))
+    assert box.blocked
+    box.acknowledge(1, 1)
+    assert [frame.seq for _, frame in box.flush()] == [MAX_UNACKED_FRAMES + 1]
+    box.acknowledge(1, MAX_UNACKED_FRAMES)
+    box.flush()
+    assert not box.blocked
+
+
+def test_bytes_are_credits_too_but_one_large_frame_may_always_go() -> None:
+    box = Outbox(0, 0, 1, ATTEMPT)
+    add(box, 0, MAX_UNACKED_BYTES * 3)
+    add(box, 0, 1)
+    assert [frame.seq for _, frame in box.flush()] == [1]
+    assert box.blocked
+    box.acknowledge(0, 1)
+    assert [frame.seq for _, frame in box.flush()] == [2]
+
+
+def test_a_marker_needs_no_credit_but_never_overtakes_rows() -> None:
+    box = Outbox(0, 0, 2, ATTEMPT)
+    for _ in range(MAX_UNACKED_FRAMES):
+        add(box, 1)
+    box.flush()
+    box.mark(EPOCH, ())
+    assert [(target, frame.kind) for target, frame in box.flush()] == [
+        (0, FrameKind.MARKER),
+        (1, FrameKind.MARKER),
+    ]
+    add(box, 1)
+    box.mark(EPOCH + 1, ())
+    assert [target for target, _ in box.flush()] == [0]
+    box.acknowledge(1, MAX_UNACKED_FRAMES)
+    assert [frame.kind for _, frame in box.flush()] == [FrameKind.DATA, FrameKind.MARKER]
+
+
+def test_old_acknowledgements_say_nothing_new_and_impossible_ones_are_errors() -> None:
+    box = Outbox(0, 0, 1, ATTEMPT)
+    add(box, 0)
+    box.flush()
+    box.acknowledge(0, 1)
+    box.acknowledge(0, 0)
+    with pytest.raises(ExchangeError, match="acknowledged frame 2 of 1"):
+        box.acknowledge(0, 2)
+
+
+def test_frames_of_other_attempts_and_unknown_channels_are_counted_and_dropped() -> None:
+    exchange = Exchange(stages=1, task=0, tasks=2, attempt=ATTEMPT, epoch=EPOCH)
+    exchange.receive(
+        [
+            replace(data(1, 1), attempt=ATTEMPT - 1),
+            replace(data(1, 1), sender=2),
+            replace(data(1, 1), stage=1),
+            data(1, 1),
+        ]
+    )
+    assert exchange.counters == ExchangeCounters(stale_attempt=1, unknown_channel=2)
+    assert seqs(exchange.inboxes[0].take()) == [(1, 1)]

@@ -1,0 +1,79 @@
+"""Frames survive the wire, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from epochal.continuous.tasks.frames import (
+    Frame,
+    FrameKind,
+    decode_frame,
+    encode_batch,
+    encode_frame,
+)
+from epochal.errors import FrameError
+
+BATCH = pa.RecordBatch.from_pydict({"key": [1, 2, 3], "name": ["a", None, "c"]})
+SCHEMA = BATCH.schema
+DATA = Frame(FrameKind.DATA, 7, 1, 2, 41, 9, (-1, 1234), ((0, 1), (4, 2)), BATCH)
+
+
+def wire(frame: Frame) -> tuple[bytes, bytes]:
+    body = b"" if frame.batch is None else encode_batch(frame.batch).to_pybytes()
+    header, body = encode_frame(frame, body)  # type: ignore[assignment]
+    return header, body
+
+
+def test_a_data_frame_comes_back_with_its_rows_runs_and_event_times() -> None:
+    header, body = wire(DATA)
+    assert decode_frame(header, body, [SCHEMA, SCHEMA]) == replace(DATA, size=len(body))
+
+
+@pytest.mark.parametrize("kind", [FrameKind.MARKER, FrameKind.CREDIT])
+def test_markers_and_credits_are_a_header_alone(kind: FrameKind) -> None:
+    frame = Frame(kind, 7, 0, 2, 41, 10, (5,))
+    header, body = wire(frame)
+    assert body == b""
+    assert decode_frame(header, body, [SCHEMA]) == frame
+
+
+def test_a_sliced_batch_carries_only_its_rows() -> None:
+    frame = replace(DATA, batch=BATCH.slice(1, 1), runs=((4, 1),))
+    header, body = wire(frame)
+    decoded = decode_frame(header, body, [SCHEMA, SCHEMA]).batch
+    assert decoded is not None
+    assert decoded.to_pydict() == {"key": [2], "name": [None]}
+
+
+def test_a_frame_for_a_stage_that_the_query_does_not_have_is_refused() -> None:
+    with pytest.raises(FrameError, match="stage 1, the query has 1"):
+        decode_frame(*wire(DATA), [SCHEMA])
+
+
+def test_runs_that_do_not_add_up_are_refused() -> None:
+    with pytest.raises(FrameError, match="3 rows, and its runs say otherwise"):
+        decode_frame(*wire(replace(DATA, runs=((0, 2),))), [SCHEMA, SCHEMA])
+
+
+def test_any_changed_or_missing_byte_is_an_error_and_nothing_worse() -> None:
+    header, body = wire(DATA)
+    chance = random.Random(1)
+    for _ in range(3_000):
+        parts = [bytearray(header), bytearray(body)]
+        part = chance.choice(parts)
+        match chance.randrange(3):
+            case 0:
+                part[chance.randrange(len(part))] ^= 1 << chance.randrange(8)
+            case 1:
+                del part[chance.randrange(len(part)) :]
+            case _:
+                part += chance.randbytes(chance.randint(1, 20))
+        with pytest.raises(FrameError):
+            decode_frame(bytes(parts[0]), bytes(parts[1]), [SCHEMA, SCHEMA])
+    for size in range(80):
+        with pytest.raises(FrameError):
+            decode_frame(chance.randbytes(size), chance.randbytes(size), [SCHEMA])

@@ -1,0 +1,394 @@
+"""Tasks joined by a network of lists: what they read, exchange, cut and put out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.simulation.pipeline import (
+    EVENTS,
+    TOTALS,
+    Account,
+    RunningTotal,
+    RunningTotalSpec,
+    query,
+)
+
+from epochal.connectors.contract import Prepare, WriterContext
+from epochal.continuous.operators.contract import Moment, Row, StateChanges
+from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.plan.stages import (
+    QueryPlan,
+    ReaderPlan,
+    StagePlan,
+    Watermark,
+    readers_of,
+    readers_of_task,
+)
+from epochal.continuous.tasks.frames import Frame, FrameKind
+from epochal.continuous.tasks.task import MAX_ROWS_PER_TURN, EpochCut, TaskCore
+from epochal.epoch.messages import EpochRequest, EpochStarted, ReportPartitionOffset, TaskActive
+
+ATTEMPT, FIRST = 2, 5
+
+
+@dataclass(slots=True)
+class ListWriter:
+    rows: list[Row] = field(default_factory=list)
+    epochs: dict[int, list[Row]] = field(default_factory=dict)
+
+    def open(self, context: WriterContext) -> ListWriter:
+        del context
+        return self
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.rows += [tuple(row.values()) for row in batch.to_pylist()]
+
+    def cut(self, epoch: int) -> Prepare:
+        self.epochs[epoch], self.rows = self.rows, []
+        return lambda: b""
+
+    def close(self) -> None:
+        pass
+
+
+class Tasks:
+    """All tasks of a query; frames travel between turns."""
+
+    def __init__(self, plan: QueryPlan, tasks: int, source_partitions: int) -> None:
+        readers = readers_of([{str(p): "0" for p in range(source_partitions)}])
+        self.writers = [ListWriter() for _ in range(tasks)]
+        self.cores = [
+            TaskCore(
+                plan,
+                task=task,
+                tasks=tasks,
+                attempt=ATTEMPT,
+                first_epoch=FIRST,
+                readers=readers_of_task(readers, task, tasks),
+                writer=self.writers[task],
+            )
+            for task in range(tasks)
+        ]
+        self.wires: list[deque[Frame]] = [deque() for _ in range(tasks)]
+        self.messages: list[EpochRequest] = []
+        self.cuts: list[list[EpochCut]] = [[] for _ in range(tasks)]
+        self.now_ms = 1_000
+
+    def turn(self, task: int, *pushes: EpochStarted) -> bool:
+        frames = list(self.wires[task])
+        self.wires[task].clear()
+        out = self.cores[task].turn(self.now_ms, frames, pushes)
+        for target, frame in out.frames:
+            self.wires[target].append(frame)
+        self.messages += out.messages
+        self.cuts[task] += out.cuts
+        return bool(out.frames or out.busy or out.cuts)
+
+    def settle(self, push: EpochStarted | None = None) -> None:
+        """Let everybody work until nobody has anything to do."""
+        for task in range(len(self.cores)):
+            self.turn(task, *([] if push is None else [push]))
+        for _ in range(10_000):
+            worked = [self.turn(task) for task in range(len(self.cores))]
+            if not any(worked):
+                return
+        raise AssertionError("the tasks never come to rest")
+
+    def output(self) -> list[Row]:
+        return [row for writer in self.writers for rows in writer.epochs.values() for row in rows]
+
+    def state(self) -> dict[int, tuple[int, int]]:
+        found: dict[int, tuple[int, int]] = {}
+        for core in self.cores:
+            for operator in core.operators:
+                assert isinstance(operator, RunningTotal)
+                for totals in operator.totals.values():
+                    found.update(totals)
+        return found
+
+
+def start(epoch: int, **how: Any) -> EpochStarted:
+    return EpochStarted(ATTEMPT, epoch, **how)
+
+
+def totals(tasks: int, *, rows: int = 200, per_read: int = 1_000_000) -> Tasks:
+    plan = query(ListWriter(), rows=rows, keys=13, state_partitions=5, per_read=per_read)
+    return Tasks(plan, tasks, source_partitions=3)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 7])
+def test_every_row_is_counted_once_by_the_task_that_holds_its_key(tasks: int) -> None:
+    world = totals(tasks)
+    world.settle(start(FIRST))
+    world.settle(start(FIRST + 1))
+    account = Account(3, 200, 13)
+    account.check_totals(world.output(), world.state())
+    assert account.wrong == []
+
+
+def test_epochs_are_cut_in_order_and_with_the_rows_that_were_read_in_them() -> None:
+    world = totals(2, rows=40, per_read=1)
+    for epoch in range(FIRST, FIRST + 6):
+        for task in (0, 1):
+            world.turn(task, start(epoch))
+    world.settle()
+    world.settle(start(FIRST + 6))
+    for cuts, writer in zip(world.cuts, world.writers, strict=True):
+        assert [cut.epoch for cut in cuts] == list(range(FIRST, FIRST + 6))
+        assert [cut.rows_out for cut in cuts] == [len(writer.epochs[cut.epoch]) for cut in cuts]
+    reported: dict[int, dict[int, int]] = {}
+    for message in world.messages:
+        if isinstance(message, ReportPartitionOffset):
+            reported.setdefault(message.epoch, {})[message.reader] = int(message.position)
+    for number, epoch in enumerate(sorted(reported)):
+        read_by_then = sum(sum(cut.rows_in) for cuts in world.cuts for cut in cuts[: number + 1])
+        put_out = [
+            row for w in world.writers for e in w.epochs if e <= epoch for row in w.epochs[e]
+        ]
+        assert sum(reported[epoch].values()) == read_by_then == len(put_out)
+        ids = {row[1] for row in put_out}
+        assert ids == {
+            reader * 1_000_000 + at
+            for reader, position in reported[epoch].items()
+            for at in range(position)
+        }
+
+
+def test_a_cut_names_every_store_of_the_task_also_those_that_did_not_change() -> None:
+    world = totals(2, rows=0)
+    world.settle(start(FIRST))
+    world.settle(start(FIRST + 1))
+    assert [[change.partition for _, change in cut[0].changes] for cut in world.cuts] == [
+        [0, 2, 4],
+        [1, 3],
+    ]
+
+
+def test_nothing_is_read_before_the_first_epoch_starts_nor_in_one_that_holds() -> None:
+    world = totals(2)
+    world.settle()
+    assert world.messages == []
+    world.settle(start(FIRST, hold=True))
+    assert world.messages == []
+    world.settle(start(FIRST + 1, hold=True))
+    reports = [m for m in world.messages if isinstance(m, ReportPartitionOffset)]
+    assert {(m.reader, m.epoch, m.position) for m in reports} == {
+        (reader, FIRST, "0") for reader in range(3)
+    }
+
+
+def test_after_a_hold_readers_go_exactly_to_their_limits_and_cut_unasked() -> None:
+    world = totals(2, rows=200, per_read=3)
+    world.settle(start(FIRST, hold=True))
+    push = start(FIRST, limits=((0, "10"), (1, "4")))
+    for task in (0, 1):
+        world.turn(task, push, start(FIRST, hold=True))
+    world.settle()
+    reports = [m for m in world.messages if isinstance(m, ReportPartitionOffset)]
+    assert {(m.reader, m.epoch, m.position) for m in reports} == {
+        (0, FIRST, "10"),
+        (1, FIRST, "4"),
+        (2, FIRST, "0"),
+    }
+    assert len(world.output()) == 14
+    world.settle(start(FIRST + 1, hold=True))
+    assert [cut.epoch for cut in world.cuts[0]] == [FIRST]
+
+
+def test_an_older_push_that_comes_late_changes_nothing() -> None:
+    world = totals(1)
+    world.settle(start(FIRST + 2))
+    world.settle(start(FIRST + 1, hold=True))
+    assert world.cores[0].reading == FIRST + 2
+    assert [cut.epoch for cut in world.cuts[0]] == [FIRST, FIRST + 1]
+
+
+def test_the_first_rows_of_an_epoch_are_announced_once() -> None:
+    world = totals(1, rows=100, per_read=1)
+    for epoch in (FIRST, FIRST, FIRST + 1):
+        world.turn(0, start(epoch))
+    active = [m for m in world.messages if isinstance(m, TaskActive)]
+    assert active == [TaskActive(ATTEMPT, 0, FIRST), TaskActive(ATTEMPT, 0, FIRST + 1)]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_source_that_has_a_row_at_every_moment_is_asked_once_a_turn_for_each_partition(
+    partitions: int,
+) -> None:
+    plan = query(ListWriter(), rows=500, keys=3, state_partitions=1, per_read=1, stages=0)
+    world = Tasks(plan, 1, source_partitions=partitions)
+    world.turn(0, start(FIRST))
+    assert [world.turn(0) for _ in range(2)] == [False, False]
+    world.turn(0, start(FIRST + 1))
+    positions = [m.position for m in world.messages if isinstance(m, ReportPartitionOffset)]
+    assert positions == ["3"] * partitions
+
+
+def test_a_task_that_gets_no_credit_stops_reading_and_goes_on_when_it_does() -> None:
+    world = totals(2, rows=MAX_ROWS_PER_TURN * 40)
+    world.turn(0, start(FIRST))
+    for _ in range(50):
+        frames = [frame for frame in world.wires[0] if frame.kind is not FrameKind.CREDIT]
+        world.wires[0] = deque(frames)
+        world.turn(0)
+    sent = [frame for frame in world.wires[1] if frame.kind is FrameKind.DATA]
+    assert 0 < len(sent) <= 8
+    read = world.cores[0].turn(0, pushes=[start(FIRST + 1)]).messages
+    positions = [int(m.position) for m in read if isinstance(m, ReportPartitionOffset)]
+    assert sum(positions) <= 10 * MAX_ROWS_PER_TURN
+
+
+def test_rows_pass_through_where_there_is_no_stage() -> None:
+    plan = query(ListWriter(), rows=50, keys=3, state_partitions=2, stages=0)
+    world = Tasks(plan, 2, source_partitions=3)
+    world.settle(start(FIRST))
+    world.settle(start(FIRST + 1))
+    account = Account(3, 50, 3)
+    account.check_events(world.output())
+    assert account.wrong == []
+
+
+@dataclass(frozen=True, slots=True)
+class PassOn(RunningTotalSpec):
+    """As a running total, but puts out what came in, so that stages can follow each other."""
+
+    output_schema: pa.Schema = EVENTS
+
+    def open(self, partitions: Sequence[int], state_partitions: int) -> Passing:
+        return Passing(partitions)
+
+
+class Passing(RunningTotal):
+    def process(self, partition: int, batch: pa.RecordBatch, at: Moment) -> list[pa.RecordBatch]:
+        list(super().process(partition, batch, at))
+        return [batch]
+
+
+def test_stages_follow_each_other_each_aligned_by_itself() -> None:
+    plan = query(ListWriter(), rows=300, keys=13, state_partitions=5, per_read=7)
+    stages = (
+        StagePlan(0, replace(PassOn(), key=("id",)), EVENTS, ()),
+        StagePlan(1, RunningTotalSpec(), EVENTS, ()),
+    )
+    world = Tasks(replace(plan, stages=stages), 3, source_partitions=3)
+    for epoch in range(FIRST, FIRST + 8):
+        for task in (2, 0, 1):
+            world.turn(task, start(epoch))
+    world.settle()
+    world.settle(start(FIRST + 8))
+    account = Account(3, 300, 13)
+    second: dict[int, tuple[int, int]] = {}
+    for core in world.cores:
+        operator = core.operators[1]
+        assert isinstance(operator, RunningTotal)
+        for each in operator.totals.values():
+            second.update(each)
+    account.check_totals(world.output(), second)
+    assert account.wrong == []
+    assert {
+        (operator, change.partition) for cut in world.cuts[0] for operator, change in cut.changes
+    } == {(operator, partition) for operator in (0, 1) for partition in (0, 3)}
+
+
+class Clockwork(RunningTotal):
+    """Notes the moments it is asked to act in; has a timer at 5 000 ms."""
+
+    def __init__(self, partitions: Sequence[int], seen: list[Moment]) -> None:
+        super().__init__(partitions)
+        self.seen, self.due = seen, 5_000
+
+    def process(self, partition: int, batch: pa.RecordBatch, at: Moment) -> list[pa.RecordBatch]:
+        return []
+
+    def due_ms(self) -> int | None:
+        return self.due
+
+    def expire(self, at: Moment) -> list[pa.RecordBatch]:
+        self.seen.append(at)
+        if at.now_ms >= self.due:
+            self.due += 10_000
+        return []
+
+    def cut(self, epoch: int) -> list[StateChanges]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class ClockworkSpec(RunningTotalSpec):
+    seen: list[Moment] = field(default_factory=list)
+
+    def open(self, partitions: Sequence[int], state_partitions: int) -> Clockwork:
+        return Clockwork(partitions, self.seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Amounts as event times, in seconds."""
+
+    def open(self) -> Stamp:
+        return self
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> list[pa.RecordBatch]:
+        times = pa.array([each * 1_000_000 for each in batch.column(2).to_pylist()], pa.int64())  # type: ignore[operator]
+        columns = [*batch.columns, times.cast(pa.timestamp("us", "UTC"))]
+        return [pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "time"])]
+
+
+def clockwork(rows: int) -> tuple[Tasks, list[Moment]]:
+    plan = query(ListWriter(), rows=rows, keys=3, state_partitions=1, per_read=1_000_000)
+    spec = ClockworkSpec()
+    schema = EVENTS.append(pa.field("time", pa.timestamp("us", "UTC")))
+    source = replace(plan.sources[0], operators=(Stamp(), ObserveEventTimeSpec(0, "time")))
+    plan = replace(
+        plan,
+        sources=(source,),
+        stages=(StagePlan(0, spec, schema, ()),),
+        watermarks=(Watermark(0, "time", 1_500),),
+    )
+    return Tasks(plan, 1, source_partitions=1), spec.seen
+
+
+def test_an_operator_expires_after_input_by_the_clock_and_when_the_watermark_moves() -> None:
+    world, seen = clockwork(rows=4)
+    world.turn(0)
+    assert seen == []
+    world.settle(start(FIRST))
+    # Event times were 1, 2, 3 and 4 s, with 1.5 s to wait; all were read in one turn.
+    assert [(at.watermark_ms, at.late_ms) for at in seen] == [(2_500, -1)]
+    world.turn(0)
+    assert len(seen) == 1
+    world.now_ms = 5_000
+    world.turn(0)
+    assert (seen[1].now_ms, seen[1].late_ms) == (5_000, 2_500)
+    world.turn(0, start(FIRST, watermarks=(9_000,)))
+    assert (seen[2].watermark_ms, seen[2].late_ms) == (7_500, 2_500)
+    assert len(seen) == 3
+
+
+def test_a_cut_says_the_highest_event_time_of_its_own_rows() -> None:
+    world, _ = clockwork(rows=MAX_ROWS_PER_TURN)
+    world.turn(0, start(FIRST))
+    world.settle(start(FIRST + 1))
+    world.settle(start(FIRST + 2))
+    assert [cut.watermarks for cut in world.cuts[0]] == [(11_000,), (11_000,)]
+
+
+def test_a_batch_that_is_not_what_the_plan_says_is_refused_by_name() -> None:
+    plan = query(ListWriter(), rows=3, keys=3, state_partitions=1)
+    plan = replace(plan, stages=(StagePlan(0, RunningTotalSpec(), TOTALS, ()),))
+    world = Tasks(plan, 1, source_partitions=1)
+    with pytest.raises(Exception, match=r"\['key', 'id', 'amount'\], the plan says"):
+        world.settle(start(FIRST))
+
+
+def test_readers_are_dealt_out_to_tasks_by_number() -> None:
+    readers = readers_of([{"b": "1", "a": "0"}, {"x": "9"}])
+    assert readers_of_task(readers, 0, 2) == (
+        ReaderPlan(0, 0, "a", "0"),
+        ReaderPlan(2, 1, "x", "9"),
+    )

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from tests.unit.metrics.runs import RUN, epoch, progress
+
+from epochal.dashboard.query_runs import KEPT_EPOCHS, RunView, epoch_json, report_json
+from epochal.metrics.run_records import Progressed, Record, RunEnded, StatusChanged
+
+
+def test_what_comes_twice_counts_once() -> None:
+    view = RunView(RUN)
+    records: list[Record] = [
+        StatusChanged(1, "Processing", -1, 0, 0),
+        epoch(0),
+        epoch(1),
+        progress(),
+    ]
+    assert [view.add(record) for record in records] == [True] * 4
+    assert [view.add(record) for record in [RUN, *records]] == [False] * 5
+    assert view.add(epoch(2))
+    assert [each.epoch for _, each in view.epochs] == [0, 1, 2]
+
+
+def test_only_news_is_told() -> None:
+    view = RunView(RUN)
+    view.add(epoch(0))
+    first = view.since(0)
+    assert [each["epoch"] for each in first["epochs"]] == [0]
+    view.add(progress())
+    view.add(epoch(1))
+    news = view.since(first["sequence"])
+    assert [each["epoch"] for each in news["epochs"]] == [1]
+    assert len(news["reports"]) == 1
+    assert view.since(news["sequence"])["epochs"] == []
+
+
+def test_epochs_that_are_kept_are_bounded() -> None:
+    view = RunView(RUN)
+    for number in range(KEPT_EPOCHS + 10):
+        view.add(epoch(number))
+    assert len(view.epochs) == KEPT_EPOCHS
+    assert view.newest_epoch == KEPT_EPOCHS + 9
+
+
+def test_a_run_is_running_stopped_failed_or_lost() -> None:
+    view = RunView(RUN)
+    assert view.state == "running"
+    view.alive = False
+    assert view.state == "lost"
+    view.add(RunEnded(9, "it broke"))
+    assert (view.state, view.summary()["error"]) == ("failed", "it broke")
+    view.end = RunEnded(9)
+    assert view.state == "stopped"
+
+
+def test_a_summary_tells_what_a_list_needs() -> None:
+    view = RunView(RUN)
+    view.add(StatusChanged(1, "Processing", -1, 3, 2))
+    view.add(epoch(4))
+    view.add(progress())
+    summary = view.summary()
+    assert (summary["name"], summary["state"], summary["message"]) == (
+        *("orders", "running", "Processing"),
+    )
+    assert (summary["epoch"], summary["attempt"], summary["restarts"]) == (4, 3, 2)
+    assert (summary["input_rate"], summary["p50_ms"], summary["p99_ms"]) == (120.5, 30, 40)
+    assert (summary["behind"], summary["state_rows"]) == (20, 42)
+
+
+def test_phases_are_given_from_the_cut_on() -> None:
+    assert epoch_json(epoch(0))["phases"] == [
+        *(["cut", 0.0, 5.0], ["state", 5.0, 6.0], ["prepare", 11.0, 4.0]),
+        *(["log", 15.0, 3.0], ["commit", 18.0, 12.0], ["ack", 30.0, 1.5]),
+    ]
+
+
+def test_a_report_tells_lag_by_source_and_partition() -> None:
+    told = report_json(progress())
+    assert [each["behind"] for each in told["sources"]] == [17, 3]
+    assert told["sources"][1]["partitions"] == [
+        {"partition": "orders-0", "behind": 3},
+        {"partition": "orders-1", "behind": 0},
+    ]
+    assert told["operators"][0]["rows"] == 42
+
+
+def test_a_report_of_another_making_is_no_reason_to_fail() -> None:
+    told = report_json(Progressed(5, {"batchId": 1}))
+    assert (told["epoch"], told["behind"], told["sources"]) == (1, None, [])

@@ -1,0 +1,35 @@
+"""Where the driver listens: nowhere but on loopback, unless tasks are elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochal.rpc.driver_address import DriverAddress, driver_address
+
+LOOPBACK = DriverAddress("127.0.0.1", "127.0.0.1")
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[4,8]"])
+def test_a_local_master_is_served_on_loopback(master: str) -> None:
+    conf = {"spark.master": master, "spark.driver.host": "driver.example"}
+    assert driver_address(conf) == LOOPBACK
+
+
+@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://m:7077", "yarn", ""])
+def test_a_cluster_is_served_where_spark_serves_it(master: str) -> None:
+    conf = {"spark.master": master, "spark.driver.host": "driver.example"}
+    assert driver_address(conf) == DriverAddress("driver.example", "0.0.0.0")
+
+
+@pytest.mark.parametrize("master", ["local[2]", "yarn"])
+def test_a_bind_address_that_was_asked_for_is_used(master: str) -> None:
+    conf = {
+        "spark.master": master,
+        "spark.driver.host": "driver.example",
+        "spark.driver.bindAddress": "10.0.0.7",
+    }
+    assert driver_address(conf) == DriverAddress("driver.example", "10.0.0.7")
+
+
+def test_without_any_setting_tasks_are_on_this_machine() -> None:
+    assert driver_address({}).host == "127.0.0.1"

@@ -1,0 +1,220 @@
+"""Delta and snapshot record streams."""
+
+from __future__ import annotations
+
+import struct
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epochal.errors import StateFormatError
+from epochal.state.files.delta_snapshot import FileKind, encode_records, encode_spans, scan_records
+from epochal.state.rows.byte_spans import spans_of
+
+Record = tuple[bytes, bytes | None]
+EMPTY_DELTA = b"\xff\xff\xff\xff"
+
+
+def read_in_order(data: bytes, kind: FileKind) -> list[Record]:
+    """The plain reading that the scanner must agree with, floor of value lengths included."""
+    found: list[Record] = []
+    at = 0
+    while True:
+        (key_length,) = struct.unpack_from(">i", data, at)
+        if key_length == -1:
+            return found
+        key = data[at + 4 : at + 4 + key_length]
+        at += 4 + key_length
+        (value_length,) = struct.unpack_from(">i", data, at)
+        at += 4
+        if key_length < -1 or len(key) < key_length:
+            raise ValueError("key")
+        if value_length < 0:
+            if kind is FileKind.SNAPSHOT:
+                raise ValueError("value")
+            found.append((key, None))
+            continue
+        value = data[at : at + value_length]
+        if len(value) < value_length:
+            raise ValueError("value")
+        at += value_length
+        found.append((key, value[: value_length // 8 * 8]))
+
+
+def outcome(data: bytes, kind: FileKind) -> list[Record] | str:
+    try:
+        return read_in_order(data, kind)
+    except (ValueError, struct.error):
+        return "refused"
+
+
+def scanned(data: bytes, kind: FileKind) -> list[Record] | str:
+    try:
+        return scan_records(data, kind).to_list()
+    except StateFormatError:
+        return "refused"
+
+
+# Rows whose content looks like lengths, which is what misleads a guess: a byte stands for a word.
+TRICKY = (0, 8, 16, 24, 4, 12, 20, 0x100, 0x10000, 1 << 24, 0xFFFFFFFF, 0xFFFFFFFE, 32, 40, 3, 48)
+WORDS = [(TRICKY[i % 16] if i < 224 else i * 0x00030507).to_bytes(4, "big") for i in range(256)]
+
+
+def row_of(raw: bytes) -> bytes:
+    return b"".join(WORDS[byte] for byte in raw[: len(raw) // 2 * 2])
+
+
+rows = st.binary(max_size=12).map(row_of)
+records = st.lists(st.tuples(rows, st.one_of(st.none(), rows)), max_size=8)
+kinds = st.sampled_from(list(FileKind))
+
+
+@given(records)
+def test_returns_the_records_it_was_given(given_records: list[Record]) -> None:
+    data = encode_records(given_records)
+    assert scan_records(data, FileKind.DELTA).to_list() == given_records
+
+
+@given(records, kinds)
+@settings(max_examples=300)
+def test_scanning_equals_reading_in_order(given_records: list[Record], kind: FileKind) -> None:
+    data = encode_records(given_records)
+    assert scanned(data, kind) == outcome(data, kind)
+
+
+@given(records, kinds, st.data())
+@settings(max_examples=500)
+def test_scanning_equals_reading_in_order_on_damaged_files(
+    given_records: list[Record], kind: FileKind, data: st.DataObject
+) -> None:
+    whole = bytearray(encode_records(given_records))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        match data.draw(st.sampled_from(["flip", "cut", "insert", "repeat"])):
+            case "flip":
+                whole[at] = data.draw(st.integers(0, 255))
+            case "cut":
+                del whole[at : at + data.draw(st.integers(1, 12))]
+            case "insert":
+                whole[at:at] = data.draw(st.binary(min_size=1, max_size=12))
+            case _:
+                whole += whole[at:]
+        if not whole:
+            break
+    assert scanned(bytes(whole), kind) == outcome(bytes(whole), kind)
+
+
+@given(st.binary(max_size=200), kinds)
+@settings(max_examples=300)
+def test_scanning_equals_reading_in_order_on_garbage(data: bytes, kind: FileKind) -> None:
+    assert scanned(data, kind) == outcome(data, kind)
+
+
+@given(records, st.booleans())
+def test_writes_spans_and_single_records_alike(given_records: list[Record], sums: bool) -> None:
+    keys = spans_of([key for key, _ in given_records])
+    values = spans_of([value or b"" for _, value in given_records])
+    deleted = np.array([value is None for _, value in given_records], np.bool_)
+    assert encode_spans(keys, values, deleted, row_checksums=sums) == encode_records(
+        given_records, row_checksums=sums
+    )
+
+
+@given(records)
+def test_returns_records_with_row_checksums_as_they_were(given_records: list[Record]) -> None:
+    data = encode_records(given_records, row_checksums=True)
+    assert scan_records(data, FileKind.DELTA, row_checksums=True).to_list() == given_records
+
+
+def test_finds_the_same_records_among_many_of_equal_shape() -> None:
+    many: list[Record] = [
+        (struct.pack("<qii8s", 0, 8, 16, b"k%07d" % i), struct.pack("<qqq", 0, i, i * i))
+        for i in range(5000)
+    ]
+    many[2500] = (b"\x00" * 24, None)
+    data = encode_records(many)
+    assert scan_records(data, FileKind.DELTA).to_list() == many
+
+
+def test_lays_a_put_a_delete_and_the_end_out_as_spark_does() -> None:
+    data = encode_records([(b"k" * 8, b"v" * 16), (b"d" * 8, None)])
+    assert data == (
+        b"\x00\x00\x00\x08" + b"k" * 8 + b"\x00\x00\x00\x10" + b"v" * 16
+        + b"\x00\x00\x00\x08" + b"d" * 8 + b"\xff\xff\xff\xff" + b"\xff\xff\xff\xff"
+    )  # fmt: skip
+
+
+def test_puts_a_checksum_before_the_value_of_a_put_and_the_key_of_a_delete() -> None:
+    key, value = b"k" * 8, b"v" * 16
+    put = google_crc32c.value(key + value).to_bytes(4, "little")
+    delete = google_crc32c.value(key).to_bytes(4, "little")
+    data = encode_records([(key, value), (key, None)], row_checksums=True)
+    assert data == (
+        b"\x00\x00\x00\x08" + key + b"\x00\x00\x00\x14" + put + value
+        + b"\x00\x00\x00\x0c" + delete + key + b"\xff\xff\xff\xff" + b"\xff\xff\xff\xff"
+    )  # fmt: skip
+
+
+def test_ignores_bytes_after_the_end_mark() -> None:
+    data = encode_records([(b"k" * 8, b"v" * 8)]) + b"anything at all"
+    assert scan_records(data, FileKind.DELTA).to_list() == [(b"k" * 8, b"v" * 8)]
+
+
+def test_drops_the_last_bytes_of_a_value_that_is_not_whole_words() -> None:
+    data = encode_records([(b"k" * 8, b"v" * 12), (b"l" * 8, b"w" * 8)])
+    expected = [(b"k" * 8, b"v" * 8), (b"l" * 8, b"w" * 8)]
+    assert scan_records(data, FileKind.DELTA).to_list() == expected
+
+
+def test_an_empty_file_of_records_is_only_an_end_mark() -> None:
+    assert encode_records([]) == EMPTY_DELTA
+    assert len(scan_records(EMPTY_DELTA, FileKind.SNAPSHOT)) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "offset", "condition"),
+    [
+        (b"", FileKind.DELTA, 0, "CANNOT_READ_STREAMING_STATE_FILE"),
+        (encode_records([(b"k" * 8, b"v" * 8)])[:-4], FileKind.DELTA, 24, "STREAMING_STATE_FILE"),
+        (encode_records([(b"k" * 8, b"v" * 8)])[:-5], FileKind.DELTA, 12, "STREAMING_STATE_FILE"),
+        (b"\x00\x00\x00\x08kkkk", FileKind.DELTA, 0, "STREAMING_STATE_FILE"),
+        (b"\xff\xff\xff\xfe", FileKind.DELTA, 0, "CANNOT_READ_DELTA_FILE_KEY_SIZE"),
+        (b"\xff\xff\xff\xfe", FileKind.SNAPSHOT, 0, "CANNOT_READ_SNAPSHOT_FILE_KEY_SIZE"),
+        (
+            encode_records([(b"k" * 8, None)]),
+            FileKind.SNAPSHOT,
+            12,
+            "CANNOT_READ_SNAPSHOT_FILE_VALUE_SIZE",
+        ),
+    ],
+)
+def test_says_where_a_broken_file_breaks(
+    data: bytes, kind: FileKind, offset: int, condition: str
+) -> None:
+    with pytest.raises(StateFormatError) as caught:
+        scan_records(data, kind, source="state/0/1/7.delta")
+    assert (caught.value.source, caught.value.offset) == ("state/0/1/7.delta", offset)
+    assert caught.value.condition.endswith(condition)
+    assert "state/0/1/7.delta" in str(caught.value)
+
+
+@pytest.mark.parametrize("index", [0, 70, 149])
+def test_finds_a_wrong_row_checksum_wherever_it_is(index: int) -> None:
+    many: list[Record] = [(b"k%07d" % i, b"v%07d" % i) for i in range(149)]
+    many.append((b"deleted!", None))
+    data = bytearray(encode_records(many, row_checksums=True))
+    at = 28 * index + (16 if index < 149 else 4)
+    data[at] ^= 0x40
+    with pytest.raises(StateFormatError) as caught:
+        scan_records(bytes(data), FileKind.DELTA, row_checksums=True)
+    assert caught.value.condition == "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+    assert caught.value.offset == at
+
+
+def test_refuses_a_value_too_short_for_its_row_checksum() -> None:
+    data = encode_records([(b"k" * 8, b"")])
+    with pytest.raises(StateFormatError, match="no room for its row checksum"):
+        scan_records(data, FileKind.DELTA, row_checksums=True)

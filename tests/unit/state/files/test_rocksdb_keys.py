@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import pytest
+
+from epochal.errors import StateFormatError
+from epochal.state.files.rocksdb_keys import decode_keys
+from epochal.state.files.schema_file import KeyEncoder
+from epochal.state.rows.byte_spans import spans_of
+from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
+from epochal.state.rows.unsafe_row import encode_row
+
+
+def schema(*kinds: str) -> StructType:
+    return StructType(
+        tuple(
+            StructField(f"c{n}", StringType() if kind == "string" else AtomicType(kind))
+            for n, kind in enumerate(kinds)
+        )
+    )
+
+
+def row(values: tuple[Any, ...], *kinds: str) -> bytes:
+    return b"\0" + encode_row(values, schema(*kinds))
+
+
+def split(first: bytes, rest: bytes) -> bytes:
+    return struct.pack("<i", len(first)) + first + rest
+
+
+def decoded(keys: list[bytes], encoder: KeyEncoder, *kinds: str) -> list[tuple[Any, ...]]:
+    found: Any = decode_keys(spans_of(keys), encoder, schema(*kinds), "file")
+    return [tuple(each.values()) for each in found.to_pylist()]
+
+
+def ordered(marker: int, body: bytes) -> bytes:
+    return bytes([marker]) + body
+
+
+def test_a_plain_key_is_a_row_behind_a_byte() -> None:
+    keys = [row(("a", 1), "string", "long"), row((None, -1), "string", "long")]
+    assert decoded(keys, KeyEncoder("plain"), "string", "long") == [("a", 1), (None, -1)]
+
+
+def test_a_prefix_key_is_two_rows() -> None:
+    keys = [split(row(("abc",), "string"), row((5, "z"), "long", "string"))]
+    found = decoded(keys, KeyEncoder("prefix", 1), "string", "long", "string")
+    assert found == [("abc", 5, "z")]
+
+
+def test_numbers_of_a_range_key_are_put_back_in_their_columns() -> None:
+    first = row(
+        (
+            ordered(0, struct.pack(">q", -7)),
+            ordered(1, struct.pack(">i", 42)),
+        ),
+        "binary",
+        "binary",
+    )
+    keys = [split(first, row(("rest",), "string"))]
+    found = decoded(keys, KeyEncoder("range", ordering=(2, 0)), "integer", "string", "long")
+    assert found == [(42, "rest", -7)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "encoded"),
+    [
+        ("byte", -1, ordered(0, struct.pack(">b", -1))),
+        ("short", 300, ordered(1, struct.pack(">h", 300))),
+        ("float", 1.5, ordered(1, struct.pack(">f", 1.5))),
+        ("float", -1.5, ordered(0, bytes(~b & 255 for b in struct.pack(">f", -1.5)))),
+        ("double", -math.inf, ordered(0, bytes(~b & 255 for b in struct.pack(">d", -math.inf)))),
+        ("double", 0.25, ordered(1, struct.pack(">d", 0.25))),
+        ("long", None, ordered(2, bytes(8))),
+    ],
+)
+def test_every_ordered_type_is_decoded(kind: str, value: Any, encoded: bytes) -> None:
+    keys = [split(row((encoded,), "binary"), row((), *()))]
+    assert decoded(keys, KeyEncoder("range", ordering=(0,)), kind) == [(value,)]
+
+
+@pytest.mark.parametrize("leading", [True, False])
+def test_a_timestamp_sorts_with_its_sign_flipped(leading: bool) -> None:
+    kind = "timestamp-prefix" if leading else "timestamp-postfix"
+    keys = []
+    for time in (-5, 1_704_067_200_000_000):
+        flipped = struct.pack(">Q", (time & (1 << 64) - 1) ^ 1 << 63)
+        body = row(("k",), "string")
+        keys.append(flipped + body if leading else body + flipped)
+    found = decoded(keys, KeyEncoder(kind), "string", "long")
+    assert found == [("k", -5), ("k", 1_704_067_200_000_000)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "prefix", "range", "timestamp-prefix"])
+def test_no_keys_are_no_rows(kind: str) -> None:
+    encoder = KeyEncoder(kind, prefix_columns=1, ordering=(0,))
+    assert decoded([], encoder, "long", "long") == []
+
+
+@pytest.mark.parametrize(
+    ("encoder", "key"),
+    [
+        (KeyEncoder("plain"), b""),
+        (KeyEncoder("plain"), b"\x01" + bytes(16)),
+        (KeyEncoder("prefix", 1), b"\0\0"),
+        (KeyEncoder("prefix", 1), struct.pack("<i", 99) + bytes(8)),
+        (KeyEncoder("prefix", 1), struct.pack("<i", -1) + bytes(8)),
+        (KeyEncoder("timestamp-postfix"), bytes(7)),
+        (KeyEncoder("range", ordering=(0,)), split(row((b"\x03" + bytes(8),), "binary"), b"\0")),
+        (KeyEncoder("range", ordering=(0,)), split(row((b"\x01",), "binary"), b"\0")),
+        (KeyEncoder("range", ordering=(0,)), split(row((None,), "binary"), b"\0")),
+    ],
+)
+def test_a_key_that_breaks_its_encoding_is_refused(encoder: KeyEncoder, key: bytes) -> None:
+    kinds = ("string", "long") if encoder.kind == "timestamp-postfix" else ("long",)
+    if encoder.kind == "prefix":
+        kinds = ("long", "long")
+    with pytest.raises(StateFormatError):
+        decoded([key], encoder, *kinds)

@@ -1,0 +1,135 @@
+"""State schema files, byte for byte."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.state.random_rows import Table, struct_of, tables
+
+from epochal.errors import StateSchemaError, UnsupportedVersionError
+from epochal.state.files.schema_file import (
+    FamilySchema,
+    KeyEncoder,
+    encode_schema_file,
+    parse_schema_file,
+)
+from epochal.state.rows.types import AtomicType, StringType, StructField, StructType, schema_json
+
+KEY = struct_of([StringType()])
+VALUE = struct_of([AtomicType("long")])
+FAMILY = FamilySchema("default", KEY, VALUE)
+
+
+def utf(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode()
+
+
+def test_version_2_is_chunks_behind_the_version() -> None:
+    one = struct.pack(">i", 1)
+    expected = utf("v2") + one + utf(schema_json(KEY)) + one + utf(schema_json(VALUE))
+    assert encode_schema_file([FAMILY]) == expected
+    assert parse_schema_file(expected) == [FAMILY]
+
+
+def test_version_1_has_no_chunks() -> None:
+    expected = utf("v1") + utf(schema_json(KEY)) + utf(schema_json(VALUE))
+    assert encode_schema_file([FAMILY], version=1) == expected
+    assert parse_schema_file(expected) == [FAMILY]
+
+
+def test_version_3_holds_families_with_ids_encoder_and_user_key() -> None:
+    families = [
+        FamilySchema("$ttl_cnt", KEY, VALUE, 0, 0, KeyEncoder("range", ordering=(0, 2))),
+        FamilySchema("cnt", KEY, VALUE, 1, 3, KeyEncoder("prefix", prefix_columns=1), KEY),
+        FamilySchema("default", KEY, VALUE, 0, 0, KeyEncoder("plain")),
+        FamilySchema("left", KEY, VALUE, 0, 0, KeyEncoder("timestamp-postfix")),
+        FamilySchema("right", KEY, VALUE, 0, 0, KeyEncoder("timestamp-prefix")),
+    ]
+    data = encode_schema_file(families, version=3)
+    assert parse_schema_file(data) == families
+    one = struct.pack(">i", 1)
+    assert data.startswith(
+        utf("v3") + struct.pack(">i", 5) + utf("$ttl_cnt") + bytes(2) + one
+        + utf(schema_json(KEY)) + bytes(2) + one + utf(schema_json(VALUE)) + one
+        + utf('{"keyStateEncoderType":"RangeKeyScanStateEncoderSpec","orderingOrdinals":[0,2]}')
+        + one + utf("{    }") + utf("cnt") + b"\x00\x01"
+    )  # fmt: skip
+
+
+def test_writes_modified_utf_8() -> None:
+    key = StructType((StructField("a\x00é🙂", AtomicType("long")),))
+    data = encode_schema_file([FamilySchema("default", key, VALUE)])
+    assert b"\\u0000\xc3\xa9\xed\xa0\xbd\xed\xb9\x82" in data
+    assert parse_schema_file(data)[0].key == key
+    named = encode_schema_file([FamilySchema("a\x00b", KEY, VALUE)], version=3)
+    assert b"\x00\x04a\xc0\x80b" in named
+    assert parse_schema_file(named)[0].name == "a\x00b"
+
+
+def test_splits_long_schemas_into_chunks() -> None:
+    key = StructType((StructField("x" * 70_000, AtomicType("long")),))
+    data = encode_schema_file([FamilySchema("default", key, VALUE)])
+    assert data[4:10] == struct.pack(">iH", 2, 65535)
+    assert parse_schema_file(data)[0].key == key
+
+
+def test_joins_a_character_that_two_chunks_share() -> None:
+    key = StructType((StructField("🙂", AtomicType("long")),))
+    before, after = schema_json(key).split("🙂")
+    halves = [before.encode() + b"\xed\xa0\xbd", b"\xed\xb9\x82" + after.encode()]
+    chunks = b"".join(struct.pack(">H", len(half)) + half for half in halves)
+    value = struct.pack(">i", 1) + utf(schema_json(VALUE))
+    assert parse_schema_file(utf("v2") + struct.pack(">i", 2) + chunks + value)[0].key == key
+
+
+def test_refuses_a_schema_that_java_could_not_write() -> None:
+    key = StructType((StructField("é" * 40_000, AtomicType("long")),))
+    with pytest.raises(StateSchemaError, match="ends at 65535"):
+        encode_schema_file([FamilySchema("default", key, VALUE)])
+
+
+@given(tables(max_rows=1), tables(max_rows=1))
+@settings(max_examples=50)
+def test_gives_back_any_schemas(key: Table, value: Table) -> None:
+    family = FamilySchema("default", key[0], value[0])
+    assert parse_schema_file(encode_schema_file([family])) == [family]
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_damage_raises_nothing_but_a_schema_error(data: st.DataObject) -> None:
+    encoder = KeyEncoder("prefix", 1)
+    families = [FamilySchema("a", KEY, VALUE, encoder=encoder), FamilySchema("b", KEY, VALUE)]
+    raw = bytearray(encode_schema_file(families, version=3))
+    raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(raw)[: data.draw(st.integers(0, len(raw)))]
+    with contextlib.suppress(StateSchemaError, UnsupportedVersionError):
+        parse_schema_file(cut)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "ends 2 bytes early"),
+        (utf("x2"), "version line is 'x2'"),
+        (utf("v0"), "version line"),
+        (encode_schema_file([FAMILY])[:-1], "ends 1 bytes early"),
+        (encode_schema_file([FAMILY]) + b"x", "1 bytes follow its end"),
+        (utf("v2") + struct.pack(">i", -1), "claims -1 chunks"),
+        (struct.pack(">H", 4) + "🙂".encode(), "plain UTF-8"),
+        (struct.pack(">H", 1) + b"\xff", "not modified UTF-8"),
+    ],
+)
+def test_says_where_a_schema_file_breaks(data: bytes, reason: str) -> None:
+    with pytest.raises(StateSchemaError, match=reason) as caught:
+        parse_schema_file(data, source="_metadata/schema")
+    assert caught.value.source.startswith("_metadata/schema, byte")
+
+
+def test_refuses_a_version_newer_than_known() -> None:
+    with pytest.raises(UnsupportedVersionError, match="v4"):
+        parse_schema_file(utf("v4"), source="_metadata/schema")

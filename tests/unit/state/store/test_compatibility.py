@@ -1,0 +1,217 @@
+"""A query goes on with its state after a renaming, and after nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from epochal.checkpoint.operator_metadata import OperatorMetadata, StoreMetadata, read_operator
+from epochal.errors import StateSchemaError, StateSchemaMismatchError, StateUsageError
+from epochal.state.files.schema_file import FamilySchema, encode_schema_file, parse_schema_file
+from epochal.state.rows.types import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    parse_schema,
+)
+from epochal.state.store.compatibility import (
+    SCHEMA_FILE,
+    check_compatible,
+    settle_operator,
+    settle_schema,
+)
+from epochal.testing.files import FaultyFiles, MemoryFiles
+
+INT, LONG, TIMESTAMP = AtomicType("integer"), AtomicType("long"), AtomicType("timestamp")
+
+
+def struct(*kinds: DataType, prefix: str = "f", nullable: bool = True) -> StructType:
+    return StructType(
+        tuple(StructField(f"{prefix}{n}", kind, nullable) for n, kind in enumerate(kinds))
+    )
+
+
+NESTED = struct(INT, StringType())
+KEY = struct(INT, StringType(), NESTED)
+VALUE = struct(LONG, StringType(), NESTED)
+STORED = FamilySchema("default", KEY, VALUE)
+
+
+def with_last(schema: StructType, nested: StructType) -> StructType:
+    """The schema with another struct in it."""
+    return StructType((*schema.fields[:-1], replace(schema.fields[-1], data_type=nested)))
+
+
+def changes(schema: StructType) -> dict[str, StructType]:
+    """What a query may not do to a schema."""
+    return {
+        "a column more": StructType((*schema.fields, StructField("new", INT))),
+        "a column less": StructType(schema.fields[:-1]),
+        "another type": StructType(
+            (replace(schema.fields[0], data_type=TIMESTAMP), *schema.fields[1:])
+        ),
+        "a nested column more": with_last(schema, struct(INT, StringType(), INT)),
+        "a nested column less": with_last(schema, struct(INT)),
+        "another nested type": with_last(schema, struct(TIMESTAMP, StringType())),
+        "a struct no more": with_last(schema, struct()),
+    }
+
+
+def refused(stored: FamilySchema, asked: FamilySchema, *, ignore_value: bool = False) -> str:
+    with pytest.raises(StateSchemaMismatchError) as caught:
+        check_compatible(stored, asked, source="state/0/0", ignore_value=ignore_value)
+    assert "state/0/0" in str(caught.value)
+    return caught.value.condition
+
+
+@pytest.mark.parametrize("change", changes(KEY))
+def test_a_changed_key_is_refused_also_when_values_do_not_matter(change: str) -> None:
+    asked = replace(STORED, key=changes(KEY)[change])
+    for ignore_value in (False, True):
+        assert refused(STORED, asked, ignore_value=ignore_value) == (
+            "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"
+        )
+
+
+@pytest.mark.parametrize("change", changes(VALUE))
+def test_a_changed_value_is_refused_unless_values_do_not_matter(change: str) -> None:
+    asked = replace(STORED, value=changes(VALUE)[change])
+    assert refused(STORED, asked) == "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
+    check_compatible(STORED, asked, source="state/0/0", ignore_value=True)
+
+
+def test_names_may_change_also_nested_ones() -> None:
+    renamed = struct(INT, StringType(), struct(INT, StringType(), prefix="y"), prefix="x")
+    check_compatible(STORED, replace(STORED, key=renamed), source="")
+    values = struct(LONG, StringType(), struct(INT, StringType(), prefix="y"), prefix="x")
+    check_compatible(STORED, replace(STORED, value=values), source="")
+
+
+LOOSE = {
+    "a column": (struct(INT), struct(INT, nullable=False)),
+    "a nested column": (struct(struct(INT)), struct(struct(INT, nullable=False))),
+    "an element": (struct(ArrayType(INT)), struct(ArrayType(INT, contains_null=False))),
+    "a map's value": (struct(MapType(INT, INT)), struct(MapType(INT, INT, False))),
+    "in an element": (
+        struct(ArrayType(struct(INT))),
+        struct(ArrayType(struct(INT, nullable=False))),
+    ),
+    "in a map's key": (
+        struct(MapType(struct(INT), INT)),
+        struct(MapType(struct(INT, nullable=False), INT)),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", LOOSE)
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_what_is_never_null_fits_where_nulls_may_be_and_not_the_other_way_round(
+    place: str, side: str
+) -> None:
+    nullable, never = (
+        replace(STORED, key=schema) if side == "key" else replace(STORED, value=schema)
+        for schema in LOOSE[place]
+    )
+    check_compatible(nullable, never, source="")
+    assert refused(never, nullable).startswith(f"STATE_STORE_{side.upper()}_SCHEMA")
+
+
+COLLATED = parse_schema(
+    '{"type":"struct","fields":[{"name":"f0","type":"integer","nullable":true,"metadata":{}},'
+    '{"name":"f1","type":"string","nullable":true,'
+    '"metadata":{"__COLLATIONS":{"f1":"spark.UTF8_LCASE"}}}]}'
+)
+PLAIN = struct(INT, StringType())
+
+
+def test_a_collation_that_equates_different_bytes_cannot_be_in_a_key() -> None:
+    asked = FamilySchema("default", COLLATED, PLAIN)
+    with pytest.raises(StateSchemaMismatchError) as caught:
+        settle_schema(MemoryFiles(), asked)
+    assert caught.value.condition == "STATE_STORE_UNSUPPORTED_OPERATION_BINARY_INEQUALITY"
+    nested = FamilySchema("default", struct(ArrayType(COLLATED)), PLAIN)
+    with pytest.raises(StateSchemaMismatchError):
+        settle_schema(MemoryFiles(), nested)
+
+
+def test_another_collation_of_a_value_is_another_type() -> None:
+    plain, collated = (FamilySchema("default", PLAIN, value) for value in (PLAIN, COLLATED))
+    for stored, asked in ((plain, collated), (collated, plain)):
+        assert refused(stored, asked) == "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
+
+
+def test_the_first_run_writes_the_schema_and_later_ones_are_held_to_it() -> None:
+    files = MemoryFiles()
+    assert settle_schema(files, STORED) == STORED
+    written = files.read(SCHEMA_FILE)
+    assert written == encode_schema_file([STORED], version=2)
+    renamed = replace(STORED, value=struct(LONG, StringType(), NESTED, prefix="x"))
+    assert settle_schema(files, renamed) == STORED
+    with pytest.raises(StateSchemaMismatchError):
+        settle_schema(files, replace(STORED, value=struct(LONG)))
+    assert settle_schema(files, replace(STORED, value=struct(LONG)), ignore_value=True) == STORED
+    assert files.read(SCHEMA_FILE) == written
+
+
+def test_a_schema_file_of_version_1_is_held_to_as_well() -> None:
+    files = MemoryFiles({SCHEMA_FILE: (encode_schema_file([STORED], version=1), 0)})
+    assert settle_schema(files, STORED) == STORED
+    with pytest.raises(StateSchemaMismatchError):
+        settle_schema(files, replace(STORED, key=struct(INT)))
+
+
+def test_schemas_too_long_for_one_java_string_are_compared_whole() -> None:
+    files = MemoryFiles()
+    wide = FamilySchema("default", KEY, struct(*[LONG] * 2000, prefix="a_rather_long_name_"))
+    settle_schema(files, wide)
+    assert len(files.read(SCHEMA_FILE)) > 2 * 65535
+    assert settle_schema(files, wide) == wide
+    with pytest.raises(StateSchemaMismatchError):
+        settle_schema(files, replace(wide, value=StructType(wide.value.fields[:-1])))
+
+
+def test_of_two_first_runs_the_slower_is_held_to_what_the_faster_wrote() -> None:
+    inner = MemoryFiles()
+    faster = replace(STORED, value=struct(LONG))
+
+    def write_first(operation: str, path: str) -> None:
+        if operation == "create" and inner.info(path) is None:
+            inner.create(path, encode_schema_file([faster]))
+
+    with pytest.raises(StateSchemaMismatchError):
+        settle_schema(FaultyFiles(inner, write_first), STORED)
+    assert parse_schema_file(inner.read(SCHEMA_FILE)) == [faster]
+
+
+def test_a_schema_file_that_is_garbage_is_not_written_over() -> None:
+    files = MemoryFiles({SCHEMA_FILE: (b"garbage", 0)})
+    with pytest.raises(StateSchemaError):
+        settle_schema(files, STORED)
+    assert files.read(SCHEMA_FILE) == b"garbage"
+
+
+def test_the_first_run_writes_the_operator_and_later_ones_are_held_to_its_partitions() -> None:
+    files, store = MemoryFiles(), StoreMetadata("default", 1, 3)
+    settle_operator(files, 2, "count", store)
+    assert read_operator(files, 2) == OperatorMetadata(1, 2, "count", (store,))
+    before = dict(files.tree)
+    settle_operator(files, 2, "count", store)
+    with pytest.raises(StateUsageError, match="has 3 partitions, the job has 4"):
+        settle_operator(files, 2, "count", replace(store, num_partitions=4))
+    assert files.tree == before
+
+
+def test_of_two_first_operators_the_slower_is_held_to_what_the_faster_wrote() -> None:
+    inner = MemoryFiles()
+
+    def write_first(operation: str, path: str) -> None:
+        if operation == "create" and inner.info(path) is None:
+            settle_operator(inner, 0, "count", StoreMetadata("default", 0, 2))
+
+    with pytest.raises(StateUsageError, match="has 2 partitions, the job has 3"):
+        settle_operator(FaultyFiles(inner, write_first), 0, "count", StoreMetadata("default", 0, 3))

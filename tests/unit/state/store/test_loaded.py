@@ -1,0 +1,262 @@
+"""Providers of a process: claimed, maintained in turn, given up when another holds the store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.state.stores import KEY, VALUE, content_at, files_in, put, update_to
+from tests.waiting import eventually
+
+from epochal.errors import RpcTimeoutError
+from epochal.files.local import LocalFiles
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.ids import StateStoreId, StateStoreProviderId
+from epochal.state.store.loaded import Here, LoadedProviders
+from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.store_coordinator import Reply, Request, VerifyIfInstanceActive
+from epochal.state.store.store_coordinator_ref import (
+    StateStoreCoordinatorEndpoint,
+    StateStoreCoordinatorRef,
+)
+from epochal.testing.clock import ManualClock
+from epochal.testing.files import FaultyFiles
+
+CONF = StateStoreConf(min_deltas_for_snapshot=3, min_versions_to_retain=2)
+
+
+class World:
+    """A checkpoint, a coordinator, and the processes made by a test."""
+
+    def __init__(self, where: Path) -> None:
+        self.where = where
+        self.endpoint = StateStoreCoordinatorEndpoint(ManualClock(), CONF)
+        self.processes: list[LoadedProviders] = []
+
+    def process(self, executor: str, worker: str = "", **options: float) -> LoadedProviders:
+        process = LoadedProviders(
+            Here("h", executor, worker), self.endpoint.ref(), interval_seconds=3600, **options
+        )
+        self.processes.append(process)
+        return process
+
+    def files(self, provider_id: StateStoreProviderId) -> LocalFiles:
+        return LocalFiles(self.where / provider_id.store_id.path, durable=False)
+
+    def load(self, provider_id: StateStoreProviderId) -> HDFSBackedStateStoreProvider:
+        return HDFSBackedStateStoreProvider(
+            provider_id.store_id,
+            KEY,
+            VALUE,
+            CONF,
+            files=self.files(provider_id),
+            query_run_id=provider_id.query_run_id,
+            coordinator=self.endpoint.ref(),
+        )
+
+    def get(
+        self, process: LoadedProviders, provider_id: StateStoreProviderId
+    ) -> HDFSBackedStateStoreProvider:
+        return process.get(provider_id, lambda: self.load(provider_id))[0]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    for process in world.processes:
+        process.stop()
+
+
+def store(partition: int = 0, run: str = "run-1") -> StateStoreProviderId:
+    return StateStoreProviderId(StateStoreId("state", 0, partition), run)
+
+
+def test_a_provider_is_loaded_once_and_reported_to_the_coordinator(world: World) -> None:
+    process = world.process("1")
+    first = world.get(process, store())
+    assert world.get(process, store()) is first
+    assert process.is_loaded(store())
+    assert world.endpoint.ref().get_location(store()) == "executor_h_1"
+
+
+def test_a_new_run_gets_a_provider_of_its_own(world: World) -> None:
+    process = world.process("1")
+    first = world.get(process, store(run="run-1"))
+    second = world.get(process, store(run="run-2"))
+    assert first is not second
+    assert first.store_id == second.store_id
+
+
+def test_maintenance_writes_snapshots_and_deletes_old_files(world: World) -> None:
+    process = world.process("1")
+    provider = world.get(process, store())
+    where = world.where / "0" / "0"
+    update_to(provider, 0, 4)
+    process.maintain()
+    assert "4.snapshot" in files_in(where)
+    for version in range(4, 12):
+        update_to(provider, version, version + 1)
+        process.maintain()
+    assert "1.delta" not in files_in(where)
+    assert content_at(provider, 12) == {("a", 0): 12}
+
+
+def test_a_store_of_a_run_that_ended_is_maintained_and_unloaded(world: World) -> None:
+    process = world.process("1")
+    provider = world.get(process, store())
+    update_to(provider, 0, 4)
+    world.endpoint.ref().deactivate_instances("run-1")
+    process.maintain()
+    assert not process.is_loaded(store())
+    assert "4.snapshot" in files_in(world.where / "0" / "0")
+    assert provider.cached_versions() == []
+
+
+def test_a_store_another_executor_took_is_unloaded_by_maintenance(world: World) -> None:
+    first, second = world.process("1"), world.process("2")
+    world.get(first, store())
+    first.maintain()
+    assert first.is_loaded(store())
+    world.get(second, store())
+    first.maintain()
+    assert not first.is_loaded(store())
+    second.maintain()
+    assert second.is_loaded(store())
+
+
+def test_a_store_another_executor_took_is_unloaded_when_a_different_one_is_opened(
+    world: World,
+) -> None:
+    first, second = world.process("1"), world.process("2")
+    world.get(first, store(0))
+    world.get(second, store(0))
+    world.get(first, store(1))
+    assert not first.is_loaded(store(0))
+    assert first.is_loaded(store(1))
+
+
+def test_what_another_process_wrote_is_read_when_the_store_comes_back(world: World) -> None:
+    """Two workers of one executor take turns; the cache of the first is of another history."""
+    first, second = world.process("1", "71"), world.process("1", "72")
+    update_to(world.get(first, store()), 0, 2)
+    put(world.get(second, store()), 1, ("b", 0, 99))
+    found = world.get(first, store())
+    assert found.cached_versions() == []
+    assert content_at(found, 2) == {("a", 0): 1, ("b", 0): 99}
+
+
+def test_the_cache_is_kept_while_nobody_else_holds_the_store(world: World) -> None:
+    process = world.process("1")
+    provider = world.get(process, store())
+    update_to(provider, 0, 2)
+    assert world.get(process, store()).cached_versions() == [2, 1]
+
+
+def test_a_failing_provider_is_unloaded_and_the_others_are_not(world: World) -> None:
+    process = world.process("1")
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "replace" and path.endswith(".snapshot"):
+            raise OSError("disk full")
+
+    def load_failing() -> HDFSBackedStateStoreProvider:
+        return HDFSBackedStateStoreProvider(
+            store(0).store_id,
+            KEY,
+            VALUE,
+            CONF,
+            files=FaultyFiles(world.files(store(0)), refuse),
+            query_run_id="run-1",
+        )
+
+    failing, _ = process.get(store(0), load_failing)
+    healthy = world.get(process, store(1))
+    update_to(failing, 0, 4)
+    update_to(healthy, 0, 4)
+    process.maintain()
+    assert not process.is_loaded(store(0))
+    assert process.is_loaded(store(1))
+    assert "4.snapshot" in files_in(world.where / "0" / "1")
+    assert content_at(world.load(store(0)), 4) == {("a", 0): 4}
+
+
+def test_a_lagging_store_is_told_to_write_a_snapshot_with_its_commit(world: World) -> None:
+    process = world.process("1")
+    provider, force = process.get(store(), lambda: world.load(store()))
+    assert force is False
+    world.endpoint.ref().log_lagging_state_stores("run-1", 100)
+    provider, force = process.get(store(), lambda: world.load(store()))
+    assert force is True
+    opened = provider.get_store(0, force_snapshot_on_commit=force)
+    opened.put(("a", 0), (1,))
+    opened.commit()
+    assert "1.snapshot" in files_in(world.where / "0" / "0")
+
+
+def test_unloading_maintains_and_closes(world: World) -> None:
+    process = world.process("1")
+    provider = world.get(process, store())
+    update_to(provider, 0, 4)
+    process.unload(store())
+    assert not process.is_loaded(store())
+    assert "4.snapshot" in files_in(world.where / "0" / "0")
+    process.unload(store())
+
+
+def test_stopping_ends_the_thread_and_unloads_everything(world: World) -> None:
+    before = threading.active_count()
+    process = world.process("1")
+    provider = world.get(process, store())
+    update_to(provider, 0, 4)
+    assert threading.active_count() == before + 1
+    process.stop()
+    process.stop()
+    assert threading.active_count() == before
+    assert not process.is_loaded(store())
+    assert "4.snapshot" in files_in(world.where / "0" / "0")
+
+
+def test_the_thread_maintains_by_itself(world: World) -> None:
+    process = LoadedProviders(Here("h", "1"), world.endpoint.ref(), interval_seconds=0.01)
+    world.processes.append(process)
+    provider = world.get(process, store())
+    update_to(provider, 0, 4)
+    eventually(lambda: "4.snapshot" in files_in(world.where / "0" / "0"))
+
+
+def test_stores_given_up_are_closed_without_waiting_for_the_interval(world: World) -> None:
+    first, second = world.process("1"), world.process("2")
+    taken = world.get(first, store(0))
+    update_to(taken, 0, 4)
+    world.get(second, store(0))
+    world.get(first, store(1))
+    eventually(lambda: taken.cached_versions() == [])
+    eventually(lambda: "4.snapshot" in files_in(world.where / "0" / "0"))
+
+
+def test_a_driver_that_does_not_answer_unloads_nothing(world: World) -> None:
+    def ask(message: Request) -> Reply:
+        if isinstance(message, VerifyIfInstanceActive):
+            raise RpcTimeoutError("StateStoreCoordinator", "tcp://127.0.0.1:1", 10)
+        return world.endpoint.ask(message)
+
+    process = LoadedProviders(Here("h", "1"), StateStoreCoordinatorRef(ask), interval_seconds=3600)
+    world.processes.append(process)
+    provider = world.get(process, store())
+    update_to(provider, 0, 4)
+    process.maintain()
+    assert process.is_loaded(store())
+    assert "4.snapshot" in files_in(world.where / "0" / "0")
+
+
+def test_without_a_coordinator_everything_stays_loaded(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    process = LoadedProviders(Here("h", "1"), interval_seconds=3600)
+    provider = world.get(process, store())
+    update_to(provider, 0, 4)
+    process.maintain()
+    assert process.is_loaded(store())
+    process.stop()

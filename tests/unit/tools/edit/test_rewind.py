@@ -1,0 +1,239 @@
+"""Rewinding removes what came after a batch, in logs, state and sink alike, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.checkpoint.samples import (
+    EMPTY_DELTA,
+    START_MS,
+    checkpoint,
+    content,
+    sink,
+)
+
+from epochal.errors import EditError
+from epochal.files import Files
+from epochal.testing.files import MemoryFiles
+from epochal.tools.edit.edit_file_log import survey_sink
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.edit_plan import Plan
+from epochal.tools.edit.rewind import batch_at, plan_rewind, possible_batches
+from epochal.tools.edit.survey import survey
+
+
+def deleted(plan: Plan, root: str = "") -> list[str]:
+    assert all(change.action == "delete" for change in plan.changes)
+    return [change.path for change in plan.changes if change.root == root]
+
+
+def execute(files: Files, plan: Plan, **roots: Files) -> None:
+    Journal(
+        files, open_root={plan.roots[name]: each for name, each in roots.items()}.__getitem__
+    ).execute(plan)
+
+
+def test_state_goes_first_then_both_logs_from_the_newest() -> None:
+    plan = plan_rewind(survey(checkpoint()), 3)
+    assert deleted(plan) == [
+        "state/0/0/6.delta",
+        "state/0/0/5.delta",
+        "state/0/1/6.delta",
+        "state/0/1/5.delta",
+        "commits/5",
+        "offsets/5",
+        "commits/4",
+        "offsets/4",
+    ]
+
+
+def test_afterwards_the_checkpoint_is_as_if_later_batches_had_never_run() -> None:
+    files = checkpoint(6)
+    execute(files, plan_rewind(survey(files), 3))
+    expected = content(checkpoint(4))
+    kept_source_log = {path for path in content(files) if path.startswith("sources/0")}
+    assert {path for path in content(files) if path not in kept_source_log} == {
+        path for path in expected if not path.startswith("sources/0")
+    }
+    assert len(kept_source_log) == 12
+
+
+def test_snapshots_and_every_kind_of_checksum_of_later_versions_go_too() -> None:
+    files = checkpoint(6, snapshots=(3, 5))
+    for name in ("5.delta.crc", ".5.delta.crc.crc", ".9.delta.crc"):
+        files.create(f"state/0/0/{name}", b"checksum")
+    plan = plan_rewind(survey(files), 3)
+    gone = [path for path in deleted(plan) if path.startswith("state/0/0/")]
+    assert gone == [
+        "state/0/0/.9.delta.crc",
+        "state/0/0/6.delta",
+        "state/0/0/5.delta",
+        "state/0/0/5.delta.crc",
+        "state/0/0/5.snapshot",
+    ]
+    execute(files, plan)
+    assert not [path for path in content(files) if path.startswith("state/0/0/.5.delta.crc")]
+
+
+def test_named_stores_and_unique_ids_are_found_by_their_version() -> None:
+    files = checkpoint(4, stores=("left-keyToNumValues", "right-keyToNumValues"))
+    store = "state/1/0"
+    for version in (3, 4):
+        files.create(f"{store}/{version}_0a-1b.changelog", b"")
+        files.create(f"{store}/{version}.zip", b"")
+    plan = plan_rewind(survey(files), 2)
+    assert [path for path in deleted(plan) if path.startswith("state/")] == [
+        "state/0/0/left-keyToNumValues/4.delta",
+        "state/0/0/right-keyToNumValues/4.delta",
+        "state/0/1/left-keyToNumValues/4.delta",
+        "state/0/1/right-keyToNumValues/4.delta",
+        "state/1/0/4.zip",
+        "state/1/0/4_0a-1b.changelog",
+    ]
+
+
+def test_operator_metadata_and_schemas_of_later_batches_go() -> None:
+    files = checkpoint(4)
+    for path in (
+        "_metadata/v2/0",
+        "_metadata/v2/3",
+        "_stateSchema/default/0_a",
+        "_stateSchema/default/3_b",
+    ):
+        files.create(f"state/0/{path}", b"v2")
+    plan = plan_rewind(survey(files), 2)
+    assert [path for path in deleted(plan) if "/_" in path] == [
+        "state/0/_metadata/v2/3",
+        "state/0/_stateSchema/default/3_b",
+    ]
+
+
+def test_odd_names_that_spark_would_count_as_later_batches_go() -> None:
+    files = checkpoint(4, stateful=False)
+    files.create("offsets/007", b"v1\n{}")
+    assert deleted(plan_rewind(survey(files), 3)) == ["offsets/007"]
+
+
+def test_an_uncommitted_batch_is_dropped_with_the_state_it_left() -> None:
+    files = checkpoint(6, uncommitted=True)
+    plan = plan_rewind(survey(files), 4)
+    assert deleted(plan) == ["state/0/0/6.delta", "state/0/1/6.delta", "offsets/5"]
+
+
+def test_rewinding_to_the_newest_batch_changes_nothing() -> None:
+    plan = plan_rewind(survey(checkpoint(6)), 5)
+    assert (plan.changes, plan.warnings) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("to_batch", "reason"),
+    [
+        (5, r"commits/5 is not there\. The earliest possible batch is 0, the latest 4"),
+        (9, r"offsets/9 is not there"),
+    ],
+)
+def test_a_batch_that_is_not_committed_is_refused(to_batch: int, reason: str) -> None:
+    with pytest.raises(EditError, match=reason):
+        plan_rewind(survey(checkpoint(6, uncommitted=True)), to_batch)
+
+
+def test_state_that_cleanup_took_away_is_named_with_the_earliest_possible_batch() -> None:
+    files = checkpoint(6, snapshots=(3,))
+    for version in (1, 2):
+        files.delete(f"state/0/1/{version}.delta")
+    with pytest.raises(
+        EditError, match=r"needs state/0/1/1\.delta, which is gone.*earliest possible batch is 2"
+    ):
+        plan_rewind(survey(files), 1)
+    assert list(possible_batches(survey(files))) == [2, 3, 4, 5]
+
+
+def test_in_a_log_with_gaps_the_nearest_possible_batches_are_named() -> None:
+    files = checkpoint(8, stateful=False)
+    for batch_id in (2, 3, 4, 6):
+        files.delete(f"offsets/{batch_id}")
+        files.delete(f"commits/{batch_id}")
+    with pytest.raises(EditError, match=r"The nearest possible: 1 and 5\."):
+        plan_rewind(survey(files), 3)
+
+
+def test_partitions_that_only_a_later_repartition_made_need_not_load() -> None:
+    files = checkpoint(4, partitions=2)
+    files.create("state/0/2/4.snapshot", EMPTY_DELTA)
+    plan = plan_rewind(survey(files), 2)
+    assert "state/0/2/4.snapshot" in deleted(plan)
+
+
+def test_the_batch_before_the_target_must_be_there_if_the_query_has_state() -> None:
+    files = checkpoint(6)
+    files.delete("offsets/2")
+    with pytest.raises(EditError, match=r"a restart also needs offsets/2"):
+        plan_rewind(survey(files), 3)
+    stateless = checkpoint(6, stateful=False)
+    stateless.delete("offsets/2")
+    plan = plan_rewind(survey(stateless), 3)
+    assert "Only a query that runs with asyncProgressTrackingEnabled" in plan.warnings[0]
+
+
+def test_an_unreadable_batch_can_be_rewound_past_but_not_to() -> None:
+    files = checkpoint(6)
+    files.replace("offsets/4", b"garbage")
+    with pytest.raises(EditError, match=r"offsets/4 cannot be read"):
+        plan_rewind(survey(files), 4)
+    assert "offsets/4" in deleted(plan_rewind(survey(files), 3))
+
+
+def test_without_a_sink_the_plan_says_what_a_file_sink_would_do() -> None:
+    plan = plan_rewind(survey(checkpoint(6)), 3)
+    assert "skips every batch up to the latest in its own log" in plan.warnings[0]
+
+
+def test_the_sinks_log_and_the_files_it_unlists_go_back_too() -> None:
+    files, output = checkpoint(6), sink(6)
+    plan = plan_rewind(survey(files), 3, sink=survey_sink(output))
+    assert deleted(plan, "sink") == [
+        "_spark_metadata/5.compact",
+        "_spark_metadata/4",
+        "part-4.parquet",
+        "part-5.parquet",
+    ]
+    before = content(output)
+    execute(files, plan, sink=output)
+    assert content(output) == content(sink(4))
+    Journal(files, open_root={plan.roots["sink"]: output}.__getitem__).undo()
+    assert content(output) == before
+
+
+def test_the_sinks_files_can_be_kept() -> None:
+    plan = plan_rewind(survey(checkpoint(6)), 3, sink=survey_sink(sink(6)), keep_sink_files=True)
+    assert deleted(plan, "sink") == ["_spark_metadata/5.compact", "_spark_metadata/4"]
+    assert "other readers will see their rows twice" in plan.warnings[0]
+
+
+def test_a_sink_whose_log_was_compacted_and_cleaned_cannot_go_below() -> None:
+    output = sink(6)
+    for name in ("0", "1", "2.compact", "3", "4"):
+        output.delete(f"_spark_metadata/{name}")
+    with pytest.raises(
+        EditError, match=r"_spark_metadata/0: is needed to go back to batch 3.*is 5\."
+    ):
+        plan_rewind(survey(checkpoint(6)), 3, sink=survey_sink(output))
+
+
+def test_a_directory_without_a_sinks_log_is_refused() -> None:
+    output = MemoryFiles(prefix="out")
+    output.create("part-0.parquet", b"rows")
+    with pytest.raises(EditError, match="no file sink has written to this directory"):
+        survey_sink(output)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "batch"), [(0, 0), (59, 0), (60, 1), (61, 1), (5 * 60, 4), (10**6, 4)]
+)
+def test_a_moment_means_the_last_committed_batch_cut_by_then(seconds: int, batch: int) -> None:
+    found = survey(checkpoint(6, uncommitted=True))
+    assert batch_at(found, START_MS + 1000 * seconds) == batch
+
+
+def test_a_moment_before_every_batch_is_refused() -> None:
+    with pytest.raises(EditError, match=f"the oldest is of {START_MS} ms"):
+        batch_at(survey(checkpoint(3)), START_MS - 1)

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.state.samples import Sample, home_of, make, write
+
+from epochal.checkpoint import Checkpoint
+from epochal.checkpoint.operator_metadata import read_operator
+from epochal.errors import EditError, OptionError, StateValueError
+from epochal.files.local import LocalFiles
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.survey import survey
+from epochal.tools.edit_state.convert import plan_convert
+from epochal.tools.edit_state.evolve import (
+    AddColumn,
+    RenameColumn,
+    WidenColumn,
+    parse_type,
+    plan_evolve,
+)
+from epochal.tools.edit_state.mutate import Mutation, plan_mutations
+from epochal.tools.edit_state.repair_state import plan_repair
+from epochal.tools.edit_state.repartition import plan_repartition
+from epochal.tools.read_state.changes import read_state_changes
+from epochal.tools.read_state.read import read_state
+from epochal.tools.read_state.read_target import Provider
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+BATCHES = [
+    {k: (1, n) for n, k in enumerate(LETTERS[:20])},
+    {k: (2, n) for n, k in enumerate(LETTERS[3:])},
+    {k: (3, n) for n, k in enumerate(LETTERS)},
+]
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Sample:
+    return make(tmp_path / "checkpoint", BATCHES, snapshots=[2])
+
+
+def files(sample: Sample) -> LocalFiles:
+    return LocalFiles(sample.root, durable=False)
+
+
+def run(sample: Sample, plan: Any, *arguments: Any, **named: Any) -> str:
+    where = files(sample)
+    return Journal(where).execute(plan(survey(where), *arguments, **named)).id
+
+
+def rows(sample: Sample, batch_id: int | None = None) -> dict[str, tuple[Any, ...]]:
+    table = read_state(sample.path, batch_id=batch_id)
+    found: dict[str, tuple[Any, ...]] = {}
+    for row in table.to_pylist():
+        [key] = row["key"].values()
+        assert key not in found, "a key is in two partitions"
+        found[key] = tuple(row["value"].values())
+    return found
+
+
+def content(sample: Sample) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(sample.root)): path.read_bytes()
+        for path in sorted(sample.root.rglob("*"))
+        if path.is_file() and ".epochal" not in path.parts
+    }
+
+
+def names(sample: Sample) -> set[str]:
+    return {str(p.relative_to(sample.root)) for p in sample.root.rglob("*") if p.is_file()} - {
+        "metadata"
+    }
+
+
+def test_an_edit_is_a_batch_with_the_offsets_of_the_one_before(sample: Sample) -> None:
+    run(sample, plan_mutations, [Mutation({"k": "new"}, {"count": 9, "sum": 9})])
+    checkpoint = Checkpoint(sample.path)
+    assert checkpoint.offsets.get(3) == checkpoint.offsets.get(2)
+    assert checkpoint.commits.get(3) == checkpoint.commits.get(2)
+    assert rows(sample, 2) == BATCHES[2]
+    assert rows(sample) == {**BATCHES[2], "new": (9, 9)}
+
+
+def test_every_partition_gets_the_new_version(sample: Sample) -> None:
+    before = names(sample)
+    run(sample, plan_mutations, [Mutation({"k": "a"}, None)])
+    made = {name for name in names(sample) - before if not name.startswith(".epochal")}
+    assert made == {"offsets/3", "commits/3", *(f"state/0/{n}/4.delta" for n in range(3))}
+
+
+def test_the_change_feed_shows_what_an_edit_did(sample: Sample) -> None:
+    run(
+        sample,
+        plan_mutations,
+        [Mutation({"k": "a"}, None), Mutation({"k": "b"}, {"count": 7, "sum": None})],
+    )
+    feed = {
+        (row["change_type"], row["key"]["k"])
+        for row in read_state_changes(sample.path, 3).to_pylist()
+    }
+    assert feed == {("delete", "a"), ("update", "b")}
+    assert rows(sample)["b"] == (7, None)
+
+
+def test_undo_restores_every_byte(sample: Sample) -> None:
+    edits: list[tuple[Any, ...]] = [
+        (plan_mutations, [Mutation({"k": "a"}, None)]),
+        (plan_repartition, 7),
+        (plan_evolve, [AddColumn("extra", parse_type("string"), "x")]),
+        (plan_convert, Provider.ROCKSDB),
+    ]
+    for plan, *arguments in edits:
+        before = content(sample)
+        entry = run(sample, plan, *arguments)
+        assert content(sample) != before
+        Journal(files(sample)).undo(entry)
+        assert content(sample) == before
+
+
+@pytest.mark.parametrize(
+    ("mutation", "reason"),
+    [
+        (Mutation({"k": 5}, {"count": 1, "sum": 1}), "a string is needed"),
+        (Mutation({"k": "a"}, {"count": "x", "sum": 1}), "whole number"),
+        (Mutation({"key": "a"}, {"count": 1, "sum": 1}), "no such field"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(
+    sample: Sample, mutation: Mutation, reason: str
+) -> None:
+    before = content(sample)
+    with pytest.raises(StateValueError, match=reason):
+        run(sample, plan_mutations, [mutation])
+    assert content(sample) == before
+
+
+def test_deleting_a_key_that_is_not_there_is_refused(sample: Sample) -> None:
+    with pytest.raises(EditError, match="not in the state"):
+        run(sample, plan_mutations, [Mutation({"k": "a"}, None), Mutation({"k": "zz"}, None)])
+
+
+def test_the_same_key_twice_is_refused(sample: Sample) -> None:
+    with pytest.raises(StateValueError, match="given before"):
+        run(sample, plan_mutations, [Mutation({"k": "a"}, None)] * 2)
+
+
+def test_an_unfinished_batch_must_be_finished_first(sample: Sample) -> None:
+    (sample.root / "commits" / "2").unlink()
+    for plan, argument in ((plan_mutations, [Mutation({"k": "a"}, None)]), (plan_repartition, 5)):
+        with pytest.raises(EditError, match="LAST_BATCH_FAILED"):
+            run(sample, plan, argument)
+
+
+def test_leftovers_of_the_new_version_do_not_hide_it(sample: Sample) -> None:
+    write(sample.snapshot(1, 4), b"left by a run that failed")
+    write(sample.store(1) / "4.delta.crc", b"{}")
+    run(sample, plan_mutations, [Mutation({"k": "a"}, None)])
+    assert not sample.snapshot(1, 4).exists()
+    assert not (sample.store(1) / "4.delta.crc").exists()
+    assert rows(sample) == {k: v for k, v in BATCHES[2].items() if k != "a"}
+
+
+@pytest.mark.parametrize("row_checksums", [False, True])
+def test_repartition_moves_every_row_to_where_its_key_belongs(
+    tmp_path: Path, row_checksums: bool
+) -> None:
+    sample = make(tmp_path / "c", BATCHES, row_checksums=row_checksums)
+    for count in (7, 2, 3):
+        run(sample, plan_repartition, count)
+        assert rows(sample) == BATCHES[2]
+        table = read_state(sample.path).to_pylist()
+        assert all(r["partition_id"] == home_of(r["key"]["k"], count) for r in table)
+
+
+def test_repartition_changes_nothing_but_the_number(sample: Sample) -> None:
+    run(sample, plan_repartition, 7)
+    checkpoint = Checkpoint(sample.path)
+    before, after = checkpoint.offsets.get(2), checkpoint.offsets.get(3)
+    assert before is not None
+    assert after is not None
+    assert after.conf == {**before.conf, "spark.sql.shuffle.partitions": "7"}
+    assert after.offsets == before.offsets
+    assert (after.watermark_ms, after.timestamp_ms) == (before.watermark_ms, before.timestamp_ms)
+    assert all(sample.snapshot(n, 4).exists() for n in range(7))
+    metadata = read_operator(files(sample), 0)
+    assert metadata is not None
+    assert [store.num_partitions for store in metadata.stores] == [7]
+
+
+def test_repartition_refuses_what_spark_refuses(sample: Sample) -> None:
+    with pytest.raises(EditError, match="SHUFFLE_PARTITIONS_ALREADY_MATCH"):
+        run(sample, plan_repartition, 3)
+    with pytest.raises(OptionError, match="IS_NOT_GREATER_THAN_ZERO"):
+        run(sample, plan_repartition, 0)
+    shutil.rmtree(sample.root / "commits")
+    with pytest.raises(EditError, match="NO_COMMITTED_BATCH"):
+        run(sample, plan_repartition, 5)
+    shutil.rmtree(sample.root / "offsets")
+    with pytest.raises(EditError, match="NO_BATCH_FOUND"):
+        run(sample, plan_repartition, 5)
+
+
+def test_a_repartition_that_was_given_up_can_only_be_finished(sample: Sample) -> None:
+    run(sample, plan_repartition, 7)
+    (sample.root / "commits" / "3").unlink()
+    with pytest.raises(EditError, match="LAST_BATCH_ABANDONED_REPARTITION"):
+        run(sample, plan_repartition, 5)
+    run(sample, plan_repartition, 7)
+    assert Checkpoint(sample.path).commits.latest_batch_id() == 3
+    assert rows(sample) == BATCHES[2]
+
+
+def test_rows_that_lie_elsewhere_than_their_hash_says_are_not_moved(sample: Sample) -> None:
+    one, other = sample.delta(0, 3), sample.delta(1, 3)
+    swapped = other.read_bytes(), one.read_bytes()
+    one.write_bytes(swapped[0])
+    other.write_bytes(swapped[1])
+    with pytest.raises(EditError, match="places them by something else"):
+        run(sample, plan_repartition, 7)
+
+
+def test_evolve_rewrites_values_and_schema_together(sample: Sample) -> None:
+    run(
+        sample,
+        plan_evolve,
+        [
+            RenameColumn("sum", "total"),
+            AddColumn("extra", parse_type("decimal(10,2)"), "1.50", after="count"),
+            RenameColumn("k", "word"),
+        ],
+    )
+    table = read_state(sample.path)
+    assert [f.name for f in table.schema.field("value").type] == ["count", "extra", "total"]
+    assert {row["key"]["word"] for row in table.to_pylist()} == set(LETTERS)
+    found = {r["key"]["word"]: list(map(str, r["value"].values())) for r in table.to_pylist()}
+    assert found["a"] == ["3", "1.50", "0"]
+    assert not list(sample.root.glob("state/0/*/*.delta"))
+
+
+def test_evolve_widens_but_never_narrows(tmp_path: Path) -> None:
+    sample = make(tmp_path / "c", BATCHES)
+    with pytest.raises(EditError, match="cannot become integer"):
+        run(sample, plan_evolve, [WidenColumn("count", parse_type("int"))])
+    with pytest.raises(OptionError, match="no column 'nothing'"):
+        run(sample, plan_evolve, [WidenColumn("nothing", parse_type("long"))])
+    run(sample, plan_evolve, [AddColumn("small", parse_type("int"), -5)])
+    run(sample, plan_evolve, [WidenColumn("small", parse_type("bigint"))])
+    assert rows(sample)["a"] == (3, 0, -5)
+
+
+def test_convert_goes_to_rocksdb_and_back(sample: Sample) -> None:
+    run(sample, plan_convert, Provider.ROCKSDB)
+    assert rows(sample) == BATCHES[2]
+    assert not list(sample.root.glob("state/0/*/*.delta"))
+    run(sample, plan_mutations, [Mutation({"k": "a"}, None)])
+    run(sample, plan_mutations, [Mutation({"k": "b"}, {"count": 0, "sum": None})])
+    expected = {**{k: v for k, v in BATCHES[2].items() if k != "a"}, "b": (0, None)}
+    assert rows(sample) == expected
+    run(sample, plan_convert, Provider.HDFS)
+    assert rows(sample) == expected
+    assert not list(sample.root.glob("state/0/*/*.changelog"))
+    with pytest.raises(EditError, match="already"):
+        run(sample, plan_convert, Provider.HDFS)
+
+
+def test_repair_rebuilds_a_bad_snapshot_and_loses_nothing(sample: Sample) -> None:
+    good = rows(sample)
+    sample.snapshot(0, 2).write_bytes(b"damaged")
+    run(sample, plan_repair)
+    assert rows(sample) == good
+    assert rows(sample, 1) == BATCHES[1]
+    assert Checkpoint(sample.path).commits.latest_batch_id() == 2
+
+
+def test_repair_leaves_no_checksum_of_what_it_replaced(sample: Sample) -> None:
+    # Spark 4.1 refuses a snapshot whose checksum file does not fit it, and accepts one without.
+    sample.snapshot(0, 2).write_bytes(b"damaged")
+    stale = sample.store(0) / "2.snapshot.crc"
+    write(stale, b"{}")
+    run(sample, plan_repair)
+    assert not stale.exists()
+    assert rows(sample) == BATCHES[2]
+
+
+def test_repair_goes_back_to_where_every_partition_can_be_loaded(sample: Sample) -> None:
+    sample.delta(1, 3).unlink()
+    plan = plan_repair(survey(files(sample)))
+    assert "batches 2 to 2 will run again" in plan.summary
+    run(sample, plan_repair)
+    checkpoint = Checkpoint(sample.path)
+    assert checkpoint.commits.latest_batch_id() == 1
+    assert checkpoint.offsets.latest_batch_id() == 1
+    assert rows(sample) == BATCHES[1]
+    assert not list(sample.root.glob("state/0/*/3.*"))
+
+
+def test_repair_that_has_nothing_to_stand_on_says_why(sample: Sample) -> None:
+    for version in (1, 2, 3):
+        sample.delta(0, version).write_bytes(b"damaged")
+    sample.snapshot(0, 2).write_bytes(b"damaged")
+    with pytest.raises(EditError, match=r"no version of the state can be rebuilt.*1\.delta"):
+        run(sample, plan_repair)
+
+
+def test_repair_of_a_healthy_state_changes_nothing(sample: Sample) -> None:
+    assert plan_repair(survey(files(sample))).changes == ()
+
+
+def test_plans_say_what_they_do_in_json(sample: Sample, capsys: pytest.CaptureFixture[str]) -> None:
+    from epochal.cli.main import main
+
+    assert main(["state", "repartition", sample.path, "--partitions", "2", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["executed"] is False
+    assert {change["path"] for change in shown["changes"]} >= {"offsets/3", "commits/3"}
+    assert rows(sample) == BATCHES[2]
+    assert Checkpoint(sample.path).offsets.latest_batch_id() == 2

@@ -1,0 +1,194 @@
+"""Checking state files row by row, and in columns: two ways, one verdict."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from tests.unit.state.random_rows import random_table, struct_of
+
+from epochal.errors import StateFormatError
+from epochal.state.files.codecs import compress
+from epochal.state.files.delta_snapshot import encode_records
+from epochal.state.rows.byte_spans import spans_of
+from epochal.state.rows.columns import decode_rows
+from epochal.state.rows.murmur3 import partition_ids
+from epochal.state.rows.types import AtomicType, DecimalType, StringType, StructType
+from epochal.state.rows.unsafe_row import encode_row, validate_row
+from epochal.tools.verify.check_bytes import (
+    EMPTY_LZ4,
+    END_MARK,
+    NO_VALUE,
+    Record,
+    RowChecker,
+    scan_small,
+    sure_check,
+    unpack,
+)
+from epochal.tools.verify.check_columns import as_list, check_large, scan_large
+from epochal.tools.verify.key_partition import place_of_key
+
+KEY = struct_of([StringType()])
+VALUE = struct_of([AtomicType("long"), StringType()])
+WIDE = struct_of(
+    [
+        StringType(),
+        AtomicType("long"),
+        AtomicType("integer"),
+        AtomicType("boolean"),
+        AtomicType("double"),
+        AtomicType("float"),
+        AtomicType("binary"),
+        AtomicType("date"),
+        DecimalType(10, 2),
+        DecimalType(30, 5),
+        struct_of([AtomicType("timestamp"), AtomicType("timestamp")]),
+    ]
+)
+
+
+def records(count: int, *, seed: int = 1) -> list[Record]:
+    draw = Random(seed)
+    found: list[Record] = []
+    for n in range(count):
+        key = encode_row((f"key {n} {'é' * draw.randrange(9)}",), KEY)
+        value = encode_row((draw.randrange(1 << 40), "x" * draw.randrange(20)), VALUE)
+        found.append((key, None if draw.random() < 0.2 else value))
+    return found
+
+
+@pytest.mark.parametrize("row_checksums", [False, True])
+def test_both_ways_read_the_same_records(row_checksums: bool) -> None:
+    written = records(300)
+    data = encode_records(written, row_checksums=row_checksums)
+    form: dict[str, Any] = {"is_snapshot": False, "row_checksums": row_checksums, "source": "f"}
+    assert scan_small(data, **form) == written
+    assert as_list(scan_large(data, **form)) == written
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_both_ways_refuse_the_same_bytes(seed: int) -> None:
+    draw = Random(seed)
+    data = bytearray(encode_records(records(draw.randrange(5), seed=seed)))
+    for _ in range(draw.randrange(1, 4)):
+        at = draw.randrange(len(data))
+        data[at] = draw.choice((0, 0xFF, draw.randrange(256)))
+    cut = bytes(data[: draw.randrange(len(data) + 1)] if draw.random() < 0.3 else data)
+    form: dict[str, Any] = {
+        "is_snapshot": draw.random() < 0.5,
+        "row_checksums": False,
+        "source": "f",
+    }
+    assert outcome(lambda: scan_small(cut, **form)) == outcome(
+        lambda: as_list(scan_large(cut, **form))
+    )
+
+
+def outcome(read: Any) -> Any:
+    try:
+        return read()
+    except StateFormatError:
+        return StateFormatError
+
+
+def test_knows_an_empty_delta_at_sight() -> None:
+    assert compress(END_MARK, "lz4") == EMPTY_LZ4
+    assert unpack(EMPTY_LZ4, "lz4", "f") == END_MARK
+    with pytest.raises(StateFormatError):
+        unpack(EMPTY_LZ4, "zstd", "f")
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_row_called_surely_right_is_right(seed: int) -> None:
+    """The quick check may only say yes where the careful one does."""
+    draw = Random(seed)
+    schema = draw.choice(
+        [KEY, VALUE, struct_of([AtomicType("long")] * 3), random_table(draw, 1)[0]]
+    )
+    check = sure_check(schema)
+    for _ in range(40):
+        row = bytearray(draw.randbytes(8 * draw.randrange(1, 8)))
+        if schema is KEY or schema is VALUE:
+            values = (
+                ("é" * draw.randrange(4) + "x",) if schema is KEY else (draw.randrange(9), "ab")
+            )
+            row = bytearray(encode_row(values, schema))
+            for _ in range(draw.randrange(3)):
+                row[draw.randrange(len(row))] = draw.choice((0, 8, 16, 255, draw.randrange(256)))
+        if check(bytes(row)):
+            validate_row(bytes(row), schema)
+
+
+def test_the_quick_check_says_yes_to_what_most_queries_store() -> None:
+    assert sure_check(KEY)(encode_row(("plain",), KEY))
+    assert sure_check(VALUE)(encode_row((7, ""), VALUE))
+    assert sure_check(StructType(()))(b"")
+    assert not sure_check(VALUE)(encode_row((None, "x"), VALUE)), "left to the careful one"
+
+
+def check_both(found: list[Record], partition: int = 0, count: int | None = None) -> list[Any]:
+    """What each way says: misplaced keys, or the error."""
+    checker = RowChecker(KEY, VALUE, placing_columns=1)
+    columns = scan_large(encode_records(found), is_snapshot=False, row_checksums=False, source="f")
+    ways = (
+        lambda: checker.check(found, "f", partition, count),
+        lambda: check_large(checker, columns, "f", partition, count),
+    )
+    return [outcome(way) for way in ways]
+
+
+def test_both_ways_accept_and_refuse_the_same_rows() -> None:
+    good = records(50)
+    bad_key, bad_value = (b"\0" * 8, good[0][1]), (good[0][0], b"\0" * 8)
+    assert check_both(good) == [0, 0]
+    assert check_both([*good, bad_key]) == [StateFormatError] * 2
+    assert check_both([*good, bad_value]) == [StateFormatError] * 2
+
+
+def test_both_ways_overlook_the_schema_that_old_deduplications_wrote() -> None:
+    assert check_both([(key, NO_VALUE) for key, _ in records(5)]) == [0, 0]
+
+
+@pytest.mark.parametrize("partition", [0, 1, 2])
+def test_both_ways_count_the_same_misplaced_keys(partition: int) -> None:
+    found = records(90)
+    homes = [place_of_key(key, KEY, 1, 3) for key, _ in found]
+    wrong = sum(home != partition for home in homes)
+    assert 0 < wrong < 90
+    assert check_both(found, partition, 3) == [wrong, wrong]
+
+
+def test_remembers_only_keys_that_are_in_their_place() -> None:
+    checker = RowChecker(KEY, VALUE, placing_columns=1)
+    found = records(30)
+    first = checker.check(found, "f", 0, 3)
+    assert checker.check(found, "f", 0, 3) == first
+
+
+def test_places_single_keys_where_whole_columns_go() -> None:
+    draw = Random(5)
+    rows = [
+        (
+            "é" * draw.randrange(9),
+            draw.randrange(-(1 << 62), 1 << 62),
+            draw.randrange(-(1 << 31), 1 << 31),
+            draw.random() < 0.5,
+            draw.choice((0.0, -0.0, 1.5, -2.25e300)),
+            draw.choice((0.0, -0.0, 1.5)),
+            draw.randbytes(draw.randrange(12)),
+            draw.randrange(-9999, 9999),
+            None,
+            None,
+            (draw.randrange(1 << 50), None),
+        )
+        for _ in range(200)
+    ]
+    keys = [encode_row(row, WIDE) for row in rows]
+    columns = decode_rows(spans_of(keys), WIDE).flatten()
+    assert [place_of_key(key, WIDE, len(WIDE.fields), 7) for key in keys] == partition_ids(
+        columns, WIDE, 7
+    ).tolist()
+
+
+def test_has_no_place_for_keys_of_types_spark_does_not_partition_by() -> None:
+    schema = struct_of([AtomicType("interval")])
+    assert place_of_key(encode_row((None,), schema), schema, 1, 3) is None

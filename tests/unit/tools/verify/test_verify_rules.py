@@ -1,0 +1,276 @@
+"""The rules that decide, on pictures made by hand: what is legal, what is not, how bad it is."""
+
+import zlib
+
+import pytest
+
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
+from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
+from epochal.testing.files import MemoryFiles
+from epochal.tools.inspect.listing import Directory, Listing, LogPicture, Picture
+from epochal.tools.inspect.state_listing import OperatorPicture, operators_of
+from epochal.tools.verify.check_files import crc_agrees, file_log_rules, orphan_rules
+from epochal.tools.verify.check_logs import log_rules
+from epochal.tools.verify.check_state import StateFacts, operator_rules
+from epochal.tools.verify.findings import RULES, Finding, Severity, by_weight, finding, is_healthy
+from epochal.tools.verify.verify import state_facts
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+CONF = {PARTITIONS: "2", PROVIDER: "HDFS"}
+
+
+def picture(
+    offsets: list[int], commits: list[int], *, stateful: bool = False, **changes: OffsetEntry
+) -> Picture:
+    """Logs with these ids; `changes` replaces entries, `_5=...` that of batch 5."""
+    folders = ("offsets", "commits", *(["state"] if stateful else []))
+    listing = Listing({"": Directory(folders, ("metadata",))})
+    if stateful:
+        listing.directories["state"] = Directory(("0",))
+    entries = {n: OffsetEntry(1, (str(n),), n, n, CONF) for n in offsets}
+    entries |= {int(name[1:]): entry for name, entry in changes.items()}
+    return Picture(
+        MemoryFiles(),
+        listing,
+        QueryMetadata("53b62e34-0476-452d-8313-c1786e091891"),
+        b"",
+        LogPicture("offsets", Directory(), entries),
+        LogPicture("commits", Directory(), {n: CommitEntry() for n in commits}),
+    )
+
+
+def found(findings: list[Finding]) -> list[tuple[str, str, str]]:
+    return [(each.code, each.severity.value, each.path) for each in by_weight(findings)]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "commits", "expected"),
+    [
+        ([], [], []),
+        ([0], [], []),
+        ([0, 1, 2], [0, 1, 2], []),
+        ([0, 1, 2], [0, 1], []),
+        ([55, 56, 57], [55, 56], []),
+        ([56, 57], [55, 56], []),
+        # What asynchronous progress leaves: ids in both logs alike.
+        ([0, 3, 7], [0, 3, 7], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
+        ([8, 12], [8, 12], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
+        ([0, 3], [0], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
+        ([0, 2, 5], [0, 2], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
+        ([0, 2], [0], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
+        ([3], [], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
+        ([0, 1, 2, 5, 6], [0, 1, 2, 5, 6], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
+        # Dense, then one hole below a batch that is not committed: more likely a lost file.
+        ([0, 1, 2, 4], [0, 1, 2], [("OFFSETS_GAP", "warning", "offsets/3")]),
+        # Missing from one log only: nothing explains that.
+        ([0, 1, 3, 4], [0, 1, 2, 3, 4], [
+            ("COMMIT_WITHOUT_OFFSETS", "error", "commits/2"),
+            ("OFFSETS_GAP", "warning", "offsets/2"),
+        ]),
+        ([0, 1, 2, 4], [0, 1, 2, 3, 4], [
+            ("COMMIT_WITHOUT_OFFSETS", "error", "commits/3"),
+            ("OFFSETS_GAP", "error", "offsets/3"),
+        ]),
+        ([0, 1, 2, 3], [0, 1, 3], [("COMMITS_GAP", "warning", "commits/2")]),
+        ([0, 1, 2, 3], [0, 1], [("COMMITS_BEHIND", "warning", "commits")]),
+        ([0, 1, 2], [], [("COMMITS_BEHIND", "warning", "commits")]),
+        ([0, 1], [0, 1, 2], [("COMMIT_WITHOUT_OFFSETS", "error", "commits/2")]),
+    ],
+)  # fmt: skip
+def test_judges_gaps_of_a_stateless_query(
+    offsets: list[int], commits: list[int], expected: list[tuple[str, str, str]]
+) -> None:
+    assert found(list(log_rules(picture(offsets, commits)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("offsets", "severity"), [([0, 3, 7], "error"), ([0, 1, 2, 4], "error"), ([0, 2, 3], "warning")]
+)
+def test_a_stateful_query_may_have_no_gaps(offsets: list[int], severity: str) -> None:
+    gaps = list(log_rules(picture(offsets, offsets, stateful=True)))
+    assert [(each.code, each.severity) for each in gaps] == [("OFFSETS_GAP", severity)]
+
+
+def test_a_newer_release_may_pin_more_settings_and_an_older_one_fewer() -> None:
+    more = CONF | {"spark.sql.streaming.stateStore.rowChecksum.enabled": "false"}
+    upgraded = picture([0, 1], [0], stateful=True, _1=OffsetEntry(1, ("1",), 1, 1, more))
+    downgraded = picture([0, 1], [0], stateful=True, _0=OffsetEntry(1, ("0",), 0, 0, more))
+    assert found(list(log_rules(upgraded))) == []
+    assert found(list(log_rules(downgraded))) == []
+
+
+def test_a_repartition_repeats_the_batch_before_it() -> None:
+    other = CONF | {PARTITIONS: "5"}
+    done = picture([0, 1], [0, 1], stateful=True, _1=OffsetEntry(1, ("0",), 0, 0, other))
+    assert found(list(log_rules(done))) == []
+    reads = picture([0, 1], [0, 1], stateful=True, _1=OffsetEntry(1, ("1",), 0, 0, other))
+    assert found(list(log_rules(reads))) == [("PARTITIONS_CHANGED", "error", "offsets/1")]
+    idle = picture([0, 1], [0, 1], stateful=True, _1=OffsetEntry(1, ("0",), 0, 9, other))
+    assert found(list(log_rules(idle))) == [("PARTITIONS_CHANGED", "error", "offsets/1")]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "commits", "restart", "newest"),
+    [([], [], 0, None), ([0], [], 0, 1), ([0], [0], 1, 1), ([0, 1], [0], 1, 2),
+     ([4, 5], [4, 5], 6, 6), ([4, 5], [3], 5, 6)],
+)  # fmt: skip
+def test_a_restart_needs_the_state_before_the_batch_it_runs(
+    offsets: list[int], commits: list[int], restart: int, newest: int | None
+) -> None:
+    facts = state_facts(picture(offsets, commits, stateful=True))
+    assert (facts.restart_version, facts.newest_version) == (restart, newest)
+
+
+def operator(*partitions: list[str]) -> OperatorPicture:
+    """One operator whose partitions hold these files."""
+    directories = {
+        "state": Directory(("0",)),
+        "state/0": Directory(tuple(str(n) for n in range(len(partitions)))),
+    }
+    for number, names in enumerate(partitions):
+        directories[f"state/0/{number}"] = Directory((), tuple(sorted(names)))
+    [only] = operators_of(Listing(directories))
+    return only
+
+
+def facts_of(restart: int, *, partitions: int = 1, from_the_start: bool = True) -> StateFacts:
+    return StateFacts(restart, restart, from_the_start, partitions)
+
+
+def deltas(*versions: int) -> list[str]:
+    return [f"{version}.delta" for version in versions]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (deltas(1, 2, 3, 4), []),
+        ([*deltas(1, 2, 4), "3.snapshot"], []),
+        ([*deltas(4), "3.snapshot"], []),
+        # Cleanup leaves a delta that a snapshot, now gone, had hidden.
+        ([*deltas(1, 4), "3.snapshot", "..4.delta.x.tmp.crc"], [("STATE_HOLE", "2.delta")]),
+        (deltas(1, 2, 4), [("STATE_CHAIN_BROKEN", "3.delta")]),
+        (deltas(2, 3, 4), [("STATE_CHAIN_BROKEN", "1.delta")]),
+        ([*deltas(1, 3, 4), "3.snapshot"], [("STATE_HOLE", "2.delta")]),
+        (deltas(1, 2, 3), [("STATE_BEHIND", "")]),
+        ([], [("STATE_BEHIND", "")]),
+        (deltas(1, 2, 3, 4, 5, 6), [("STATE_AHEAD", "5.delta")]),
+        ([*deltas(1, 2, 3, 4), "9.snapshot"], [("STATE_SNAPSHOT_AHEAD", "9.snapshot")]),
+        ([*deltas(1, 2, 3, 4), "007.delta"], [("STATE_STRAY_FILE", "007.delta")]),
+        ([*deltas(1, 2, 3, 4), "².delta"], [("STATE_STRAY_FILE", "².delta")]),
+        ([*deltas(1, 2, 3, 4), "x.snapshot"], [("STATE_STRAY_SNAPSHOT", "x.snapshot")]),
+        ([*deltas(1, 2, 3, 4), "4.delta.prepared-a1", ".9.delta.crc", "_x"], []),
+        (["1.zip", "2.zip", "3.zip", "4.zip"], []),
+        (["2.zip", "3.changelog", "4.changelog"], []),
+        (["2.zip", "4.changelog"], [("STATE_CHAIN_BROKEN", "3.changelog")]),
+    ],
+)
+def test_judges_the_files_of_a_store_whose_restart_needs_version_4(
+    names: list[str], expected: list[tuple[str, str]]
+) -> None:
+    findings = list(operator_rules(operator(names), facts_of(4), is_keyed=None))
+    paths = [(each.code, each.path.removeprefix("state/0/0").lstrip("/")) for each in findings]
+    assert paths == expected
+
+
+def test_a_delta_that_cleanup_left_behind_is_legal() -> None:
+    names = [*deltas(2, 6, 7), "6.snapshot"]
+    facts = facts_of(7, from_the_start=False)
+    assert list(operator_rules(operator(names), facts, is_keyed=None)) == []
+
+
+@pytest.mark.parametrize(("is_keyed", "missing"), [(False, []), (None, []), (True, ["state/0/1"])])
+def test_only_an_operator_without_key_columns_may_have_one_partition_of_many(
+    is_keyed: bool | None, missing: list[str]
+) -> None:
+    only_one = operator(deltas(1))
+    findings = list(operator_rules(only_one, facts_of(1, partitions=2), is_keyed=is_keyed))
+    assert [each.path for each in findings] == missing
+
+
+def test_partitions_that_a_repartition_left_behind_need_no_new_versions() -> None:
+    shrunk = operator(deltas(1, 2, 3), deltas(1, 2))
+    assert list(operator_rules(shrunk, facts_of(3, partitions=1), is_keyed=True)) == []
+
+
+def test_nothing_is_needed_before_the_first_batch_is_done() -> None:
+    begun = operator(deltas(1), [])
+    facts = StateFacts(0, 1, True, partitions=3)
+    assert list(operator_rules(begun, facts, is_keyed=True)) == []
+
+
+def test_tells_whether_a_hadoop_checksum_fits() -> None:
+    data = bytes(range(256)) * 5
+    chunks = [data[at : at + 512] for at in range(0, len(data), 512)]
+    crc = b"crc\0" + (512).to_bytes(4, "big") + b"".join(
+        zlib.crc32(chunk).to_bytes(4, "big") for chunk in chunks
+    )  # fmt: skip
+    assert crc_agrees(data, crc) is True
+    assert crc_agrees(data + b"!", crc) is False
+    assert crc_agrees(data, crc[:-4]) is False
+    assert crc_agrees(b"!" + data[1:], crc) is False
+    assert crc_agrees(b"", crc[:8]) is True
+    assert crc_agrees(data, b"") is None
+    assert crc_agrees(data, b"other" + crc[5:]) is None
+
+
+def test_an_orphan_checksum_is_worse_where_spark_is_going_to_write() -> None:
+    directory = Directory((), (".2.crc", ".9.crc", "..3.x.tmp.crc", ".3.crc", "3"))
+    findings = list(orphan_rules("offsets", directory, newest=3))
+    assert [(each.path, each.severity) for each in findings] == [
+        ("offsets/.2.crc", Severity.WARNING),
+        ("offsets/.9.crc", Severity.ERROR),
+    ]
+
+
+def file_log(*names: str) -> LogPicture[tuple[object, ...]]:
+    log: LogPicture[tuple[object, ...]] = LogPicture("sources/0", Directory((), names))
+    for name in names:
+        log.entries[int(name.removesuffix(".compact"))] = ()
+    return log
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("0", "1", "2"), []),
+        (("0", "1", "2.compact", "3", "4", "5.compact", "6"), []),
+        (("5.compact", "6"), []),
+        (tuple(map(str, range(15))), []),  # an interval above 10 has had no compaction yet
+        ((*map(str, range(39)), "39.compact", "40"), []),  # nor does one tell the interval
+        (("1", "2"), [("FILE_LOG_HOLE", "sources/0/0")]),
+        (("2.compact", "4"), [("FILE_LOG_HOLE", "sources/0/3")]),
+        (("2.compact", "5.compact", "6", "7", "8"), [("FILE_LOG_COMPACT_NAME", "sources/0/8")]),
+    ],
+)
+def test_judges_the_names_of_a_file_log(
+    names: tuple[str, ...], expected: list[tuple[str, str]]
+) -> None:
+    findings = list(file_log_rules(file_log(*names)))
+    assert [(each.code, each.path) for each in findings] == expected
+
+
+def test_runs_never_count_up_to_an_id() -> None:
+    far = 2**63 - 1
+    assert missing_runs([0, 1, far], 0, far) == [range(2, far)]
+    assert listed(missing_runs([0, 2, 3, 9], 0, 9)) == "1, 4..8"
+    assert listed(runs_of([5, 3, 4, 9])) == "3..5, 9"
+    assert listed([range(n, n + 1) for n in range(0, 40, 2)]) == "0, 2, 4, 6, …, 34, 36, 38"
+
+
+def test_only_info_is_healthy_and_the_worst_comes_first() -> None:
+    info, warning, error = (
+        finding(code, "p", "m") for code in ("CHECKSUM_ORPHAN", "STATE_HOLE", "STATE_BEHIND")
+    )
+    assert is_healthy([info])
+    assert not is_healthy([info, warning])
+    assert by_weight([info, warning, error]) == [error, warning, info]
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_every_code_says_what_it_means_and_what_to_do(code: str) -> None:
+    rule = RULES[code]
+    assert code == code.upper()
+    assert rule.meaning.endswith(".")
+    assert rule.remedy.endswith((".", ".)"))
