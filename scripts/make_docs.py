@@ -1,6 +1,7 @@
 """Writes the generated pages: `docs/cli.md` from the commands' own help, `docs/api.md` from the
-docstrings, `docs/findings.md` from the table of findings, the list of decisions from their titles.
-`--check` writes nothing and fails if a page is out of date."""
+docstrings, `docs/findings.md` from the table of findings, the list of decisions from their titles,
+and the drawing of the imports between packages. `--check` writes nothing and fails if a page is out
+of date."""
 
 from __future__ import annotations
 
@@ -17,6 +18,9 @@ from typing import Any
 import typer
 import typer.main
 from typer.core import TyperGroup
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from scripts.draw_imports import own_drawing
 
 from epochal.cli.main import app
 from epochal.tools.verify.findings import RULES
@@ -100,6 +104,7 @@ def pages() -> dict[str, str]:
         "api.md": api_page(),
         "findings.md": findings_page(),
         "decisions/index.md": decisions_page(),
+        "drawings/imports.svg": own_drawing(),
     }
 
 
