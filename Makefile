@@ -1,4 +1,4 @@
-# make setup | demo | test | coverage | test-long | simulate | check | bench | bench-NAME | lock | audit | docs
+# make setup | demo | test | test-unit | test-full | coverage | test-long | simulate | check | bench | bench-NAME | lock | audit | docs
 # A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
 SHELL := /bin/bash
 VENV := .venv
@@ -7,7 +7,7 @@ WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
 BENCHES := log state coordinator continuous kafka pubsub telemetry
 
-.PHONY: setup demo test coverage test-long simulate check bench lock audit docs format clean
+.PHONY: setup demo test test-unit test-full coverage test-long simulate check bench lock audit docs format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -19,11 +19,19 @@ $(VENV)/.ready: requirements.lock pyproject.toml scripts/setup
 demo: setup
 	$(WITH_JAVA) $(VENV)/bin/epochal demo
 
+# Within ten minutes on two cores; test-full runs what it leaves out, test-unit answers in a minute.
 test: setup
-	$(WITH_JAVA) scripts/test
+	$(WITH_JAVA) $(PY) -m scripts.run_tests
+
+test-full: setup
+	$(WITH_JAVA) $(PY) -m scripts.run_tests --full
+
+test-unit: setup
+	$(PY) -m pytest -q -p no:cacheprovider -n 2 --dist loadfile -m "not long and not full" \
+	  tests/unit tests/transcripts tests/test_*.py
 
 coverage: setup
-	$(WITH_JAVA) COVERAGE=1 scripts/test
+	$(WITH_JAVA) $(PY) -m scripts.run_tests --coverage
 
 test-long: setup
 	$(WITH_JAVA) $(PY) -m pytest --durations=15 -m long

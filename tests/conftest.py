@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.everyday import mark_full
 
 from epochal.testing.kafka import Kafka, running_kafka
 
@@ -21,6 +22,11 @@ settings.register_profile(
     suppress_health_check=(HealthCheck.too_slow,),
 )
 settings.load_profile("seeded")
+
+
+@pytest.hookimpl(tryfirst=True)  # before options of the command line select by mark
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_full(items)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from tests.everyday import asked_for
 from tests.golden.library import Golden, unpack
 from tests.integration.docs_child import BLOCK
 from tests.kafka_topics import create_topics
@@ -40,7 +41,9 @@ def fill_topic(servers: str, topic: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def told(
+    request: pytest.FixtureRequest, broker: Kafka, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """What the child said of each page."""
     home = tmp_path_factory.mktemp("docs")
     golden = unpack(Golden("4.3.0", "file_sink_counts"), home / "golden", relocate=True)
@@ -53,7 +56,7 @@ def told(broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     wanted = ["--subscription", "orders-sub:orders", "--topic", "copies"]
     with running_server("--project", "demo", *wanted) as server:
         world = {
-            "pages": [str(page) for page in PAGES],
+            "pages": [str(page) for page in asked_for(request, "page", PAGES)],
             "servers": broker.bootstrap_servers,
             "pubsub": server.address,
             "topic": topic,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.everyday import asked_for
 from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.golden.shape import version
@@ -337,8 +338,11 @@ def counted(rows: Rows) -> Counter[str]:
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Unpacked, Resumed]]:
-    return run(RELEASES[-1], EVERYDAY, tmp_path_factory.mktemp("edits"))
+def resumed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Unpacked, Resumed]]:
+    scenarios = asked_for(request, "scenario", EVERYDAY)
+    return run(RELEASES[-1], scenarios, tmp_path_factory.mktemp("edits"))
 
 
 @pytest.mark.timeout(1800)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.everyday import asked_for
 from tests.golden.library import Golden, Unpacked, unpack
 from tests.spark.releases import RELEASES, Resumed, resume
 
@@ -164,8 +165,11 @@ def run(release: str, scenarios: list[Scenario], base: Path) -> dict[str, tuple[
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Unpacked, Resumed]]:
-    return run(RELEASES[-1], EVERYDAY, tmp_path_factory.mktemp("edits"))
+def resumed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Unpacked, Resumed]]:
+    scenarios = asked_for(request, "scenario", EVERYDAY)
+    return run(RELEASES[-1], scenarios, tmp_path_factory.mktemp("edits"))
 
 
 @pytest.mark.timeout(900)

@@ -1,0 +1,62 @@
+"""Which tests `make test` leaves to `make test-full`, and why.
+
+`make test` must answer within ten minutes on two cores. It runs every kind of test, and of each
+matrix a part that reaches all of the code. The rest of the matrices are listed here, by node id;
+CI runs both targets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+FULL: dict[str, str] = {
+    r"golden/.*\[4\.[012]\.\d+-": "checkpoints of releases between the oldest and the newest",
+    r"fuzz/test_mutated_checkpoints.*\[\w+-[1-9]\d*\]": "more rounds of the same mutations",
+    r"fuzz/test_mutated_state.*\[(1-|0-rocksdb|0-codec)": "more rounds, and more kinds of stores",
+    r"simulation/test_engine\.py.*goes_wrong\[[2-7]\]": "1,500 of 2,000 seeds",
+    r"simulation/test_engine_pubsub\.py.*it_comes\[[1-3]\]": "180 of 240 seeds",
+    r"contract/test_(files|edits|log_race)\.py.*\[hdfs": "HDFS; local disk, memory and S3 stay",
+    r"contract/test_edits\.py.*\[s3": "edits on S3; the files' contract on S3 stays",
+    r"spark/test_edits_resume\.py.*output\[(?!(rewind|stay|copy)-windowed\])": "more edits",
+    r"spark/test_state_edits_resume\.py.*output\[(?!(put|repartition)-windowed\])": "more edits",
+    r"spark/test_transform_with_state_parity\.py.*processing_timers\[(?!1-False)": "more variants",
+    r"integration/test_docs_blocks\.py.*\[(?!README\.md|quickstart\.md)": "pages beyond the first",
+    r"integration/test_docs_blocks\.py.*something_to_run": "a count over all pages",
+    r"integration/test_examples\.py.*notebook_runs": "notebooks",
+    r"integration/test_demo\.py": "the demo as a whole",
+    r"integration/test_kafka_committer_chaos\.py": "brokers, topics and groups that come and go",
+    r"fault/test_kafka_kills\.py": "kills around a transactional sink",
+    r"fault/test_pubsub_kills\.py": "kills around Pub/Sub",
+}
+"""A pattern of node ids, without the leading `tests/`, and what it leaves out."""
+
+
+def mark_full(items: Iterable[pytest.Item]) -> None:
+    """Mark the tests that the table names."""
+    left_out = re.compile("|".join(f"tests/(?:{pattern})" for pattern in FULL))
+    for item in items:
+        if left_out.search(item.nodeid):
+            item.add_marker(pytest.mark.full)
+
+
+def asked_for(request: pytest.FixtureRequest, parameter: str, values: Iterable[T]) -> list[T]:
+    """Of all values of a parameter, those that a test selected for this run has.
+
+    For fixtures that prepare the cases of a whole module at once: without this they would also
+    prepare what nobody is going to look at.
+    """
+    wanted = [
+        item.callspec.params[parameter]
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.path == request.path
+        and hasattr(item, "callspec")
+        and parameter in item.callspec.params
+    ]
+    return [value for value in values if value in wanted]
