@@ -7,7 +7,7 @@ WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
 BENCHES := log state coordinator continuous kafka pubsub telemetry
 
-.PHONY: setup demo test coverage test-long simulate check bench lock audit docs format clean
+.PHONY: setup demo test coverage test-long simulate check bench lock audit docs release format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -54,6 +54,10 @@ lock: setup
 
 audit: setup
 	$(PY) scripts/audit.py
+
+# Builds and checks sdist and wheel, and prints the tag to set. Never tags or uploads.
+release: setup
+	scripts/release $(VENV)
 
 format: setup
 	$(VENV)/bin/ruff check --fix --quiet .
