@@ -329,11 +329,11 @@ def _relay(suite: Suite) -> Iterator[Line | None]:
 
 
 def telemetry(suite: Suite) -> Section:
-    lines = [
-        Line(row.figure, f"{number(cost)} µs", target="", beside=str(row.values.get("share", "")))
-        for row in suite.rows
-        if (cost := row.number("us")) is not None
-    ]
+    lines = []
+    for row in suite.rows:
+        if (cost := row.number("us")) is not None:
+            share = row.values.get("share", "")
+            lines.append(Line(row.figure, f"{number(cost)} µs" + (f", {share}" if share else "")))
     return Section(
         "telemetry",
         "Telemetry",
