@@ -1,4 +1,4 @@
-# make setup | demo | test | test-unit | test-full | coverage | test-long | simulate | check | bench | bench-NAME | lock | audit | docs
+# make setup | demo | test | test-unit | test-full | coverage | test-long | simulate | check | bench | bench-NAME | lock | audit | docs | release
 # A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
 SHELL := /bin/bash
 VENV := .venv
@@ -7,7 +7,7 @@ WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
 BENCHES := log state coordinator continuous kafka pubsub telemetry
 
-.PHONY: setup demo test test-unit test-full coverage test-long simulate check bench lock audit docs format clean
+.PHONY: setup demo test test-unit test-full coverage test-long simulate check bench lock audit docs release format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -62,6 +62,10 @@ lock: setup
 
 audit: setup
 	$(PY) scripts/audit.py
+
+# Builds and checks sdist and wheel, and prints the tag to set. Never tags or uploads.
+release: setup
+	scripts/release $(VENV)
 
 format: setup
 	$(VENV)/bin/ruff check --fix --quiet .

@@ -1,7 +1,7 @@
-"""The continuous engine beside Spark's own: latency at fixed rates, and rows per second flat out.
+"""Compares the continuous engine with Spark's own: latency at fixed rates, and the maximum rate.
 
-Every run is a process with a Spark of its own (`local[2]`); engines take turns. `python -m
-benchmarks.continuous` runs all; with arguments it is one such process and prints one JSON line.
+Every run is a separate process with its own Spark (`local[2]`); engines take turns. `python -m
+benchmarks.continuous` runs all. With arguments it is one such process and prints one JSON line.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def session() -> SparkSession:
 
 
 def run_one(engine: str, work: str, rate: int) -> dict[str, Any]:
-    """One engine at one rate; rate 0 is flat out."""
+    """Run one engine at one rate; rate 0 means as fast as possible."""
     if engine == "real-time":
         return _real_time(rate)
     with tempfile.TemporaryDirectory() as base, tempfile.TemporaryDirectory(dir=MEMORY) as memory:
@@ -162,12 +162,12 @@ def run_one(engine: str, work: str, rate: int) -> dict[str, Any]:
         query = QUERIES[engine](spark, schedule, work, str(notes), f"{base}/checkpoint")
         if engine == "jvm-continuous":
             time.sleep(WARM_UP_SECONDS + MEASURED_SECONDS)
-            query.stop()  # its tasks hold every slot, and reading the table needs one
+            query.stop()  # its tasks hold every slot, and reading the table needs one slot
             result = _jvm_delays(spark)
         else:
             _wait_for_rows(str(notes))
             time.sleep(WARM_UP_SECONDS + MEASURED_SECONDS)
-            # Rows of the last second may still be on their way, and are not counted either way.
+            # Rows of the last second may still be in flight, so they are never counted.
             end_ns = time.time_ns() - SECOND
             time.sleep(1)
             query.stop()
@@ -187,7 +187,7 @@ def _real_time(rate: int) -> dict[str, Any]:
 
 
 def _wait_for_rows(notes: str) -> None:
-    """Until the first rows have come through: what starting takes is no part of the latency."""
+    """Wait for the first rows, because the time to start is not part of the latency."""
     deadline = time.monotonic() + START_SECONDS
     while not any(each.stat().st_size for each in Path(notes).glob("*.notes")):
         if time.monotonic() > deadline:
@@ -204,7 +204,7 @@ def _measured(notes: Any, schedule: Schedule, end_ns: int) -> dict[str, Any]:
 
 
 def _jvm_delays(spark: SparkSession) -> dict[str, Any]:
-    """Delays by the row's own stamp, which Spark's rate source rounds to milliseconds."""
+    """Delays from the timestamps of the rows, which Spark's rate source rounds to milliseconds."""
     rows = spark.table("seen").selectExpr(
         "unix_micros(timestamp) AS due", "unix_micros(CAST(seen AS timestamp)) AS seen"
     )
@@ -241,7 +241,7 @@ LATENCY = [
 
 
 def main() -> None:
-    """A line per run as it ends, so that a run that is cut short has said what it saw."""
+    """Print a line after each run, so that an interrupted benchmark keeps its earlier results."""
     report = Report("continuous")
     for number, (work, rate, engines) in product(range(ROUNDS), LATENCY):
         ours: dict[str, Any] = {}

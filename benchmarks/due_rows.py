@@ -1,8 +1,8 @@
-"""Rows stamped with the moment they were due, and sinks that note how long each took.
+"""Makes rows stamped with the time they were due, and sinks that record how long each row took.
 
-The same schedule and the same notes serve every engine: Epochal through its connector contract,
-Spark through its Python data source API. A row is stamped with the time at which it should have
-been made, not at which it was: an engine that stalls cannot hide the rows it kept waiting.
+Every engine uses the same schedule and the same records: Epochal through its connector contract,
+Spark through its Python data source API. A row is stamped with the time at which it was due, not
+with the time at which it was made, so an engine that stalls cannot hide the rows it delayed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Row n of a partition is due n / rate seconds after the start; rate 0 is flat out."""
+    """Row n of a partition is due n / rate seconds after the start; rate 0 is unlimited."""
 
     start_ns: int
     rate: int
@@ -77,7 +77,7 @@ class DueReader:
         return None
 
     def _rows(self, partition: int, start: int, end: int) -> pa.RecordBatch:
-        """Rows start to end, out of many made at a time: making them is not what is measured."""
+        """Rows start to end, cut from a larger batch: making rows is not measured."""
         first, made = self._made.get(partition, (0, self._stock.slice(0, 0)))
         if not first <= start <= end <= first + made.num_rows:
             made = self._schedule.rows(partition, start, max(end, start + FLAT_OUT_ROWS))
@@ -141,16 +141,16 @@ class DueSource:
 
 
 class Notes:
-    """How long rows took, in a file: pairs of due time and delay, in ns."""
+    """Records in a file how long rows took: pairs of due time and delay, in ns."""
 
     def __init__(self, directory: str, name: str) -> None:
         self._file = (Path(directory) / f"{name}.notes").open("ab", buffering=0)
 
     def take(self, due: Any, count: int) -> None:
-        """Note rows that have arrived now."""
+        """Record the delays of rows that arrived just now."""
         now = time.time_ns()
         stamps = np.asarray(due)
-        if not stamps[0]:  # flat out: rows are counted, not timed
+        if not stamps[0]:  # at rate 0 rows are counted, not timed
             self._file.write(np.array([[now, count]], np.int64).tobytes())
             return
         self._file.write(np.column_stack([stamps, now - stamps]).astype(np.int64).tobytes())
@@ -166,7 +166,7 @@ def read_notes(directory: str) -> Any:
 
 
 class NotingWriter:
-    """Epochal's writer that takes notes the moment rows reach it."""
+    """Epochal's writer, which records the delay as soon as rows reach it."""
 
     def __init__(self, directory: str, context: WriterContext) -> None:
         self._notes = Notes(directory, f"{context.task}-{context.attempt}")
@@ -190,7 +190,7 @@ class NotingWriters:
 
 
 class NotingSink:
-    """Epochal's sink that takes notes."""
+    """Epochal's sink, which records delays."""
 
     exactly_once = False
     decides = False
@@ -231,7 +231,7 @@ class DueDataSource(DataSource):  # type: ignore[misc]
 
 
 class DueStreamReader(DataSourceStreamReader):  # type: ignore[misc]
-    """Spark's reader of a schedule; flat out it gives `batch` rows per partition and batch."""
+    """Spark's reader of a schedule; at rate 0 it returns `batch` rows per partition and batch."""
 
     def __init__(self, schedule: Schedule, batch: int) -> None:
         self._schedule, self._batch, self._given = schedule, batch, 0
@@ -263,7 +263,7 @@ class DueStreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
 
 class DueStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Spark's sink that takes notes."""
+    """Spark's sink, which records delays."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

@@ -1,7 +1,7 @@
-"""What the rows of the suites say in which engines run beside each other. Pure.
+"""Turns the rows of the suites that compare engines into table lines and plots. Pure.
 
-What a reader would get wrong: an engine that did not run, or brought no row out, has no bar and no
-line; the page names it among the failures.
+Note: an engine that did not run, or produced no row, has no bar and no line; the page lists it
+among the failures.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _latency_groups(suite: Suite, kinds: Sequence[tuple[str, str]]) -> list[Grou
 
 
 def _latency_line(ours: Row, peer: Row | None, what: str, percent: str, target: str) -> Line | None:
-    """Ours beside a peer; the target is `≤ N ms` or, with a peer, `≥ Nx` or `below`."""
+    """Ours compared with a peer; the target is `≤ N ms` or, with a peer, `≥ Nx`."""
     mine = ours.number(f"{percent}_ms")
     theirs = peer.number(f"{percent}_ms") if peer is not None else None
     if mine is None or (peer is not None and theirs is None):
@@ -84,7 +84,7 @@ WORK = {"map": "Python map", "state": "keyed state", "aggregate": "aggregation"}
 
 
 def _spaced(figure: str) -> str:
-    """`state at 50000 rows/s` as people write it."""
+    """`state at 50000 rows/s` as a reader expects it: `keyed state at 50 000 rows/s`."""
     work, _, rest = figure.partition(" at ")
     return f"{WORK.get(work, work)} at {re.sub(r'[0-9]+', lambda n: number(int(n[0])), rest)}"
 
@@ -102,7 +102,7 @@ def continuous(suite: Suite) -> Section:
         beside = f"Spark micro-batch {number(theirs)} rows/s"
         ratio = mine / theirs
         what = f"{number(mine)} rows/s"
-        lines.append(Line("Python map, flat out", what, beside, ratio, "≥ 4x", ratio >= 4))
+        lines.append(Line("Python map, maximum rate", what, beside, ratio, "≥ 4x", ratio >= 4))
         bars = (Bar("Epochal", mine, ours=True), Bar("Spark micro-batch", theirs))
         groups.append(Group("Python map", bars))
     kinds = [
@@ -111,11 +111,11 @@ def continuous(suite: Suite) -> Section:
     return Section(
         "continuous",
         "Continuous queries",
-        "`local[2]`, epochs of 100 ms, durable commits, from the moment a row is due to the moment "
-        "the sink has it. Spark's continuous mode runs no Python: the JVM passes rows on and looks "
-        "at the clock. Real-time mode runs a Python operator only with its allowlist off. "
-        "Micro-batches are tuned (RocksDB with changelog, no polling delay) and carry the same "
-        "processor.",
+        "`local[2]`, epochs of 100 ms, durable commits. Latency is measured from the moment a row "
+        "is due to the moment the sink has it. Spark's continuous mode runs no Python: the JVM "
+        "passes rows on and reads the clock. Real-time mode runs a Python operator only with its "
+        "allowlist off. Micro-batches are tuned (RocksDB with changelog, no polling delay) and run "
+        "the same processor.",
         tuple(filter(None, lines)),
         (
             *plot(
@@ -125,7 +125,7 @@ def continuous(suite: Suite) -> Section:
                 _latency_groups(suite, kinds),
                 "log",
             ),
-            *plot("continuous-throughput", "Flat out, more is better", "rows/s", groups),
+            *plot("continuous-throughput", "Maximum rate, more is better", "rows/s", groups),
         ),
         failures(suite),
     )
@@ -181,10 +181,10 @@ def kafka(suite: Suite) -> Section:
     return Section(
         "kafka",
         "Kafka in, Python, Kafka out",
-        "One broker, all engines in turns, a count per key in Python; a record's delay is from "
-        "when it was due to its receipt by one and the same consumer of committed records. "
-        "Real-time mode only passes records on, in the JVM. Unless a line says so, Epochal writes "
-        "at least once, as all others do.",
+        "All engines take turns on one broker and count records per key in Python. A record's "
+        "delay is the time from when it was due until the same consumer of committed records "
+        "receives it. Real-time mode only passes records on, in the JVM. Epochal writes at least "
+        "once, as all others do, unless a line says exactly once.",
         tuple(filter(None, lines)),
         (
             *plot(
@@ -195,7 +195,10 @@ def kafka(suite: Suite) -> Section:
                 "log",
             ),
             *plot(
-                "kafka-throughput", "Python map, flat out, more is better", "rows/s", [throughput]
+                "kafka-throughput",
+                "Python map, maximum rate, more is better",
+                "rows/s",
+                [throughput],
             ),
         ),
         failures(suite),
@@ -203,13 +206,13 @@ def kafka(suite: Suite) -> Section:
 
 
 def _listener(row: Row | None) -> Line | None:
-    """The target is for the whole effect on a batch, which drowns in noise; both are shown."""
+    """The target is for the whole effect on a batch, which noise hides, so both are shown."""
     difference = row.number("difference_percent") if row else None
     if row is None or difference is None:
         return None
     share, inside = row.number("callback_percent") or 0, row.number("callback_ms") or 0
     return Line(
-        "the committer on Spark's batch time",
+        "effect of the committer on Spark's batch time",
         f"{difference:+.1f} % (its callback: {number(inside)} ms, {number(share)} %)",
         f"without it {number(row.number('batch_ms') or 0)} ms",
         None,

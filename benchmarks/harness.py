@@ -1,11 +1,11 @@
-"""What every benchmark shares: the machine and its load, whole-process timing, results as JSONL.
+"""Shared by all benchmarks: the machine and its load, timing of whole processes, results as JSONL.
 
-A figure is only worth something beside the peer's from the same run, so both sides take turns in
-one run, and a result row always holds both, the ratio, and the load average around it.
+A figure is only meaningful next to the peer's figure from the same run. Both sides therefore take
+turns in one run, and a result row contains both figures, the ratio and the load average.
 
-What a reader would get wrong: child processes run with compiled bytecode, as an installed package
-has it, also where the environment says not to write any. Without it Python compiles every module
-it imports anew, which is most of a short command's time, and PySpark's start gets slower too.
+Note: child processes run with compiled bytecode, like an installed package, even if the environment
+disables writing it. Without it Python compiles every module that it imports again, which takes most
+of the time of a short command and also slows down the start of PySpark.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ REPOSITORY = Path(__file__).parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run of something took."""
+    """The time that one run took."""
 
     wall_seconds: float
     cpu_seconds: float
 
 
 def cache_directory() -> Path:
-    """Where big inputs are kept between runs."""
+    """The directory that keeps large inputs between runs."""
     path = Path(os.environ.get("EPOCHAL_CACHE", Path.home() / ".cache" / "epochal")) / "bench"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def child_environment() -> dict[str, str]:
-    """For every child process of either side."""
+    """The environment of every child process, on both sides."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**env, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY)}
 
 
 def time_process(command: Sequence[str]) -> Cost:
-    """Run a whole process to its end; its output does not show.
+    """Run a whole process to its end, without showing its output.
 
-    The CPU time is that of it and of the children it waits for, which a JVM of PySpark's is not.
+    The CPU time includes children that it waits for; the JVM of PySpark is not one of them.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
@@ -103,7 +103,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 class Report:
-    """Collects rows, prints them as they come, and appends them to `results/NAME.jsonl`."""
+    """Collects rows, prints each one, and appends it to `results/NAME.jsonl`."""
 
     def __init__(self, name: str) -> None:
         self._path = RESULTS / f"{name}.jsonl"
@@ -117,10 +117,10 @@ class Report:
         print(f"{name}: {self._head['machine']}, {self._head['versions']}")
 
     def row(self, figure: str, **values: Any) -> None:
-        """Add one figure; floats are rounded to what they are worth.
+        """Add one figure; floats are rounded to a sensible number of digits.
 
-        The load is that of the last minute, before the first figure or after the one before this,
-        and now: a benchmark on an idle machine of two cores brings about 1 to 2 itself.
+        The load average of the last minute is recorded twice: before this figure was measured,
+        and now. A benchmark on an idle machine with two cores adds about 1 to 2 itself.
         """
         load, self._load = [self._load, _load()], _load()
         shown = {key: round(v, 4) if isinstance(v, float) else v for key, v in values.items()}
@@ -130,7 +130,7 @@ class Report:
             out.write(json.dumps({"figure": figure, **shown, "load": load, **self._head}) + "\n")
 
     def beside(self, figure: str, ours: Cost, spark: Cost, **values: Any) -> None:
-        """Add a figure that both sides have; a ratio above 1 means that ours is faster."""
+        """Add a figure of both sides; a ratio above 1 means that ours is faster."""
         self.row(
             figure,
             wall_seconds=ours.wall_seconds,
@@ -142,10 +142,10 @@ class Report:
 
 
 class SparkPeer:
-    """A Spark session in a process of its own, that answers requests of `spark_peer`."""
+    """A Spark session in a separate process that answers the requests of `spark_peer`."""
 
     def __init__(self) -> None:
-        # Two openings of one file, because a file that is passed on shares its position.
+        # The file is opened twice, because an inherited file shares its position.
         with tempfile.NamedTemporaryFile("a") as written:
             self._log = open(written.name)  # noqa: SIM115
             self._process = subprocess.Popen(
@@ -182,7 +182,7 @@ class SparkPeer:
         return json.loads(line)
 
     def logged(self) -> str:
-        """What it has logged since this was last asked."""
+        """Return what it has logged since the last call."""
         return self._log.read()
 
 

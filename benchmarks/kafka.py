@@ -1,11 +1,11 @@
-"""Kafka in, Python, Kafka out: ours beside Spark's real-time mode and micro-batches, Quix Streams
-and Bytewax, on one broker, in turns.
+"""Kafka in, Python, Kafka out: compares ours with Spark's real-time mode and micro-batches, Quix
+Streams and Bytewax, taking turns on one broker.
 
     python -m benchmarks.kafka [latency-1000] [latency-10000] [throughput] [listener]
 
-Without arguments all parts run. Peers that are no part of Spark are installed, in fixed releases,
-into environments of their own below the cache. Every engine's output is read by the same consumer
-of committed records; a record's delay is from when it was due to that consumer's receipt. State is
+Without arguments all parts run. Peers that are not part of Spark are installed, in fixed releases,
+into separate environments in the cache. The same consumer of committed records reads every engine's
+output; a record's delay is the time from when it was due until that consumer received it. State is
 a count per key, in Python, except in real-time mode: it only passes records on, in the JVM, which
 is the best it can do. `--quick` is for trying it out: its figures mean nothing.
 """
@@ -62,7 +62,7 @@ QUICK = Size(1.0, 3.0, 300_000, 20_000, 1)
 
 
 class Engine:
-    """An engine's process, and what it said."""
+    """The process of an engine, and its output."""
 
     def __init__(self, command: list[str], home: Path) -> None:
         self._log = home / "log"
@@ -87,7 +87,7 @@ class Engine:
         """Kill it; a JVM or a worker of its group goes with it."""
         os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        time.sleep(1)  # workers that have a group of their own end when their pipe does
+        time.sleep(1)  # workers in their own process group end when their pipe closes
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def running(name: str, work: str, servers: str, source: str, target: str) -> Ite
 
 
 def environment_of(name: str) -> Path:
-    """The Python of a peer's own environment, which is made if it is not there."""
+    """The Python of a peer's environment, which is created if it does not exist."""
     wanted = PEERS[name]
     home = cache_directory() / "venvs" / "-".join(wanted).replace("==", "-").replace("[", "-")
     home = home.with_name(home.name.replace("]", ""))
@@ -128,7 +128,7 @@ def environment_of(name: str) -> Path:
 def measured(
     name: str, work: str, servers: str, source: str, target: str, take: Callable[[Engine], Any]
 ) -> dict[str, Any]:
-    """What `take` finds out about a running engine, or why it could not."""
+    """What `take` measures on a running engine, or the reason why it failed."""
     create_topics(servers, target)
     try:
         with running(name, work, servers, source, target) as engine:
@@ -211,7 +211,7 @@ PARTS: dict[str, Callable[[Report, str, Size], None]] = {
 
 
 def main(words: list[str]) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave no engine and no broker behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave no engine and no broker running
     quick = "--quick" in words
     parts = [word for word in words if word != "--quick"] or list(PARTS)
     unknown = [part for part in parts if part not in PARTS]
@@ -224,7 +224,7 @@ def main(words: list[str]) -> None:
         except RuntimeError as error:
             report.row(f"{name} {' '.join(wanted)}", failed=str(error))
     with running_kafka() as broker:
-        # A broker's JVM is slow until it has compiled what it does: whoever comes first would pay.
+        # A broker's JVM is slow until its code is compiled: the first engine would pay for it.
         warm(broker.bootstrap_servers, 5 if quick else WARM_BROKER_SECONDS)
         for part in parts:
             PARTS[part](report, broker.bootstrap_servers, QUICK if quick else Size())

@@ -1,8 +1,9 @@
-"""Records in, records out: what drives `benchmarks.kafka` and takes its measures.
+"""Produces and consumes the records of `benchmarks.kafka`, and measures them.
 
-A record's value begins with the time at which it was due, in nanoseconds, which every engine
-carries through. What a reader would get wrong: the time is when the record was due, not when it was
-handed to the client, so a producer that cannot keep up shows as delay and not as fewer records.
+A record's value starts with the time at which it was due, in nanoseconds; every engine keeps it.
+
+Note: that is the time when the record was due, not when the client received it. A producer that
+cannot keep up therefore shows as delay, not as fewer records.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def create_topics(servers: str, *names: str) -> None:
 
 @dataclass
 class Load:
-    """Feeds a topic: one record now and then until `runs` is set, then `rate` a second."""
+    """Feeds a topic: occasional records until `runs` is set, then `rate` per second."""
 
     servers: str
     topic: str
@@ -56,7 +57,7 @@ class Load:
         producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 0})
         number = 0
         while not self.runs.wait(0.2) and not self._stop.is_set():
-            # To every partition: some engines begin only when all have something.
+            # Every partition gets records: some engines start only when all have some.
             for partition in range(PARTITIONS):
                 self._send(producer, time.time_ns(), number, partition)
             producer.poll(0)
@@ -128,7 +129,7 @@ def _wait_for_first(consumer: Any, alive: Callable[[], None]) -> None:
 
 
 def _taken(consumer: Any) -> list[Any]:
-    """What is there, as soon as something is."""
+    """Wait until there is at least one record, then return all that are there."""
     first = consumer.poll(0.1)
     if first is None:
         return []
@@ -200,7 +201,7 @@ def throughput(
     measured_seconds: float,
     alive: Callable[[], None],
 ) -> dict[str, Any]:
-    """Records a second that arrive in a topic, and for each second of the engine's CPU."""
+    """Records that arrive in a topic, per second and per CPU-second of the engine."""
     admin = AdminClient({"bootstrap.servers": servers})
     deadline = time.monotonic() + START_SECONDS
     while _arrived(admin, target) == 0:
@@ -214,7 +215,7 @@ def throughput(
         time.sleep(0.5)
         now = (time.monotonic(), _arrived(admin, target), cpu_seconds(pid))
         if now[1] >= count:
-            break  # it has run out of records, and idles
+            break  # it has processed all records and is idle
         samples.append(now)
     alive()
     (start, first, cpu), (end, last, cpu_end) = samples[0], samples[-1]
@@ -234,7 +235,7 @@ def _arrived(admin: Any, topic: str) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and all below it, as far as they live."""
+    """CPU seconds of a process and its live descendants."""
     parents, used = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,7 +1,7 @@
-"""The metadata log: the tools beside a Spark session, `add` beside a bare fsync, import time.
+"""The metadata log: the tools against a Spark session, `add` against a bare fsync, import time.
 
-Makes a checkpoint of 100 batches and 200 partitions with Spark once (a few minutes; kept in the
-cache directory, and gone on with if it was interrupted), then measures whole processes in turns.
+Spark makes a checkpoint of 100 batches and 200 partitions once. That takes a few minutes; it is
+kept in the cache directory, and continued if it was interrupted. Then whole processes take turns.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def prepared_checkpoint() -> Path:
 
 
 def tools_beside_spark(report: Report, checkpoint: Path) -> None:
-    """Whole processes: starting Spark and reading the operators' metadata, and our two tools."""
+    """Whole processes: Spark, which starts and reads the metadata, and our two tools."""
     show = epochal_command("checkpoint", "show", str(checkpoint), "--json")
     verify = epochal_command("checkpoint", "verify", str(checkpoint), "--json")
     costs = take_turns(
@@ -82,7 +82,7 @@ def import_cost(report: Report) -> None:
 
 
 def add_beside_fsync(report: Report) -> None:
-    """Interleaved, on the same file system: a log entry, and the least that could be durable."""
+    """Alternate, on one file system, between a log entry and the smallest durable write."""
     with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
         log = CommitLog(f"{folder}/commits")
         entry = CommitEntry(version=1, next_watermark_ms=1_700_000_000_000)
@@ -108,7 +108,7 @@ def add_beside_fsync(report: Report) -> None:
 
 
 def durable_write(folder: Path, name: str, payload: bytes) -> None:
-    """Create a file and sync it and its directory: nothing less survives a power cut."""
+    """Create a file and sync it and its directory, the minimum that survives a power cut."""
     descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     os.write(descriptor, payload)
     os.fsync(descriptor)

@@ -1,10 +1,10 @@
-"""Pub/Sub: the connector beside Google's high-level client, in Spark, and in the engine.
+"""Pub/Sub: the connector against Google's high-level client, in Spark, and in the engine.
 
-`make bench-pubsub` runs everything; `python -m benchmarks.pubsub --smoke` shows in a minute that
-it works, with figures that are worth nothing. `--only pull|publish|spark|stall|latency|server`
+`make bench-pubsub` runs everything. `python -m benchmarks.pubsub --smoke` shows in a minute that
+it works; its figures mean nothing. `--only pull|publish|spark|stall|latency|server`
 runs one part, `--stall-seconds 600` stalls for ten minutes.
 
-CPU seconds are those of the client's process; the server's are its own.
+CPU seconds are those of the client process, without the server's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def pull(report: Report, rounds: int, seconds: float) -> None:
-    """StreamingPull to Arrow beside the high-level client's callbacks, all acknowledged."""
+    """StreamingPull to Arrow against the high-level client's callbacks, all acknowledged."""
     for name, size in SIZES.items():
         with replaying(size) as address:
             sides = take_turns(rounds, ("pull-ours", "pull-google"), address, seconds)
@@ -62,7 +62,7 @@ def pull(report: Report, rounds: int, seconds: float) -> None:
 
 
 def publish(report: Report, rounds: int, seconds: float) -> None:
-    """The sink's publisher, from Arrow, beside the high-level one, to the embedded server."""
+    """The sink's publisher, from Arrow, against the high-level one, to the embedded server."""
     names = ("publish-ours", "publish-google")
     for name, size in SIZES.items():
         # A topic without a subscription keeps nothing.
@@ -78,7 +78,7 @@ def drain(report: Report, name: str, size: int, count: int) -> None:
 
 
 def stall(report: Report, seconds: float) -> None:
-    """Does the sidecar's memory stay where it is?"""
+    """Check that the memory of the sidecar does not grow."""
     with world() as address:
         report.row("stall, 1 KB", **spark("stall", address, "1000", str(seconds)))
 
@@ -104,7 +104,7 @@ def take_turns(
 def beside(
     report: Report, figure: str, ours: list[dict[str, float]], google: list[dict[str, float]]
 ) -> None:
-    """Medians of both sides, and how many times ours is Google's."""
+    """Medians of both sides, and the ratio of ours to Google's."""
     rates = {
         f"{side}_{unit}": statistics.median(
             each["messages"] / each[f"{what}_seconds"] for each in runs

@@ -1,8 +1,8 @@
 """Child processes of the Pub/Sub benchmark without Spark: a replaying server, and clients of it.
 
-The replaying server answers StreamingPull with responses that were serialised beforehand, as fast
-as they are taken, so that the client is the limit; what is acknowledged it forgets. Every client is
-a process of its own, whose CPU time is its own too, and prints one JSON line.
+The replaying server answers StreamingPull with responses that were serialised in advance, as fast
+as the client reads them, so that the client is the limit. It ignores acknowledgements. Every client
+is a separate process, so its CPU time can be measured, and prints one JSON line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def replay(size: int) -> None:
     responses = [_response(size, number) for number in range(RESPONSES)]
 
     def drain(requests: Iterator[bytes]) -> None:
-        with suppress(grpc.RpcError):  # the client has left
+        with suppress(grpc.RpcError):  # the client has disconnected
             for _ in requests:
                 pass
 
@@ -186,7 +186,7 @@ def main() -> None:
         case _, [address, seconds, size]:
             run_sized = publish_ours if what == "publish-ours" else publish_google
             print(json.dumps(run_sized(address, float(seconds), int(size))), flush=True)
-    os._exit(0)  # streams that never end keep threads alive
+    os._exit(0)  # streams without an end keep threads alive
 
 
 if __name__ == "__main__":

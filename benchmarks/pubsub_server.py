@@ -1,8 +1,9 @@
-"""The embedded Pub/Sub server: what its core serves, and what it serves over gRPC, per CPU-second.
+"""The embedded Pub/Sub server: throughput per CPU-second of its core, and over gRPC.
 
 Other benchmarks use the server as their source, so its own cost must be known. The core is
-measured in this process; the whole server in one of its own, whose CPU is read from /proc, with a
-client so plain (raw bytes, acknowledgement ids found by a pattern) that it is not the limit.
+measured in this process. The whole server runs in a separate process, whose CPU is read from /proc.
+Its client is so simple (raw bytes, acknowledgement ids found by a pattern) that it is not the
+limit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Child processes of the Pub/Sub benchmark with Spark: each has a session of its own, `local[2]`.
+"""Child processes of the Pub/Sub benchmark with Spark: each has its own session, `local[2]`.
 
-drain   how fast micro-batches take what a subscription holds, to noop, and what takes the time
-stall   what the sidecar's memory does while a batch does not end
-relay   how long a message takes from one topic to another, by micro-batches or by the engine
+drain   how fast micro-batches read a full subscription to noop, and which phase takes the time
+stall   how the memory of the sidecar develops while a batch does not end
+relay   how long a message takes from one topic to another, in micro-batches or in the engine
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def source(spark: SparkSession, address: str, subscription: str, **more: Any) ->
 
 
 def drain(address: str, size: int, count: int) -> dict[str, Any]:
-    """Rows per second from the first full batch to the last, and where the time went."""
+    """Rows per second from the first full batch to the last, and the phase that took the time."""
     spark = session()
     fill(address, "arrivals", size, count)
     frame = source(spark, address, "arrivals-sub", numPartitions=2, maxRecordsPerFetch=50_000)
@@ -108,7 +108,7 @@ def drain(address: str, size: int, count: int) -> dict[str, Any]:
 
 
 def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
-    """The resident memory of the sidecar while a batch stands still and more keeps coming."""
+    """The resident memory of the sidecar while a batch is stalled and messages keep arriving."""
     spark = session()
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     stop = threading.Event()
@@ -156,7 +156,7 @@ def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
 
 
 def sidecar_mib(jvm: int) -> float:
-    """Of the sidecar beside this JVM."""
+    """The resident memory of the sidecar of this JVM, in MiB."""
     found, name = 0.0, b"epochal.connectors.pubsub.sidecar.sidecar"
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -173,7 +173,7 @@ def sidecar_mib(jvm: int) -> float:
 
 
 def relay(address: str, engine: str, seconds: float) -> dict[str, Any]:
-    """Milliseconds from publishing into one topic to receiving out of another."""
+    """Milliseconds from publishing to one topic until receiving from another."""
     spark = session()
     with tempfile.TemporaryDirectory() as folder:
         if engine == "continuous":
@@ -240,7 +240,7 @@ def measure_relay(address: str, seconds: float) -> list[float]:
     found: list[tuple[int, float]] = []
     send()
     deadline = time.monotonic() + 120
-    while not found and time.monotonic() < deadline:  # until the query is up
+    while not found and time.monotonic() < deadline:  # until the query has started
         receive(found, 0.5)
     found.clear()
     began = time.time_ns() + int(WARM_UP_S * 1e9)

@@ -1,8 +1,8 @@
 """Spark's side of the benchmarks: a session that answers requests, one JSON line each.
 
-Run as a process of its own (`harness.SparkPeer` does), so that both sides can take turns: a round
-of ours, a round of Spark's, in one session that has long been warm. Only times that Spark measured
-itself, or that lie around one action, are answered.
+`harness.SparkPeer` runs it as a separate process, so that both sides can take turns: a round of
+ours, a round of Spark's, in one session that is already warm. It returns only times that Spark
+measured itself, or that were measured around one action.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def session(**conf: str) -> SparkSession:
 
 
 def state_session() -> SparkSession:
-    """One that reads and changes state of two partitions, and logs how long each load takes."""
+    """A session that reads and changes state of two partitions, and logs the time of each load."""
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as settings:
         settings.write(LOG_SETTINGS)
         settings.flush()
@@ -70,14 +70,14 @@ def state_session() -> SparkSession:
 
 
 def add_rows(spark: SparkSession, target: str, count: int) -> None:
-    """Another input file, with the first `count` keys."""
+    """Add an input file with the first `count` keys."""
     key = F.format_string("key-%08d", "id")
     rows = spark.range(count).select(key.alias("k"), F.col("id").alias("v"))
     rows.coalesce(1).write.mode("append").parquet(f"{target}/in")
 
 
 def sums(spark: SparkSession, target: str) -> Any:
-    """The query whose state it is: a count and a sum for each key."""
+    """The query that makes the state: a count and a sum for each key."""
     return (
         spark.readStream.schema("k string, v long")
         .parquet(f"{target}/in")
@@ -113,7 +113,7 @@ def make_state(target: str, keys: int) -> None:
 
 
 def change_state(spark: SparkSession, target: str, count: int) -> dict[str, Any]:
-    """Go on with the query; what its progress says of the state operator."""
+    """Continue the query, and return the state operator's figures in its progress."""
     add_rows(spark, target, count)
     query = sums(spark, target).trigger(availableNow=True).start()
     query.awaitTermination()
@@ -123,7 +123,7 @@ def change_state(spark: SparkSession, target: str, count: int) -> dict[str, Any]
 
 
 def timed_read(spark: SparkSession, checkpoint: str, *, to_arrow: bool) -> float:
-    """Read state to Arrow, or only count it, which loads every partition and looks at each row."""
+    """Read state to Arrow, or only count it, which loads every partition and visits each row."""
     start = time.perf_counter()
     frame: DataFrame = spark.read.format("statestore").load(checkpoint)
     _ = frame.toArrow() if to_arrow else frame.count()
@@ -131,7 +131,7 @@ def timed_read(spark: SparkSession, checkpoint: str, *, to_arrow: bool) -> float
 
 
 def make_many_batches(target: str, batches: int, partitions: int) -> None:
-    """A checkpoint of many batches and partitions; goes on with one that is not yet complete."""
+    """Make a checkpoint of many batches and partitions, or continue an incomplete one."""
     spark = session(
         **{
             "spark.sql.shuffle.partitions": str(partitions),

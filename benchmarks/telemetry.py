@@ -1,12 +1,12 @@
-"""What it costs a query to be watched: per epoch, and per report, by thread.
+"""The cost of telemetry to a query: per epoch and per report, by thread.
 
-    committing   what the thread that commits epochs pays: a place in a queue
-    watching     what the watching thread pays to write the journal, the metrics and the spans
-    scrape       what one answer to Prometheus costs
-    tail         what the dashboard pays to read it
+    committing   cost to the thread that commits epochs: one entry in a queue
+    watching     cost to the watching thread of writing the journal, the metrics and the spans
+    scrape       cost of one answer to Prometheus
+    tail         cost to the dashboard of reading the journal
 
 Figures are CPU time of one thread, in microseconds for one epoch or one report. A query with
-epochs of 100 ms makes ten epochs and one report a second: `share` is what that is of one core.
+epochs of 100 ms makes ten epochs and one report per second; `share` is that fraction of one core.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Spark query over Kafka whose position and lag every Kafka tool can see.
+"""A Spark query over Kafka that shows its position and lag to every Kafka tool.
 
 spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 \
     examples/kafka_committer.py broker:9092 /tmp/orders

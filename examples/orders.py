@@ -1,4 +1,4 @@
-"""Orders from Pub/Sub, a running total per customer, exactly once to Parquet.
+"""Read orders from Pub/Sub and write a running total per customer to Parquet, exactly once.
 
 epochal pubsub serve --project demo --subscription orders-sub:orders
 PUBSUB_EMULATOR_HOST=127.0.0.1:8085 python examples/orders.py /tmp/orders
@@ -18,7 +18,7 @@ Total = Row("customer", "order_id", "orders", "cents")
 
 
 class RunningTotal(StatefulProcessor):
-    """PySpark's own class: it runs in Spark's micro-batches as it does here."""
+    """PySpark's own class: it also runs unchanged in micro-batch mode."""
 
     def init(self, handle: Any) -> None:
         self._total = handle.getValueState("total", "orders bigint, cents bigint")

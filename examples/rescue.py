@@ -1,10 +1,10 @@
-"""Rescue a broken checkpoint: a real query, real damage, and not one order lost or repeated.
+"""Rescue a broken checkpoint: a real query, real damage, and no order lost or duplicated.
 
-A PySpark query removes duplicate orders and writes them to Parquet. Between two runs its
-checkpoint suffers what a power cut and a hasty clean-up leave behind. Spark refuses to start;
-`epochal checkpoint` says why, repairs it, and the query goes on where it stopped.
+A PySpark query removes duplicate orders and writes the rest to Parquet. Between two runs its
+checkpoint is damaged as by a power cut and a hasty clean-up. Spark refuses to start.
+`epochal checkpoint` explains why and repairs it, and the query continues where it stopped.
 
-    python examples/rescue.py [--directory DIR]      DIR must not exist yet; kept for a look round
+    python examples/rescue.py [--directory DIR]      DIR must not exist yet; it is kept
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ ORDERS_PER_FILE = 200
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--directory", type=Path, help="where to work; must not exist yet")
+    parser.add_argument("--directory", type=Path, help="the working directory; must not exist yet")
     given = parser.parse_args().directory
     home = given or Path(tempfile.mkdtemp(prefix="epochal-demo-")) / "demo"
     home.mkdir(parents=True)
     checkpoint = home / "checkpoint"
 
-    say("1. A PySpark query reads orders, drops duplicates, writes Parquet.")
+    say("1. A PySpark query reads orders, drops duplicates and writes Parquet.")
     spark = session()
     write_orders(home, range(12))
     run_query(spark, home)
     print(f"   {count_output(spark, home)} orders written; the checkpoint is {checkpoint}")
 
-    say("2. What is in a checkpoint, without a JVM:")
+    say("2. Look into the checkpoint, without a JVM:")
     epochal("checkpoint", "show", checkpoint, "--limit", "4")
     epochal("checkpoint", "verify", checkpoint)
 
-    say("3. A power cut tears the newest files, and a hasty clean-up leaves one crc behind.")
+    say("3. A power cut damages the newest files, and a hasty clean-up leaves one crc behind.")
     break_checkpoint(checkpoint)
     write_orders(home, range(12, 18))
     print(f"   Spark's answer to the restart:\n   {spark_refuses(spark, home)}")
@@ -50,7 +50,7 @@ def main() -> int:
     epochal("checkpoint", "verify", checkpoint, expect=1)
     epochal("checkpoint", "repair", checkpoint)
 
-    say("5. Repair it, with a backup and a journal: `epochal checkpoint undo` would take it back.")
+    say("5. Repair it, with a backup and a journal: `epochal checkpoint undo` would revert it.")
     epochal("checkpoint", "repair", checkpoint, "--execute")
     epochal("checkpoint", "verify", checkpoint)
 
@@ -58,8 +58,8 @@ def main() -> int:
     run_query(spark, home)
     lost, repeated, total = balance(spark, home)
     spark.stop()
-    print(f"   orders sent {total}, lost {lost}, repeated {repeated}")
-    print("\nLook round:")
+    print(f"   orders sent {total}, lost {lost}, duplicated {repeated}")
+    print("\nExplore:")
     print(f"  epochal checkpoint show {checkpoint}\n  epochal state read {checkpoint}")
     return 0 if lost == repeated == 0 else 1
 
@@ -129,7 +129,7 @@ def spark_refuses(spark: SparkSession, home: Path) -> str:
     except StreamingQueryException as error:
         _, _, cause = str(error).partition("terminated with exception: ")
         return " ".join(cause.split())[:160]
-    raise SystemExit("Spark started on the broken checkpoint: the demo's premise does not hold")
+    raise SystemExit("Spark started on the broken checkpoint, although it should have refused")
 
 
 def count_output(spark: SparkSession, home: Path) -> int:
@@ -137,7 +137,7 @@ def count_output(spark: SparkSession, home: Path) -> int:
 
 
 def balance(spark: SparkSession, home: Path) -> tuple[int, int, int]:
-    """Orders lost, orders repeated, orders sent."""
+    """Return the numbers of orders lost, duplicated and sent."""
     sent = {
         json.loads(line)["id"]
         for path in (home / "orders").glob("*.json")
@@ -148,7 +148,7 @@ def balance(spark: SparkSession, home: Path) -> tuple[int, int, int]:
 
 
 def epochal(*words: str | Path, expect: int = 0) -> None:
-    """Run the command as a user would, and stop if it does not end as expected."""
+    """Run the command as a user would, and stop if its exit status is not the expected one."""
     command = ["epochal", *map(str, words)]
     print(f"\n$ {' '.join(command)}", flush=True)
     run = subprocess.run([str(Path(sys.executable).parent / command[0]), *command[1:]])
