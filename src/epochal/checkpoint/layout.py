@@ -20,7 +20,7 @@ SINK_LOG = "_spark_metadata"
 EPOCHAL = ".epochal"
 """Our own directory. Spark passes over hidden names."""
 ATTEMPTS = f"{EPOCHAL}/attempts"
-LEASES = f"{EPOCHAL}/lease"
+CLAIMS = f"{EPOCHAL}/lease"
 
 DEFAULT_STORE = "default"
 COMPACT_SUFFIX = ".compact"
