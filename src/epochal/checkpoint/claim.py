@@ -201,8 +201,8 @@ class Claim:
         """
         if not _RUN_ID.fullmatch(run_id):
             raise OptionError(
-                f"A run id must have 1 to 128 letters, digits, `_`, `-` and `.`, and must not start "
-                f"with `-` or `.`; this one is {run_id!r}."
+                f"A run id must have 1 to 128 letters, digits, `_`, `-` and `.`, and must not "
+                f"start with `-` or `.`; this one is {run_id!r}."
             )
         clock = clock or SystemClock()
         me = identify(run_id, purpose, clock.now_ms(), round(claim_seconds * 1000))
@@ -286,6 +286,7 @@ class Claim:
         silent_seconds = self._clock.monotonic() - monotonic
         # While a machine is suspended, its monotonic clock may stop; its wall clock does not.
         silent_ms = max(silent_seconds * 1000, self._clock.now_ms() - now_ms)
+        # `>=` here and `>` in `decide_claim`: the owner stops before another run may take over.
         self._lost = self._lost or silent_ms >= self._me.claim_ms
         return self._lost
 

@@ -160,6 +160,8 @@ class LocalAtomicFile:
             os.unlink(self._temp)
 
     def _publish(self) -> None:
+        # In both cases the old crc is deleted before the new content appears. Hadoop would check the
+        # new content against it and report corruption.
         if self._overwrite:
             with suppress(FileNotFoundError):
                 os.unlink(_crc_of(self._target))
