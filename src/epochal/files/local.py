@@ -160,8 +160,8 @@ class LocalAtomicFile:
             os.unlink(self._temp)
 
     def _publish(self) -> None:
-        # In both cases the old crc is deleted before the new content appears. Hadoop would check the
-        # new content against it and report corruption.
+        # In both cases the old crc is deleted before the new content appears. Otherwise Hadoop
+        # would check the new content against it and report corruption.
         if self._overwrite:
             with suppress(FileNotFoundError):
                 os.unlink(_crc_of(self._target))
