@@ -161,5 +161,5 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:
     directory.mkdir(mode=0o755)
     directory.chmod(0o755)
     run = RunStarted("q", "r", "orders", "/checkpoint", ("rate",), "noop", 0, 1, "host")
-    with pytest.raises(Exception, match="nobody else may look"):
+    with pytest.raises(Exception, match="other users must not be able to read"):
         JournalWriter(directory, run)

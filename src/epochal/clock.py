@@ -1,4 +1,4 @@
-"""Time as an argument: whatever needs it takes a `Clock`, so that tests and simulations own it."""
+"""A clock that is passed as an argument, so that tests and simulations can control time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for what is written down, monotonic time for what is waited for."""
+    """Wall time for timestamps that are stored, monotonic time for timeouts."""
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch."""
@@ -18,7 +18,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Wait for `seconds`."""
         ...
 
 

@@ -1,11 +1,11 @@
-"""Spark's string options become frozen dataclasses: one class per thing that is configured.
+"""Reads Spark's string options into frozen dataclasses.
 
-A field's name is the option's: `max_file_age` is `maxFileAge`, in any case. Its type says how the
-text is read, its default whether it may be left out. What a reader would get wrong: nothing is
-guessed. A name that no field has is an error, and so is a duration without a unit.
+The field `max_file_age` is the option `maxFileAge`; upper and lower case do not matter. The type of
+the field determines how its text is parsed. A field without a default is a required option. A
+field's metadata may have two keys: `also` lists other names of the same option, and `prefix` makes
+the field a mapping of all options that start with the prefix, such as `kafka.`, which is removed.
 
-A field may say more in its metadata: `also`, other names of the same option; `prefix`, that it is
-a mapping of every option that begins so, such as `kafka.`, with the prefix taken off.
+Note: Nothing is guessed. An unknown name is an error, and so is a duration without a unit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptionInfo:
-    """One option of a class, as people write it."""
+    """One option of a class, as users write it."""
 
     name: str
     also: tuple[str, ...]
@@ -56,7 +56,7 @@ class OptionInfo:
 
 
 def read_options(cls: type[T], given: Mapping[str, str], *, of: str) -> T:
-    """Make a `cls` of the options that a user gave; `of` names in errors what they are for."""
+    """Build a `cls` from the options that a user gave; errors start with `of`."""
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     names = {name.lower(): field.name for field in fields.values() for name in _names(field)}
@@ -72,8 +72,8 @@ def read_options(cls: type[T], given: Mapping[str, str], *, of: str) -> T:
         if name is not None:
             if name in chosen:
                 raise OptionError(
-                    f"{of}: options {chosen[name]} and {key} are one and the same: give one of "
-                    f"them."
+                    f"{of}: {chosen[name]} and {key} are names of the same option: give only one "
+                    f"of them."
                 )
             chosen[name] = key
             values[name] = _parsed(hints[name], text, f"{of}: {option_name(name)}")
@@ -90,7 +90,7 @@ def read_options(cls: type[T], given: Mapping[str, str], *, of: str) -> T:
 
 
 def options_of(cls: type[Any]) -> list[OptionInfo]:
-    """The options a class reads, in its order."""
+    """The options of a class, in the order of its fields."""
     return [option for option, _ in _described(cls)]
 
 
@@ -101,7 +101,7 @@ def option_name(field: str) -> str:
 
 
 def parse_duration(text: str, what: str) -> timedelta:
-    """`100 milliseconds`, `7d`, `1 minute 30 seconds`; `what` names it in errors."""
+    """Parse `100 milliseconds`, `7d` or `1 minute 30 seconds`; errors start with `what`."""
     position, total_ms = 0, 0.0
     while position < len(text) and (found := _AMOUNT.match(text, position)):
         unit = found[2].lower()
@@ -119,7 +119,7 @@ def parse_duration(text: str, what: str) -> timedelta:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """` Did you mean X?` for the nearest known word, else the list of them."""
+    """Return ` Did you mean X?` for the closest known word, or the list of known words."""
     known = sorted(known)
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
@@ -156,7 +156,7 @@ def _names(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 
 def _unknown(of: str, key: str, cls: type[Any]) -> str:
     known = [name for option in options_of(cls) for name in (option.name, *option.also)]
-    return f"{of} has no option {key!r}: it would have no effect.{suggestion(key, known)}"
+    return f"{of} has no option {key!r}; it would be ignored.{suggestion(key, known)}"
 
 
 def _parsed(hint: Any, text: Any, what: str) -> Any:
@@ -205,7 +205,7 @@ def _as_text(value: Any, what: str) -> str:
             return ",".join(map(str, value))
         case timedelta():
             return f"{value / timedelta(milliseconds=1)} ms"
-    raise OptionError(f"{what} must be text, a number or true or false, not {value!r}.")
+    raise OptionError(f"{what} must be a string, a number, true or false, not {value!r}.")
 
 
 def _shown(default: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.simulation.engine_parts import StagingWriter, WorldSink
 
-from epochal.checkpoint.claim import Guard
+from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
 from epochal.connectors.contract import WriterContext
 from epochal.continuous.plan.stages import (
@@ -169,7 +169,7 @@ class DriverProcess:
     def __init__(
         self,
         files: Files,
-        guard: Guard,
+        guard: Claim,
         source: Any,
         sink: WorldSink,
         clock: ManualClock,

@@ -27,7 +27,7 @@ from tests.simulation.engine_processes import (
 )
 from tests.simulation.pipeline import Account, RunningTotal, query
 
-from epochal.checkpoint.claim import Guard
+from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import OffsetEntry, OffsetLog
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
@@ -207,12 +207,12 @@ class World:
                 self._before(process, operation, path)
 
         files = FaultyFiles(self.truth, before)
-        guard = Guard.acquire(
+        guard = Claim.acquire(
             self.truth.at(CHECKPOINT),
             f"run-{self.runs}",
             purpose="simulation",
             clock=self.clock,
-            lease_seconds=LEASE_SECONDS,
+            claim_seconds=LEASE_SECONDS,
             background=False,
         )
         shape = self.shape

@@ -49,7 +49,7 @@ def test_every_type_is_read_from_text() -> None:
 
 def test_another_name_of_an_option_is_its_equal() -> None:
     assert read(numFetchPartitions="3").num_partitions == 3
-    with pytest.raises(OptionError, match="numFetchPartitions and numPartitions are one and"):
+    with pytest.raises(OptionError, match="numFetchPartitions and numPartitions are names of"):
         read(numFetchPartitions="3", numPartitions="3")
 
 

@@ -1,4 +1,4 @@
-"""A query's checkpoint: its logs, how they are read, verified and changed."""
+"""A query's checkpoint: the files in it, what a restart does with them, and who owns it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Checkpoint", "CommitLog", "FileSinkLog", "FileSourceLog", "MetadataL
 
 
 def __getattr__(name: str) -> Any:
-    # The file logs bring msgspec, which takes longer to import than most commands take to run.
+    # The file logs import msgspec, which takes longer than most commands take to run.
     if name in ("FileSinkLog", "FileSourceLog"):
-        from epochal.checkpoint import file_log as filelog
+        from epochal.checkpoint import file_log
 
-        return getattr(filelog, name)
+        return getattr(file_log, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,14 +1,18 @@
-"""One writer at a time: a run owns a checkpoint from its claim until it ends, dies or falls silent.
+"""Claims: at most one run at a time owns a checkpoint and may write to it.
 
-A claim is a numbered attempt, created if absent: of all who race for a number one wins, and the
-newest attempt is the owner. A run that restarts its tasks begins a further attempt of its own. The
-owner shows that it lives by rewriting its lease every few seconds. Ages are compared by the
-storage's own clock (a claimant writes a lease too and compares the two times of modification), so
-the clocks of hosts need not agree.
+A run claims a checkpoint by creating the file `.epochal/attempts/N` for the next attempt number N.
+Creating is atomic, so of several runs that try the same number exactly one succeeds. The run of the
+newest attempt owns the checkpoint. A run that restarts its tasks begins another attempt.
 
-What a reader would get wrong: an owner that was silent for longer than its lease has lost the
-checkpoint even if nobody has claimed it yet. It may not renew and carry on, because somebody may
-be between finding the lease stale and publishing the next attempt.
+The owner renews its claim every few seconds by rewriting the file `.epochal/lease/RUN`, and deletes
+this file when it releases the claim. Another run may take over when the claim is released, when it
+expires because the owner has not renewed it for too long, or when the owner's process on this host
+has ended. Ages are differences between modification times: a claimant writes its own file first
+and compares the two times. Both come from the storage's clock, so the hosts' clocks need not agree.
+
+Note: An owner whose claim has expired has lost the checkpoint, even if no other run has claimed it
+yet. It must not renew the claim, because another run may have found it expired already and be about
+to publish the next attempt.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias
 
-from epochal.checkpoint.layout import ATTEMPTS, LEASES
+from epochal.checkpoint.layout import ATTEMPTS, CLAIMS
 from epochal.checkpoint.metadata_log import MetadataLog, parse_version, storage_errors
 from epochal.checkpoint.spark_json import long_of, parse_object, string_of, text_lines, to_json
 from epochal.clock import Clock, SystemClock
@@ -38,74 +42,78 @@ from epochal.files import Files, join_url
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_LEASE_SECONDS = 30.0
-RENEWALS_PER_LEASE = 6
+DEFAULT_CLAIM_SECONDS = 30.0
+"""How long a claim lasts after its last renewal: the option `lease` of a query."""
+RENEWALS_PER_CLAIM = 6
+"""Renewals in that time, so that a few of them may fail."""
 ATTEMPTS_KEPT = 100
 MAX_CLAIM_ROUNDS = 100
-FORGOTTEN_LEASE_MS = 24 * 3600 * 1000
-"""Left by a claimant that died before its claim was decided."""
+ABANDONED_CLAIM_MS = 24 * 3600 * 1000
+"""Claim files of this age are deleted; their runs died before they published an attempt."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Who claimed the checkpoint, as recorded in `.epochal/attempts/N`."""
+    """The run that claimed the checkpoint, as recorded in `.epochal/attempts/N`."""
 
     run_id: str
     purpose: str
     host: str
     machine: str
-    """The boot of the kernel and the process namespace that `process` counts in; may be empty."""
+    """The boot id of the kernel and the process namespace of `process`; empty if unknown."""
     process: int
     process_started: int
-    """In ticks since boot; 0 if unknown. Process numbers are reused, this pair is not."""
+    """In ticks since boot; 0 if unknown. Process ids are reused; id and start time are not."""
     started_ms: int
-    lease_ms: int
+    claim_ms: int
+    """How long the claim lasts after its last renewal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """The checkpoint is free: publish this attempt."""
+class Free:
+    """The checkpoint may be claimed, by publishing this attempt."""
 
     attempt: int
     stale: Attempt | None = None
-    """Whose claim ended without being released."""
+    """The previous owner, if it did not release its claim."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The checkpoint is owned."""
+class Owned:
+    """A live run owns the checkpoint."""
 
     attempt: int
     owner: Attempt
     silent_ms: int
 
 
-Decision: TypeAlias = Claimed | Refused
+Decision: TypeAlias = Free | Owned
 
 
 def decide_claim(
     newest: tuple[int, Attempt] | None,
-    leases: Mapping[str, int],
+    renewals: Mapping[str, int],
     me: Attempt,
     now_ms: int,
-    gone: Collection[str] = (),
+    ended: Collection[str] = (),
 ) -> Decision:
-    """Whether `me` may claim, given the newest attempt and when each run renewed its lease.
+    """Decide whether `me` may claim the checkpoint.
 
-    A run without a lease has released it. `gone` are runs whose process is known to have ended.
+    `newest` is the newest attempt, and `renewals` when each run last renewed its claim; a run that
+    is not in it has released its claim. `ended` are runs whose process is known to have ended.
     """
     if newest is None:
-        return Claimed(0)
+        return Free(0)
     number, owner = newest
-    renewed_ms = leases.get(owner.run_id)
+    renewed_ms = renewals.get(owner.run_id)
     if renewed_ms is None or _same_process(owner, me):
-        return Claimed(number + 1)
+        return Free(number + 1)
     silent_ms = max(0, now_ms - renewed_ms)
-    if owner.run_id in gone or silent_ms > owner.lease_ms:
-        return Claimed(number + 1, stale=owner)
-    return Refused(number, owner, silent_ms)
+    if owner.run_id in ended or silent_ms > owner.claim_ms:
+        return Free(number + 1, stale=owner)
+    return Owned(number, owner, silent_ms)
 
 
 def _same_process(owner: Attempt, me: Attempt) -> bool:
@@ -129,7 +137,7 @@ class AttemptFormat:
             "process": entry.process,
             "processStarted": entry.process_started,
             "startedMs": entry.started_ms,
-            "leaseMs": entry.lease_ms,
+            "leaseMs": entry.claim_ms,
         }
         return f"v1\n{to_json(found)}".encode()
 
@@ -145,15 +153,15 @@ class AttemptFormat:
             process=long_of(found, "process", path),
             process_started=long_of(found, "processStarted", path),
             started_ms=long_of(found, "startedMs", path),
-            lease_ms=long_of(found, "leaseMs", path),
+            claim_ms=long_of(found, "leaseMs", path),
         )
 
 
 ATTEMPT_FORMAT = AttemptFormat()
 
 
-class Guard:
-    """A claim that was won. Use as a context manager, or call `release`."""
+class Claim:
+    """This run's claim of a checkpoint. Use it as a context manager, or call `release`."""
 
     def __init__(
         self,
@@ -167,7 +175,7 @@ class Guard:
         self.attempt = attempt
         self.run_id = me.run_id
         self.took_over = stale
-        """The run that had not released the checkpoint, if there was one."""
+        """The previous owner, if it did not release its claim."""
         self._files, self._me, self._clock = files, me, clock
         self._renewed = renewed
         self._lost = False
@@ -183,49 +191,56 @@ class Guard:
         *,
         purpose: str,
         clock: Clock | None = None,
-        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        claim_seconds: float = DEFAULT_CLAIM_SECONDS,
         background: bool = True,
-    ) -> Guard:
+    ) -> Claim:
         """Claim the checkpoint at `files`; CheckpointInUseError if a live run owns it.
 
-        With `background` a thread renews the lease; without, the caller must call `renew`.
+        The claim expires `claim_seconds` after its last renewal. With `background` a thread renews
+        it; without, the caller must call `renew`.
         """
         if not _RUN_ID.fullmatch(run_id):
-            raise OptionError(f"A run id is letters, digits, `-`, `_` and `.`, not {run_id!r}.")
+            raise OptionError(
+                f"A run id must have 1 to 128 letters, digits, `_`, `-` and `.`, and must not "
+                f"start with `-` or `.`; this one is {run_id!r}."
+            )
         clock = clock or SystemClock()
-        me = identify(run_id, purpose, clock.now_ms(), round(lease_seconds * 1000))
-        guard = _claim(files, me, clock)
+        me = identify(run_id, purpose, clock.now_ms(), round(claim_seconds * 1000))
+        claim = _acquire(files, me, clock)
         if background:
-            guard._start()
-        return guard
+            claim._start()
+        return claim
 
     def renew(self) -> bool:
-        """Rewrite the lease, unless it has run out already; returns whether it is still held."""
+        """Renew the claim, unless it has expired already; return whether this run still has it."""
         with self._lock:
-            if self._lapsed() or self._stop.is_set():
+            if self._expired() or self._stop.is_set():
                 return False
-            self._renewed = _write_lease(self._files, self._me, self._clock)
+            self._renewed = _write_claim_file(self._files, self._me, self._clock)
             return True
 
     def still_mine(self) -> bool:
-        """Whether no other run can have taken over. Once False, it stays False."""
+        """Whether no other run can have taken over yet. Once False, it stays False."""
         with self._lock:
-            if self._lapsed() or self._stop.is_set():
+            if self._expired() or self._stop.is_set():
                 return False
-            following = f"{ATTEMPTS}/{self.attempt + 1}"
-            with storage_errors(join_url(self._files.url, following)):
-                self._lost = self._files.info(following) is not None
+            next_attempt = f"{ATTEMPTS}/{self.attempt + 1}"
+            with storage_errors(join_url(self._files.url, next_attempt)):
+                self._lost = self._files.info(next_attempt) is not None
             return not self._lost
 
     def next_attempt(self, *, above: int = -1) -> int:
         """Begin another attempt of this run; CheckpointLostError if the run was fenced.
 
-        `above` is the newest attempt that the checkpoint's decisions name: numbers must not be
-        used again, even if the record of them was lost on the way to another disk.
+        `above` is the highest attempt number in the checkpoint's offset log. The new number is
+        higher, even if the files of the attempts were lost when the checkpoint was copied.
         """
         with self._lock:
-            if self._lapsed() or self._stop.is_set():
-                raise self._fenced("it was silent for longer than its lease, or has released it")
+            if self._expired() or self._stop.is_set():
+                raise self._fenced(
+                    f"it has released its claim, or has not renewed it for "
+                    f"{self._me.claim_ms / 1000:g} s (option lease)"
+                )
             attempt = max(self.attempt, above) + 1
             log = MetadataLog(self._files.at(ATTEMPTS), ATTEMPT_FORMAT)
             if not self._record(log, attempt):
@@ -241,7 +256,8 @@ class Guard:
         me = replace(self._me, started_ms=self._clock.now_ms())
         if log.latest_batch_id() in (None, self.attempt) and _publish(log, attempt, me):
             return True
-        # The answer to an earlier try may have been lost: what is there can be ours.
+        # An earlier try may have created the file although its answer was lost. Then the newest
+        # attempt is already this run's.
         newest = log.get_latest()
         return newest is not None and newest[0] == attempt and _same_process(newest[1], self._me)
 
@@ -249,14 +265,14 @@ class Guard:
         return CheckpointLostError(self._files.url, self.run_id, reason)
 
     def release(self) -> None:
-        """Give the checkpoint up. Does nothing the second time."""
+        """Release the claim. A second call does nothing."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         with self._lock:
-            if not self._lapsed():
-                _delete_lease(self._files, self.run_id)
+            if not self._expired():
+                _delete_claim_file(self._files, self.run_id)
             self._lost = True
 
     def __enter__(self) -> Self:
@@ -265,33 +281,38 @@ class Guard:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _lapsed(self) -> bool:
+    def _expired(self) -> bool:
         monotonic, now_ms = self._renewed
         silent_seconds = self._clock.monotonic() - monotonic
-        # Monotonic time stands still while a machine sleeps; wall time does not.
+        # While a machine is suspended, its monotonic clock may stop; its wall clock does not.
         silent_ms = max(silent_seconds * 1000, self._clock.now_ms() - now_ms)
-        self._lost = self._lost or silent_ms >= self._me.lease_ms
+        # `>=` here and `>` in `decide_claim`: the owner stops before another run may take over.
+        self._lost = self._lost or silent_ms >= self._me.claim_ms
         return self._lost
 
     def _start(self) -> None:
         self._thread = threading.Thread(
-            target=self._keep_renewing, name=f"lease-{self.run_id}", daemon=True
+            target=self._keep_renewing, name=f"claim-{self.run_id}", daemon=True
         )
         self._thread.start()
 
     def _keep_renewing(self) -> None:
-        interval = self._me.lease_ms / 1000 / RENEWALS_PER_LEASE
+        interval = self._me.claim_ms / 1000 / RENEWALS_PER_CLAIM
         while not self._stop.wait(interval):
             try:
                 if not self.renew():
-                    logger.warning("run %s lost %s", self.run_id, self._files.url)
+                    logger.warning(
+                        "run %s no longer owns %s: its claim expired, or another run took over",
+                        self.run_id,
+                        self._files.url,
+                    )
                     return
             except StorageError as error:
-                logger.warning("lease of run %s not renewed: %s", self.run_id, error)
+                logger.warning("cannot renew the claim of run %s: %s", self.run_id, error)
 
 
-def identify(run_id: str, purpose: str, now_ms: int, lease_ms: int) -> Attempt:
-    """This process, as an attempt would record it."""
+def identify(run_id: str, purpose: str, now_ms: int, claim_ms: int) -> Attempt:
+    """Describe this process as the owner of an attempt."""
     process = os.getpid()
     return Attempt(
         run_id=run_id,
@@ -301,37 +322,46 @@ def identify(run_id: str, purpose: str, now_ms: int, lease_ms: int) -> Attempt:
         process=process,
         process_started=_process_started(process) or 0,
         started_ms=now_ms,
-        lease_ms=lease_ms,
+        claim_ms=claim_ms,
     )
 
 
-def _claim(files: Files, me: Attempt, clock: Clock) -> Guard:
+def _acquire(files: Files, me: Attempt, clock: Clock) -> Claim:
     log = MetadataLog(files.at(ATTEMPTS), ATTEMPT_FORMAT)
     for _ in range(MAX_CLAIM_ROUNDS):
-        # The lease comes before the attempt: whoever sees the attempt must find its owner alive.
-        renewed = _write_lease(files, me, clock)
+        # The claim file is written before the attempt. Otherwise a run that reads the attempt in
+        # between would find no claim file and conclude that the claim was released.
+        renewed = _write_claim_file(files, me, clock)
         try:
             newest = log.get_latest()
         except MissingBatchError:
-            continue  # purged by a faster claimant
-        leases = _leases(files)
-        if me.run_id not in leases:
-            continue  # listed too early by a storage that lags
-        gone = [newest[1].run_id] if newest and _has_ended(newest[1], me) else []
-        decision = decide_claim(newest, leases, me, leases[me.run_id], gone)
-        if isinstance(decision, Refused):
+            continue  # a faster claimant has purged it
+        renewals = _last_renewals(files)
+        if me.run_id not in renewals:
+            continue  # the storage's listing lags behind the write
+        ended = [newest[1].run_id] if newest and _has_ended(newest[1], me) else []
+        # This run's own renewal is the current time, by the storage's clock.
+        decision = decide_claim(newest, renewals, me, renewals[me.run_id], ended)
+        if isinstance(decision, Owned):
             if decision.owner.run_id != me.run_id:
-                _delete_lease(files, me.run_id)
+                _delete_claim_file(files, me.run_id)
             raise _in_use(files.url, me, decision)
         if _publish(log, decision.attempt, me):
             if decision.stale is not None:
                 logger.warning(
-                    "run %s takes %s over from run %s", me.run_id, files.url, decision.stale.run_id
+                    "run %s takes over %s from run %s, which did not release it",
+                    me.run_id,
+                    files.url,
+                    decision.stale.run_id,
                 )
-                _delete_lease(files, decision.stale.run_id)
-            _tidy(files, log, decision.attempt, leases, leases[me.run_id])
-            return Guard(files, decision.attempt, me, clock, renewed, decision.stale)
-    raise StorageError(join_url(files.url, ATTEMPTS), "no claim came through; storage is unstable")
+                _delete_claim_file(files, decision.stale.run_id)
+            _delete_old(files, log, decision.attempt, renewals, renewals[me.run_id])
+            return Claim(files, decision.attempt, me, clock, renewed, decision.stale)
+    raise StorageError(
+        join_url(files.url, ATTEMPTS),
+        f"the checkpoint could not be claimed in {MAX_CLAIM_ROUNDS} tries: the storage's listings "
+        f"lag, or many other runs claim it too.",
+    )
 
 
 def _publish(log: MetadataLog[Attempt], attempt: int, me: Attempt) -> bool:
@@ -341,45 +371,47 @@ def _publish(log: MetadataLog[Attempt], attempt: int, me: Attempt) -> bool:
         return False
 
 
-def _tidy(
-    files: Files, log: MetadataLog[Attempt], attempt: int, leases: Mapping[str, int], now_ms: int
+def _delete_old(
+    files: Files, log: MetadataLog[Attempt], attempt: int, renewals: Mapping[str, int], now_ms: int
 ) -> None:
     log.purge(attempt - ATTEMPTS_KEPT)
-    for run_id, renewed_ms in leases.items():
-        if now_ms - renewed_ms > FORGOTTEN_LEASE_MS:
-            _delete_lease(files, run_id)
+    for run_id, renewed_ms in renewals.items():
+        if now_ms - renewed_ms > ABANDONED_CLAIM_MS:
+            _delete_claim_file(files, run_id)
 
 
-def _in_use(url: str, me: Attempt, refused: Refused) -> CheckpointInUseError:
-    owner = refused.owner
+def _in_use(url: str, me: Attempt, owned: Owned) -> CheckpointInUseError:
+    owner = owned.owner
     evidence = (
-        f"{owner.purpose}, attempt {refused.attempt}, process {owner.process} on {owner.host}, "
-        f"last heard of {refused.silent_ms / 1000:.1f} s ago"
+        f"{owner.purpose}, attempt {owned.attempt}, process {owner.process} on {owner.host}, "
+        f"which renewed its claim {owned.silent_ms / 1000:.1f} s ago"
     )
     return CheckpointInUseError(url, me.run_id, owner.run_id, evidence)
 
 
-def _lease_path(run_id: str) -> str:
-    return f"{LEASES}/{run_id}"
+def _claim_path(run_id: str) -> str:
+    return f"{CLAIMS}/{run_id}"
 
 
-def _write_lease(files: Files, me: Attempt, clock: Clock) -> tuple[float, int]:
+def _write_claim_file(files: Files, me: Attempt, clock: Clock) -> tuple[float, int]:
+    # The clock is read before the write, so that this run never believes that its claim lasts
+    # longer than others do.
     renewed = clock.monotonic(), clock.now_ms()
-    path = _lease_path(me.run_id)
+    path = _claim_path(me.run_id)
     with storage_errors(join_url(files.url, path)):
         files.replace(path, to_json({"renewedMs": renewed[1]}).encode())
     return renewed
 
 
-def _delete_lease(files: Files, run_id: str) -> None:
-    path = _lease_path(run_id)
+def _delete_claim_file(files: Files, run_id: str) -> None:
+    path = _claim_path(run_id)
     with storage_errors(join_url(files.url, path)):
         files.delete(path)
 
 
-def _leases(files: Files) -> dict[str, int]:
-    with storage_errors(join_url(files.url, LEASES)):
-        return {info.name: info.modified_ms for info in files.list(LEASES) if not info.hidden}
+def _last_renewals(files: Files) -> dict[str, int]:
+    with storage_errors(join_url(files.url, CLAIMS)):
+        return {info.name: info.modified_ms for info in files.list(CLAIMS) if not info.hidden}
 
 
 def _has_ended(owner: Attempt, me: Attempt) -> bool:
@@ -390,13 +422,13 @@ def _has_ended(owner: Attempt, me: Attempt) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # another user's, and alive
+        pass  # it exists and belongs to another user
     started = _process_started(owner.process)
     return started is not None and started != owner.process_started
 
 
 def _machine() -> str:
-    """The running kernel and process namespace: the same for all who see the same processes."""
+    """An id of the running kernel and process namespace, within which process ids are unique."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as boot_id:
             return f"{boot_id.read().strip()}/{os.readlink('/proc/self/ns/pid')}"
@@ -405,7 +437,7 @@ def _machine() -> str:
 
 
 def _process_started(process: int) -> int | None:
-    """When a process started, in ticks since boot; 0 if it has ended, None if nobody says."""
+    """When a process started, in ticks since boot; 0 if it has ended, None if unknown."""
     try:
         with open(f"/proc/{process}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()

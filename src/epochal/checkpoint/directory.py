@@ -1,4 +1,4 @@
-"""A checkpoint opened to be looked at. Nothing here creates, changes or deletes anything."""
+"""A checkpoint opened read-only: nothing here creates, changes or deletes a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Checkpoint:
 
     @property
     def url(self) -> str:
-        """The root, as messages name it."""
+        """The root, for use in messages."""
         return self.files.url
 
     def metadata(self) -> QueryMetadata | None:
@@ -48,19 +48,19 @@ class Checkpoint:
         return QueryMetadata.read(self.files)
 
     def sources(self) -> list[str]:
-        """The sources that keep something: positions in the plan, or names; ascending."""
+        """The sources that have a private directory: positions in the plan, or names; ascending."""
         with storage_errors(join_url(self.url, SOURCES)):
             names = [info.name for info in self.files.list(SOURCES) if info.is_dir]
         return sorted(names, key=lambda name: (not name.isdigit(), len(name), name))
 
     def source_log(self, source: int | str) -> SourceLog | None:
-        """The private log of a source; None if it keeps none."""
+        """The private log of a source; None if it has none."""
         from epochal.checkpoint.source_logs import open_source_log
 
         return open_source_log(self.files.at(source_log_path(source)))
 
     def operators(self, batch_id: int | None = None) -> dict[int, OperatorMetadata | None]:
-        """The stateful operators with their metadata as of `batch_id`, as far as they have any."""
+        """The stateful operators with their metadata as of `batch_id`; None if they have none."""
         return {
             operator: read_operator(self.files, operator, batch_id)
             for operator in list_operators(self.files)

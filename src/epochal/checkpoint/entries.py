@@ -1,8 +1,8 @@
-"""What `offsets/N`, `commits/N` and `metadata` say, and their bytes. The formats are pure.
+"""The entries in `offsets/N`, `commits/N` and `metadata`, and their file formats.
 
-An entry read from a file and written again gives the same bytes, whichever release of Spark wrote
-it: the order of its keys, and which of them it had, are remembered. Keys that Spark does not know
-are kept in `extra`; Spark ignores them. Offsets are the sources' own JSON and stay opaque text.
+An entry that is read and written again has the same bytes, whichever release of Spark wrote it: an
+entry remembers which keys it had, and in which order. Keys that Spark does not know are kept in
+`extra`; Spark ignores them. Offsets are JSON of the sources, and are kept as text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 @dataclass(frozen=True, slots=True)
 class SourceMetadata:
-    """What an offset entry of version 2 may say of a source."""
+    """A source in an offset entry of version 2."""
 
     source_id: str
     provider_name: str
@@ -53,10 +53,10 @@ class ControlBatch:
 
 @dataclass(frozen=True, slots=True)
 class OffsetEntry:
-    """Where batch N ends, in every source; written before N runs.
+    """Where batch N ends in every source; written before N runs.
 
-    Version 1 has a tuple of offsets in the order of the plan, version 2 a dictionary by the
-    source's id or name. An offset is the source's JSON text; None if it has none yet.
+    Version 1 has a tuple of offsets in the order of the plan, version 2 a dictionary by source id
+    or name. An offset is JSON text of the source; None if the source has no offset yet.
     """
 
     version: int
@@ -68,32 +68,35 @@ class OffsetEntry:
     control_batch_info: ControlBatch | None = None
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
     keys: tuple[str, ...] | None = field(default=None, compare=False)
-    """The metadata's keys in the order they were read; None writes all, as Spark orders them."""
+    """The keys of the metadata in the order they were read; None for all keys in Spark's order."""
     has_metadata: bool = field(default=True, compare=False)
-    """False if the metadata line was empty, as very old checkpoints have it."""
+    """False if the metadata line was empty, as in very old checkpoints."""
 
     def __post_init__(self) -> None:
         wanted = {1: tuple, 2: dict}.get(self.version)
         if wanted is None:
-            raise OptionError(f"Offset log versions are 1 and 2, not {self.version}.")
+            raise OptionError(f"The version of an offset entry must be 1 or 2, not {self.version}.")
         if not isinstance(self.offsets, wanted):
             raise OptionError(
                 f"An offset entry of version {self.version} needs a {wanted.__name__} of offsets, "
                 f"not a {type(self.offsets).__name__}."
             )
         if self.version == 1 and (self.source_metadata_info or self.control_batch_info):
-            raise OptionError("Only offset entries of version 2 have source or control metadata.")
+            raise OptionError(
+                "Only offset entries of version 2 can hold source or control metadata."
+            )
         named = self.offsets.items() if isinstance(self.offsets, dict) else enumerate(self.offsets)
         for source, offset in named:
             if (isinstance(source, str) and _breaks_line(source, ":")) or _breaks_line(offset):
                 raise OptionError(
-                    f"Source {source!r}: neither its name nor its offset may hold a line break, "
-                    f"nor its name a colon; the offset log has one line `NAME:OFFSET` for each."
+                    f"Source {source!r}: its name and its offset must not contain line breaks, and "
+                    f"its name must not contain a colon, because the offset log has one line "
+                    f"`NAME:OFFSET` per source."
                 )
 
     @property
     def by_source(self) -> dict[str, str | None]:
-        """The offsets by source: the position as text in version 1, the id or name in 2."""
+        """The offsets by source: its position as text in version 1, its id or name in version 2."""
         if isinstance(self.offsets, dict):
             return dict(self.offsets)
         return {str(position): offset for position, offset in enumerate(self.offsets)}
@@ -104,7 +107,7 @@ def _breaks_line(text: str | None, *more: str) -> bool:
 
 
 class OffsetFormat:
-    """Version line, metadata line, one line per source."""
+    """A version line, a line of metadata, and one line per source."""
 
     def serialize(self, entry: OffsetEntry) -> bytes:
         lines = [f"v{entry.version}", self._metadata(entry)]
@@ -117,7 +120,7 @@ class OffsetFormat:
         lines = text_lines(data, path)
         version = parse_version(lines[0] if lines else "", OFFSET_LOG_VERSION, path)
         if len(lines) < 2:
-            raise MalformedFileError(path, "it ends after its version line: metadata is missing")
+            raise MalformedFileError(path, "it has no metadata after its version line")
         text = lines[1].strip()
         offsets: tuple[str | None, ...] | dict[str, str | None]
         if version == 1:
@@ -215,7 +218,7 @@ def _control_batch(found: dict[str, JsonValue], path: str) -> ControlBatch | Non
 
 @dataclass(frozen=True, slots=True)
 class SinkMetadata:
-    """What a commit entry of version 3 says of a sink, present or past."""
+    """A sink in a commit entry of version 3: the active one or an earlier one."""
 
     sink_name: str
     commit_offset: str
@@ -225,27 +228,29 @@ class SinkMetadata:
 
 
 StateUniqueIds = Mapping[int, tuple[tuple[str, ...], ...]]
-"""Operator id to, per partition, the ids of the state files of each of its stores."""
+"""For each operator id, and for each of its partitions, the ids of its stores' state files."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitEntry:
-    """Batch N is done; written after N ran."""
+    """Records that batch N is complete; written after N ran."""
 
     version: int = 1
     next_watermark_ms: int = 0
-    """The watermark the next batch starts with."""
+    """The watermark that the next batch starts with."""
     state_unique_ids: StateUniqueIds | None = None
     sink_metadata: Mapping[str, SinkMetadata] = field(default_factory=dict)
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
     keys: tuple[str, ...] | None = field(default=None, compare=False)
-    """The keys in the order they were read; None writes all, as Spark orders them."""
+    """The keys in the order they were read; None for all keys in Spark's order."""
     has_metadata: bool = field(default=True, compare=False)
-    """False if the file was a version line and nothing else."""
+    """False if the file had only a version line."""
 
     def __post_init__(self) -> None:
         if self.version not in (1, 2, 3):
-            raise OptionError(f"Commit log versions are 1 to 3, not {self.version}.")
+            raise OptionError(
+                f"The version of a commit entry must be 1, 2 or 3, not {self.version}."
+            )
         if self.version == 1 and self.state_unique_ids:
             raise OptionError("A commit entry of version 1 cannot hold state ids; use version 2.")
         if self.version < 3 and self.sink_metadata:
@@ -255,23 +260,23 @@ class CommitEntry:
         active = sum(sink.is_active for sink in self.sink_metadata.values())
         if self.version == 3 and active != 1:
             raise OptionError(
-                f"A commit entry of version 3 needs exactly one active sink; {active} of "
-                f"{len(self.sink_metadata)} are."
+                f"A commit entry of version 3 needs exactly one active sink; {active} of its "
+                f"{len(self.sink_metadata)} sinks are active."
             )
 
     @property
     def active_sink(self) -> SinkMetadata | None:
-        """The sink the batch was written to, as far as version 3 tells."""
+        """The sink that the batch was written to; None before version 3."""
         return next((sink for sink in self.sink_metadata.values() if sink.is_active), None)
 
     @property
     def state_format_version(self) -> int:
-        """The state checkpoint format this commit implies: 2 if it names state files."""
+        """The state checkpoint format that this commit implies: 2 if it has ids of state files."""
         return 2 if self.version == 2 or self.state_unique_ids is not None else 1
 
 
 class CommitFormat:
-    """Version line, then a line of JSON."""
+    """A version line, then a line of JSON."""
 
     def serialize(self, entry: CommitEntry) -> bytes:
         values: dict[str, object] = {"nextBatchWatermarkMs": entry.next_watermark_ms}
@@ -325,7 +330,9 @@ def _unique_ids(found: dict[str, JsonValue], path: str) -> StateUniqueIds | None
     ids: dict[int, tuple[tuple[str, ...], ...]] = {}
     for operator, partitions in object_of(found, "stateUniqueIds", path).items():
         if not (operator.isascii() and operator.isdigit() and len(operator) < 20):
-            raise MalformedFileError(path, f"stateUniqueIds: {operator[:40]!r} is no operator id")
+            raise MalformedFileError(
+                path, f"stateUniqueIds: {operator[:40]!r} is not an operator id"
+            )
         if not isinstance(partitions, list):
             raise MalformedFileError(path, f"stateUniqueIds of {operator} must be a list of lists")
         ids[int(operator)] = tuple(_strings(stores, path) for stores in partitions)
@@ -367,7 +374,7 @@ class OffsetLog(MetadataLog[OffsetEntry]):
 
 
 class CommitLog(MetadataLog[CommitEntry]):
-    """The log of finished batches in `commits`."""
+    """The log of complete batches in `commits`."""
 
     def __init__(self, location: str | Files, *, read_only: bool = False) -> None:
         super().__init__(location, COMMIT_FORMAT, read_only=read_only)
@@ -375,7 +382,7 @@ class CommitLog(MetadataLog[CommitEntry]):
 
 @dataclass(frozen=True, slots=True)
 class QueryMetadata:
-    """The query's id, in the file `metadata`: the same over all restarts."""
+    """The query's id, from the file `metadata`; it stays the same over all restarts."""
 
     id: str
 
@@ -389,7 +396,7 @@ class QueryMetadata:
 
     @classmethod
     def deserialize(cls, data: bytes, path: str = METADATA) -> QueryMetadata:
-        """The metadata in a file's bytes; errors name `path`."""
+        """Parse the bytes of a file; errors name `path`."""
         lines = text_lines(data, path)
         found = parse_object("\n".join(lines), path)
         try:
@@ -399,7 +406,7 @@ class QueryMetadata:
 
     @classmethod
     def read(cls, files: Files) -> QueryMetadata | None:
-        """The metadata of the checkpoint at `files`; None if it has none."""
+        """Read the metadata of the checkpoint at `files`; None if it has none."""
         url = join_url(files.url, METADATA)
         try:
             with storage_errors(url):
@@ -409,7 +416,7 @@ class QueryMetadata:
         return cls.deserialize(data, url)
 
     def write(self, files: Files) -> None:
-        """Create the file; ConcurrentUpdateError if the checkpoint has one already."""
+        """Create the file; ConcurrentUpdateError if it exists already."""
         url = join_url(files.url, METADATA)
         try:
             with storage_errors(url):

@@ -1,8 +1,10 @@
-"""Logs of files that compact themselves: what the file source has read, what the sink has written.
+"""Compacted logs of files: the files that a file source has read or a file sink has written.
 
-Every interval-th batch is named `N.compact` and repeats all live entries, so that a reader needs
-that file and what follows it. Which names are due depends on the interval, and the interval on
-what is on disk, never on the setting alone: a log begun with another one must stay readable.
+Every `interval`-th batch is named `N.compact` and contains all live entries, so a reader needs only
+the newest compact file and the batches after it.
+
+Note: The interval is derived from the compact files on disk, not taken from the setting alone. A
+log that was started with another interval must stay readable.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ DEFAULT_MIN_BATCHES_TO_RETAIN = 100
 Long: TypeAlias = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
 
 
-# Structs and not dataclasses: a compact file may hold a million lines, and msgspec reads them
-# into these six times faster than the json module makes dictionaries.
+# Structs and not dataclasses, because a compact file may have a million lines: msgspec reads them
+# into structs six times faster than the json module reads them into dictionaries.
 class SinkFileStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """A file the sink has written. The path is URI-encoded."""
+    """A file that the sink has written. The path is URI-encoded."""
 
     path: str
     size: Long
@@ -59,7 +61,7 @@ class SinkFileStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FileEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """A file the source has taken in, and the source log's own batch that took it."""
+    """A file that the source has read, and the batch of the source's log that added it."""
 
     path: str
     timestamp: Long
@@ -70,42 +72,42 @@ E = TypeVar("E", bound=SinkFileStatus | FileEntry)
 
 
 def batch_id_of_file_name(name: str) -> int | None:
-    """The id in `N` or `N.compact`; None for other names."""
+    """The batch id in `N` or `N.compact`; None for other names."""
     return parse_batch_id(name.removesuffix(COMPACT_SUFFIX))
 
 
 def is_compaction_batch(batch_id: int, interval: int) -> bool:
-    """Whether `batch_id` is one that repeats everything before it."""
+    """Whether the file of `batch_id` is a compact file."""
     return (batch_id + 1) % interval == 0
 
 
 def compaction_inputs(batch_id: int, interval: int) -> range:
-    """The batches a compaction reads: the one before it, and those since."""
+    """The batches that a compaction reads: the previous compact file and all batches after it."""
     assert is_compaction_batch(batch_id, interval), f"{batch_id} is not a compaction batch"
     return range(max(0, batch_id - interval), batch_id)
 
 
 def live_batches(batch_id: int, interval: int) -> range:
-    """The batches that together hold every entry up to `batch_id`."""
+    """The batches that together contain all live entries up to `batch_id`."""
     return range(max(0, (batch_id + 1) // interval * interval - 1), batch_id + 1)
 
 
 def next_compaction_batch(batch_id: int, interval: int) -> int:
-    """The first compaction after `batch_id`."""
+    """The first compaction batch after `batch_id`."""
     return (batch_id + interval + 1) // interval * interval - 1
 
 
 def first_batch_to_keep(batch_id: int, interval: int, min_batches_to_retain: int) -> int | None:
-    """The compaction below which files have expired once `batch_id` is there; None if none."""
+    """The compaction batch below which files are obsolete after `batch_id`; None if none are."""
     oldest = batch_id + 1 - min_batches_to_retain
     return oldest - oldest % interval - 1 if interval <= oldest else None
 
 
 def derive_compact_interval(default: int, compact_batches: Sequence[int]) -> int:
-    """The interval of a log, from the ids of the compact files on disk and the setting.
+    """Derive the interval of a log from the ids of its compact files and the setting.
 
-    Two compact files tell it. One, of batch L, only bounds it: the interval must divide L + 1 and
-    is the smallest such number that is not below the setting.
+    With two compact files, the interval is the difference of their ids. With one, of batch L, the
+    interval must divide L + 1, and the smallest such divisor that is not below the setting is used.
     """
     if not compact_batches:
         return default
@@ -124,7 +126,7 @@ def _divisors(number: int) -> list[int]:
 
 
 class FileLogFormat(Generic[E]):
-    """Version line, then one line of JSON per entry."""
+    """A version line, then one line of JSON per entry."""
 
     def __init__(self, entry_type: type[E]) -> None:
         self._decoder: msgspec.json.Decoder[E] = msgspec.json.Decoder(entry_type)
@@ -150,7 +152,7 @@ class FileLogFormat(Generic[E]):
 
     def _line(self, value: E) -> bytes:
         line = self._encoder.encode(value)
-        if b"\\u" in line:  # msgspec writes lower-case hex digits, Jackson upper-case ones
+        if b"\\u" in line:  # msgspec writes hex digits in lower case, Jackson in upper case
             return to_json(msgspec.to_builtins(value)).encode()
         return line
 
@@ -158,8 +160,8 @@ class FileLogFormat(Generic[E]):
 class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
     """A log of file entries with compaction (CompactibleFileStreamLog).
 
-    With `deletion`, files that a compaction made superfluous are removed once they are
-    `cleanup_delay_ms` old, so that a reader which listed the log before still finds them.
+    With `deletion`, files that a compaction made obsolete are deleted once they are
+    `cleanup_delay_ms` old. The delay lets a reader that has just listed the log still read them.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
         clock: Clock | None = None,
     ) -> None:
         if compact_interval <= 0:
-            raise OptionError(f"compact_interval must be positive, not {compact_interval}.")
+            raise OptionError(f"compactInterval must be positive, not {compact_interval}.")
         super().__init__(location, FileLogFormat(entry_type), read_only=read_only)
         self._default_interval = compact_interval
         self._deletion = deletion
@@ -185,13 +187,13 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
 
     @cached_property
     def compact_interval(self) -> int:
-        """The interval in force, settled at first use by what was on disk then."""
+        """The interval of this log, derived at first use from the files on disk."""
         compact: set[int] = set()
         for batch_id, info in self.batch_files():
             if info.name.endswith(COMPACT_SUFFIX):
                 if not 0 <= batch_id < INT_MAX:
                     raise MalformedFileError(
-                        self._url_of(info.name), "no such batch id is possible"
+                        self._url_of(info.name), "its batch id is out of range"
                     )
                 compact.add(batch_id)
         return derive_compact_interval(self._default_interval, sorted(compact))
@@ -209,7 +211,7 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
         return True
 
     def add(self, batch_id: int, entry: Iterable[E]) -> bool:
-        """Write the entries of one batch; a compaction batch takes in all earlier ones too."""
+        """Write the entries of one batch; a compaction batch includes all earlier live entries."""
         self._refuse_if_read_only("write to")
         entries = tuple(entry)
         if is_compaction_batch(batch_id, self.compact_interval):
@@ -224,16 +226,16 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
         return added
 
     def purge(self, before: int) -> None:
-        """Refused: these logs clean themselves, and the newest compact file must stay."""
+        """Raise EditError: these logs delete their obsolete files themselves."""
         raise EditError(
-            self.url, f"cannot purge below {before}: this log removes its own expired files"
+            self.url, f"cannot purge below {before}: this log deletes its obsolete files itself"
         )
 
     def all_files(self) -> list[E]:
-        """Every live entry.
+        """Read every live entry.
 
-        Another process may compact and delete while this one reads. A file that is gone is then
-        no loss if the next compact file is there: the reading starts over from that.
+        Another process may compact the log and delete files meanwhile. If a file is missing but the
+        next compact file exists, reading starts over from that.
         """
         now_ms = self._clock.now_ms()
         latest = self.latest_batch_id()
@@ -269,7 +271,7 @@ class CompactibleFileLog(MetadataLog[tuple[E, ...]]):
 
 
 class FileSinkLog(CompactibleFileLog[SinkFileStatus]):
-    """The log in `_spark_metadata`: which files of an output directory are there."""
+    """The log in `_spark_metadata`: the committed files of an output directory."""
 
     def __init__(
         self,
@@ -300,7 +302,7 @@ class FileSinkLog(CompactibleFileLog[SinkFileStatus]):
 
 
 class FileSourceLog(CompactibleFileLog[FileEntry]):
-    """The log in `sources/N` of a file source; its ids are what `logOffset` counts."""
+    """The log in `sources/N` of a file source; its batch ids are the source's `logOffset`."""
 
     def __init__(
         self,
@@ -327,9 +329,14 @@ class FileSourceLog(CompactibleFileLog[FileEntry]):
     def get_range(
         self, start: int | None = None, end: int | None = None
     ) -> list[tuple[int, tuple[FileEntry, ...]]]:
-        """Each batch's own files, also of compaction batches and of batches whose file is gone."""
+        """The files that each batch added, also for compaction batches and for deleted batches.
+
+        Entries have the id of the batch that added them, so a compact file supplies both.
+        """
         if start is not None and end is not None and start > end:
-            raise OptionError(f"{self.url}: the range starts at {start}, after its end {end}.")
+            raise OptionError(
+                f"{self.url}: the range starts at batch {start}, after its end {end}."
+            )
         on_disk = self.batch_ids()
         wanted = range(start or 0, (on_disk[-1] if end is None and on_disk else end or 0) + 1)
         found: dict[int, tuple[FileEntry, ...]] = {}
@@ -337,6 +344,8 @@ class FileSourceLog(CompactibleFileLog[FileEntry]):
             if batch_id in wanted and (entries := self.get(batch_id)) is not None:
                 found[batch_id] = tuple(entry for entry in entries if entry.batch_id == batch_id)
         if len(found) < wanted.stop - wanted.start and on_disk and on_disk[-1] >= 0:
+            # Some batches of the range are not on disk any more. The newest compact file has their
+            # entries.
             compact = live_batches(on_disk[-1], self.compact_interval)[0]
             found = _by_batch(self.get(compact) or (), wanted) | found
         batches = sorted(found.items())

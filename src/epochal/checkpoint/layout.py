@@ -1,6 +1,7 @@
-"""Names of everything inside a checkpoint, and what a name says. Pure: paths in, values out.
+"""The paths and file names inside a checkpoint: builds and parses them. Pure.
 
-Paths are relative to the checkpoint's root. The name `default` of a state store adds no directory.
+Paths are relative to the checkpoint's root. The state store named `default` has no directory of its
+own; its files are in the directory of the partition.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ COMMITS = "commits"
 SOURCES = "sources"
 STATE = "state"
 SINK_LOG = "_spark_metadata"
-"""The file sink's log. It lies in the output directory, not in the checkpoint."""
+"""The log of the file sink. It is in the output directory, not in the checkpoint."""
 
 EPOCHAL = ".epochal"
-"""Our own directory. Spark passes over hidden names."""
+"""Epochal's own directory. Spark ignores hidden names."""
 ATTEMPTS = f"{EPOCHAL}/attempts"
-LEASES = f"{EPOCHAL}/lease"
+CLAIMS = f"{EPOCHAL}/lease"
+"""One file per run, which the owner of the checkpoint rewrites to renew its claim."""
 
 DEFAULT_STORE = "default"
 COMPACT_SUFFIX = ".compact"
@@ -30,7 +32,7 @@ _STATE_SCHEMA = "_stateSchema"
 
 
 def source_log_path(source: int | str) -> str:
-    """The private directory of a source: by its place in the plan, or by its name."""
+    """The private directory of a source, by its position in the plan or its name."""
     return f"{SOURCES}/{source}"
 
 
@@ -40,12 +42,12 @@ def operator_path(operator: int) -> str:
 
 
 def operator_metadata_path(operator: int) -> str:
-    """The operator metadata of version 1, one file."""
+    """The file of operator metadata of version 1."""
     return f"{operator_path(operator)}/{_OPERATOR_METADATA}/metadata"
 
 
 def operator_metadata_log_path(operator: int) -> str:
-    """The directory of operator metadata of version 2, one file per batch that changed it."""
+    """The log of operator metadata of version 2, with one file per batch that changed it."""
     return f"{operator_path(operator)}/{_OPERATOR_METADATA}/v2"
 
 
@@ -56,17 +58,17 @@ def state_store_path(operator: int, partition: int, store: str = DEFAULT_STORE) 
 
 
 def state_schema_path(operator: int, store: str = DEFAULT_STORE) -> str:
-    """The schema file of versions 1 and 2: only partition 0 has one."""
+    """The schema file of versions 1 and 2; only partition 0 has one."""
     return f"{state_store_path(operator, 0, store)}/{_OPERATOR_METADATA}/schema"
 
 
 def state_schema_log_path(operator: int, store: str = DEFAULT_STORE) -> str:
-    """The directory of schema files of version 3, `BATCH_UUID` each."""
+    """The directory of the schema files of version 3, each named `BATCH_UUID`."""
     return f"{operator_path(operator)}/{_STATE_SCHEMA}/{store}"
 
 
 class StateFileKind(StrEnum):
-    """What a file in a store's directory holds, by its suffix."""
+    """The kind of a file in a store's directory, by its suffix."""
 
     DELTA = "delta"
     SNAPSHOT = "snapshot"
@@ -75,20 +77,20 @@ class StateFileKind(StrEnum):
 
 
 class CrcKind(StrEnum):
-    """Whether a name is a checksum of another, and whose."""
+    """Whether a file is the checksum of another file, and who wrote it."""
 
     NONE = ""
     HADOOP = "hadoop"
     """`.NAME.crc`, binary, on local disks."""
     SPARK = "spark"
-    """`NAME.crc`, JSON, since 4.1."""
+    """`NAME.crc`, JSON, since Spark 4.1."""
     HADOOP_OF_SPARK = "hadoop-of-spark"
-    """`.NAME.crc.crc`: the first of the second."""
+    """`.NAME.crc.crc`: Hadoop's checksum of Spark's checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """A name in a store's directory: `5.delta`, `5_UUID.changelog`, `.5.delta.crc`, ..."""
+    """A file in a store's directory: `5.delta`, `5_UUID.changelog`, `.5.delta.crc`, …"""
 
     version: int
     kind: StateFileKind
@@ -97,7 +99,7 @@ class StateFile:
 
     @property
     def name(self) -> str:
-        """The file's name again."""
+        """The name of the file."""
         version = (
             str(self.version) if self.unique_id is None else f"{self.version}_{self.unique_id}"
         )
@@ -114,7 +116,7 @@ class StateFile:
 
     @property
     def main_name(self) -> str:
-        """The name of the file whose checksum this is, or its own."""
+        """For a checksum the name of the file that it belongs to, else the file's own name."""
         return StateFile(self.version, self.kind, self.unique_id).name
 
 
@@ -132,7 +134,7 @@ _CRCS = {
 
 
 def parse_state_file(name: str) -> StateFile | None:
-    """What a name in a store's directory says; None if it is no state file's."""
+    """Parse a name in a store's directory; None if it is not a state file."""
     found = _STATE_FILE.fullmatch(name)
     crc = _CRCS.get((found["hidden"], found["crc"])) if found else None
     if found is None or crc is None or len(found["version"]) > 19:
@@ -141,23 +143,23 @@ def parse_state_file(name: str) -> StateFile | None:
 
 
 def parse_partition(name: str) -> int | None:
-    """The partition or operator number a directory's name is; None for `_metadata` and the like."""
+    """Parse a partition or operator number; None for other directories such as `_metadata`."""
     return int(name) if re.fullmatch(r"\d{1,9}", name, re.ASCII) else None
 
 
 def is_temp_file(name: str) -> bool:
-    """Whether a name is that of a file somebody was still writing, or of that file's crc."""
+    """Whether a name is that of an unfinished file, or of its crc."""
     return name.startswith(".") and name.endswith((".tmp", ".tmp.crc"))
 
 
 def hidden_crc_of(path: str) -> str:
-    """Where Hadoop keeps the checksum of `path` on local disks."""
+    """The path of Hadoop's checksum of `path` on local disks."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.crc"
 
 
 def crc_target(name: str) -> str | None:
-    """The file whose hidden crc `name` is; None if it is none."""
+    """The name of the file that a hidden crc belongs to; None if `name` is not a hidden crc."""
     if name.startswith(".") and name.endswith(".crc") and len(name) > 5:
         return name[1:-4]
     return None

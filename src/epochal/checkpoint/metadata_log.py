@@ -1,8 +1,10 @@
 """A metadata log: a directory with one file per batch id, each written once (HDFSMetadataLog).
 
-The file's name is the id, and creating it is the commit: the first writer wins, whoever else is
-writing. A reader would expect `batch_ids` and `get_range` to agree; they differ where the log has
-holes. `batch_ids` is what is on disk; `get_range` promises every id of the range, or fails.
+The name of a file is its batch id. Creating the file adds the batch, atomically: of several writers
+exactly one succeeds.
+
+Note: A log may have holes. `batch_ids` returns the ids on disk; `get_range` returns every id of the
+range or fails.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ T = TypeVar("T")
 NAMED_MISSING = 100
 INT_MAX = 2**31 - 1
 
-# Java's parser takes any decimal digit that fits one UTF-16 unit, and no underscores or spaces.
+# Java's parser accepts any decimal digit in one UTF-16 unit, and no underscores or spaces.
 _INTEGER = re.compile(r"[+-]?\d+")
 
 
 def parse_version(text: str, newest: int, path: str) -> int:
-    """The version of a header line: `v` and a positive number, at most `newest`."""
+    """Parse a version line: `v` and a positive number, at most `newest`."""
     number = _java_integer(text[1:], -INT_MAX - 1, INT_MAX) if text.startswith("v") else None
     if number is None or number <= 0:
         shown = text if len(text) <= 40 else f"{text[:37]}..."
@@ -48,16 +50,16 @@ def parse_version(text: str, newest: int, path: str) -> int:
 
 
 def parse_batch_id(name: str) -> int | None:
-    """The id a file name stands for, as Java's long parser reads it; None if it does not."""
+    """Parse a file name as Java's long parser does; None if it is not a batch id."""
     return _java_integer(name, LONG_MIN, LONG_MAX)
 
 
 def verify_batch_ids(
     batch_ids: Sequence[int], start: int | None, end: int | None, path: str = ""
 ) -> None:
-    """Check that ascending `batch_ids` run from `start` to `end` without a hole.
+    """Check that ascending `batch_ids` go from `start` to `end` without a hole.
 
-    A bound that is None is not checked; the ids themselves must be contiguous all the same.
+    A bound that is None is not checked, but the ids must be contiguous in any case.
     """
     if start is not None and end is not None and start > end:
         raise OptionError(f"{path}: the range starts at batch {start}, after its end {end}.")
@@ -100,36 +102,36 @@ def _java_integer(text: str, low: int, high: int) -> int | None:
 
 @contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Turn what storage raises into a StorageError that names `url`.
+    """Turn errors of the storage into a StorageError that names `url`.
 
-    Presence and absence pass through: FileNotFoundError and FileExistsError are answers.
+    FileNotFoundError and FileExistsError pass through: they are normal results.
     """
     try:
         yield
     except (FileNotFoundError, FileExistsError):
         raise
-    except IsADirectoryError as error:  # not a file, so no such file: some storages cannot tell
+    except IsADirectoryError as error:  # some storages cannot tell these two apart
         raise FileNotFoundError(error.errno, error.strerror, url) from None
     except OSError as error:
         raise StorageError(url, error.strerror or str(error) or type(error).__name__) from error
 
 
 class LogFormat(Protocol[T]):
-    """How one kind of entry becomes the bytes of a file, and back."""
+    """Converts one kind of entry to the bytes of a file, and back."""
 
     def serialize(self, entry: T) -> bytes:
-        """The whole file of `entry`."""
+        """The bytes of the file of `entry`."""
         ...
 
     def deserialize(self, data: bytes, path: str) -> T:
-        """The entry in a file's bytes; errors name `path`."""
+        """Parse the bytes of a file; errors name `path`."""
         ...
 
 
 class MetadataLog(Generic[T]):
     """Entries of type T by batch id in one directory.
 
-    Holds no cache, so it always sees what others wrote, and may be shared between threads.
+    It has no cache, so it always sees what other processes wrote. It is thread-safe.
     """
 
     def __init__(
@@ -143,47 +145,46 @@ class MetadataLog(Generic[T]):
                 with storage_errors(self.url):
                     self.files.make_dirs()
             except FileExistsError:
-                raise StorageError(
-                    self.url, "a file is where the log's directory must be"
-                ) from None
+                raise StorageError(self.url, "it must be a directory, but it is a file") from None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
     @property
     def url(self) -> str:
-        """The log's directory, as messages name it."""
+        """The log's directory, for use in messages."""
         return self.files.url
 
     def path_of(self, batch_id: int) -> str:
-        """The name of the file that holds `batch_id`."""
+        """The name of the file of `batch_id`."""
         return str(batch_id)
 
     def batch_id_of(self, name: str) -> int | None:
-        """The id a file name stands for; None if it is no batch's name."""
+        """The batch id in a file name; None if the file is not a batch."""
         return parse_batch_id(name)
 
     def is_batch_file(self, info: FileInfo) -> bool:
-        """Whether a directory entry is a batch: a file, not a directory, with an id for a name."""
+        """Whether a directory entry is a batch: a file whose name is a batch id."""
         return not info.is_dir and self.batch_id_of(info.name) is not None
 
     def add(self, batch_id: int, entry: T) -> bool:
-        """Write `entry` unless the batch is there already: then leave it and return False.
+        """Write `entry` and return True; if the batch exists already, return False.
 
-        Raises ConcurrentUpdateError when another writer creates the file in between.
+        Raises ConcurrentUpdateError if another writer creates the file at the same time.
         """
         return self._create(batch_id, self._format.serialize(entry))
 
     def get(self, batch_id: int) -> T | None:
-        """The entry of `batch_id`; None if there is none."""
+        """Read the entry of `batch_id`; None if there is none."""
         name = self.path_of(batch_id)
         data = self._read(name)
         return None if data is None else self._format.deserialize(data, self._url_of(name))
 
     def get_range(self, start: int | None = None, end: int | None = None) -> list[tuple[int, T]]:
-        """All entries from `start` to `end`, both included, ascending.
+        """Read all entries from `start` to `end`, both included, ascending.
 
-        A bound left out is the log's own first or last; MissingBatchError if any is not there.
+        The bounds default to the first and last batch of the log. Raises MissingBatchError if any
+        entry is missing.
         """
         wanted = [
             batch_id
@@ -207,7 +208,7 @@ class MetadataLog(Generic[T]):
         return sorted({batch_id for batch_id, _ in self.batch_files()})
 
     def batch_files(self) -> list[tuple[int, FileInfo]]:
-        """Every batch file with its id, ascending (getOrderedBatchFiles has them descending)."""
+        """Every batch file with its id, ascending (descending in Spark's getOrderedBatchFiles)."""
         with storage_errors(self.url):
             listed = self.files.list()
         found: list[tuple[int, FileInfo]] = []
@@ -218,21 +219,21 @@ class MetadataLog(Generic[T]):
         return sorted(found, key=lambda item: (item[0], item[1].name))
 
     def prev_batch_id(self, batch_id: int) -> int | None:
-        """The newest id below `batch_id`; as in Spark, None unless one at or above it exists."""
+        """The newest id below `batch_id`; as in Spark, None if all ids are below it."""
         batch_ids = self.batch_ids()
         if not batch_ids or batch_ids[-1] < batch_id:
             return None
         return max((other for other in batch_ids if other < batch_id), default=None)
 
     def purge(self, before: int) -> None:
-        """Remove all entries below `before`, oldest first, so that a crash leaves no hole."""
+        """Delete all entries below `before`, oldest first, so that a crash leaves no hole."""
         self._refuse_if_read_only("purge")
         for batch_id, info in self.batch_files():
             if batch_id < before:
                 self._delete(info.name)
 
     def purge_after(self, batch_id: int) -> None:
-        """Remove all entries above `batch_id`, newest first, so that a crash leaves no hole."""
+        """Delete all entries above `batch_id`, newest first, so that a crash leaves no hole."""
         self._refuse_if_read_only("purge")
         for other, info in reversed(self.batch_files()):
             if other > batch_id:
@@ -252,6 +253,8 @@ class MetadataLog(Generic[T]):
         self._refuse_if_read_only("write to")
         name = self.path_of(batch_id)
         with storage_errors(self._url_of(name)):
+            # This check only tells a batch that exists already, which is normal after a restart,
+            # from a race with another writer. `create` is what lets exactly one writer succeed.
             there = self.files.info(name)
             if there is None:
                 try:
@@ -276,7 +279,7 @@ class MetadataLog(Generic[T]):
 
     def _refuse_if_read_only(self, verb: str) -> None:
         if self.read_only:
-            raise EditError(self.url, f"the log was opened to be read: cannot {verb} it")
+            raise EditError(self.url, f"cannot {verb} the log: it was opened read-only")
 
     def _url_of(self, name: str) -> str:
         return join_url(self.url, name)

@@ -1,7 +1,9 @@
-"""Operator metadata: which stateful operator owns `state/N`, its stores and partitions.
+"""Operator metadata: the stateful operator of `state/N`, its stores and its partitions.
 
-Version 1 is one file, written once. Version 2 is a log whose entries hold *absolute* paths of
-schema files: a checkpoint that was moved still points at the old place.
+Version 1 is one file, written once. Version 2 is a log.
+
+Note: Entries of version 2 contain *absolute* paths of schema files. After a checkpoint is moved,
+they still point to the old location.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class StoreMetadata:
     schema_file_paths: tuple[str, ...] = ()
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
     keys: tuple[str, ...] | None = field(default=None, compare=False)
-    """The keys in the order they were read; None writes all, as Spark orders them."""
+    """The keys in the order they were read; None for all keys in Spark's order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +58,24 @@ class OperatorMetadata:
     operator_name: str
     stores: tuple[StoreMetadata, ...]
     properties_json: str = ""
-    """The operator's own settings, JSON in a string; version 2 only."""
+    """The operator's settings, as JSON in a string; version 2 only."""
 
     def __post_init__(self) -> None:
         if self.version not in (1, 2):
-            raise OptionError(f"Operator metadata versions are 1 and 2, not {self.version}.")
+            raise OptionError(
+                f"The version of operator metadata must be 1 or 2, not {self.version}."
+            )
         if self.version == 1 and (
             self.properties_json or any(store.schema_file_paths for store in self.stores)
         ):
             raise OptionError(
-                "Operator metadata of version 1 has neither schema paths nor settings."
+                "Operator metadata of version 1 cannot hold schema paths or settings: use version "
+                "2."
             )
 
 
 class OperatorFormat:
-    """Version line, then a line of JSON."""
+    """A version line, then a line of JSON."""
 
     def serialize(self, entry: OperatorMetadata) -> bytes:
         found: dict[str, object] = {
@@ -138,21 +143,21 @@ OPERATOR_FORMAT = OperatorFormat()
 
 
 class OperatorMetadataLog(MetadataLog[OperatorMetadata]):
-    """The log in `state/N/_metadata/v2`, with an entry for each batch that changed something."""
+    """The log in `state/N/_metadata/v2`, with an entry for each batch that changed the metadata."""
 
     def __init__(self, location: str | Files, *, read_only: bool = False) -> None:
         super().__init__(location, OPERATOR_FORMAT, read_only=read_only)
 
 
 def newest_at(batch_ids: Iterable[int], batch_id: int | None) -> int | None:
-    """The entry in force at `batch_id`: the newest that is not above it."""
+    """The id of the entry that applies to `batch_id`: the newest one not above it."""
     return max((i for i in batch_ids if batch_id is None or i <= batch_id), default=None)
 
 
 def read_operator(
     files: Files, operator: int, batch_id: int | None = None
 ) -> OperatorMetadata | None:
-    """The metadata of one operator as of `batch_id`; None where Spark before 4.0 wrote none."""
+    """The metadata of an operator as of `batch_id`; None if Spark wrote none, as before 4.0."""
     log = OperatorMetadataLog(files.at(operator_metadata_log_path(operator)), read_only=True)
     entry = newest_at(log.batch_ids(), batch_id)
     if entry is not None:

@@ -1,8 +1,9 @@
-"""Decides which settings and log versions a run goes by: the checkpoint's, before its own. Pure.
+"""Decides which settings and log versions a run uses: the checkpoint's before the session's. Pure.
 
-A query pins some settings in its first offset entry and keeps them for life. What a reader would
-get wrong: a key that is *missing* there does not mean the session's value, nor today's default. It
-means what Spark did before it had the key.
+A query pins some settings in its first offset entry and keeps them in all later ones.
+
+Note: A key that is *missing* in the offset entry does not have the session's value or the current
+default. It has the value that matches Spark's behaviour before the key existed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import OptionError
 
 STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
-"""What the session calls, since 4.1, what the log calls `spark.sql.shuffle.partitions`."""
+"""Since Spark 4.1, the session's name for the log's `spark.sql.shuffle.partitions`."""
 
 OFFSET_LOG_FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -42,7 +43,7 @@ NEW_QUERY_DEFAULTS: Mapping[str, str] = {
     "spark.sql.dropDuplicates.deterministicKeyOrder.enabled": "true",
     SHUFFLE_PARTITIONS: "200",
 }
-"""What Spark 4.3 pins, with its defaults."""
+"""The settings that Spark 4.3 pins, with their defaults."""
 
 LEGACY_DEFAULTS: Mapping[str, str] = {
     "spark.sql.streaming.multipleWatermarkPolicy": "min",
@@ -60,41 +61,41 @@ LEGACY_DEFAULTS: Mapping[str, str] = {
     "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled": "false",
     "spark.sql.dropDuplicates.deterministicKeyOrder.enabled": "false",
 }
-"""What a key means that the log does not have. The other pinned keys stay as the session has them:
+"""The values of keys that are missing in the log. The other pinned keys have the session's values:
 the provider's class, the number of partitions, RocksDB's format version."""
 
 
 def conf_of_new_query(session: Mapping[str, str]) -> dict[str, str]:
-    """The settings that a new query pins: the session's, and defaults for the rest."""
+    """The settings that a new query pins: the session's values, or defaults."""
     conf = {key: session.get(key, default) for key, default in NEW_QUERY_DEFAULTS.items()}
     conf[SHUFFLE_PARTITIONS] = session.get(STATE_PARTITIONS, conf[SHUFFLE_PARTITIONS])
     return conf
 
 
 def conf_in_force(pinned: Mapping[str, str], session: Mapping[str, str]) -> dict[str, str]:
-    """The settings a restart goes by, given what the newest offset entry pins."""
+    """The settings that a restart uses, given those that the newest offset entry pins."""
     new = conf_of_new_query(session)
     return {key: pinned.get(key, LEGACY_DEFAULTS.get(key, new[key])) for key in new}
 
 
 def offset_log_version(newest: OffsetEntry | None, session: Mapping[str, str]) -> int:
-    """The version to write offsets in: the one that is there, or what the session asks for."""
+    """The version for new offset entries: that of the log, or of the session for an empty log."""
     evolves = session.get(SOURCE_EVOLUTION, "false").lower() == "true"
     if newest is None:
         return max(int(session.get(OFFSET_LOG_FORMAT, "1")), 2 if evolves else 1)
     if evolves and newest.version < 2:
         raise OptionError(
             f"[STREAMING_QUERY_EVOLUTION_ERROR.CANNOT_ENABLE_ON_EXISTING_CHECKPOINT] The offset "
-            f"log has version {newest.version}; named sources need version 2. Migrate it with "
-            f"`epochal checkpoint migrate-offsets`, or leave {SOURCE_EVOLUTION} off."
+            f"log has version {newest.version}, but named sources need version 2. Migrate it with "
+            f"`epochal checkpoint migrate-offsets`, or set {SOURCE_EVOLUTION} to false."
         )
     return newest.version
 
 
 def commit_log_version(newest: CommitEntry | None, session: Mapping[str, str]) -> int:
-    """The version to write commits in: the one that is there, or what the state format needs.
+    """The version for new commit entries: that of the log, or as the state format requires.
 
-    Never 3 for a new query: only a query that names its sinks raises it to that.
+    It is never 3 for a new query: only a query with named sinks raises it to 3.
     """
     if newest is not None:
         return newest.version

@@ -1,10 +1,11 @@
-"""Decides what Spark would do next on a checkpoint: the rule of a restart. Pure.
+"""Decides what Spark would do next when a query restarts on a checkpoint. Pure.
 
-Let O be the newest id in `offsets` and C the newest in `commits`. O = C: the next batch is new. C
-behind O: batch O runs again, from where batch O-1 ended to exactly where O was said to end. What a
-reader would get wrong: the batches between C and O are *not* run again, however far C is behind.
-The synchronous engine insists on `offsets/(O-1)`; with asynchronous progress a log may have gaps,
-and the entry before O counts, whichever it is.
+Let O be the newest id in `offsets` and C the newest in `commits`. If O = C, the next batch is new.
+If C is lower, batch O runs again: it starts where batch O-1 ended and ends exactly at the offsets
+in its own entry. The synchronous engine requires `offsets/(O-1)`. With asynchronous progress a log
+may have gaps, and the newest entry before O is used.
+
+Note: The batches between C and O do *not* run again, however far C is behind.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 class RestartAction(StrEnum):
-    """What happens first."""
+    """What a restart does first."""
 
     BEGIN = "begin"
-    """The log is empty: batch 0 of a new query."""
+    """The log is empty: it runs batch 0 of a new query."""
     RERUN = "re-run"
-    """The newest batch was not committed: it runs again, with the same offsets."""
+    """The newest batch is not committed: it runs again with the same offsets."""
     CONTINUE = "continue"
-    """Everything is committed: a new batch from where the last one ended."""
+    """Everything is committed: a new batch starts where the last one ended."""
     FAIL = "fail"
     """The query would not start."""
 
@@ -37,18 +38,18 @@ class RestartPlan:
 
     action: RestartAction
     batch_id: int | None = None
-    """The batch that runs first. The state it needs has the same number as its version."""
+    """The batch that runs first. It loads the state version of the same number."""
     start: OffsetEntry | None = None
-    """Where that batch begins; None for the beginning of every source."""
+    """Where that batch starts; None for the start of every source."""
     end: OffsetEntry | None = None
-    """Where it must end; None if it is new."""
+    """Where that batch must end; None if it is new."""
     watermark_ms: int = 0
     condition: str = ""
     """Spark's name for the failure, where it has one."""
     reason: str = ""
     """Why it would fail."""
     notes: tuple[str, ...] = ()
-    """What is odd, but no obstacle."""
+    """Unusual findings that do not prevent a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +84,23 @@ def plan_restart(
     has_query_metadata: bool = True,
     occupied: Sequence[str] = (),
 ) -> RestartPlan:
-    """What a restart would do, from the ids on disk and the entries `restart_reads` names.
+    """Decide what a restart would do, from the ids on disk and the entries of `restart_reads`.
 
-    An entry that is on disk but not given could not be read. `occupied` names those of the
-    directories `offsets`, `commits` and `state` that are not empty.
+    An entry that is on disk but missing in `offsets` or `commits` could not be read. `occupied`
+    lists those of the directories `offsets`, `commits` and `state` that are not empty.
     """
     if not has_query_metadata and (offset_ids or commit_ids):
         return _fail(
-            "the file `metadata` is missing although the logs have entries: a new query id would "
-            "make sinks that remember the old one write everything twice",
+            "the file `metadata` is missing, but the logs have entries: with a new query id, sinks "
+            "that remember the old one would write everything twice",
             "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
         )
     if not offset_ids:
         if occupied or commit_ids:
             where = ", ".join(occupied or ["commits"])
             return _fail(
-                f"there are no offsets, so the query would be new, but not empty: {where}",
+                f"the query would be new, because there are no offsets, but these directories are "
+                f"not empty: {where}",
                 "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY",
             )
         return RestartPlan(RestartAction.BEGIN, batch_id=0)
@@ -107,7 +109,7 @@ def plan_restart(
     committed = max(commit_ids, default=None)
     for batch_id in (latest, previous):
         if batch_id is not None and batch_id not in offset_ids:
-            return _fail(f"batch {batch_id} doesn't exist in offsets; batch {latest} needs it")
+            return _fail(f"batch {batch_id} doesn't exist in offsets, but batch {latest} needs it")
         if batch_id is not None and batch_id not in offsets:
             return _fail(f"offsets/{batch_id} cannot be read")
     if committed is not None and committed not in commits:
@@ -129,14 +131,14 @@ def _rerun(
 ) -> RestartPlan:
     if committed is not None and committed > latest:
         return _fail(
-            f"commits reach batch {committed}, offsets only {latest}: the batches in between "
+            f"commits reach batch {committed}, offsets only {latest}: the batches after {latest} "
             f"would run again and could not be committed",
             "CONCURRENT_STREAM_LOG_UPDATE",
         )
     if committed is not None and not async_progress and _repartitions(before, entry):
         return _fail(
-            f"batch {latest} changes the number of state partitions and was not finished; the "
-            f"last committed batch is {committed}",
+            f"batch {latest} changes the number of state partitions and is not committed; the last "
+            f"committed batch is {committed}",
             "STREAMING_UNFINISHED_REPARTITION_DETECTED",
         )
     notes: list[str] = []

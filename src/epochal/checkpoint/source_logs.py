@@ -1,7 +1,7 @@
-"""The private logs of the Kafka and rate sources: one entry, batch 0, where the source began.
+"""The private logs of the Kafka and rate sources: one entry, batch 0, where the source started.
 
-The Kafka file begins with a byte that means nothing and must be there: Spark 2.1.0 wrote a length
-in its place, and expected one to skip.
+Note: The file of the Kafka source starts with a byte that has no meaning but must be there. Spark
+2.1.0 wrote a length there, and readers still skip this byte.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from epochal.files import Files, join_url
 SOURCE_LOG_VERSION = 1
 
 KafkaOffsets = Mapping[str, Mapping[int, int]]
-"""Topic to partition to offset. As a starting point -2 is the earliest, -1 the latest."""
+"""Offsets by topic and partition. As starting offsets, -2 is the earliest and -1 the latest."""
 
 
 def parse_kafka_offsets(text: str, path: str) -> KafkaOffsets:
-    """The offsets in a Kafka source's JSON, such as `{"topic":{"0":23}}`."""
+    """Parse the JSON of a Kafka source's offsets, such as `{"topic":{"0":23}}`."""
     return {
         topic: {
             _partition(partition, topic, path): _offset(offset, topic, path)
@@ -38,7 +38,7 @@ def parse_kafka_offsets(text: str, path: str) -> KafkaOffsets:
 
 
 def kafka_offsets_json(offsets: KafkaOffsets) -> str:
-    """`offsets` as the Kafka source writes them."""
+    """Format offsets as the Kafka source writes them."""
     return to_json(
         {
             topic: {str(partition): offset for partition, offset in partitions.items()}
@@ -49,33 +49,33 @@ def kafka_offsets_json(offsets: KafkaOffsets) -> str:
 
 def _partitions(topic: str, found: JsonValue, path: str) -> list[tuple[str, JsonValue]]:
     if not isinstance(found, dict):
-        raise MalformedFileError(path, f"topic {topic!r} must have an object of partitions")
+        raise MalformedFileError(path, f"topic {topic!r} must have a JSON object of partitions")
     return list(found.items())
 
 
 def _partition(text: str, topic: str, path: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise MalformedFileError(path, f"topic {topic!r}: {text[:40]!r} is no partition number")
+        raise MalformedFileError(path, f"topic {topic!r}: {text[:40]!r} is not a partition number")
     return int(text)
 
 
 def _offset(value: JsonValue, topic: str, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not LONG_MIN <= value <= LONG_MAX:
-        raise MalformedFileError(path, f"topic {topic!r}: {str(value)[:40]} is no offset")
+        raise MalformedFileError(path, f"topic {topic!r}: {str(value)[:40]} is not an offset")
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaInitialOffsets:
-    """Where a Kafka source began."""
+    """Where a Kafka source started."""
 
     offsets: KafkaOffsets
     legacy: bool = False
-    """True for the file of Spark 2.1.0, which has no version."""
+    """True for a file of Spark 2.1.0, which has no version line."""
 
 
 class KafkaInitialOffsetFormat:
-    """A byte, a version line, the offsets' JSON."""
+    """A byte, a version line, then the offsets as JSON."""
 
     def serialize(self, entry: KafkaInitialOffsets) -> bytes:
         text = kafka_offsets_json(entry.offsets).encode()
@@ -101,7 +101,7 @@ class RateFormat:
         created_ms = parse_batch_id(text.strip())
         if created_ms is None:
             raise MalformedFileError(
-                path, f"a time in milliseconds must be here, not {text[:40]!r}"
+                path, f"its second line must be a time in milliseconds, not {text[:40]!r}"
             )
         return created_ms
 
@@ -143,10 +143,10 @@ SourceLog = FileSourceLog | KafkaInitialOffsetLog | RateLog
 
 
 def open_source_log(files: Files) -> SourceLog | None:
-    """Open, to be read, the log of whichever source wrote into a directory; None if it is empty.
+    """Open the log of a source read-only, whatever kind it is; None if the directory is empty.
 
-    The directory does not say what it is. A file log names its files as objects line by line; a
-    Kafka log is one file that begins with something other than `v`; a rate log holds a number.
+    The kind is recognized by the content. A Kafka log is one file that does not start with `v`, a
+    rate log is one file with a number, and a file log has lines of JSON objects.
     """
     log = FileSourceLog(files, read_only=True)
     batches = log.batch_files()

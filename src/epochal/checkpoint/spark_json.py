@@ -1,7 +1,7 @@
-"""JSON as Spark's logs hold it: read leniently, written byte for byte as Jackson would. Pure.
+"""JSON in Spark's logs: read leniently, and written with the same bytes as Jackson. Pure.
 
 Two things differ from Python's defaults: control characters are escaped with upper-case hex
-digits, and whatever follows the first complete value is ignored, as Jackson ignores it.
+digits, and text after the first complete value is ignored, as Jackson does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
 def to_json(value: object) -> str:
-    """`value` on one line without spaces, in the order its keys have."""
+    """Format `value` on one line without spaces, with its keys in their order."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     if "\\u" not in text:
         return text
@@ -30,31 +30,32 @@ def to_json(value: object) -> str:
 
 
 def parse_json(text: str, path: str) -> JsonValue:
-    """The first JSON value in `text`; MalformedFileError naming `path` if there is none."""
+    """Parse the first JSON value in `text`; a MalformedFileError names `path`."""
     try:
         value: JsonValue
         value, _ = _DECODER.raw_decode(text.strip())
         if "\\u" in text:
+            # Python accepts an escape that is half of a surrogate pair; encoding it fails.
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise MalformedFileError(path, "its JSON is nested too deeply to be read") from None
     except UnicodeEncodeError:
-        raise MalformedFileError(path, "its JSON has half of a surrogate pair") from None
+        raise MalformedFileError(path, "its JSON has an unpaired surrogate") from None
     except ValueError as error:
-        raise MalformedFileError(path, f"not JSON where JSON must be: {error}") from None
+        raise MalformedFileError(path, f"it has invalid JSON: {error}") from None
     return value
 
 
 def parse_object(text: str, path: str) -> dict[str, JsonValue]:
-    """As `parse_json`, for a text that must be a JSON object."""
+    """Parse a text that must be a JSON object."""
     value = parse_json(text, path)
     if not isinstance(value, dict):
-        raise MalformedFileError(path, f"a JSON object must be here, not {_clip(text)}")
+        raise MalformedFileError(path, f"it must have a JSON object, not {_clip(text)}")
     return value
 
 
 def long_of(found: dict[str, JsonValue], key: str, path: str, default: int | None = None) -> int:
-    """The 64-bit integer under `key`; `default` where there is none, or null."""
+    """The 64-bit integer under `key`; `default` if it is missing or null."""
     value = default if found.get(key) is None else found[key]
     if isinstance(value, bool) or not isinstance(value, int) or not LONG_MIN <= value <= LONG_MAX:
         raise MalformedFileError(path, f"{key} must be a 64-bit integer, not {_clip(value)}")
@@ -70,7 +71,7 @@ def string_of(found: dict[str, JsonValue], key: str, path: str) -> str:
 
 
 def object_of(found: dict[str, JsonValue], key: str, path: str) -> dict[str, JsonValue]:
-    """The object under `key`; an empty one where there is none, or null."""
+    """The object under `key`; empty if it is missing or null."""
     value = {} if found.get(key) is None else found[key]
     if not isinstance(value, dict):
         raise MalformedFileError(path, f"{key} must be an object, not {_clip(value)}")
@@ -78,7 +79,7 @@ def object_of(found: dict[str, JsonValue], key: str, path: str) -> dict[str, Jso
 
 
 def list_of(found: dict[str, JsonValue], key: str, path: str) -> list[JsonValue]:
-    """The list under `key`; an empty one where there is none, or null."""
+    """The list under `key`; empty if it is missing or null."""
     value = [] if found.get(key) is None else found[key]
     if not isinstance(value, list):
         raise MalformedFileError(path, f"{key} must be a list, not {_clip(value)}")
@@ -86,7 +87,7 @@ def list_of(found: dict[str, JsonValue], key: str, path: str) -> list[JsonValue]
 
 
 def as_read(values: dict[str, object], keys: Sequence[str] | None) -> dict[str, object]:
-    """`values` in the order of `keys`; of those not among them, only what says something."""
+    """Order `values` by `keys`; values under other keys are appended unless they are empty."""
     if keys is None:
         return values
     kept = {key: values[key] for key in keys if key in values}
@@ -95,7 +96,7 @@ def as_read(values: dict[str, object], keys: Sequence[str] | None) -> dict[str, 
 
 
 def text_lines(data: bytes, path: str) -> list[str]:
-    """The lines of a log file: ended by a newline, a carriage return or both, as Java reads it."""
+    """The lines of a log file; as in Java they end with a newline, a carriage return or both."""
     try:
         return [line.decode() for line in data.splitlines()]
     except UnicodeDecodeError as error:

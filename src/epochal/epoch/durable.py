@@ -58,7 +58,7 @@ class Ground:
     sink: CommittedSink
     state: StateFiles
     owned: Callable[[], bool]
-    """Whether this run still owns the checkpoint: `Guard.still_mine`."""
+    """Whether this run still owns the checkpoint: `Claim.still_mine`."""
     run_id: str
     delays_ms: tuple[int, ...] = ()
     """Of each watermark of the plan."""

@@ -1,69 +1,71 @@
-"""Every error Epochal raises, in one tree.
+"""Every error that Epochal raises, in one tree.
 
     EpochalError
-    ├── OptionError                    the query or the command is wrong: fix it and call again
-    │   └── KafkaStartError            a query cannot start where it is told to
-    ├── StorageError                   a file system or object store refused or failed
-    │   └── LostAnswerError            it was asked, no answer came: done or not, nobody knows
-    ├── CheckpointError                the directory cannot be trusted, or is in use
-    │   ├── MalformedFileError         a file's bytes break its format
-    │   ├── UnsupportedVersionError    written by a newer Spark than the formats known here
-    │   ├── MissingBatchError          a log has a hole where an entry is needed
-    │   ├── ConcurrentUpdateError      another writer was first
+    ├── OptionError                    the query or the command is invalid: correct it
+    │   └── KafkaStartError            the query cannot start at the offsets it was given
+    ├── StorageError                   a file system or object store rejected a request or failed
+    │   └── LostAnswerError            a change got no answer: it may or may not have been made
+    ├── CheckpointError                the checkpoint is damaged, or another run uses it
+    │   ├── MalformedFileError         the bytes of a file do not match its format
+    │   ├── UnsupportedVersionError    a newer Spark wrote the file
+    │   ├── MissingBatchError          a log lacks an entry that is needed
+    │   ├── ConcurrentUpdateError      another writer created the log entry first
     │   ├── CheckpointInUseError       a live run owns the checkpoint
-    │   ├── CheckpointLostError        this run does not own the checkpoint any more
-    │   ├── PlanChangedError           its state belongs to another query than the one started
+    │   ├── CheckpointLostError        this run no longer owns the checkpoint
+    │   ├── PlanChangedError           the stored state belongs to a different query
     │   └── EditError                  a tool cannot, or must not, change the checkpoint
     ├── StateError                     a state store version cannot be loaded or written
-    │   ├── StateFormatError           bytes of a state file or row break their format
-    │   ├── StateSchemaError           a schema is not one Spark could have written
-    │   ├── StateValueError            a value does not fit the column it is meant for
-    │   ├── StateLoadError             the files of a version are missing or beyond repair
-    │   ├── StateReadError             a read asks for state that the checkpoint does not hold
+    │   ├── StateFormatError           the bytes of a state file or row do not match its format
+    │   ├── StateSchemaError           a schema is not one that Spark could have written
+    │   ├── StateSchemaMismatchError   the query's schema does not fit the stored state
+    │   ├── StateValueError            a value does not fit its column
+    │   ├── StateLoadError             files of a version are missing or beyond repair
+    │   ├── StateReadError             the checkpoint does not contain the requested state
     │   ├── StateCommitError           a version could not be made durable
-    │   ├── StateUsageError            a store was used after its end, or not as it allows
+    │   ├── StateUsageError            a store was used after its end, or in an unsupported way
     │   └── StateCommitMissingError    a batch ended before all of its stores had committed
-    ├── RpcError                       a peer cannot be reached or is not one of ours
-    │   ├── RpcTimeoutError            no answer within the time allowed
-    │   ├── RpcFrameError              a frame breaks the protocol, its version or its size
+    ├── RpcError                       a peer is unreachable, or does not speak the protocol
+    │   ├── RpcTimeoutError            no answer came in time
+    │   ├── RpcFrameError              a frame is malformed, too large or of another version
     │   └── RpcRemoteError             the endpoint answered with a failure
-    ├── KafkaError                     a Kafka cluster did not do what it was asked
-    │   ├── KafkaUnavailableError      it gave no answer, or one that says to ask again
-    │   ├── KafkaTopicError            topics that are to be read are not there
-    │   ├── KafkaDataLossError         records that were to be read are gone
+    ├── KafkaError                     a Kafka cluster rejected a request or failed
+    │   ├── KafkaUnavailableError      the cluster did not answer, or answered "try again"
+    │   ├── KafkaTopicError            topics to read do not exist
+    │   ├── KafkaDataLossError         records were deleted before they were read
     │   ├── GroupRefusedError          a consumer group must not, or may not, be written
-    │   ├── KafkaRecordError           a record cannot be written as it is
-    │   └── KafkaFencedError           a transactional producer was shut out
-    ├── KafkaTimestampError            a record's timestamp is beyond what a timestamp can hold
-    ├── PubSubError                    Pub/Sub did not do what it was asked
+    │   ├── KafkaRecordError           a row cannot be written as a record
+    │   └── KafkaFencedError           a transactional producer was fenced
+    ├── KafkaTimestampError            a record's timestamp does not fit into microseconds
+    ├── PubSubError                    Pub/Sub rejected a request or failed
     │   ├── PubSubFailedError          a call or a stream failed
-    │   │   ├── PubSubRejectedError    and will fail again, until something is changed
-    │   │   └── PubSubUnavailableError though it was tried again for as long as allowed
-    │   ├── PubSubClosedError          a client was used after its end
-    │   ├── PayloadError               a value cannot be a message, or a schema one of messages
-    │   └── PubSubRefusedError         the embedded server refuses a call, in Google's words
-    ├── EpochError                     a task or the coordinator broke the epoch protocol
-    │   ├── StaleAttemptError          a task of another attempt spoke
-    │   ├── EpochConflictError         one task or reader said two different things
-    │   ├── EpochProtocolError         something was said that cannot be at this point
-    │   ├── EpochBacklogError          more waits to be committed than may
-    │   ├── RendezvousError            not all tasks were there in time
-    │   ├── RecoveryError              the logs do not say where to go on
-    │   │   └── MarkerError            nor does the marker of Kafka transactions
-    │   ├── FrameError                 what came from a peer is not a frame of the exchange
+    │   │   ├── PubSubRejectedError    a retry would fail too, until something is changed
+    │   │   └── PubSubUnavailableError all retries within the time allowed failed
+    │   ├── PubSubClosedError          a client was used after it was closed
+    │   ├── PayloadError               a value or schema cannot be turned into messages
+    │   ├── PubSubReaderError          a process that reads Pub/Sub for Spark failed
+    │   └── PubSubRefusedError         the embedded server rejects a call, as Google would
+    ├── EpochError                     a task or the coordinator violated the epoch protocol
+    │   ├── StaleAttemptError          a message came from a task of another attempt
+    │   ├── EpochConflictError         a task or reader sent two different reports of one epoch
+    │   ├── EpochProtocolError         a message is not valid at this point of the protocol
+    │   ├── EpochBacklogError          too many reports or epochs wait to be committed
+    │   ├── RendezvousError            not all tasks registered or became ready in time
+    │   ├── RecoveryError              the logs do not show where to resume
+    │   │   └── MarkerError            the marker of Kafka transactions does not fit the logs
+    │   ├── FrameError                 a peer sent bytes that are not a frame of the exchange
     │   ├── ExchangeError              frames between two tasks were lost or out of order
-    │   ├── DriverSilentError          a task has not heard of its driver for too long
-    │   └── SinkConflictError          a sink has an epoch already, with other output
-    ├── QueryError                     a continuous query cannot run, or runs no more
-    │   ├── TooFewSlotsError           its tasks do not fit into the cluster
-    │   ├── TaskFailedError            a task or the job of all tasks ended
-    │   ├── DriverLostError            the driver's JVM is gone, and every executor with it
-    │   └── QueryFailedError           it was given up: what `exception()` returns
-    └── ComponentError                 a real component for a test or demo cannot be had or started
+    │   ├── DriverSilentError          a task has not heard from its driver for too long
+    │   └── SinkConflictError          the sink already has the epoch, with different output
+    ├── QueryError                     a continuous query cannot run, or has stopped
+    │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
+    │   ├── TaskFailedError            a task, or the job of all tasks, failed
+    │   ├── DriverLostError            the driver's JVM has ended, and every executor with it
+    │   └── QueryFailedError           the query gave up: what `exception()` returns
+    └── ComponentError                 a component for a test or demo cannot be found or started
 
-Where Spark has a name for the same condition, `condition` carries it. Constructor arguments are
-the fields, so that an error survives pickling from a Spark worker; `__str__` words it: what
-happened, with both values; why it matters; what to do.
+Where Spark has a name for the same condition, it is in `condition`. The constructor's arguments are
+the fields, so that an error survives pickling from a Spark worker. `__str__` builds the message:
+what happened, with both values; why it matters; what to do.
 """
 
 from epochal.errors.base import (

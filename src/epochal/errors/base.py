@@ -1,10 +1,10 @@
-"""The root, and what goes wrong anywhere."""
+"""The root of the tree, and the errors that do not belong to one part of the package."""
 
 from __future__ import annotations
 
 
 class EpochalError(Exception):
-    """The root: catch this to catch everything Epochal raises on purpose."""
+    """The root: catch it to catch every error that Epochal raises on purpose."""
 
     condition: str = ""
 
@@ -14,7 +14,7 @@ class OptionError(EpochalError):
 
 
 class StorageError(EpochalError):
-    """The storage below a path failed in a way that is not about one file's presence."""
+    """Storage failed for a reason other than that a file exists or is missing."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(url, reason)
@@ -25,14 +25,14 @@ class StorageError(EpochalError):
 
 
 class LostAnswerError(StorageError):
-    """A change was asked for and no answer came back: it may or may not have happened."""
+    """A change was requested and no answer came: it may or may not have been made."""
 
     def __str__(self) -> str:
         return (
-            f"{self.url}: {self.reason}. Whether the change was made is not known: look before "
-            f"asking again."
+            f"{self.url}: {self.reason}. The change may or may not have been made: check before "
+            f"you retry it."
         )
 
 
 class ComponentError(EpochalError):
-    """A real component that a test or a demo needs cannot be found, fetched or started."""
+    """A component that a test or a demo needs cannot be found, downloaded or started."""

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint."""
+"""Errors of checkpoints."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from epochal.errors.base import EpochalError
 
 
 class CheckpointError(EpochalError):
-    """The checkpoint directory cannot be trusted or used as it is."""
+    """The checkpoint is damaged, or cannot be used as it is."""
 
 
 class MalformedFileError(CheckpointError):
-    """A file's bytes are not what its format demands."""
+    """The bytes of a file do not match its format."""
 
     condition = "MALFORMED_LOG_FILE"
 
@@ -20,13 +20,13 @@ class MalformedFileError(CheckpointError):
 
     def __str__(self) -> str:
         return (
-            f"[{self.condition}] Failed to read {self.path}: {self.reason}. A restart would stop "
-            f"here; `epochal checkpoint verify` lists what can be repaired."
+            f"[{self.condition}] Failed to read {self.path}: {self.reason}. A restart would fail "
+            f"here. `epochal checkpoint verify` lists what can be repaired."
         )
 
 
 class UnsupportedVersionError(CheckpointError):
-    """A log file carries a version above the newest one known."""
+    """The version of a log file is newer than this release supports."""
 
     condition = "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION"
 
@@ -36,14 +36,14 @@ class UnsupportedVersionError(CheckpointError):
 
     def __str__(self) -> str:
         return (
-            f"[{self.condition}] {self.path} has version v{self.found}; the newest known here is "
-            f"v{self.newest}. It was written by a newer release of Spark: read it with that one, "
-            f"or upgrade Epochal."
+            f"[{self.condition}] {self.path} has version v{self.found}; the newest supported "
+            f"version is v{self.newest}. A newer release of Spark wrote it: read it with that "
+            f"release, or upgrade Epochal."
         )
 
 
 class MissingBatchError(CheckpointError):
-    """A batch that must be in a log is not there."""
+    """A log lacks a batch that is needed."""
 
     def __init__(self, path: str, missing: tuple[int, ...], detail: str) -> None:
         super().__init__(path, missing, detail)
@@ -54,7 +54,7 @@ class MissingBatchError(CheckpointError):
 
 
 class ConcurrentUpdateError(CheckpointError):
-    """A log entry was written by somebody else first."""
+    """Another writer created the log entry first."""
 
     condition = "CONCURRENT_STREAM_LOG_UPDATE"
 
@@ -65,13 +65,13 @@ class ConcurrentUpdateError(CheckpointError):
     def __str__(self) -> str:
         return (
             f"[{self.condition}] Batch {self.batch_id} is already in {self.path}: another run "
-            f"wrote it first. Two runs share one checkpoint: stop one of them, or give it a "
-            f"checkpointLocation of its own."
+            f"wrote it first. Two runs share one checkpoint: stop one of them, or give it its own "
+            f"checkpointLocation."
         )
 
 
 class CheckpointInUseError(CheckpointError):
-    """A live run, or something that still writes, owns the checkpoint."""
+    """A live run, or another writer, uses the checkpoint."""
 
     condition = "CONCURRENT_QUERY"
 
@@ -83,13 +83,13 @@ class CheckpointInUseError(CheckpointError):
     def __str__(self) -> str:
         return (
             f"[{self.condition}] {self.path} is in use by run {self.other_run} ({self.evidence}); "
-            f"this is run {self.this_run}. Stop the other one first: two writers on one "
-            f"checkpoint lose data."
+            f"this is run {self.this_run}. Stop the other run first: two writers on "
+            f"one checkpoint lose data."
         )
 
 
 class CheckpointLostError(CheckpointError):
-    """This run was fenced: another one owns the checkpoint, or may by now."""
+    """This run was fenced: another run owns the checkpoint, or may own it by now."""
 
     def __init__(self, path: str, this_run: str, reason: str) -> None:
         super().__init__(path, this_run, reason)
@@ -98,12 +98,12 @@ class CheckpointLostError(CheckpointError):
     def __str__(self) -> str:
         return (
             f"Run {self.this_run} no longer owns {self.path}: {self.reason}. It must not write "
-            f"there again; stop it, and start the query anew if no other run has taken over."
+            f"there again: stop it, and restart the query unless another run has taken over."
         )
 
 
 class PlanChangedError(CheckpointError):
-    """The checkpoint was made by a query whose stateful operators are not those of this one."""
+    """The checkpoint belongs to a query with different stateful operators."""
 
     def __init__(self, path: str, stored: str, asked: str) -> None:
         super().__init__(path, stored, asked)
@@ -111,14 +111,14 @@ class PlanChangedError(CheckpointError):
 
     def __str__(self) -> str:
         return (
-            f"{self.path} was made by a query with {self.stored}; this query has {self.asked}. "
-            f"State of the one would be read as state of the other: go back to the query that "
-            f"made the checkpoint, or give this one a checkpointLocation of its own."
+            f"{self.path} was written by a query with {self.stored}; this query has {self.asked}. "
+            f"This query would misread the other's state: go back to the query that wrote the "
+            f"checkpoint, or give this query a checkpointLocation of its own."
         )
 
 
 class EditError(CheckpointError):
-    """A tool refuses to change the checkpoint, and changed nothing."""
+    """A tool refused to change the checkpoint; nothing was changed."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)

@@ -1,4 +1,4 @@
-"""What breaks the epoch protocol."""
+"""Errors of the epoch protocol."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from epochal.errors.base import EpochalError
 
 
 class EpochError(EpochalError):
-    """The epoch protocol was broken; the query stops rather than commit something wrong."""
+    """The epoch protocol was violated; the query stops rather than commit wrong results."""
 
 
 class StaleAttemptError(EpochError):
-    """A message belongs to another attempt than the one that runs."""
+    """A message belongs to an attempt other than the current one."""
 
     def __init__(self, attempt: int, current: int) -> None:
         super().__init__(attempt, current)
@@ -18,13 +18,13 @@ class StaleAttemptError(EpochError):
 
     def __str__(self) -> str:
         return (
-            f"A message of attempt {self.attempt} was refused: attempt {self.current} is running. "
-            f"Its sender outlived its attempt; it ends by itself."
+            f"A message of attempt {self.attempt} was rejected: attempt {self.current} is running. "
+            f"The sender is a leftover task; it stops by itself."
         )
 
 
 class EpochConflictError(EpochError):
-    """A task or a reader reported an epoch twice, and not the same."""
+    """A task or a reader reported one epoch twice, with different content."""
 
     def __init__(self, who: str, epoch: int, known: str, other: str) -> None:
         super().__init__(who, epoch, known, other)
@@ -33,12 +33,13 @@ class EpochConflictError(EpochError):
     def __str__(self) -> str:
         return (
             f"{self.who} reported epoch {self.epoch} twice: first {self.known}, then {self.other}. "
-            f"Only one can be true, so the epoch is not committed; the next attempt cuts it anew."
+            f"At most one report is right, so the epoch is not committed; the next attempt reads "
+            f"its rows again."
         )
 
 
 class EpochProtocolError(EpochError):
-    """A message came from somebody, or at a time, that the protocol does not have."""
+    """A message came from an unknown sender, or at a point where it is not valid."""
 
     def __init__(self, who: str, reason: str) -> None:
         super().__init__(who, reason)
@@ -46,13 +47,13 @@ class EpochProtocolError(EpochError):
 
     def __str__(self) -> str:
         return (
-            f"{self.who}: {self.reason}. Driver and tasks do not agree on what runs; nothing is "
-            f"committed on a guess; the next attempt goes on from the last decided epoch."
+            f"{self.who}: {self.reason}. The driver and its tasks disagree about what is running, "
+            f"so nothing more is committed. The next attempt resumes from the last decided epoch."
         )
 
 
 class EpochBacklogError(EpochError):
-    """Reports or whole epochs wait for something that does not come.
+    """Too many reports or epochs wait for a task that does not report.
 
     `queue` is `partition offset`, `partition commit` or `epoch`, as Spark names them.
     """
@@ -63,14 +64,15 @@ class EpochBacklogError(EpochError):
 
     def __str__(self) -> str:
         return (
-            f"Size of the {self.queue} queue has exceeded its maximum: {self.size} entries wait, "
-            f"{self.limit} may. Some task does not report: give the query the cores it needs, "
-            f"longer epochs, or raise spark.sql.streaming.continuous.epochBacklogQueueSize."
+            f"Size of the {self.queue} queue has exceeded its maximum: it has {self.size} entries, "
+            f"the maximum is {self.limit}. A task is too slow or does not report: give the query "
+            f"the cores it needs, use longer epochs, or raise "
+            f"spark.sql.streaming.continuous.epochBacklogQueueSize."
         )
 
 
 class RendezvousError(EpochError):
-    """The tasks of an attempt did not all come, or not all get ready, in time."""
+    """Not all tasks of an attempt registered or became ready in time."""
 
     def __init__(self, step: str, missing: tuple[int, ...], tasks: int, seconds: float) -> None:
         super().__init__(step, missing, tasks, seconds)
@@ -81,13 +83,13 @@ class RendezvousError(EpochError):
         named = ", ".join(map(str, self.missing[:8])) + (", …" if len(self.missing) > 8 else "")
         return (
             f"{len(self.missing)} of {self.tasks} tasks ({named}) had not {self.step} after "
-            f"{self.seconds:g} s. All of them must run at once: the query needs {self.tasks} free "
-            f"slots, and every executor must reach the driver."
+            f"{self.seconds:g} s. All tasks must run at the same time: the query needs "
+            f"{self.tasks} free slots, and every executor must be able to reach the driver."
         )
 
 
 class RecoveryError(EpochError):
-    """The logs of a checkpoint leave open which epochs are decided."""
+    """The logs of a checkpoint do not show which epochs are decided."""
 
     def __init__(self, paths: tuple[str, ...], reason: str) -> None:
         super().__init__(paths, reason)
@@ -95,25 +97,28 @@ class RecoveryError(EpochError):
 
     def __str__(self) -> str:
         return (
-            f"{', '.join(self.paths)}: {self.reason}. To go on from a guess could lose rows or "
-            f"write them twice; `epochal checkpoint verify` shows the logs, and `rewind` or "
-            f"`repair` put them in order."
+            f"{', '.join(self.paths)}: {self.reason}. Resuming from a guess could lose or "
+            f"duplicate rows. `epochal checkpoint verify` shows the problems in the logs; "
+            f"`epochal checkpoint repair` or `epochal checkpoint rewind` fixes them."
         )
 
 
 class FrameError(EpochError):
-    """What a task received is not a frame of the exchange."""
+    """A task received bytes that are not a frame of the exchange."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"A frame was refused: {self.reason}. The peer is broken or of another version."
+        return (
+            f"A frame was rejected: {self.reason}. The peer is broken or runs another version: all "
+            f"hosts must run the same release of Epochal."
+        )
 
 
 class ExchangeError(EpochError):
-    """A channel between two tasks broke its rules: rows are lost, or would be counted twice."""
+    """A channel between two tasks lost, repeated or reordered frames."""
 
     def __init__(self, stage: int, peer: int, reason: str) -> None:
         super().__init__(stage, peer, reason)
@@ -121,13 +126,14 @@ class ExchangeError(EpochError):
 
     def __str__(self) -> str:
         return (
-            f"The channel of task {self.peer} at stage {self.stage} is broken: {self.reason}. The "
-            f"attempt ends here; the next one begins at the last decided epoch."
+            f"The channel of task {self.peer} at stage {self.stage} is broken: {self.reason}. Rows "
+            f"could be lost or duplicated, so the attempt ends; the next one resumes from the last "
+            f"decided epoch."
         )
 
 
 class DriverSilentError(EpochError):
-    """A task has not heard of its driver for longer than it may."""
+    """A task has not heard from its driver for longer than allowed."""
 
     def __init__(self, url: str, seconds: float) -> None:
         super().__init__(url, seconds)
@@ -135,13 +141,13 @@ class DriverSilentError(EpochError):
 
     def __str__(self) -> str:
         return (
-            f"The driver at {self.url} has not answered for {self.seconds:g} s. Whatever this task "
-            f"does now could not be committed, so it ends; look for the end of the driver."
+            f"The driver at {self.url} has not answered for {self.seconds:g} s. Without it this "
+            f"task's work cannot be committed, so the task ends. Find out why the driver stopped."
         )
 
 
 class SinkConflictError(EpochError):
-    """A sink's log has an epoch already, with other output than this query's."""
+    """A sink's log already has an entry for the epoch, with different output."""
 
     def __init__(self, log: str, epoch: int, missing: str) -> None:
         super().__init__(log, epoch, missing)
@@ -149,8 +155,9 @@ class SinkConflictError(EpochError):
 
     def __str__(self) -> str:
         return (
-            f"{self.log} has an entry for epoch {self.epoch} that does not name {self.missing}, "
-            f"which this query wrote in it. Another query, or an earlier checkpoint of this one, "
-            f"writes to the same directory; committing would lose these rows. Give the query a "
-            f"directory of its own, or the checkpoint that belongs to this one."
+            f"{self.log} already has an entry for epoch {self.epoch}, and it does not list "
+            f"{self.missing}, which this query wrote in that epoch. Another query, or an earlier "
+            f"checkpoint of this query, wrote to the same directory; committing would lose these "
+            f"rows. Give the query its own output directory, or the checkpoint that belongs to "
+            f"this one."
         )

@@ -1,4 +1,4 @@
-"""What a Kafka cluster may refuse."""
+"""Errors of Kafka."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from epochal.errors.epoch import RecoveryError
 
 
 class KafkaError(EpochalError):
-    """A Kafka cluster did not do what it was asked."""
+    """A Kafka cluster rejected a request or failed."""
 
     def __init__(self, servers: str, reason: str) -> None:
         super().__init__(servers, reason)
@@ -18,17 +18,17 @@ class KafkaError(EpochalError):
 
 
 class KafkaUnavailableError(KafkaError):
-    """A cluster gave no answer in time, or one that says to ask again."""
+    """A cluster did not answer in time, or answered with a retriable error."""
 
     def __str__(self) -> str:
         return (
-            f"Kafka at {self.servers} cannot be asked: {self.reason}. Check the bootstrap servers, "
-            f"the network and the brokers."
+            f"Kafka at {self.servers} is unavailable: {self.reason}. Check "
+            f"kafka.bootstrap.servers, the network and the brokers."
         )
 
 
 class GroupRefusedError(KafkaError):
-    """A consumer group must not be written, or the cluster does not let us."""
+    """A consumer group must not be written, or the cluster does not allow it."""
 
     def __init__(self, servers: str, group: str, reason: str) -> None:
         super().__init__(servers, reason)
@@ -40,7 +40,7 @@ class GroupRefusedError(KafkaError):
 
 
 class KafkaTopicError(KafkaError):
-    """Topics that are to be read do not exist, or may not be seen."""
+    """Topics to read do not exist, or the user may not see them."""
 
     condition = "UNKNOWN_TOPIC_OR_PARTITION"
 
@@ -51,13 +51,13 @@ class KafkaTopicError(KafkaError):
 
     def __str__(self) -> str:
         return (
-            f"Kafka at {self.servers} shows no topic {self.reason} to this user. Create it, name "
-            f"another one, or give the user DESCRIBE on it."
+            f"Kafka at {self.servers} shows no topic {self.reason} to this user. Create the topic, "
+            f"read another one, or grant the user DESCRIBE on it."
         )
 
 
 class KafkaDataLossError(KafkaError):
-    """Records that were to be read are not there any more."""
+    """Records were deleted before they were read."""
 
     def __init__(self, servers: str, kind: str, reason: str) -> None:
         super().__init__(servers, reason)
@@ -68,13 +68,13 @@ class KafkaDataLossError(KafkaError):
     def __str__(self) -> str:
         return (
             f"[{self.condition}] Kafka at {self.servers}: {self.reason}. Some data may have been "
-            f"lost: it was aged out, or its topic deleted, before it was read. If the query is to "
-            f"go on with what is there, set the source's option failOnDataLoss to false."
+            f"lost: it expired, or its topic was deleted, before it was read. To continue with the "
+            f"remaining data, set the source's option failOnDataLoss to false."
         )
 
 
 class KafkaStartError(OptionError):
-    """A query cannot start where it is told to."""
+    """A query cannot start at the offsets it was given."""
 
     def __init__(self, condition: str, reason: str, remedy: str) -> None:
         super().__init__(condition, reason, remedy)
@@ -82,11 +82,11 @@ class KafkaStartError(OptionError):
 
     def __str__(self) -> str:
         named = f"[{self.condition}] " if self.condition else ""
-        return f"{named}kafka: {self.reason}. To go on: {self.remedy}."
+        return f"{named}kafka: {self.reason}. To continue: {self.remedy}."
 
 
 class KafkaRecordError(KafkaError):
-    """A record of a query's output cannot be written as it is."""
+    """A row of a query's output cannot be written as a record."""
 
     def __init__(self, servers: str, topic: str, reason: str) -> None:
         super().__init__(servers, reason)
@@ -98,7 +98,7 @@ class KafkaRecordError(KafkaError):
 
 
 class KafkaFencedError(KafkaError):
-    """A transactional producer was shut out: what it had begun is aborted."""
+    """A transactional producer was fenced; its open transaction is aborted."""
 
     def __init__(self, servers: str, transactional_id: str, reason: str) -> None:
         super().__init__(servers, reason)
@@ -110,12 +110,12 @@ class KafkaFencedError(KafkaError):
             f"Kafka at {self.servers} has shut out transactional id {self.transactional_id!r}: "
             f"{self.reason}. Either another run of the query has taken over, or the broker has "
             f"aborted a transaction that was open for longer than kafka.transaction.timeout.ms. "
-            f"Nothing of it is visible."
+            f"None of its records are visible. Run one query per checkpoint, or raise the timeout."
         )
 
 
 class MarkerError(RecoveryError):
-    """The marker of a query's transactions does not fit the checkpoint's log."""
+    """The marker of a query's transactions does not fit the logs of its checkpoint."""
 
     def __init__(self, group: str, reason: str, remedy: str) -> None:
         super().__init__((group,), reason)
@@ -124,8 +124,8 @@ class MarkerError(RecoveryError):
 
     def __str__(self) -> str:
         return (
-            f"Kafka sink, marker in consumer group {self.group!r}: {self.reason}. Which epochs are "
-            f"in the topic cannot be told, so going on could lose rows or write them twice. "
+            f"Kafka sink, marker in consumer group {self.group!r}: {self.reason}. It is unknown "
+            f"which epochs are in the topic, so continuing could lose or duplicate rows. "
             f"{self.remedy}"
         )
 
@@ -143,7 +143,7 @@ class KafkaTimestampError(EpochalError):
     def __str__(self) -> str:
         return (
             f"[{self.condition}] The record at offset {self.offset} of {self.topic}-"
-            f"{self.partition} has timestamp {self.timestamp}, which is beyond what a timestamp "
-            f"can hold. Kafka's are milliseconds: its producer seems to write microseconds or "
-            f"nanoseconds, and must be set right."
+            f"{self.partition} has timestamp {self.timestamp}, which does not fit into a "
+            f"timestamp. Kafka expects milliseconds; the producer probably writes microseconds or "
+            f"nanoseconds. Correct the producer."
         )

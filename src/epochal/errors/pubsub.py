@@ -6,13 +6,13 @@ from epochal.errors.base import EpochalError
 
 
 class PubSubError(EpochalError):
-    """Pub/Sub did not do what it was asked."""
+    """Pub/Sub rejected a request or failed."""
 
 
 class PubSubFailedError(PubSubError):
     """A call or a stream failed: `code` is gRPC's name for the status.
 
-    `resource` is the full name of what was asked for, `advice` what to do about it.
+    `resource` is the full name of the resource in the request, `advice` what to do about it.
     """
 
     def __init__(self, what: str, resource: str, code: str, text: str, advice: str) -> None:
@@ -27,11 +27,11 @@ class PubSubFailedError(PubSubError):
 
 
 class PubSubRejectedError(PubSubFailedError):
-    """It will fail as often as it is tried: something must be changed first."""
+    """A retry would fail too: something must be changed first."""
 
 
 class PubSubUnavailableError(PubSubFailedError):
-    """It was tried again for as long as allowed; later it may work."""
+    """All retries within the time allowed failed; it may work later."""
 
 
 class PubSubClosedError(PubSubError):
@@ -39,7 +39,7 @@ class PubSubClosedError(PubSubError):
 
 
 class PayloadError(PubSubError):
-    """A value cannot be a message, or a schema cannot be one of messages."""
+    """A value or a schema cannot be turned into messages."""
 
 
 class PubSubReaderError(PubSubError):
@@ -47,9 +47,9 @@ class PubSubReaderError(PubSubError):
 
 
 class PubSubRefusedError(PubSubError):
-    """The embedded server refuses a call, in Google's words: `code` is gRPC's name for the status.
+    """The embedded server rejects a call as Google would: `code` is gRPC's name for the status.
 
-    `reasons` says per acknowledgement id why it was refused, where only some of a call were.
+    `reasons` maps acknowledgement ids to the reason, when only some ids of a call were rejected.
     """
 
     def __init__(self, code: str, text: str, reasons: dict[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Why a continuous query cannot run."""
+"""Errors of continuous queries."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from epochal.errors.base import EpochalError
 
 
 class QueryError(EpochalError):
-    """A continuous query cannot run, or runs no more."""
+    """A continuous query cannot run, or has stopped."""
 
 
 class TooFewSlotsError(QueryError):
-    """A query's tasks run all at once or not at all, and there is no room for all."""
+    """The cluster has too few free slots to run all tasks of a query at the same time."""
 
     def __init__(self, needed: int, free: int, total: int, waited_seconds: float) -> None:
         super().__init__(needed, free, total, waited_seconds)
@@ -19,15 +19,15 @@ class TooFewSlotsError(QueryError):
 
     def __str__(self) -> str:
         return (
-            f"The query needs {self.needed} slots at once, one for each task, and "
-            f"{self.free} of the cluster's {self.total} are free ({self.waited_seconds:g} s "
-            f"waited). Tasks of a continuous query never end, so it would wait for ever: lower "
-            f"its parallelism, add cores, or stop what holds the others."
+            f"The query needs {self.needed} slots at once, one for each task, but only "
+            f"{self.free} of the cluster's {self.total} are free after {self.waited_seconds:g} s. "
+            f"Tasks of a continuous query never end, so it cannot run with fewer: lower its "
+            f"parallelism, add cores, or stop the jobs that hold the other slots."
         )
 
 
 class TaskFailedError(QueryError):
-    """A task ended with an error, or the job did; `cause` is its traceback or Spark's words."""
+    """A task or the job of all tasks failed; `cause` is its traceback or Spark's message."""
 
     def __init__(self, task: int | None, error: str, cause: str) -> None:
         super().__init__(task, error, cause)
@@ -47,14 +47,14 @@ class DriverLostError(QueryError):
 
     def __str__(self) -> str:
         return (
-            f"The driver's JVM is gone ({self.evidence}), and with it every executor. The "
-            f"checkpoint is sound: start the program again and the query goes on from its last "
+            f"The driver's JVM has ended ({self.evidence}), and every executor with it. The "
+            f"checkpoint is intact: start the program again, and the query resumes from its last "
             f"decided epoch."
         )
 
 
 class QueryFailedError(QueryError):
-    """A query ended with an error; `cause` says which, in the words of whoever raised it."""
+    """A query ended with an error; `cause` is the message of that error."""
 
     condition = "STREAM_FAILED"
 

@@ -1,4 +1,4 @@
-"""What can go wrong between driver and tasks."""
+"""Errors of the connection between the driver and its tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from epochal.errors.base import EpochalError
 
 
 class RpcError(EpochalError):
-    """A peer cannot be reached, or does not speak as one of ours."""
+    """A peer is unreachable, or does not speak the protocol."""
 
 
 class RpcTimeoutError(RpcError):
@@ -19,14 +19,14 @@ class RpcTimeoutError(RpcError):
     def __str__(self) -> str:
         return (
             f"{self.endpoint} at {self.address} did not answer within {self.seconds} s. The driver "
-            f"is gone, cannot be reached from here, or does not know this process's key."
+            f"has ended, cannot be reached from this host, or rejected this process's key."
         )
 
 
 class RpcFrameError(RpcError):
-    """A frame is not one that this protocol allows.
+    """A frame violates the protocol.
 
-    `fault` says how: `malformed`, `oversized` or `unknown_version`.
+    `fault` is `malformed`, `oversized` or `unknown_version`.
     """
 
     def __init__(self, reason: str, fault: str = "malformed") -> None:
@@ -34,11 +34,14 @@ class RpcFrameError(RpcError):
         self.reason, self.fault = reason, fault
 
     def __str__(self) -> str:
-        return f"Refused a frame: {self.reason}. Driver and executors must run one release."
+        return (
+            f"Rejected a frame: {self.reason}. The driver and all executors must run the same "
+            f"release of Epochal."
+        )
 
 
 class RpcRemoteError(RpcError):
-    """An endpoint answered that it could not do what was asked."""
+    """An endpoint answered a request with a failure."""
 
     def __init__(self, endpoint: str, kind: str, reason: str) -> None:
         super().__init__(endpoint, kind, reason)

@@ -1,4 +1,4 @@
-"""What can be wrong with state."""
+"""Errors of state stores."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class StateError(EpochalError):
 
 
 class StateFormatError(StateError):
-    """Bytes of a state file, a record or a row break their format.
+    """The bytes of a state file, a record or a row do not match their format.
 
-    `offset` is the byte in `source` at which reading had to stop.
+    `offset` is the position in `source` at which reading stopped.
     """
 
     condition = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
@@ -24,9 +24,9 @@ class StateFormatError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"[{self.condition}] {self.source}, byte {self.offset}: {self.reason}. What follows "
-            f"cannot be trusted, so nothing of it was loaded; `epochal state verify` shows which "
-            f"versions can still be read."
+            f"[{self.condition}] {self.source}, byte {self.offset}: {self.reason}. The bytes "
+            f"after it cannot be trusted, so nothing was loaded. `epochal state verify` shows "
+            f"which versions can still be read."
         )
 
 
@@ -45,7 +45,7 @@ class StateSchemaError(StateError):
 
 
 class StateSchemaMismatchError(StateError):
-    """A query's schema of keys or values cannot go on with the state that is stored."""
+    """A query's key or value schema does not fit the stored state."""
 
     def __init__(self, source: str, stored: str, asked: str, condition: str) -> None:
         super().__init__(source, stored, asked, condition)
@@ -55,13 +55,13 @@ class StateSchemaMismatchError(StateError):
     def __str__(self) -> str:
         return (
             f"[{self.condition}] {self.source}: the stored schema is {self.stored}, the query has "
-            f"{self.asked}. Rows of the one would be misread as the other: go back to the query "
-            f"that wrote the state, use `epochal state evolve`, or start over without it."
+            f"{self.asked}. The query would misread the stored rows: go back to the query that "
+            f"wrote the state, use `epochal state evolve`, or start with a new checkpoint."
         )
 
 
 class StateValueError(StateError):
-    """A value cannot be stored in the column it is meant for."""
+    """A value does not fit its column."""
 
     def __init__(self, field: str, type_name: str, reason: str) -> None:
         super().__init__(field, type_name, reason)
@@ -69,13 +69,13 @@ class StateValueError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"{self.field} ({self.type_name}): {self.reason}. Spark would not have stored it "
-            f"either; nothing was written."
+            f"{self.field} ({self.type_name}): {self.reason}. Spark would not store it either. "
+            f"Nothing was written: correct the value."
         )
 
 
 class StateLoadError(StateError):
-    """The files that make a version of a state store are missing, or cannot be repaired."""
+    """Files of a state store version are missing, or cannot be repaired."""
 
     def __init__(self, store: str, reason: str, condition: str) -> None:
         super().__init__(store, reason, condition)
@@ -84,14 +84,13 @@ class StateLoadError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"[{self.condition}] {self.store}: {self.reason}. Without it the state would be "
-            f"incomplete, so nothing was loaded; `epochal state verify` shows which versions can "
-            f"still be read."
+            f"[{self.condition}] {self.store}: {self.reason}. The state would be incomplete, so "
+            f"nothing was loaded. `epochal state verify` shows which versions can still be read."
         )
 
 
 class StateReadError(StateError):
-    """A read asks for a batch, an operator, a store or a variable that is not there."""
+    """A read requests a batch, an operator, a store or a variable that does not exist."""
 
     def __init__(self, checkpoint: str, reason: str, condition: str) -> None:
         super().__init__(checkpoint, reason, condition)
@@ -114,12 +113,12 @@ class StateCommitError(StateError):
     def __str__(self) -> str:
         return (
             f"[{self.condition}] {self.store}: version {self.version} was not committed: "
-            f"{self.reason}. The version before it is untouched: run the batch again."
+            f"{self.reason}. The previous version is unchanged: run the batch again."
         )
 
 
 class StateUsageError(StateError):
-    """A store was asked for something it does not do, or no longer does."""
+    """A store was used after its end, or in a way that it does not support."""
 
     def __init__(self, store: str, reason: str, condition: str) -> None:
         super().__init__(store, reason, condition)
@@ -131,7 +130,7 @@ class StateUsageError(StateError):
 
 
 class StateCommitMissingError(StateError):
-    """A batch ended although some of its state stores had not committed."""
+    """A batch ended before all of its state stores had committed."""
 
     condition = "STATE_STORE_COMMIT_VALIDATION_FAILED"
 
@@ -142,7 +141,7 @@ class StateCommitMissingError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"[{self.condition}] Batch {self.batch_id}: {self.expected} state stores had to "
-            f"commit, {self.found} did. Missing: {', '.join(self.missing)}. Their partitions were "
-            f"not processed to the end: use every row of the batch, and swallow no exception."
+            f"[{self.condition}] Batch {self.batch_id}: {self.found} of {self.expected} state "
+            f"stores committed. Missing: {', '.join(self.missing)}. Their partitions were not "
+            f"processed to the end: consume every row of the batch, and do not suppress exceptions."
         )

@@ -1,6 +1,6 @@
-"""Where checkpoints live: one protocol over local disks, object stores and HDFS.
+"""The storage of checkpoints: one interface to local disks, object stores and HDFS.
 
-`contract` has the protocol and its promises; each other module is one storage.
+`contract` defines the interface and its guarantees. Each other module implements one storage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HDFS_SCHEMES = frozenset({"hdfs", "webhdfs", "swebhdfs"})
 
 
 def open_files(location: str) -> Files:
-    """Open the storage a path or URL names: a local path, `file:`, S3, GCS, Azure or HDFS."""
+    """Open a local path or a `file:`, S3, GCS, Azure or HDFS URL."""
     scheme = scheme_of(location)
     if scheme in ("", "file"):
         from epochal.files.local import LocalFiles
@@ -47,4 +47,4 @@ def open_files(location: str) -> Files:
 
         return open_webhdfs(location)
     known = ", ".join(sorted({"file", *OBJECT_STORE_SCHEMES, *HDFS_SCHEMES}))
-    raise OptionError(f"{location}: no storage for scheme {scheme!r}. Known schemes: {known}.")
+    raise OptionError(f"{location}: the scheme {scheme!r} is not supported. Use one of {known}.")

@@ -1,4 +1,4 @@
-"""A file collected in memory and published whole, for storage that has no half-written files."""
+"""A file that is collected in memory and published as a whole when it is closed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class BufferedAtomicFile:
-    """Hands everything written to `publish`, once, on close."""
+    """Passes everything that was written to `publish`, once, on close."""
 
     def __init__(self, publish: Callable[[bytes], None]) -> None:
         self._publish: Callable[[bytes], None] | None = publish

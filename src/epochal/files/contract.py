@@ -1,10 +1,12 @@
-"""Where checkpoints live: one protocol over local disks, object stores and HDFS.
+"""The interface to the storage of checkpoints, and what every implementation guarantees.
 
-A `Files` is rooted at a URL and takes paths relative to it, with `/` between names. The one thing
-to know: `create` never shows a half-written file and never replaces one, whoever else is writing;
-that is what makes a log entry a decision. On local disks a file may have a hidden `.NAME.crc`
-beside it, written by Hadoop; a crc without its file stops Spark's next start, so every operation
-here that ends a file's old content ends its crc too, and none is ever written.
+A `Files` is rooted at a URL and takes paths relative to it, with `/` between names. `create` is
+atomic: readers never see a half-written file, and of several writers exactly one succeeds. Every
+log in a checkpoint relies on this, because creating the file is what decides a batch or an epoch.
+
+Note: On local disks Hadoop may keep the checksum of a file in a hidden `.NAME.crc` beside it. If
+the file is gone but its crc is still there, Spark's next start fails. Every operation that deletes
+or replaces a file therefore deletes its crc too. No operation writes a crc.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ class FileInfo:
 
     @property
     def hidden(self) -> bool:
-        """Whether Spark's logs pass over this name: temporary files and crc side files."""
+        """Whether Spark's logs ignore this name: temporary files and crc files."""
         return self.name.startswith(".")
 
 
 class AtomicFile(Protocol):
-    """A file being written that nobody sees until `close`, and nobody ever sees after `cancel`.
+    """A file being written. It becomes visible on `close`; `cancel` discards it.
 
-    As a context manager: leaving normally closes, leaving by an exception cancels.
+    As a context manager it is closed on success and cancelled on an exception.
     """
 
     def write(self, data: bytes | bytearray | memoryview) -> object:
@@ -45,11 +47,11 @@ class AtomicFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Publish under the final name; FileExistsError if that may not be replaced."""
+        """Publish under the final name; FileExistsError if it must not be replaced."""
         ...
 
     def cancel(self) -> None:
-        """Leave nothing behind, and the target as it was."""
+        """Discard what was written; an existing target is unchanged."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -63,18 +65,18 @@ class AtomicFile(Protocol):
 
 
 class Files(Protocol):
-    """A directory tree: what Spark calls a CheckpointFileManager.
+    """A directory tree; Spark calls it a CheckpointFileManager.
 
-    A path that is not there raises FileNotFoundError on `read`, is None for `info`, empty for
-    `list` and `walk`, and silence for the deletes. A file where a directory is meant raises
-    NotADirectoryError on `list` and `walk`; a directory where a file is meant raises
-    IsADirectoryError or FileNotFoundError on `read`, whichever the storage can tell. What is not
-    about one path, such as storage that does not answer, is a StorageError.
+    If a path does not exist, `read` raises FileNotFoundError, `info` returns None, `list` and
+    `walk` return nothing, and the deletes do nothing. If a path is a file, `list` and `walk` raise
+    NotADirectoryError. If a path is a directory, `read` raises IsADirectoryError, or
+    FileNotFoundError where the storage cannot tell the difference. A failure that is not about one
+    path, such as storage that does not answer, is a StorageError.
     """
 
     @property
     def url(self) -> str:
-        """The root, as messages name it; without a trailing slash."""
+        """The root, for use in messages; without a trailing slash."""
         ...
 
     def at(self, path: str) -> Files:
@@ -82,15 +84,15 @@ class Files(Protocol):
         ...
 
     def create_atomic(self, path: str, *, overwrite: bool = False) -> AtomicFile:
-        """Start writing `path`; missing directories are made."""
+        """Start writing `path`; missing directories are created."""
         ...
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a whole file that must not exist yet; FileExistsError if somebody was first."""
+        """Write a whole file that must not exist yet; FileExistsError if it does."""
         ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write a whole file, in place of any that is there."""
+        """Write a whole file, replacing an existing one."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -98,45 +100,45 @@ class Files(Protocol):
         ...
 
     def info(self, path: str) -> FileInfo | None:
-        """What is at `path`, a file or a directory."""
+        """Describe the file or directory at `path`."""
         ...
 
     def list(self, path: str = "") -> list[FileInfo]:
-        """The names in a directory, hidden ones too, sorted."""
+        """The entries of a directory, including hidden ones, sorted by name."""
         ...
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
-        """Every file below `path` with its path relative to this root, sorted by that path."""
+        """Every file below `path`, with its path relative to this root, sorted by path."""
         ...
 
     def make_dirs(self, path: str = "") -> None:
-        """Make a directory and those above it; nothing to do where storage has none."""
+        """Create a directory and its parents; does nothing on storage without directories."""
         ...
 
     def delete(self, path: str) -> None:
-        """Remove a file together with its hidden crc."""
+        """Delete a file together with its hidden crc."""
         ...
 
     def delete_tree(self, path: str = "") -> None:
-        """Remove a directory and everything in it, or a file of that name."""
+        """Delete a directory and everything in it, or a file of that name."""
         ...
 
 
 def scheme_of(location: str) -> str:
-    """The URL scheme of a location, lower case; empty for a plain path."""
+    """The URL scheme of a location in lower case; empty for a plain path."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)
     return found[1].lower() if found else ""
 
 
 def local_path(location: str) -> str:
-    """The path a `file:` URL or a plain path names, URL escapes undone for the former."""
+    """The local path of a plain path or a `file:` URL; URL escapes are decoded in the latter."""
     if scheme_of(location) == "file":
         return unquote(urlsplit(location).path) or "/"
     return location
 
 
 def checked_path(root: str, path: str) -> str:
-    """`path` itself if it stays below `root` and every storage can name it."""
+    """Return `path` if it stays below `root` and is valid on every storage."""
     if path and any(part in ("", ".", "..") for part in path.split("/")):
         raise OptionError(
             f"{path!r} is not a path below {root}: it must be relative, without empty, `.` or `..` "

@@ -1,8 +1,9 @@
-"""Local disks: create by hard link, which the kernel refuses if the name is taken.
+"""Files on local disks.
 
-Hadoop's own no-overwrite rename is a check followed by a rename, so two processes can both win
-there; `link` cannot. With `durable` (the default) file and directory are synced before a name
-counts as written, so a power cut after `close` loses nothing.
+A file is created by a hard link from a temporary file, because the kernel rejects a link whose name
+is taken. Hadoop checks and then renames, so two processes can both succeed. With `durable` (the
+default) the file and its directory are synced before `close` returns, so a power failure after
+that loses nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from epochal.files.contract import FileInfo, checked_path
 
 
 class LocalFiles:
-    """Files below a directory of this machine."""
+    """Files below a local directory."""
 
     def __init__(self, root: str | os.PathLike[str], *, durable: bool = True) -> None:
         self._root = os.path.abspath(os.fspath(root))
@@ -54,7 +55,7 @@ class LocalFiles:
         try:
             with open(full, "rb", buffering=0) as source:
                 return source.readall()
-        except NotADirectoryError:  # a file stands where one of its directories should
+        except NotADirectoryError:  # a parent of the path is a file
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full) from None
 
     def info(self, path: str) -> FileInfo | None:
@@ -70,14 +71,14 @@ class LocalFiles:
         try:
             with os.scandir(self._path(path)) as entries:
                 for entry in entries:
-                    with suppress(FileNotFoundError):  # gone since the directory was read
+                    with suppress(FileNotFoundError):  # deleted since the directory was read
                         names.append(_info(entry.name, entry.stat()))
         except FileNotFoundError:
             return []
         return sorted(names, key=lambda info: info.name)
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
-        # With its slash a directory sorts among the files as the paths below it do.
+        # Directories sort with their slash, so that the paths below them come out in order.
         for info in sorted(self.list(path), key=lambda info: info.name + "/" * info.is_dir):
             below = f"{path}/{info.name}" if path else info.name
             if info.is_dir:
@@ -90,7 +91,8 @@ class LocalFiles:
 
     def delete(self, path: str) -> None:
         full = self._path(path)
-        # The crc goes first: alone it would stop Spark's next start, missing it is harmless.
+        # The crc is deleted first: after a crash in between, a file without its crc is harmless,
+        # but a crc without its file makes Spark's next start fail.
         for name in (_crc_of(full), full):
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(name)
@@ -100,11 +102,12 @@ class LocalFiles:
         if not os.path.isdir(full) or os.path.islink(full):
             self.delete(path)
             return
+        # The crcs are deleted first, as in `delete`.
         for below, info in self.walk(path):
             if info.name.startswith(".") and info.name.endswith(".crc"):
                 with suppress(FileNotFoundError):
                     os.unlink(self._path(below))
-        while os.path.lexists(full):  # again if somebody else removed what was about to be
+        while os.path.lexists(full):  # retry if a concurrent delete made rmtree fail
             with suppress(FileNotFoundError):
                 shutil.rmtree(full)
 
@@ -114,7 +117,7 @@ class LocalFiles:
 
 
 class LocalAtomicFile:
-    """Writes `.NAME.UUID.tmp` beside the target, as Spark names it, and links or renames it."""
+    """Writes `.NAME.UUID.tmp` (Spark's naming) beside the target, then links or renames it."""
 
     def __init__(self, target: str, *, overwrite: bool, durable: bool) -> None:
         self._target, self._overwrite, self._durable = target, overwrite, durable
@@ -141,7 +144,7 @@ class LocalAtomicFile:
             self._publish()
         except OSError as error:
             self.cancel()
-            if error.filename is None:  # a full disk, say: name the file it hit
+            if error.filename is None:  # for example, a full disk: add the file's name
                 error.filename = self._target
             raise
         except BaseException:
@@ -157,6 +160,8 @@ class LocalAtomicFile:
             os.unlink(self._temp)
 
     def _publish(self) -> None:
+        # In both cases the old crc is deleted before the new content appears. Otherwise Hadoop
+        # would check the new content against it and report corruption.
         if self._overwrite:
             with suppress(FileNotFoundError):
                 os.unlink(_crc_of(self._target))
@@ -164,7 +169,7 @@ class LocalAtomicFile:
             return
         if os.path.lexists(self._target):
             raise _exists(self._target)
-        with suppress(FileNotFoundError):  # an orphan: its file is not there
+        with suppress(FileNotFoundError):  # an orphan: the target does not exist
             os.unlink(_crc_of(self._target))
         try:
             os.link(self._temp, self._target)
@@ -174,11 +179,11 @@ class LocalAtomicFile:
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                 raise StorageError(
                     self._target,
-                    f"cannot be created by a hard link ({error.strerror}), the one way to create "
-                    f"a file here that two writers cannot both win. Use a file system with links.",
+                    f"cannot be created by a hard link ({error.strerror}). Without hard links two "
+                    f"writers could both create the file. Use a file system that supports them.",
                 ) from error
             raise
-        with suppress(OSError):  # the file is published: a stale temp name does not undo that
+        with suppress(OSError):  # the file is published; a leftover temp file is harmless
             os.unlink(self._temp)
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
-"""Asks HDFS's NameNodes over HTTP: which one, how often, and what an answer means.
+"""Sends requests to the NameNodes of HDFS over HTTP: failover, retries and error translation.
 
-Asking ends: each connection and each silence has a timeout, each request a number of tries and a
-time after which no further one begins. A request that reached a NameNode and got no answer is
-repeated only where asking twice is the same as asking once; otherwise it is a LostAnswerError.
+Every request ends: connecting and waiting for an answer have timeouts, the number of tries is
+limited, and no try starts after RETRY_SECONDS. A request that was sent but not answered is retried
+only if it is idempotent; otherwise it raises LostAnswerError.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ROUNDS = 5
 FIRST_PAUSE_SECONDS = 0.1
 
 _NOT_ALLOWED = frozenset({"AccessControlException", "AuthorizationException", "SecurityException"})
-_ASK_ANOTHER = frozenset({"StandbyException", "RetriableException"})
+_TRY_ANOTHER = frozenset({"StandbyException", "RetriableException"})
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said."""
+    """A server's HTTP response."""
 
     status: int
     location: str | None
@@ -40,15 +40,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why no server carried out a request, or none is known to have."""
+    """Why a request failed, or may have failed."""
 
     reason: str
     lost: bool
-    """The request went out, so it may have been carried out all the same."""
+    """True if the request was sent, so that it may have been executed all the same."""
 
 
 class NameNodes:
-    """One file system's NameNodes, of which one is active. Any thread may ask."""
+    """The NameNodes of one file system, of which one is active. Safe to use from any thread."""
 
     def __init__(
         self, protocol: str, addresses: tuple[tuple[str, int], ...], identity: Mapping[str, str]
@@ -68,10 +68,10 @@ class NameNodes:
         rounds: int = ROUNDS,
         **parameters: str,
     ) -> Any:
-        """The JSON answer to an operation that moves no data."""
+        """Perform an operation that transfers no file content; return its JSON answer."""
         target = self._target(path, operation, parameters)
-        answer = self._insist(
-            lambda address: self._ask(address, method, target),
+        answer = self._retry(
+            lambda address: self._request(address, method, target),
             url,
             repeatable=repeatable,
             rounds=rounds,
@@ -80,32 +80,32 @@ class NameNodes:
         return json.loads(answer.body) if answer.body else None
 
     def open(self, path: str, url: str) -> bytes:
-        """The content of a file, which a DataNode sends."""
+        """Read a file from the DataNode that the NameNode redirects to."""
         target = self._target(path, "OPEN", {})
 
         def attempt(address: tuple[str, int]) -> Answer | Failure:
-            answer = self._ask(address, "GET", target)
+            answer = self._request(address, "GET", target)
             if isinstance(answer, Answer) and answer.location is not None:
                 return _send_once("GET", answer.location)
             return answer
 
-        answer = self._insist(attempt, url)
+        answer = self._retry(attempt, url)
         _raise_for(answer, url)
         return answer.body
 
     def upload(self, path: str, data: bytes, url: str) -> None:
-        """Write a file, which a DataNode takes; complete once this returns."""
+        """Write a file to the DataNode that the NameNode redirects to; complete on return."""
         target = self._target(path, "CREATE", {"overwrite": "true"})
 
         def attempt(address: tuple[str, int]) -> Answer | Failure:
-            answer = self._ask(address, "PUT", target)
+            answer = self._request(address, "PUT", target)
             if isinstance(answer, Answer) and answer.location is not None:
                 return _send_once("PUT", answer.location, data)
             return answer
 
-        _raise_for(self._insist(attempt, url), url)
+        _raise_for(self._retry(attempt, url), url)
 
-    def _insist(
+    def _retry(
         self,
         attempt: Callable[[tuple[str, int]], Answer | Failure],
         url: str,
@@ -133,29 +133,29 @@ class NameNodes:
             pause *= 2
         raise StorageError(
             url,
-            f"no NameNode did what was asked: {'; '.join(reasons)}. Check that WebHDFS listens "
-            f"there; EPOCHAL_WEBHDFS names the web addresses behind hdfs:// URLs.",
+            f"no NameNode executed the request: {'; '.join(reasons)}. Check that WebHDFS listens "
+            f"at these addresses. For hdfs:// URLs, EPOCHAL_WEBHDFS sets them.",
         )
 
-    def _ask(self, address: tuple[str, int], method: str, target: str) -> Answer | Failure:
+    def _request(self, address: tuple[str, int], method: str, target: str) -> Answer | Failure:
         kept: _KeptConnections = self._local.__dict__.setdefault("kept", _KeptConnections())
         if address not in kept.by_address:
             kept.by_address[address] = _connection(self._protocol, *address)
         answer = _send(kept.by_address[address], method, target)
         if isinstance(answer, Answer):
-            refusal, message = _remote_exception(answer)
-            if refusal in _ASK_ANOTHER:
+            exception, message = _remote_exception(answer)
+            if exception in _TRY_ANOTHER:
                 host, port = address
-                return Failure(f"{host}:{port} says {refusal}: {message}", lost=False)
+                return Failure(f"{host}:{port} answered {exception}: {message}", lost=False)
         return answer
 
     def _target(self, path: str, operation: str, parameters: Mapping[str, str]) -> str:
-        asked = {"op": operation, **self._identity, **parameters}
-        return f"/webhdfs/v1{quote(path)}?{urlencode(asked, quote_via=quote, safe='')}"
+        query = {"op": operation, **self._identity, **parameters}
+        return f"/webhdfs/v1{quote(path)}?{urlencode(query, quote_via=quote, safe='')}"
 
 
 class _KeptConnections:
-    """One thread's connections, closed when the thread or the NameNodes object ends."""
+    """The connections of one thread, closed when the thread or the NameNodes object ends."""
 
     def __init__(self) -> None:
         self.by_address: dict[tuple[str, int], http.client.HTTPConnection] = {}
@@ -192,7 +192,7 @@ def _send(
     except OSError as error:
         connection.close()
         return Failure(f"{where} cannot be reached ({error})", lost=False)
-    # Some servers take a body only with this type, and a PUT only with a length.
+    # Some servers accept a body only with this type, and a PUT only with a length.
     headers = {"Content-Type": "application/octet-stream"} if body is not None else {}
     try:
         connection.request(method, target, body=body, headers=headers)
@@ -206,12 +206,12 @@ def _send(
 
 
 def _remote_exception(answer: Answer) -> tuple[str, str]:
-    """The Java exception an answer reports and its first line; empty for a good answer."""
+    """The Java exception in an answer and the first line of its message; empty on success."""
     if answer.status < 400:
         return "", ""
     try:
-        told = json.loads(answer.body)["RemoteException"]
-        return told["exception"], str(told.get("message", "")).strip().split("\n", 1)[0]
+        remote = json.loads(answer.body)["RemoteException"]
+        return remote["exception"], str(remote.get("message", "")).strip().split("\n", 1)[0]
     except (ValueError, KeyError, TypeError):
         return f"HTTP {answer.status}", answer.body[:200].decode("utf-8", "replace").strip()
 
@@ -222,7 +222,7 @@ def _raise_for(answer: Answer, url: str) -> None:
         return
     if exception == "FileNotFoundException":
         raise FileNotFoundError(errno.ENOENT, "No such file", url)
-    # Access is denied, says HDFS, to what would be below a file.
+    # For a path below a file HDFS reports that access is denied, with this ending.
     if exception == "ParentNotDirectoryException" or message.endswith("(is not a directory)"):
         raise NotADirectoryError(errno.ENOTDIR, "Not a directory", url)
     if exception == "FileAlreadyExistsException":

@@ -1,15 +1,15 @@
-"""Object stores: S3, Google Cloud Storage and Azure, through obstore.
+"""Files in object stores: S3, Google Cloud Storage and Azure, through obstore.
 
-`create` is one conditional put, decided by the store; nothing is renamed. What it guarantees: each
-put carries a token of its own as metadata, so when an answer was lost (a timeout, a 5xx after
-which the request was sent again) the object itself tells who wrote it. A writer is told "exists"
-only when the object there is not its own, is told "written" only when it is, and gets a
-StorageError when the store cannot be asked; then the object may or may not be there.
+`create` is a single conditional put; nothing is renamed. The answer to a put can be lost, by a
+timeout or by a 5xx after which the client sent the request again. Each put therefore stores a
+unique token in the object's metadata, which shows who wrote the object. `create` raises
+FileExistsError only if another writer's object exists, and returns only if its own does. If the
+store does not answer, it raises StorageError, and the object may or may not exist.
 
-Directories are implied by keys. Hadoop's S3A leaves empty objects named `DIR/` behind as markers;
-they are not files and no listing here shows them. Paths in a URL are keys as they stand: nothing
-is unescaped, as in Hadoop. Credentials, region and endpoint come from the environment variables
-each cloud's own tools read (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS,
+Directories are implied by keys. Hadoop's S3A creates empty objects named `DIR/` as directory
+markers; they are not files, and listings omit them. As in Hadoop, the path of a URL is the key
+without unescaping. Credentials, region and endpoint come from the environment variables of each
+cloud's own tools (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS,
 AZURE_STORAGE_ACCOUNT_KEY, …).
 """
 
@@ -42,7 +42,7 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """What a URL of an object store names."""
+    """The parts of an object store's URL."""
 
     cloud: str
     """`s3`, `gs` or `az`."""
@@ -50,19 +50,19 @@ class ObjectLocation:
     container: str
     prefix: str
     account: str | None = None
-    """Azure's storage account, where the URL names it."""
+    """Azure's storage account, if it is in the URL."""
 
     endpoint: str | None = None
-    """Azure's blob endpoint, where the URL names a cloud other than the public one."""
+    """Azure's blob endpoint, if the URL is of a cloud other than the public one."""
 
 
 def parse_location(location: str) -> ObjectLocation:
-    """Take apart a URL as Hadoop and Spark write it."""
+    """Parse a URL as Hadoop and Spark write it."""
     scheme, _, rest = location.partition("://")
     authority, _, path = rest.partition("/")
     prefix = path.strip("/")
     if not authority:
-        raise OptionError(f"{location}: names no bucket. Write it as {scheme}://BUCKET/PATH.")
+        raise OptionError(f"{location}: the bucket is missing. Write it as {scheme}://BUCKET/PATH.")
     match scheme.lower():
         case "s3" | "s3a" | "s3n":
             return ObjectLocation("s3", authority, prefix)
@@ -74,17 +74,17 @@ def parse_location(location: str) -> ObjectLocation:
     account, dot, domain = host.partition(".")
     if not container or not account or not dot:
         raise OptionError(
-            f"{location}: not an Azure location. Write it as "
+            f"{location}: not a valid Azure URL. Write it as "
             f"{scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH."
         )
     suffix = domain.removeprefix("dfs.").removeprefix("blob.")
-    # obstore knows the public cloud's endpoint; naming it here would override an emulator's.
+    # obstore knows the public cloud's endpoint; setting it here would override an emulator's.
     endpoint = None if suffix == "core.windows.net" else f"https://{account}.blob.{suffix}"
     return ObjectLocation("az", container, prefix, account, endpoint)
 
 
 def open_object_store(location: str) -> ObjectFiles:
-    """Open the bucket or container `location` names, rooted at its path."""
+    """Open the bucket or container of `location`, rooted at its path."""
     parsed = parse_location(location)
     return ObjectFiles(_store(location, parsed), location.rstrip("/"), parsed.prefix)
 
@@ -94,11 +94,13 @@ def _store(location: str, parsed: ObjectLocation) -> Store:
         from obstore import exceptions, store
     except ImportError:
         raise OptionError(
-            f"{location}: object stores need obstore. `pip install 'epochal[objectstore]'`."
+            f"{location}: object stores need the package obstore, which is not installed. Run "
+            f"`pip install 'epochal[objectstore]'`."
         ) from None
-    # A request may carry a whole state snapshot, so its time is long; silence is not.
+    # A request may transfer a whole state snapshot, so its timeout is long; that of silence, in
+    # which no bytes arrive, is short.
     client: Any = {
-        "allow_http": True,  # for endpoints given as http://; the clouds' own are https
+        "allow_http": True,  # for endpoints given as http://; the clouds' own use https
         "connect_timeout": timedelta(seconds=10),
         "read_timeout": timedelta(seconds=60),
         "timeout": timedelta(seconds=600),
@@ -119,7 +121,7 @@ def _store(location: str, parsed: ObjectLocation) -> Store:
             parsed.container, config=config, client_options=client, retry_config=retry
         )
     except (exceptions.BaseError, ValueError) as error:
-        raise OptionError(f"{location}: cannot be opened: {_first_line(error)}") from error
+        raise OptionError(f"{location} cannot be opened: {_first_line(error)}") from error
 
 
 class ObjectFiles:
@@ -163,8 +165,9 @@ class ObjectFiles:
                     )
                 return
             except (FileExistsError, StorageError) as error:
-                # A 409 says "exists" of an object that is not there, after a racing delete; an
-                # answer lost on the way says nothing. Ask the object.
+                # Neither error is reliable. The store also answers "exists" (409) when a delete
+                # raced with the put, and a put whose answer was lost may have succeeded. The token
+                # in the object decides.
                 if isinstance(error.__cause__, exceptions.NotSupportedError):
                     raise
                 writer = self._writer(key, url)
@@ -176,7 +179,9 @@ class ObjectFiles:
                     raise
                 time.sleep(CREATE_PAUSE_SECONDS)
         raise StorageError(
-            url, f"the store reported a conflict {CREATE_TRIES} times, with no object there."
+            url,
+            f"the store reported a conflict {CREATE_TRIES} times, although the object does not "
+            f"exist.",
         )
 
     def replace(self, path: str, data: bytes) -> None:
@@ -215,7 +220,8 @@ class ObjectFiles:
         start = len(self._prefix) + 1 if self._prefix else 0
         for file in found:
             below = file["path"][start:]
-            # Without its slash, a directory marker looks like an empty file: only asking tells.
+            # obstore lists the marker `DIR/` as `DIR`, which looks like an empty file. Only a HEAD
+            # request shows whether there is an object of that name.
             if file["size"] > 0 or self._head(below) is not None:
                 yield below, _info(_name(below), file)
 
@@ -233,12 +239,15 @@ class ObjectFiles:
                 self._delete(path, [file["path"] for file in self._below(path)])
                 break
             except FileNotFoundError:
-                continue  # somebody else deleted some of it: see what is left
+                continue  # a concurrent delete removed some of it: list again
             except StorageError:
                 if left == 0:
                     raise
         else:
-            raise StorageError(self._full(path), "is being deleted, or written, by others too.")
+            raise StorageError(
+                self._full(path),
+                f"could not be deleted in {DELETE_TRIES} tries: other processes change it too.",
+            )
         self.delete(path)
 
     def _delete(self, path: str, keys: Sequence[str]) -> None:
@@ -248,7 +257,7 @@ class ObjectFiles:
             delete(self._store, keys)
 
     def _writer(self, key: str, url: str) -> str | None:
-        """The token of whoever created `key`; empty if it carries none, None if it is not there."""
+        """The token of the writer of `key`; empty if it has none, None if `key` does not exist."""
         from obstore import get
 
         try:
@@ -302,7 +311,7 @@ def _translated(url: str, *, listing: bool = False) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, exceptions.GenericError) as error:
-        # A listing asks for no object that could be missing: it is the bucket then.
+        # A listing does not request an object, so "not found" means that the bucket is missing.
         missing = isinstance(error, FileNotFoundError)
         if (listing and missing) or any(code in str(error) for code in _NO_BUCKET):
             raise StorageError(url, "the bucket or container does not exist.") from error

@@ -1,15 +1,16 @@
-"""HDFS over WebHDFS: plain HTTP, so it works wherever Python does and needs no native library.
+"""Files in HDFS, through WebHDFS: plain HTTP, which needs no native library.
 
-A file is written under a temporary name and renamed; the NameNode decides the rename in one step,
-so of racing writers of a name one wins. No rename is simply sent twice: when its answer is lost,
-the temporary name tells what happened, because only its owner's rename can have taken it away.
+A file is written under a temporary name and then renamed. The NameNode performs the rename
+atomically, so of several writers of one name exactly one succeeds. If the answer to a rename is
+lost, the temporary name shows what happened: if it is gone, the rename succeeded, because no other
+process renames it.
 
-`webhdfs://HOST:PORT/PATH` and `swebhdfs://…` (TLS) name the NameNode's web port. `hdfs://` names
-its RPC port, which does not speak HTTP; the web address is then what the environment variable
-EPOCHAL_WEBHDFS says, or else the same host with port 9870. For a nameservice with several
-NameNodes give all of them, with commas between, in the URL or in EPOCHAL_WEBHDFS: one that is
-standby or does not answer is passed over. The user is HADOOP_USER_NAME or the one of this process;
-a delegation token, on a secure cluster, is HADOOP_TOKEN.
+`webhdfs://HOST:PORT/PATH` and `swebhdfs://…` (TLS) contain the NameNode's web port. `hdfs://`
+contains its RPC port, which does not speak HTTP; the web address is then taken from the environment
+variable EPOCHAL_WEBHDFS, or is the same host with port 9870. For a nameservice with several
+NameNodes, list all of them, separated by commas, in the URL or in EPOCHAL_WEBHDFS; those that are
+standby or do not answer are skipped. The user is HADOOP_USER_NAME or the user of this process. On a
+secure cluster, HADOOP_TOKEN is the delegation token.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ DEFAULT_PORTS = {"http": 9870, "https": 9871}
 
 
 def open_webhdfs(location: str) -> WebHdfsFiles:
-    """Open the HDFS `location` names, rooted at its path."""
+    """Open the HDFS of `location`, rooted at its path."""
     scheme, _, rest = location.partition("://")
     authority, _, path = rest.partition("/")
     listed = authority
@@ -49,8 +50,8 @@ def _address(location: str, name: str, protocol: str) -> tuple[str, int]:
     host, _, port = name.strip().partition(":")
     if not host or not (port.isdigit() or port == ""):
         raise OptionError(
-            f"{location}: {name!r} is not HOST:PORT of a NameNode's web server. For hdfs:// URLs "
-            f"set EPOCHAL_WEBHDFS to it, with commas between several."
+            f"{location}: {name!r} is not the HOST:PORT of a NameNode's web server. For hdfs:// "
+            f"URLs, set EPOCHAL_WEBHDFS to it; separate several by commas."
         )
     return host, int(port) if port else DEFAULT_PORTS[protocol]
 
@@ -63,7 +64,7 @@ def _identity() -> dict[str, str]:
 
 
 class WebHdfsFiles:
-    """Files below a directory of an HDFS."""
+    """Files below a directory of HDFS."""
 
     def __init__(self, namenodes: NameNodes, url: str, root: str) -> None:
         self._namenodes, self._url, self._root = namenodes, url, root
@@ -129,21 +130,22 @@ class WebHdfsFiles:
             if statuses[-1]["pathSuffix"] == after:
                 raise StorageError(
                     self._full(path),
-                    f"the listing does not go on after {after!r}: it would not end.",
+                    f"the listing repeats {after!r} and would never end. Check the NameNode, or "
+                    f"the gateway in front of it.",
                 )
             after = statuses[-1]["pathSuffix"]
 
     def _page(self, path: str, after: str) -> tuple[Any, int]:
         found = self._namenodes.call(
             *("GET", self._path(path), "LISTSTATUS_BATCH", self._full(path)),
-            # The NameNode's own name for it, and that of Hadoop's gateway HttpFS.
+            # The NameNode reads the first name, Hadoop's gateway HttpFS the second.
             startafter=after,
             startAfter=after,
         )["DirectoryListing"]
         return found["partialListing"]["FileStatuses"]["FileStatus"], found["remainingEntries"]
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
-        # With its slash a directory sorts among the files as the paths below it do.
+        # Directories sort with their slash, so that the paths below them come out in order.
         for info in sorted(self.list(path), key=lambda info: info.name + "/" * info.is_dir):
             below = join_url(path, info.name) if path else info.name
             if info.is_dir:
@@ -190,7 +192,7 @@ class WebHdfsFiles:
                 return
             except FileNotFoundError:
                 if lost:
-                    return  # the rename whose answer was lost took the temporary name away
+                    return  # an earlier try, whose answer was lost, did the rename
                 raise
             except LostAnswerError:
                 if last:
@@ -198,10 +200,10 @@ class WebHdfsFiles:
                 lost = True
 
     def _drop(self, temp: str, url: str) -> None:
-        """Remove a temporary file; one that cannot be removed is hidden and harms nothing."""
+        """Delete a temporary file. If that fails, it stays behind hidden, which is harmless."""
         try:
             self._namenodes.call("DELETE", temp, "DELETE", url, rounds=1)
-        except Exception:  # noqa: BLE001 - the error that led here is the one to report
+        except Exception:  # noqa: BLE001 - the caller reports the original error
             return
 
     def _path(self, path: str) -> str:

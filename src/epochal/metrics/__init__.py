@@ -1,1 +1,1 @@
-"""What queries tell of themselves: records, metrics, traces and logs. Nothing here runs a query."""
+"""Telemetry of queries: run records, metrics, traces and logs. Nothing here runs a query."""

@@ -2,9 +2,11 @@
 
     handler.setFormatter(epochal.metrics.logs.JsonFormatter())
 
-The engine says once per thread whom it works for; whatever is logged there, by this package, a
-connector or a user's function, carries it. What a reader would get wrong: the fields are taken
-when a line is formatted, so a `QueueHandler` needs `ContextFilter` on the logger's side.
+The engine sets these fields once per thread. Every line that is logged in the thread has them,
+whether it comes from this package, a connector or a user's function.
+
+Note: The fields are read when a line is formatted. A `QueueHandler` formats in another thread, so
+add `ContextFilter` to it; the filter stores the fields in the record.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ from typing import Any
 _context: ContextVar[Mapping[str, str | int]] = ContextVar("epochal_log_context", default={})  # noqa: B039  never changed in place
 
 FIELD = "epochal_context"
-"""The attribute of a record that keeps the fields for a formatter in another thread."""
+"""The attribute of a log record that holds the fields for a formatter in another thread."""
 
 
 def set_log_context(**fields: str | int) -> None:
-    """From here on lines of this thread belong to these: `query_id`, `run_id`, `epoch`, …"""
+    """Add fields such as `query_id`, `run_id` and `epoch` to all later lines of this thread."""
     _context.set({**_context.get(), **fields})
 
 
 @contextmanager
 def log_context(**fields: str | int) -> Iterator[None]:
-    """As `set_log_context`, until the block ends."""
+    """Add fields as `set_log_context` does, until the block ends."""
     token = _context.set({**_context.get(), **fields})
     try:
         yield
@@ -39,7 +41,7 @@ def log_context(**fields: str | int) -> Iterator[None]:
 
 
 class ContextFilter(logging.Filter):
-    """Keeps the fields of the thread that logs with the record."""
+    """Stores the fields of the logging thread in the record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         setattr(record, FIELD, dict(_context.get()))

@@ -1,8 +1,7 @@
-"""The Prometheus endpoint of a process: `GET /metrics`, on loopback unless told otherwise.
+"""The Prometheus endpoint of a process: `GET /metrics`, on loopback by default.
 
-Queries of one process that name the same port share one endpoint. A port that another process
-holds is an error when the query starts: whoever asked for metrics should not find out later that
-there are none.
+Queries of one process that use the same port share one endpoint. If another process holds the port,
+the query fails to start, so that missing metrics are noticed at once.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ logger = logging.getLogger(__name__)
 Collect = Callable[[], list[Metric]]
 LOOPBACK = "127.0.0.1"
 KEPT_ENDED = 10
-"""Queries that have ended and are still told of, so that their end is seen."""
+"""Ended queries that are still exported, so that a scrape can see that they ended."""
 
 
 class MetricsServer:
-    """Answers scrapes with what its collectors say."""
+    """Answers scrapes with the metrics of its collectors."""
 
     def __init__(self, port: int, host: str = LOOPBACK) -> None:
         self._collectors: list[Collect] = []
@@ -35,8 +34,8 @@ class MetricsServer:
             self._http = _Server((host, port), scrape_handler(self.text, ("/metrics",)))
         except OSError as error:
             raise OptionError(
-                f"Metrics cannot be served at {host}:{port}: {error.strerror}. Give another "
-                f"metricsPort, or end whoever listens there."
+                f"Metrics cannot be served at {host}:{port}: {error.strerror}. Use another "
+                f"metricsPort, or stop the process that listens there."
             ) from None
         self._thread = threading.Thread(
             target=self._http.serve_forever, name=f"epochal-metrics-{self.port}", daemon=True
@@ -46,34 +45,34 @@ class MetricsServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The host and port that it listens on."""
         host, port = self._http.server_address[:2]
         return str(host), int(port)
 
     @property
     def port(self) -> int:
-        """The port; of use if 0 was asked for."""
+        """The actual port, also if port 0 was requested."""
         return self.address[1]
 
     def add(self, collect: Collect) -> None:
-        """Tell this too."""
+        """Export the metrics of another collector."""
         with self._lock:
             self._collectors.append(collect)
 
     def end(self, collect: Collect) -> None:
-        """It will not change any more."""
+        """Mark a collector as ended; the last KEPT_ENDED of them are still exported."""
         with self._lock:
             self._collectors = [each for each in self._collectors if each != collect]
             self._ended = [*self._ended, collect][-KEPT_ENDED:]
 
     def text(self) -> str:
-        """What a scrape gets."""
+        """The answer to a scrape."""
         with self._lock:
             collectors = [*self._ended, *self._collectors]
         return text_of(merged(metric for collect in collectors for metric in collect()))
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
@@ -84,9 +83,9 @@ _servers_lock = threading.Lock()
 
 
 def serve(collect: Collect, port: int, host: str = LOOPBACK) -> Callable[[], None]:
-    """Serve metrics at a port that several may share; returns what to call when it has ended.
+    """Serve metrics at a port that several queries may share; call the result when a query ends.
 
-    The endpoint stays until the process ends: an end that no scrape sees is no news.
+    The endpoint stays until the process ends, so that a scrape can still see the end of the query.
     """
     with _servers_lock:
         server = _servers.get((host, port)) if port else None
@@ -103,7 +102,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def scrape_handler(text: Callable[[], str], paths: Collection[str]) -> type[BaseHTTPRequestHandler]:
-    """Answers at these paths with what `text` returns; if that is an error, with its words."""
+    """Make a handler that answers these paths with `text()`, or with 503 if it raises an error."""
 
     class Handler(BaseHTTPRequestHandler):
         server_version = "epochal"

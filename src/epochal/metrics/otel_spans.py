@@ -1,7 +1,7 @@
-"""Epochs as OpenTelemetry spans: one per epoch, and one below it per phase.
+"""Epochs as OpenTelemetry spans: one per epoch, with one child span per phase.
 
-Spans are made when an epoch is history, with the times it had. Without the OpenTelemetry API, or
-where nobody has configured a tracer provider, there are none and nothing is paid for them.
+Spans are created after the epoch is committed, with the times that were measured. Without the
+OpenTelemetry API, or without a configured tracer provider, there are no spans and no cost.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from epochal.metrics.run_records import EpochDone, Record, RunStarted
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-NANOSECONDS = 1_000_000
-"""In a millisecond."""
+NS_PER_MS = 1_000_000
 
 
 def find_tracer() -> Tracer | None:
-    """The tracer of this process; None if traces go nowhere."""
+    """The tracer of this process; None if no tracer provider is configured."""
     try:
         from opentelemetry import trace
     except ImportError:
@@ -31,18 +30,18 @@ def find_tracer() -> Tracer | None:
 
 
 class SpanWriter:
-    """Makes the spans of one run."""
+    """Writes the spans of one run."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._about: dict[str, Any] = {}
+        self._run_attributes: dict[str, Any] = {}
 
     def write(self, records: list[Record]) -> None:
-        """Take in records, oldest first."""
+        """Create spans for the epochs among these records."""
         for record in records:
             match record:
                 case RunStarted():
-                    self._about = _attributes(
+                    self._run_attributes = _attributes(
                         {
                             "query.id": record.query_id,
                             "query.name": record.name or "",
@@ -53,38 +52,38 @@ class SpanWriter:
                     self._trace(record)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
     def _trace(self, epoch: EpochDone) -> None:
         from opentelemetry.context import Context
         from opentelemetry.trace import set_span_in_context
 
-        about = {
-            **self._about,
+        attributes = {
+            **self._run_attributes,
             **_attributes({"epoch": epoch.epoch, "attempt": epoch.attempt}),
         }
         phases = phases_of(epoch)
         span = self._tracer.start_span(
             "epoch",
             context=Context(),
-            start_time=epoch.started_ms * NANOSECONDS,
+            start_time=epoch.started_ms * NS_PER_MS,
             attributes={
-                **about,
+                **attributes,
                 **_attributes({"rows_in": sum(epoch.rows_in), "rows_out": epoch.rows_out}),
             },
         )
-        inside = set_span_in_context(span, Context())
+        parent = set_span_in_context(span, Context())
         for phase in phases:
-            below = self._tracer.start_span(
+            child = self._tracer.start_span(
                 phase.name,
-                context=inside,
-                start_time=round(phase.start_ms * NANOSECONDS),
-                attributes=about,
+                context=parent,
+                start_time=round(phase.start_ms * NS_PER_MS),
+                attributes=attributes,
             )
-            below.end(round(phase.end_ms * NANOSECONDS))
-        span.end(max(round(phases[-1].end_ms * NANOSECONDS), epoch.committed_ms * NANOSECONDS))
+            child.end(round(phase.end_ms * NS_PER_MS))
+        span.end(max(round(phases[-1].end_ms * NS_PER_MS), epoch.committed_ms * NS_PER_MS))
 
 
 def _attributes(named: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of a span under this package's prefix."""
+    """Add this package's prefix to the names of span attributes."""
     return {f"epochal.{name}": value for name, value in named.items()}

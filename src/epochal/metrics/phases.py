@@ -1,15 +1,16 @@
-"""An epoch's time, divided into the steps of the protocol: for timelines and traces. Pure.
+"""Divides the time of an epoch into the steps of the protocol, for timelines and traces. Pure.
 
-    cut       the marker travels and is aligned       from the announcement of the end
-    state     tasks write what the epoch changed
+    cut       markers travel through the plan and are aligned; starts when the cut is announced
+    state     tasks write the state that the epoch changed
     prepare   tasks stage the epoch's output
-    log       the decision: the offset entry          with the wait for the epochs before
-    commit    sink, published state, commit entry
-    ack       sources are told                        after the commit
+    log       the offset entry is written, after waiting for earlier epochs
+    commit    the sink commits, the state is published, the commit entry is written
+    ack       sources are acknowledged, after the commit
 
-What a reader would get wrong: tasks work side by side, so `state` and `prepare` are the slowest
-task's, and `cut` is what is left until all were done. The phases follow each other without gaps
-from the cut to the commit, whatever the clocks say.
+The phases follow each other without gaps from the cut to the commit, even if clocks disagree.
+
+Note: Tasks work in parallel, so `state` and `prepare` are the times of the slowest task, and `cut`
+is the rest of the time until all tasks were done.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Phase:
 
     name: str
     start_ms: float
-    """Since the Unix epoch."""
+    """In milliseconds since the Unix epoch."""
     took_ms: float
 
     @property
@@ -36,9 +37,9 @@ class Phase:
 
 
 def phases_of(epoch: EpochDone) -> tuple[Phase, ...]:
-    """The phases of an epoch in their order; the last only if it is known."""
+    """The phases of an epoch in order; `ack` only if its time is known."""
     whole = max(0.0, epoch.prepare_ms)
-    # Measured on other hosts and in other threads: never more than there was.
+    # These times come from other hosts and threads, so none may exceed the time it is part of.
     state = min(max(0.0, epoch.state_ms), whole)
     stage = min(max(0.0, epoch.stage_ms), whole - state)
     total = max(0.0, float(epoch.committed_ms - epoch.cut_ms), whole)

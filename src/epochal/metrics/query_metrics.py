@@ -1,7 +1,7 @@
-"""Folds a run's records into metrics. Takes no time from the run: it is fed by who watches it.
+"""Turns the records of a run into metrics.
 
-What a reader would get wrong: a counter counts this run only, from zero; Prometheus expects that.
-A query that has ended keeps its last figures, but its rates are zero.
+Counters start at zero with every run, as Prometheus expects. A query that has ended keeps its last
+values, except that its rates are zero.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from epochal.metrics.text import Metric, Sample
 
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 MAX_LAG_PARTITIONS = 1_000
-"""Of a topic with more, only the sum is exported, by `epochal_source_behind_latest`."""
+"""With more partitions, only the sum is exported, as `epochal_source_behind_latest`."""
 
 
 class QueryMetrics:
@@ -49,16 +49,16 @@ class QueryMetrics:
         self._removed: defaultdict[str, int] = defaultdict(int)
 
     def write(self, records: list[Record]) -> None:
-        """Take in records, oldest first."""
+        """Add records, oldest first."""
         with self._lock:
             for record in records:
-                self._take(record)
+                self._add(record)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
     def collect(self) -> list[Metric]:
-        """All there is to tell now."""
+        """The metrics as of now; empty until the run has started."""
         with self._lock:
             run = self._run
             if run is None:
@@ -75,7 +75,7 @@ class QueryMetrics:
             for spec, samples in found
         ]
 
-    def _take(self, record: Record) -> None:
+    def _add(self, record: Record) -> None:
         match record:
             case RunStarted():
                 self._run = record
@@ -102,8 +102,8 @@ class QueryMetrics:
             self._rows_in[number] += rows
         seconds = epoch.latency_ms / 1000
         self._latency_seconds += seconds
-        place = next((n for n, top in enumerate(LATENCY_BUCKETS) if seconds <= top), -1)
-        self._buckets[place] += 1
+        bucket = next((n for n, top in enumerate(LATENCY_BUCKETS) if seconds <= top), -1)
+        self._buckets[bucket] += 1
         for phase in phases_of(epoch):
             self._phases[phase.name] += phase.took_ms / 1000
 
@@ -197,16 +197,16 @@ class QueryMetrics:
 
 
 def behind_latest(source: Mapping[str, Any]) -> int | None:
-    """How far a source of a report is behind its end; None if that is not known."""
-    told = (source.get("metrics") or {}).get("behindLatest")
-    if told is not None:
-        return int(told)
+    """How far a source is behind its newest data, from a progress report; None if unknown."""
+    reported = (source.get("metrics") or {}).get("behindLatest")
+    if reported is not None:
+        return int(reported)
     lags = kafka_lag(source)
     return sum(lags.values()) if lags else None
 
 
 def kafka_lag(source: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """Records behind per topic and partition, if the source's offsets are Kafka's."""
+    """The lag in records per topic and partition; empty if the source is not Kafka."""
     end, latest = source.get("endOffset"), source.get("latestOffset")
     if not isinstance(end, dict) or not isinstance(latest, dict):
         return {}
@@ -223,7 +223,7 @@ def kafka_lag(source: Mapping[str, Any]) -> dict[tuple[str, str], int]:
 
 
 def _source(names: tuple[str, ...], number: int) -> str:
-    """Two sources may have one description: then their places tell them apart."""
+    """The name of a source, with its number if several sources have the same name."""
     name = names[number] if number < len(names) else "source"
     return name if names.count(name) < 2 else f"{name} #{number}"
 

@@ -1,12 +1,12 @@
-"""A run's records in a small file of their own, for whoever looks on from another process.
+"""The journal of a run: a small file of records that other processes, such as the dashboard, read.
 
-One file per run below a directory that only its user may enter. The file is bounded: when it is
-full, a new one with the newest records takes its name. The writer holds a lock on it for as long
-as it lives, so that a reader knows a run that was killed from one that is silent, without asking
-for process ids.
+There is one file per run, in a directory that only its user can access. The size is limited: when
+the file is full, a new file with the newest records replaces it. The writer holds a lock on the
+file for as long as it lives, so a reader can tell a run that was killed from one that is idle
+without looking up process ids.
 
-What a reader would get wrong: nothing here is durable or needs to be. A query's history is its
-checkpoint; this is what a checkpoint does not hold, and it may be deleted at any time.
+Note: The journal is not durable and need not be. It holds only what the checkpoint does not, and
+may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MAX_FILE_BYTES = 2 << 20
 KEPT_BYTES = 1 << 20
 KEPT_RUNS = 50
 MAX_LINE_BYTES = 256 << 10
-"""A longer record is left out: offsets of very many partitions, say."""
+"""Longer records, such as the offsets of very many partitions, are not written."""
 
 
 def runs_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where runs of this user tell of themselves on this host."""
+    """The directory of the journals of this user on this host."""
     runtime = environment.get("XDG_RUNTIME_DIR")
     if runtime:
         return Path(runtime, "epochal")
@@ -42,7 +42,7 @@ def runs_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class JournalWriter:
-    """Writes one run's file. Not for several threads at once."""
+    """Writes the journal of one run. Not thread-safe."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class JournalWriter:
         kept_runs: int = KEPT_RUNS,
     ) -> None:
         _require_private(directory)
-        _forget_old(directory, kept_runs)
+        _delete_old(directory, kept_runs)
         self._path = directory / f"{first.run_id}{SUFFIX}"
         self._first = encode(first)
         self._max_bytes, self._kept_bytes = max_bytes, kept_bytes
@@ -64,7 +64,7 @@ class JournalWriter:
         self._file = self._begin()
 
     def write(self, records: list[Record]) -> None:
-        """Append records; the oldest make room for them."""
+        """Append records; if the file is full, the oldest records are dropped."""
         lines = [line for line in map(encode, records) if len(line) <= MAX_LINE_BYTES]
         for line in lines:
             self._recent.append(line)
@@ -73,19 +73,23 @@ class JournalWriter:
             self._recent_bytes -= len(self._recent.popleft())
         data = b"".join(lines)
         if self._size + len(data) > self._max_bytes:
+            # The new file is locked before the old one is closed, which releases its lock.
             before, self._file = self._file, self._begin()
             os.close(before)
         else:
             self._append(self._file, data)
 
     def close(self) -> None:
-        """Let go of the file, which stays until it is among the oldest."""
+        """Close the file. A later run deletes it once it is among the oldest."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def _begin(self) -> int:
-        """A file with what is worth keeping, locked before anybody can see it under its name."""
+        """Write a new file with the recent records and put it in place.
+
+        It is locked before it gets its name, so that no reader takes the run for dead.
+        """
         file, name = tempfile.mkstemp(prefix=".", suffix=".new", dir=self._path.parent)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,7 +112,7 @@ class JournalWriter:
 
 @dataclass(slots=True)
 class JournalTail:
-    """Reads one run's file as it grows."""
+    """Reads the journal of one run as it grows."""
 
     path: Path
     _inode: int = -1
@@ -118,32 +122,33 @@ class JournalTail:
     """Whether the writer still held its lock at the last `read`."""
 
     def read(self) -> tuple[list[Record], bool]:
-        """What was written since the last time, and whether it begins anew.
+        """Return the records since the last call, and whether the file was replaced.
 
-        It begins anew when the file was replaced: then all of it is returned, and what was read
-        before counts no more. Raises FileNotFoundError when the file is gone.
+        If it was replaced, the result has all records of the new file; discard earlier ones.
+        Raises FileNotFoundError if the file has been deleted.
         """
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            # Before reading: what a writer wrote in its last moments must not be missed.
+            # Check the lock before reading. Otherwise a writer could write its last records and
+            # end in between, and the caller would stop reading without them.
             self.alive = _is_locked(file)
             found = os.fstat(file)
-            anew = found.st_ino != self._inode
-            if anew:
+            replaced = found.st_ino != self._inode
+            if replaced:
                 self._inode, self._offset, self._rest = found.st_ino, 0, b""
             if found.st_size <= self._offset:
-                return [], anew
+                return [], replaced
             data = os.pread(file, found.st_size - self._offset, self._offset)
         finally:
             os.close(file)
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         decoded = (decode(line) for line in lines if line)
-        return [record for record in decoded if record is not None], anew
+        return [record for record in decoded if record is not None], replaced
 
 
 def run_files(directory: Path) -> list[Path]:
-    """The files of all runs that are known here; none if there is no such directory."""
+    """The journals of all runs in a directory; empty if it does not exist."""
     try:
         with os.scandir(directory) as entries:
             names = [each.name for each in entries if not each.name.startswith(".")]
@@ -165,14 +170,15 @@ def _require_private(directory: Path) -> None:
     found = os.stat(directory)
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise OptionError(
-            f"{directory} belongs to user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o};"
-            f" what queries tell of themselves is kept where nobody else may look. Make it yours "
-            f"with mode 700, or give another telemetryLocation."
+            f"{directory} belongs to user {found.st_uid} and has mode "
+            f"{stat.S_IMODE(found.st_mode):o}. Journals contain details of queries, so other users "
+            f"must not be able to read them. Make the directory yours with mode 700, or use "
+            f"another telemetryLocation."
         )
 
 
-def _forget_old(directory: Path, kept: int) -> None:
-    """Remove the oldest files of runs that have ended, but for the newest so many."""
+def _delete_old(directory: Path, kept: int) -> None:
+    """Delete the oldest journals of ended runs, so that `kept` remain with the new one."""
 
     def modified(path: Path) -> float:
         try:

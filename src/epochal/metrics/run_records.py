@@ -1,8 +1,8 @@
-"""What a run tells of itself while it runs: a closed set of records. Pure data.
+"""The records that a run emits about its progress. Pure data.
 
-The engine makes them, three outputs take them: the journal that the dashboard reads, the metrics
-and the traces. A field may be added with a default, never renamed or removed: a dashboard may be
-newer or older than the query it looks at.
+The engine creates them. Three outputs consume them: the journal that the dashboard reads, the
+metrics and the traces. A dashboard may be newer or older than the query that it shows. Fields may
+therefore be added with a default, but never renamed or removed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="run", tag_field="kind"):
-    """The first record of a run, and again of every file that the journal begins."""
+    """The first record of a run, and of every file of its journal."""
 
     query_id: str
     run_id: str
@@ -34,28 +34,28 @@ class EpochDone(msgspec.Struct, frozen=True, tag="epoch", tag_field="kind"):
     epoch: int
     started_ms: int
     cut_ms: int
-    """When its end was announced."""
+    """When the coordinator announced the end of the epoch."""
     committed_ms: int
     rows_in: tuple[int, ...] = ()
     rows_out: int = 0
     prepare_ms: float = 0
-    """From the cut until every task had made it durable."""
+    """From the cut until every task had made its part of the epoch durable."""
     state_ms: float = 0
-    """Of that, the slowest task's writing of state."""
+    """Of that, the time of the slowest task for writing state."""
     stage_ms: float = 0
-    """Of that, the slowest task's staging of output."""
+    """Of that, the time of the slowest task for staging output."""
     queue_ms: float = 0
     wal_ms: float = 0
     sink_ms: float = 0
     publish_ms: float = 0
     commit_ms: float = 0
     ack_ms: float | None = None
-    """None if the sources had not answered when the record was written."""
+    """None if the sources had not confirmed when the record was written."""
     attempt: int = 0
 
     @property
     def latency_ms(self) -> int:
-        """From the cut to the commit: how long rows wait to be safe, beyond the epoch's length."""
+        """From the cut to the commit: the latency of a row on top of the length of the epoch."""
         return max(0, self.committed_ms - self.cut_ms)
 
 
@@ -67,7 +67,7 @@ class Progressed(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
 
 
 class StatusChanged(msgspec.Struct, frozen=True, tag="status", tag_field="kind"):
-    """What the run does now."""
+    """The current activity of the run."""
 
     at_ms: int
     message: str
@@ -77,7 +77,7 @@ class StatusChanged(msgspec.Struct, frozen=True, tag="status", tag_field="kind")
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):
-    """The last record. Without an error the run was stopped."""
+    """The last record. Without an error, the run was stopped."""
 
     at_ms: int
     error: str | None = None
@@ -87,14 +87,14 @@ Record: TypeAlias = RunStarted | EpochDone | Progressed | StatusChanged | RunEnd
 
 
 class Output(Protocol):
-    """Where records go. Called from one thread at a time; may raise OSError."""
+    """A consumer of records. Called from one thread at a time; may raise OSError."""
 
     def write(self, records: list[Record]) -> None:
-        """Take in records, oldest first."""
+        """Process records, oldest first."""
         ...
 
     def close(self) -> None:
-        """Let go of whatever is held."""
+        """Release all resources."""
         ...
 
 
@@ -103,12 +103,12 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:
-    """One line of JSON."""
+    """Encode a record as one line of JSON."""
     return _encoder.encode(record) + b"\n"
 
 
 def decode(line: bytes) -> Record | None:
-    """The record of a line; None for what this release does not know."""
+    """Decode a line; None for a record that this release does not know."""
     try:
         return _decoder.decode(line)
     except msgspec.DecodeError:

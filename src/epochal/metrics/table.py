@@ -1,7 +1,7 @@
-"""Every metric of a query: name, kind and meaning. What is not in this table is not exported.
+"""Every metric of a query: name, kind and meaning. Only metrics in this table are exported.
 
-Spark's own gauges keep their names, with `spark_streaming_` before them and `_` for `-`, as
-Spark's Prometheus servlet writes them; the query is a label instead of a part of the name.
+Spark's own gauges keep their names, with the prefix `spark_streaming_` and `_` instead of `-`, as
+Spark's Prometheus servlet writes them. The query is a label, not part of the name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One metric. All have the labels `query`, `query_id` and `run_id` besides their own."""
+    """One metric. All have the labels `query`, `query_id` and `run_id` in addition to `labels`."""
 
     name: str
     kind: str
@@ -27,26 +27,28 @@ PROCESSING_RATE = MetricSpec(
     f"{_S}processingRate_total", "gauge", "Rows processed per second of reading."
 )
 LATENCY = MetricSpec(
-    f"{_S}latency", "gauge", "Milliseconds from an epoch's begin to its commit (triggerExecution)."
+    f"{_S}latency", "gauge", "Milliseconds from an epoch's start to its commit (triggerExecution)."
 )
 WATERMARK = MetricSpec(
     f"{_S}eventTime_watermark", "gauge", "The watermark, in milliseconds since 1970; 0 if none."
 )
 STATE_ROWS = MetricSpec(f"{_S}states_rowsTotal", "gauge", "Rows in all state stores.")
-STATE_BYTES = MetricSpec(f"{_S}states_usedBytes", "gauge", "Memory of all state stores.")
+STATE_BYTES = MetricSpec(f"{_S}states_usedBytes", "gauge", "Bytes used by all state stores.")
 
-QUERY_UP = MetricSpec(f"{_E}query_up", "gauge", "1 while the query is active, 0 once it has ended.")
-QUERY_FAILED = MetricSpec(f"{_E}query_failed", "gauge", "1 if the query was ended by an error.")
-RESTARTS = MetricSpec(f"{_E}query_restarts_total", "counter", "Times its tasks were started again.")
-ATTEMPT = MetricSpec(f"{_E}query_attempt", "gauge", "The number of the attempt that runs.")
-START_TIME = MetricSpec(f"{_E}query_start_time_seconds", "gauge", "When the run began.")
+QUERY_UP = MetricSpec(
+    f"{_E}query_up", "gauge", "1 while the query is active, 0 after it has ended."
+)
+QUERY_FAILED = MetricSpec(f"{_E}query_failed", "gauge", "1 if the query ended with an error.")
+RESTARTS = MetricSpec(f"{_E}query_restarts_total", "counter", "Restarts of the query's tasks.")
+ATTEMPT = MetricSpec(f"{_E}query_attempt", "gauge", "The number of the current attempt.")
+START_TIME = MetricSpec(f"{_E}query_start_time_seconds", "gauge", "When the run started.")
 EPOCH = MetricSpec(f"{_E}epoch", "gauge", "The newest committed epoch: Spark's batch id.")
 EPOCHS = MetricSpec(f"{_E}epochs_committed_total", "counter", "Epochs committed in this run.")
 LAST_COMMIT = MetricSpec(
     f"{_E}last_commit_timestamp_seconds", "gauge", "When the newest epoch was committed."
 )
 ROWS_IN = MetricSpec(f"{_E}rows_in_total", "counter", "Rows read in this run.", ("source",))
-ROWS_OUT = MetricSpec(f"{_E}rows_out_total", "counter", "Rows given to the sink in this run.")
+ROWS_OUT = MetricSpec(f"{_E}rows_out_total", "counter", "Rows written to the sink in this run.")
 EPOCH_LATENCY = MetricSpec(
     f"{_E}epoch_latency_seconds", "histogram", "From the cut of an epoch to its commit."
 )
@@ -59,22 +61,28 @@ PHASE_SECONDS = MetricSpec(
 BEHIND = MetricSpec(
     f"{_E}source_behind_latest",
     "gauge",
-    "How much the source holds that is not processed, in the source's own unit.",
+    "Data in the source that is not processed yet, in the source's own unit.",
     ("source",),
 )
 OPERATOR_ROWS = MetricSpec(
     f"{_E}state_operator_rows", "gauge", "Rows in an operator's state.", ("operator",)
 )
 OPERATOR_UPDATED = MetricSpec(
-    f"{_E}state_operator_rows_updated_total", "counter", "Rows put into state.", ("operator",)
+    f"{_E}state_operator_rows_updated_total",
+    "counter",
+    "Rows written to an operator's state.",
+    ("operator",),
 )
 OPERATOR_REMOVED = MetricSpec(
-    f"{_E}state_operator_rows_removed_total", "counter", "Rows removed from it.", ("operator",)
+    f"{_E}state_operator_rows_removed_total",
+    "counter",
+    "Rows removed from an operator's state.",
+    ("operator",),
 )
 GROUP_LAG = MetricSpec(
     "kafka_consumergroup_group_lag",
     "gauge",
-    "Records of a Kafka partition that the query has not committed; the group is the query.",
+    "Records of a Kafka partition that the query has not committed; the group is the query's name.",
     ("group", "topic", "partition"),
 )
 

@@ -1,4 +1,4 @@
-"""Prometheus' text form: small, stable, and written without a client library. Pure."""
+"""Writes metrics in Prometheus' text format, without a client library. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One number under one name."""
+    """One value of a metric, with its labels."""
 
     labels: Mapping[str, str]
     value: float | int
     suffix: str = ""
-    """`_bucket`, `_sum` and `_count` of a histogram."""
+    """`_bucket`, `_sum` or `_count` for a histogram, else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A name, what it means, and its samples."""
+    """A metric with its samples."""
 
     name: str
     kind: str
@@ -29,7 +29,7 @@ class Metric:
 
 
 def merged(metrics: Iterable[Metric]) -> list[Metric]:
-    """Metrics of one name as one, as the text form demands; in the order of their first."""
+    """Merge metrics of the same name, as the text format requires."""
     found: dict[str, Metric] = {}
     for metric in metrics:
         known = found.get(metric.name)
@@ -39,7 +39,7 @@ def merged(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def text_of(metrics: Iterable[Metric]) -> str:
-    """The text; a metric without samples is left out."""
+    """Format metrics as text; those without samples are omitted."""
     lines: list[str] = []
     for metric in metrics:
         if not metric.samples:

@@ -1,1 +1,1 @@
-"""Messages between the driver and its tasks: named endpoints, one-way `send`, two-way `ask`."""
+"""Messages between the driver and its tasks: one-way `send`, `ask` with a reply, and pushes."""

@@ -1,12 +1,15 @@
-"""A task's side: `send` and `ask` from any thread, over one lazily opened socket per process.
+"""The tasks' side of RPC: `send` and `ask` from any thread, over one socket per process.
 
-What the driver pushes comes over the same socket, and there is no thread that waits for it: the
-caller looks with `poll_push`, and waits on `fd` if it wants to. ZeroMQ's descriptor is edge
-triggered: poll until None is returned, then wait, and use the client for nothing in between.
+The driver's pushes arrive on the same socket. No thread waits for them: the caller fetches them
+with `poll_push`, and may wait on the descriptor `fd` in between. A client pickles as its address,
+so it can be part of a task closure.
 
-PySpark forks its workers, and a ZeroMQ socket must not cross a fork: a client notices that its
-process id has changed, abandons what it inherited and opens its own. A client pickles as its
-address, so it may travel in a task closure.
+PySpark forks its workers, and a ZeroMQ socket must not be used after a fork. A client therefore
+checks whether its process id has changed; if so, it abandons the inherited socket and opens a new
+one.
+
+Note: ZeroMQ's descriptor is edge triggered. Call `poll_push` until it returns None, then wait on
+`fd`, and do not use the client in between. Otherwise a push can arrive without waking the caller.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ from epochal.rpc.envelope import ONE_WAY, EndpointType, Pushed, RpcAddress
 from epochal.rpc.framing import decode_body, decode_push, decode_reply, encode_request
 
 QUEUED_FRAMES = 1_000
-"""One-way frames not yet taken by the network; beyond it `send` waits, then fails."""
+"""One-way frames that wait for the network. Above this number `send` waits, then fails."""
 
 KEPT_PUSHES = 1_000
-"""Pushed messages that nobody has polled; of more, the oldest are dropped."""
+"""Pushed messages kept for `poll_push`. Above this number the oldest are dropped."""
 
 CLOSE_LINGER_MS = 1_000
 
 
 class RpcClient:
-    """Speaks to the endpoints of one server."""
+    """Sends messages to the endpoints of one server."""
 
     def __init__(self, address: RpcAddress, *, timeout_seconds: float = 10.0) -> None:
         self.address = address
@@ -48,7 +51,7 @@ class RpcClient:
         return (_rebuild, (self.address, self._timeout_seconds))
 
     def send(self, endpoint: EndpointType, message: object) -> None:
-        """Hand over a one-way message; it is lost if the driver goes before it arrives."""
+        """Queue a one-way message; it is lost if the driver ends before it arrives."""
         frame = encode_request(endpoint.name, ONE_WAY, message)
         with self._locked():
             self._put(endpoint, frame, self._timeout_seconds)
@@ -68,7 +71,7 @@ class RpcClient:
                     raise RpcTimeoutError(endpoint.name, self.address.url, allowed)
                 reply = decode_reply(socket.recv())
                 if reply.call == call:
-                    break  # others are answers that came after their ask had given up
+                    break  # a reply to an earlier ask that timed out is dropped
                 if reply.call == ONE_WAY:
                     self._pushes.append(decode_push(reply))
         if reply.failure is not None:
@@ -76,7 +79,7 @@ class RpcClient:
         return decode_body(endpoint.replies, reply.body)
 
     def poll_push(self, endpoint: EndpointType) -> Any | None:
-        """The next message that the endpoint has pushed, None if there is none now. Never waits."""
+        """Return the next message that the endpoint has pushed, or None. Never waits."""
         with self._locked():
             socket = self._connected()
             while True:
@@ -93,12 +96,12 @@ class RpcClient:
 
     @property
     def fd(self) -> int:
-        """Readable when something may have come; see the module's note on how to wait."""
+        """A descriptor that is readable when a push may have come; see the module's note."""
         with self._locked():
             return int(self._connected().getsockopt(zmq.FD))
 
     def close(self) -> None:
-        """Release the socket; what was sent but not yet delivered gets a second to leave."""
+        """Close the socket. Messages that are still queued get a second to be sent."""
         with self._locked():
             context, socket = self._context, self._socket
             self._context = self._socket = None
@@ -134,7 +137,8 @@ class RpcClient:
             socket = self._context.socket(zmq.DEALER)
             keys = CurveKeys(self.address.client_public_key, self.address.client_secret_key)
             introduce(socket, self.address.server_public_key, keys)
-            # One name over all reconnections, or pushes would go to the connection that broke.
+            # The identity stays the same over reconnections. Otherwise the server would keep
+            # pushing to the identity of the connection that broke.
             socket.setsockopt(zmq.IDENTITY, b"e" + os.urandom(16))
             socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES)
             socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES)
@@ -147,8 +151,8 @@ class RpcClient:
 
 
 _abandoned: list[object] = []
-"""Sockets inherited through a fork. They belong to the parent: closing them here would wait for
-threads that this process does not have."""
+"""Sockets inherited through a fork. They are kept so that they are never closed: closing would wait
+for ZeroMQ threads that exist only in the parent process."""
 
 
 def _rebuild(address: RpcAddress, timeout_seconds: float) -> RpcClient:

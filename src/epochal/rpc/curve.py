@@ -1,11 +1,12 @@
-"""Who may speak: CURVE keys on sockets, and the gatekeeper that lets only one of ours in.
+"""Authentication: CURVE keys on sockets, and the gatekeeper that admits only peers of this query.
 
-A peer must prove twice that it is ours: it has the listener's public key, or the handshake fails,
-and it holds the key pair that all of ours share, or ZeroMQ's authentication (ZAP) turns it away.
+A peer must hold two secrets. Without the listener's public key the handshake fails. Without the key
+pair that all clients share, the gatekeeper rejects the peer through ZeroMQ's authentication
+protocol (ZAP).
 
-What a reader would get wrong: ZAP is answered at a fixed address of a context. There is one
-gatekeeper per `zmq.Context`; it must exist before any socket of that context is bound with
-`protect`, and it answers only while somebody polls it, or else every handshake hangs.
+Note: ZeroMQ sends ZAP requests to a fixed address within a context, so there is one gatekeeper per
+`zmq.Context`. Create it before binding any socket that was passed to `protect`, and keep polling
+it: handshakes hang while it is not polled.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ class CurveKeys:
 
     @classmethod
     def new(cls) -> CurveKeys:
-        """A pair nobody has seen yet."""
+        """Generate a key pair."""
         return cls(*zmq.curve_keypair())
 
 
 def protect(socket: zmq.Socket[bytes], keys: CurveKeys) -> None:
-    """Make a socket that will be bound admit only whom the context's gatekeeper knows."""
+    """Make a socket accept only peers that the gatekeeper admits. Call it before `bind`."""
     socket.curve_server = True
     socket.curve_publickey = keys.public
     socket.curve_secretkey = keys.secret
@@ -47,14 +48,14 @@ def protect(socket: zmq.Socket[bytes], keys: CurveKeys) -> None:
 
 
 def introduce(socket: zmq.Socket[bytes], listener: bytes, keys: CurveKeys) -> None:
-    """Make a socket that will be connected show `keys`, and trust only the key of `listener`."""
+    """Make a socket present `keys` and trust only the key `listener`. Call it before `connect`."""
     socket.curve_serverkey = listener
     socket.curve_publickey = keys.public
     socket.curve_secretkey = keys.secret
 
 
 class Gatekeeper:
-    """Answers for all protected sockets of a context. Used by the one thread that polls it."""
+    """Admits or rejects the peers of all protected sockets of a context. Not thread-safe."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], admitted: bytes) -> None:
         self.refused = 0
@@ -65,16 +66,16 @@ class Gatekeeper:
         self._watched: list[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = []
 
     def watch(self, socket: zmq.Socket[bytes]) -> None:
-        """Count those that fail at this socket."""
+        """Count failed handshakes at this socket."""
         self._watched.append((socket, socket.get_monitor_socket(_HANDSHAKE_FAILURES)))
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """What to poll for input; `answer` when any of them has some."""
+        """The sockets to poll; call `answer` when one of them is readable."""
         return [self._zap, *(monitor for _, monitor in self._watched)]
 
     def answer(self) -> None:
-        """Deal with all that has come in; never waits."""
+        """Process everything that has arrived; never waits."""
         while self._zap.poll(0):
             self._admit()
         for _, monitor in self._watched:
@@ -83,7 +84,7 @@ class Gatekeeper:
                 self.refused += 1
 
     def close(self) -> None:
-        """Let nobody in any more. Before the watched sockets are closed."""
+        """Stop admitting peers. Call it before the watched sockets are closed."""
         for socket, monitor in self._watched:
             socket.disable_monitor()
             monitor.close(linger=0)

@@ -1,8 +1,10 @@
 """Decides where the driver listens for its tasks, from Spark's own settings. Pure.
 
-What a reader would get wrong: Spark fills in `spark.driver.host` with a name of this machine even
-where nothing ever leaves it. With a local master all tasks are processes of this machine, so the
-network need not see a port of ours, unless a bind address was asked for.
+With a local master all tasks run on this machine, so the driver listens on loopback only, unless
+`spark.driver.bindAddress` is set.
+
+Note: `spark.driver.host` does not show whether tasks are remote. Spark sets it to a name of this
+machine with a local master too.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ _LOCAL = re.compile(r"local(?:\[.*\])?")
 @dataclass(frozen=True, slots=True)
 class DriverAddress:
     host: str
-    """By which tasks reach the driver."""
+    """The host that tasks connect to."""
     bind: str
-    """What the driver binds to."""
+    """The address that the driver binds to."""
 
 
 def driver_address(conf: Mapping[str, str]) -> DriverAddress:
-    """Loopback with a local master, else what Spark itself uses."""
+    """Return loopback for a local master, else the addresses that Spark itself uses."""
     bind = conf.get("spark.driver.bindAddress")
     if not bind and _LOCAL.fullmatch(conf.get("spark.master", "")):
         return DriverAddress(LOOPBACK, LOOPBACK)

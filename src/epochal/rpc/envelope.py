@@ -1,8 +1,8 @@
-"""What travels between driver and tasks: the envelope, addresses, and what an endpoint speaks.
+"""The types of RPC: message envelopes, endpoint types and server addresses.
 
-An endpoint speaks a closed union of requests and a closed union of replies; anything else is
-refused. The keys in an `RpcAddress` are the right to speak: whoever has them is one of ours. They
-reach executors inside Spark's task closures, so they are as secret as the job itself.
+An endpoint accepts a closed union of requests and sends a closed union of replies; anything else
+is rejected. The keys in an `RpcAddress` authorize a client: any process that has them is admitted.
+They reach executors inside Spark's task closures, so they are as secret as the job itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import msgspec
 
 PROTOCOL_VERSION = 1
 ONE_WAY = 0
-"""The call number of a request that expects no reply, and of a reply that nobody asked for."""
+"""The call number of a request without a reply, and of a push, which has no request."""
 
 PeerId: TypeAlias = bytes
-"""Who sent a message, as the server names it: a client's own for as long as it is open."""
+"""The server's id for the sender of a message; a client keeps it for as long as it is open."""
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -29,7 +29,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """Why an endpoint could not do what was asked."""
+    """Why an endpoint could not handle a request."""
 
     kind: str
     reason: str
@@ -44,7 +44,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Pushed(msgspec.Struct, frozen=True, array_like=True):
-    """A message that an endpoint sends by itself: the body of a reply to call number `ONE_WAY`."""
+    """A message that an endpoint sends without a request: the body of reply `ONE_WAY`."""
 
     endpoint: str
     body: msgspec.Raw
@@ -52,7 +52,7 @@ class Pushed(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class EndpointType:
-    """The language of an endpoint: its name, and the unions of tagged structs it speaks."""
+    """The name of an endpoint, and the unions of tagged structs that it accepts and sends."""
 
     name: str
     requests: Any
@@ -61,7 +61,7 @@ class EndpointType:
 
 @dataclass(frozen=True, slots=True)
 class RpcAddress:
-    """Where a driver listens, and the keys that it lets in."""
+    """Where a driver listens, and the keys that it admits."""
 
     host: str
     port: int

@@ -1,7 +1,8 @@
-"""Envelopes to bytes and back. Pure.
+"""Encodes envelopes as frames and decodes them. Pure.
 
 A frame is a magic byte, a protocol version byte, and the envelope in MessagePack. The version is
-looked at before anything else is decoded, so a newer peer is told apart from a broken one.
+checked before anything else is decoded, so that a peer of another release is recognized as such
+and not reported as broken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from epochal.rpc.envelope import ONE_WAY, PROTOCOL_VERSION, Failure, Pushed, Rep
 
 MAGIC = 0xE9
 MAX_FRAME_BYTES = 8 << 20
-"""Far above any message of ours; batches of rows do not travel here."""
+"""Far above the size of any RPC message. Rows are not sent over RPC."""
 
 _HEADER = bytes((MAGIC, PROTOCOL_VERSION))
 _EMPTY = msgspec.Raw(msgspec.msgpack.encode(None))
@@ -37,17 +38,17 @@ def encode_reply(call: int, message: object) -> bytes:
 
 
 def encode_failure(call: int, kind: str, reason: str) -> bytes:
-    """Frame the news that request number `call` failed."""
+    """Frame the failure of request number `call`."""
     return _framed(_encoder.encode(Reply(call, _EMPTY, Failure(kind, reason))))
 
 
 def encode_push(endpoint: str, message: object) -> bytes:
-    """Frame a message that nobody asked for."""
+    """Frame a message that is not a reply to a request."""
     return encode_reply(ONE_WAY, Pushed(endpoint, msgspec.Raw(_encoder.encode(message))))
 
 
 def decode_request(frame: bytes) -> Request:
-    """Read a request's envelope; its body stays encoded."""
+    """Decode the envelope of a request; its body stays encoded."""
     try:
         return _request_decoder.decode(_envelope(frame))
     except (msgspec.DecodeError, ValueError) as error:
@@ -55,7 +56,7 @@ def decode_request(frame: bytes) -> Request:
 
 
 def decode_reply(frame: bytes) -> Reply:
-    """Read a reply's envelope; its body stays encoded."""
+    """Decode the envelope of a reply; its body stays encoded."""
     try:
         return _reply_decoder.decode(_envelope(frame))
     except (msgspec.DecodeError, ValueError) as error:
@@ -63,17 +64,17 @@ def decode_reply(frame: bytes) -> Reply:
 
 
 def decode_push(reply: Reply) -> Pushed:
-    """The pushed message in a reply of call number `ONE_WAY`; its body stays encoded."""
+    """Decode the pushed message in a reply with call number `ONE_WAY`; its body stays encoded."""
     pushed: Pushed = decode_body(Pushed, reply.body)
     return pushed
 
 
 def decode_body(union: Any, body: msgspec.Raw) -> Any:
-    """Read a body as one of a closed union of messages."""
+    """Decode a body as one message of a closed union."""
     try:
         return _body_decoder(union).decode(body)
     except (msgspec.DecodeError, ValueError) as error:
-        raise RpcFrameError(f"its body is none of the messages known here ({error})") from None
+        raise RpcFrameError(f"its body is not a known message ({error})") from None
 
 
 @lru_cache(maxsize=64)
@@ -89,10 +90,10 @@ def _framed(envelope: bytes) -> bytes:
 def _envelope(frame: bytes) -> memoryview:
     _check_size(len(frame))
     if len(frame) < len(_HEADER) or frame[0] != MAGIC:
-        raise RpcFrameError("it does not start as our frames do")
+        raise RpcFrameError(f"it does not start with the byte {MAGIC:#x}")
     if frame[1] != PROTOCOL_VERSION:
         raise RpcFrameError(
-            f"it is of protocol version {frame[1]}, this is version {PROTOCOL_VERSION}",
+            f"it has protocol version {frame[1]}, this process has version {PROTOCOL_VERSION}",
             "unknown_version",
         )
     return memoryview(frame)[len(_HEADER) :]
@@ -100,4 +101,4 @@ def _envelope(frame: bytes) -> memoryview:
 
 def _check_size(size: int) -> None:
     if size > MAX_FRAME_BYTES:
-        raise RpcFrameError(f"it has {size} bytes, {MAX_FRAME_BYTES} are allowed", "oversized")
+        raise RpcFrameError(f"it has {size} bytes, the limit is {MAX_FRAME_BYTES}", "oversized")

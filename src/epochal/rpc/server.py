@@ -1,11 +1,14 @@
-"""The driver's side: one thread, one socket, the endpoints registered on it.
+"""The driver's side of RPC: one thread and one socket that serve all registered endpoints.
 
-Every handler runs on that one thread, so an endpoint needs no lock; a handler that blocks delays
-all others. Whoever may not speak is turned away (see `curve`); whatever is refused is counted and
-answered as little as possible.
+Every handler runs on that thread, so an endpoint needs no lock, and a handler that blocks delays
+all others. Peers without the right keys are rejected (see `curve`). Invalid frames are counted and
+not answered.
 
-`push` may be called from any thread, also from a handler: the loop sends. A push is a courtesy. It
-is lost, and counted, if its peer has gone or does not read; whoever needs it must be able to ask.
+`push` may be called from any thread, including from a handler; the server's thread sends the
+message.
+
+Note: A push is not reliable. It is lost, and counted, if its peer has ended or does not read. A
+client that depends on the information must be able to ask for it.
 """
 
 from __future__ import annotations
@@ -36,18 +39,18 @@ from epochal.rpc.framing import (
 logger = logging.getLogger(__name__)
 
 QUEUED_FRAMES = 10_000
-"""Frames waiting per peer and direction; beyond it the sender waits."""
+"""Frames that may wait per peer and direction. Above this number the sender waits."""
 
 MAX_PUSHES = 10_000
-"""Calls of `push` that the loop has not come to; more are lost."""
+"""Pushes that may wait for the server's thread. Above this number they are lost."""
 
 Handler = Callable[[Any, PeerId], Any]
-"""Takes a message and who sent it; returns the reply, which a one-way message has no use for."""
+"""Takes a message and its sender; returns the reply, which is ignored for one-way messages."""
 
 
 @dataclass(slots=True)
 class RpcCounters:
-    """What a server has seen. Written by its thread, read by anyone."""
+    """Counts of a server's messages and errors. Written by its thread, read by any."""
 
     received: int = 0
     failed: int = 0
@@ -56,19 +59,19 @@ class RpcCounters:
     unknown_version: int = 0
     unknown_endpoint: int = 0
     stale: int = 0
-    """Messages of attempts that are over."""
+    """Messages of attempts that have ended."""
     refused_peers: int = 0
     pushed: int = 0
     undelivered: int = 0
-    """Frames for peers that had gone, or did not read."""
+    """Frames for peers that had ended, or did not read."""
 
     def count(self, fault: str) -> None:
-        """Add one frame that broke the protocol in this way."""
+        """Count one frame with this fault."""
         setattr(self, fault, getattr(self, fault) + 1)
 
 
 class RpcServer:
-    """Listens for one query or driver; `address` is what its clients need to speak to it."""
+    """Serves the endpoints of one driver; `address` has all that its clients need to connect."""
 
     def __init__(
         self,
@@ -86,10 +89,11 @@ class RpcServer:
         self._gatekeeper = Gatekeeper(self._context, client.public)
         self._router = self._context.socket(zmq.ROUTER)
         protect(self._router, server)
-        # Longer ones never reach us: ZeroMQ drops the connection. Those just above what an
-        # endpoint accepts do, so that they can be counted.
+        # ZeroMQ closes the connection of a peer that sends a longer frame. The limit is above
+        # max_frame_bytes so that frames that are slightly too long arrive and are counted.
         self._router.setsockopt(zmq.MAXMSGSIZE, 2 * max_frame_bytes)
-        # A client that reconnects keeps its name; and what cannot be delivered is said, not lost.
+        # HANDOVER lets a client that reconnects keep its identity. MANDATORY makes `send` fail
+        # for an unknown peer instead of dropping the frame silently.
         self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.RCVHWM, QUEUED_FRAMES)
@@ -104,7 +108,10 @@ class RpcServer:
             self._router.bind(f"tcp://{bind_host}:{port}")
         except zmq.ZMQError as error:
             self._release()
-            raise RpcError(f"Cannot listen at {bind_host}:{port}: {error}.") from None
+            raise RpcError(
+                f"Cannot listen at {bind_host}:{port}: {error}. Check spark.driver.bindAddress, "
+                f"and that the port is free."
+            ) from None
         bound = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = RpcAddress(
             advertised_host,
@@ -117,23 +124,23 @@ class RpcServer:
         self._stopped = False
 
     def register(self, endpoint: EndpointType, handle: Handler) -> None:
-        """Let `handle` answer the endpoint's requests; its result is the reply to an ask."""
+        """Let `handle` process the endpoint's requests; its result is the reply to an ask."""
         if endpoint.name in self._endpoints:
             raise OptionError(f"An endpoint named {endpoint.name} is already registered.")
         self._endpoints[endpoint.name] = (endpoint, handle)
 
     def unregister(self, name: str) -> None:
-        """Forget an endpoint; asking it fails from now on."""
+        """Remove an endpoint; requests to it fail from now on."""
         self._endpoints.pop(name, None)
 
     def start(self) -> RpcServer:
-        """Begin to listen."""
+        """Start serving."""
         self._thread.start()
         logger.info("listening at %s", self.address.url)
         return self
 
     def stop(self) -> None:
-        """Stop listening and release the port, thread and sockets. A second call does nothing."""
+        """Stop serving and release the port, thread and sockets. A second call does nothing."""
         if self._stopped:
             return
         self._stopped = True
@@ -143,9 +150,9 @@ class RpcServer:
         self._release()
 
     def push(self, endpoint: EndpointType, peers: Iterable[PeerId], message: object) -> None:
-        """Send `message` to these peers, in the endpoint's name, as soon as the loop comes to it.
+        """Queue `message` for these peers, as a push of `endpoint`; the server's thread sends it.
 
-        It is encoded once for all. Nothing happens once the server has stopped.
+        The message is encoded once for all peers. After `stop` nothing is sent.
         """
         targets = tuple(peers)
         if len(self._pushes) >= MAX_PUSHES:
@@ -161,7 +168,7 @@ class RpcServer:
         self.stop()
 
     def _wake(self) -> None:
-        with suppress(OSError):  # full: it wakes anyway; closed: nobody is there to be woken
+        with suppress(OSError):  # full: the thread wakes anyway; closed: it has ended
             self._waker.send(b"\0")
 
     def _release(self) -> None:
@@ -203,7 +210,7 @@ class RpcServer:
         return True
 
     def _drain(self) -> None:
-        # At most one queue's length at a time, so that a flood cannot starve stop.
+        # The limit lets the loop send pushes and notice `stop` during a flood of messages.
         for _ in range(QUEUED_FRAMES):
             try:
                 peer, *frames = self._router.recv_multipart(zmq.NOBLOCK)
@@ -217,7 +224,9 @@ class RpcServer:
     def _answer(self, peer: PeerId, frame: bytes) -> bytes | None:
         try:
             if len(frame) > self._max_frame_bytes:
-                raise RpcFrameError(f"{len(frame)} bytes are too many", "oversized")
+                raise RpcFrameError(
+                    f"it has {len(frame)} bytes, the limit is {self._max_frame_bytes}", "oversized"
+                )
             request = decode_request(frame)
         except RpcFrameError as error:
             self.counters.count(error.fault)
@@ -232,7 +241,7 @@ class RpcServer:
             self.counters.failed += 1
             kind, reason = type(error).__name__, str(error)
         except Exception as error:
-            # An endpoint's bug is the endpoint's: the others go on.
+            # A bug in one endpoint must not stop the others.
             self.counters.failed += 1
             logger.exception("endpoint %s failed", request.endpoint)
             kind, reason = type(error).__name__, str(error)
@@ -244,7 +253,7 @@ class RpcServer:
         found = self._endpoints.get(name)
         if found is None:
             self.counters.unknown_endpoint += 1
-            raise RpcFrameError(f"no endpoint is named {name!r}")
+            raise RpcFrameError(f"it is for endpoint {name!r}, which does not exist")
         endpoint, handle = found
         try:
             message = decode_body(endpoint.requests, body)

@@ -1,4 +1,4 @@
-"""Small checkpoints, made of the entries and files that a query of that shape leaves behind."""
+"""Small checkpoints with the entries and files that a query writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SINK_FORMAT: FileLogFormat[SinkFileStatus] = FileLogFormat(SinkFileStatus)
 
 
 def content(files: Files) -> dict[str, bytes]:
-    """Everything below the root but the tools' own files."""
+    """All files below the root except those of the tools."""
     return {path: files.read(path) for path in read_tree(files).infos}
 
 
@@ -89,7 +89,7 @@ def checkpoint(
 
 
 def source_batch(batch_id: int, *, interval: int, directory: str = "sources/0") -> dict[str, bytes]:
-    """One batch of a file source's log that took in one file per batch."""
+    """One batch of the log of a file source that read one file per batch."""
     compact = is_compaction_batch(batch_id, interval)
     first = 0 if compact else batch_id
     entries = [

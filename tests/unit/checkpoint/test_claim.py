@@ -1,4 +1,4 @@
-"""The guard: one owner at a time, the dead and the silent are found out, nobody waits for them."""
+"""Claims: one owner at a time; a dead or silent owner is detected and replaced."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pytest
 from epochal.checkpoint.claim import (
     ATTEMPT_FORMAT,
     Attempt,
-    Claimed,
-    Guard,
-    Refused,
+    Claim,
+    Free,
+    Owned,
     decide_claim,
     identify,
 )
@@ -35,15 +35,15 @@ OWNER = Attempt("run-a", "rewind", "host-a", "boot/pid", 100, 5, NOW, 30_000)
 OTHER = Attempt("run-b", "repair", "host-b", "boot2/pid", 200, 6, NOW, 30_000)
 
 
-def acquire(files: Files, run_id: str, clock: ManualClock | None = None, **more: float) -> Guard:
-    """Claim without a thread; time passes only when told."""
-    return Guard.acquire(
+def acquire(files: Files, run_id: str, clock: ManualClock | None = None, **more: float) -> Claim:
+    """Claim without a background thread."""
+    return Claim.acquire(
         files,
         run_id,
         purpose="test",
         clock=clock or ManualClock(),
         background=False,
-        lease_seconds=more.get("lease_seconds", 30),
+        claim_seconds=more.get("claim_seconds", 30),
     )
 
 
@@ -53,32 +53,32 @@ def world() -> tuple[MemoryFiles, ManualClock]:
 
 
 def test_an_unclaimed_checkpoint_is_claimed_as_attempt_0() -> None:
-    assert decide_claim(None, {}, OTHER, NOW) == Claimed(0)
+    assert decide_claim(None, {}, OTHER, NOW) == Free(0)
 
 
 def test_a_released_checkpoint_is_claimed_as_the_next_attempt() -> None:
-    assert decide_claim((4, OWNER), {}, OTHER, NOW) == Claimed(5)
+    assert decide_claim((4, OWNER), {}, OTHER, NOW) == Free(5)
 
 
-def test_a_live_owner_is_respected_until_its_lease_has_run_out() -> None:
+def test_a_live_owner_is_respected_until_its_claim_has_expired() -> None:
     for silent_ms in (0, 29_999, 30_000):
-        leases = {"run-a": NOW - silent_ms}
-        assert decide_claim((4, OWNER), leases, OTHER, NOW) == Refused(4, OWNER, silent_ms)
-    assert decide_claim((4, OWNER), {"run-a": NOW - 30_001}, OTHER, NOW) == Claimed(5, OWNER)
+        renewals = {"run-a": NOW - silent_ms}
+        assert decide_claim((4, OWNER), renewals, OTHER, NOW) == Owned(4, OWNER, silent_ms)
+    assert decide_claim((4, OWNER), {"run-a": NOW - 30_001}, OTHER, NOW) == Free(5, OWNER)
 
 
 def test_an_owner_whose_process_has_ended_is_stale_at_once() -> None:
-    assert decide_claim((4, OWNER), {"run-a": NOW}, OTHER, NOW, ["run-a"]) == Claimed(5, OWNER)
+    assert decide_claim((4, OWNER), {"run-a": NOW}, OTHER, NOW, ["run-a"]) == Free(5, OWNER)
 
 
-def test_a_lease_from_the_future_counts_as_fresh() -> None:
-    assert decide_claim((4, OWNER), {"run-a": NOW + 5}, OTHER, NOW) == Refused(4, OWNER, 0)
+def test_a_renewal_in_the_future_counts_as_fresh() -> None:
+    assert decide_claim((4, OWNER), {"run-a": NOW + 5}, OTHER, NOW) == Owned(4, OWNER, 0)
 
 
 def test_a_run_may_claim_again_from_the_same_process_only() -> None:
-    assert decide_claim((4, OWNER), {"run-a": NOW}, OWNER, NOW) == Claimed(5)
+    assert decide_claim((4, OWNER), {"run-a": NOW}, OWNER, NOW) == Free(5)
     elsewhere = replace(OWNER, process=101)
-    assert decide_claim((4, OWNER), {"run-a": NOW}, elsewhere, NOW) == Refused(4, OWNER, 0)
+    assert decide_claim((4, OWNER), {"run-a": NOW}, elsewhere, NOW) == Owned(4, OWNER, 0)
 
 
 def test_an_attempt_is_written_and_read_back() -> None:
@@ -117,13 +117,13 @@ def test_a_released_checkpoint_is_free_and_the_attempt_counts_up() -> None:
 
 def test_an_owner_that_renews_keeps_the_checkpoint_for_as_long_as_it_likes() -> None:
     files, clock = world()
-    guard = acquire(files, "run-a", clock)
+    claim = acquire(files, "run-a", clock)
     for _ in range(20):
         clock.advance(20)
-        assert guard.renew()
+        assert claim.renew()
         with pytest.raises(CheckpointInUseError):
             acquire(files, "run-b", clock)
-    assert guard.still_mine()
+    assert claim.still_mine()
 
 
 def test_an_owner_that_fell_silent_is_taken_over_and_notices() -> None:
@@ -144,13 +144,13 @@ def test_an_owner_that_fell_silent_is_taken_over_and_notices() -> None:
 
 def test_an_owner_that_fell_silent_has_lost_even_if_nobody_took_over() -> None:
     files, clock = world()
-    guard = acquire(files, "run-a", clock)
+    claim = acquire(files, "run-a", clock)
     clock.advance(30)
-    assert not guard.renew()
-    assert not guard.still_mine()
+    assert not claim.renew()
+    assert not claim.still_mine()
     again = acquire(files, "run-a", clock)
     assert again.attempt == 1
-    guard.release()
+    claim.release()
     assert again.still_mine()
     with pytest.raises(CheckpointInUseError):
         acquire(files, "run-b", clock)
@@ -165,20 +165,20 @@ def test_an_owner_that_was_taken_over_notices_although_its_clock_stood_still() -
     assert not asleep.renew()
 
 
-def claim_or_rival(files: Files, run_id: str, clock: ManualClock) -> Guard | str:
-    """The guard, or the run that has it."""
+def claim_or_rival(files: Files, run_id: str, clock: ManualClock) -> Claim | str:
+    """The claim, or the run that owns the checkpoint."""
     try:
         return acquire(files, run_id, clock)
     except CheckpointInUseError as error:
         return error.other_run
 
 
-def interrupted_claim(steps: int) -> tuple[bool, MemoryFiles, ManualClock, list[Guard | str]]:
-    """Run-a takes over from a silent run; after `steps` operations run-b claims in between."""
+def interrupted_claim(steps: int) -> tuple[bool, MemoryFiles, ManualClock, list[Claim | str]]:
+    """Run-a takes over from a silent run; after `steps` operations run-b claims too."""
     files, clock = world()
     acquire(files, "run-old", clock)
     clock.advance(31)
-    rival: list[Guard | str] = []
+    rival: list[Claim | str] = []
     left = steps
 
     def interrupt(operation: str, path: str) -> None:
@@ -197,18 +197,18 @@ def test_whoever_claims_meanwhile_exactly_one_run_owns_the_checkpoint() -> None:
         reached, files, clock, results = interrupted_claim(steps)
         if not reached:
             break
-        guards = [result for result in results if isinstance(result, Guard)]
-        assert [guard.attempt for guard in guards] == [1]
-        assert guards[0].still_mine()
-        assert guards[0].run_id in results
-        with pytest.raises(CheckpointInUseError, match=guards[0].run_id):
+        claims = [result for result in results if isinstance(result, Claim)]
+        assert [claim.attempt for claim in claims] == [1]
+        assert claims[0].still_mine()
+        assert claims[0].run_id in results
+        with pytest.raises(CheckpointInUseError, match=claims[0].run_id):
             acquire(files, "run-c", clock)
-        winners.append(guards[0].run_id)
+        winners.append(claims[0].run_id)
     assert len(winners) > 5
     assert set(winners) == {"run-a", "run-b"}
 
 
-def test_a_claimant_that_dies_at_any_step_keeps_nobody_out_for_longer_than_the_lease() -> None:
+def test_a_claimant_that_dies_at_any_step_keeps_others_out_only_until_its_claim_expires() -> None:
     class Dead(BaseException):
         pass
 
@@ -228,7 +228,7 @@ def test_a_claimant_that_dies_at_any_step_keeps_nobody_out_for_longer_than_the_l
         assert acquire(files, "run-b", clock).still_mine()
 
 
-def test_forgotten_leases_are_cleaned_up_in_time() -> None:
+def test_abandoned_claims_are_deleted_after_a_day() -> None:
     files, clock = world()
     files.create(".epochal/lease/never-claimed", b"{}")
     clock.advance(24 * 3600 + 1)
@@ -239,8 +239,8 @@ def test_forgotten_leases_are_cleaned_up_in_time() -> None:
 def test_only_the_last_hundred_attempts_are_kept() -> None:
     files, clock = world()
     for number in range(105):
-        with acquire(files, "run-a", clock) as guard:
-            assert guard.attempt == number
+        with acquire(files, "run-a", clock) as claim:
+            assert claim.attempt == number
     assert len(files.list(".epochal/attempts")) == 101
 
 
@@ -269,31 +269,31 @@ def test_this_process_is_recorded_so_that_its_end_can_be_seen() -> None:
 
 OWNER_PROCESS = """
 import sys
-from epochal.checkpoint.claim import Guard
+from epochal.checkpoint.claim import Claim
 from epochal.files.local import LocalFiles
 
-directory, run_id, lease_seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+directory, run_id, claim_seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
 try:
     files = LocalFiles(directory)
-    guard = Guard.acquire(files, run_id, purpose="test", lease_seconds=lease_seconds)
+    claim = Claim.acquire(files, run_id, purpose="test", claim_seconds=claim_seconds)
 except Exception as error:
     print(f"refused {error.other_run}", flush=True)
     sys.exit()
-print(f"claimed {guard.attempt}", flush=True)
+print(f"claimed {claim.attempt}", flush=True)
 for line in sys.stdin:
-    print(guard.still_mine(), flush=True)
+    print(claim.still_mine(), flush=True)
 """
 
 
 class Owner:
-    """A process of its own that claims when told."""
+    """A process that claims the checkpoint on command."""
 
-    def __init__(self, directory: Path, run_id: str, lease_seconds: float) -> None:
+    def __init__(self, directory: Path, run_id: str, claim_seconds: float) -> None:
         self.run_id = run_id
         self.process = subprocess.Popen(
-            [sys.executable, "-c", OWNER_PROCESS, str(directory), run_id, str(lease_seconds)],
+            [sys.executable, "-c", OWNER_PROCESS, str(directory), run_id, str(claim_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -315,8 +315,8 @@ class Owner:
 
 
 @contextmanager
-def owner(directory: Path, run_id: str, lease_seconds: float) -> Iterator[Owner]:
-    started = Owner(directory, run_id, lease_seconds)
+def owner(directory: Path, run_id: str, claim_seconds: float) -> Iterator[Owner]:
+    started = Owner(directory, run_id, claim_seconds)
     try:
         yield started
     finally:
@@ -328,10 +328,10 @@ def test_a_killed_owner_on_this_host_is_taken_over_at_once(tmp_path: Path) -> No
     with owner(tmp_path, "run-a", 3600) as first:
         assert first.ask() == "claimed 0"
         with pytest.raises(CheckpointInUseError, match="run-a"):
-            Guard.acquire(LocalFiles(tmp_path), "run-b", purpose="test")
+            Claim.acquire(LocalFiles(tmp_path), "run-b", purpose="test")
         first.process.kill()
         first.process.wait()
-        with Guard.acquire(LocalFiles(tmp_path), "run-b", purpose="test") as heir:
+        with Claim.acquire(LocalFiles(tmp_path), "run-b", purpose="test") as heir:
             assert heir.attempt == 1
             assert heir.took_over is not None
             assert heir.took_over.run_id == "run-a"
@@ -342,11 +342,11 @@ def test_a_killed_owner_nobody_has_waited_for_is_dead_all_the_same(tmp_path: Pat
         assert first.ask() == "claimed 0"
         first.process.kill()
         os.waitid(os.P_PID, first.process.pid, os.WEXITED | os.WNOWAIT)
-        with Guard.acquire(LocalFiles(tmp_path), "run-b", purpose="test") as heir:
+        with Claim.acquire(LocalFiles(tmp_path), "run-b", purpose="test") as heir:
             assert heir.attempt == 1
 
 
-def test_an_owner_paused_for_longer_than_its_lease_notices_when_it_wakes(tmp_path: Path) -> None:
+def test_an_owner_paused_until_its_claim_expired_notices_when_it_wakes(tmp_path: Path) -> None:
     with owner(tmp_path, "run-a", 1) as first:
         assert first.ask() == "claimed 0"
         assert first.ask() == "True"
@@ -358,18 +358,18 @@ def test_an_owner_paused_for_longer_than_its_lease_notices_when_it_wakes(tmp_pat
         heir.release()
 
 
-def eventually_acquire(directory: Path, run_id: str) -> Guard:
+def eventually_acquire(directory: Path, run_id: str) -> Claim:
     for _ in range(600):
         try:
-            return Guard.acquire(LocalFiles(directory), run_id, purpose="test")
+            return Claim.acquire(LocalFiles(directory), run_id, purpose="test")
         except CheckpointInUseError:
             time.sleep(0.05)
-    raise AssertionError("the lease never ran out")
+    raise AssertionError("the claim never expired")
 
 
-def test_the_background_thread_keeps_a_short_lease_alive(tmp_path: Path) -> None:
+def test_the_background_thread_renews_a_short_claim(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
-    with Guard.acquire(files, "run-a", purpose="test", lease_seconds=5) as guard:
+    with Claim.acquire(files, "run-a", purpose="test", claim_seconds=5) as claim:
         first = files.read(".epochal/lease/run-a")
         renewed = first
         for _ in range(600):
@@ -378,7 +378,7 @@ def test_the_background_thread_keeps_a_short_lease_alive(tmp_path: Path) -> None
                 break
             time.sleep(0.05)
         assert json.loads(renewed)["renewedMs"] > json.loads(first)["renewedMs"]
-        assert guard.still_mine()
+        assert claim.still_mine()
 
 
 def test_of_processes_that_race_exactly_one_claims(tmp_path: Path) -> None:

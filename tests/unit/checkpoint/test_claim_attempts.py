@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from epochal.checkpoint.claim import ATTEMPT_FORMAT, Attempt, Guard
+from epochal.checkpoint.claim import ATTEMPT_FORMAT, Attempt, Claim
 from epochal.checkpoint.layout import ATTEMPTS
 from epochal.checkpoint.metadata_log import MetadataLog
 from epochal.errors import CheckpointLostError, LostAnswerError
@@ -20,8 +20,8 @@ def world() -> tuple[MemoryFiles, ManualClock]:
     return MemoryFiles(clock=clock), clock
 
 
-def acquire(files: Files, run_id: str, clock: ManualClock) -> Guard:
-    return Guard.acquire(files, run_id, purpose="test", clock=clock, background=False)
+def acquire(files: Files, run_id: str, clock: ManualClock) -> Claim:
+    return Claim.acquire(files, run_id, purpose="test", clock=clock, background=False)
 
 
 def attempts(files: Files) -> dict[int, Attempt]:
@@ -30,70 +30,70 @@ def attempts(files: Files) -> dict[int, Attempt]:
 
 def test_each_attempt_of_a_run_has_a_number_of_its_own_and_is_recorded() -> None:
     files, clock = world()
-    guard = acquire(files, "run-a", clock)
+    claim = acquire(files, "run-a", clock)
     clock.advance(1)
-    assert (guard.attempt, guard.next_attempt(), guard.next_attempt()) == (0, 1, 2)
-    assert guard.attempt == 2
+    assert (claim.attempt, claim.next_attempt(), claim.next_attempt()) == (0, 1, 2)
+    assert claim.attempt == 2
     recorded = attempts(files)
     assert [recorded[n].run_id for n in (0, 1, 2)] == ["run-a"] * 3
     assert recorded[1].started_ms == recorded[0].started_ms + 1000
-    assert guard.still_mine()
+    assert claim.still_mine()
 
 
 def test_the_next_run_counts_on() -> None:
     files, clock = world()
-    with acquire(files, "run-a", clock) as guard:
-        guard.next_attempt()
+    with acquire(files, "run-a", clock) as claim:
+        claim.next_attempt()
     assert acquire(files, "run-b", clock).attempt == 2
 
 
 def test_a_number_that_a_decision_names_is_not_used_again() -> None:
     files, clock = world()
-    guard = acquire(files, "run-a", clock)
-    assert guard.next_attempt(above=7) == 8
-    assert guard.next_attempt(above=7) == 9
-    assert guard.still_mine()
-    guard.release()
+    claim = acquire(files, "run-a", clock)
+    assert claim.next_attempt(above=7) == 8
+    assert claim.next_attempt(above=7) == 9
+    assert claim.still_mine()
+    claim.release()
     assert acquire(files, "run-b", clock).attempt == 10
 
 
 def test_a_run_that_another_took_over_gets_no_further_attempt() -> None:
     files, clock = world()
-    guard = acquire(files, "run-a", clock)
+    claim = acquire(files, "run-a", clock)
     log = MetadataLog(files.at(ATTEMPTS), ATTEMPT_FORMAT)
     log.add(1, replace(attempts(files)[0], run_id="run-b", process=1))
     for above in (-1, 5):
         with pytest.raises(CheckpointLostError) as lost:
-            guard.next_attempt(above=above)
+            claim.next_attempt(above=above)
         assert lost.value.this_run == "run-a"
-    assert not guard.still_mine()
+    assert not claim.still_mine()
     assert list(attempts(files)) == [0, 1]
 
 
 def test_the_error_names_who_took_over() -> None:
     files, clock = world()
-    guard = acquire(files, "run-a", clock)
+    claim = acquire(files, "run-a", clock)
     log = MetadataLog(files.at(ATTEMPTS), ATTEMPT_FORMAT)
     log.add(1, replace(attempts(files)[0], run_id="run-b", process=1))
     with pytest.raises(CheckpointLostError, match="run-b has begun attempt 1"):
-        guard.next_attempt()
+        claim.next_attempt()
 
 
-def test_a_run_that_was_silent_for_longer_than_its_lease_gets_no_further_attempt() -> None:
+def test_a_run_whose_claim_expired_gets_no_further_attempt() -> None:
     files, clock = world()
-    guard = acquire(files, "run-a", clock)
+    claim = acquire(files, "run-a", clock)
     clock.advance(31)
     with pytest.raises(CheckpointLostError):
-        guard.next_attempt()
+        claim.next_attempt()
     assert list(attempts(files)) == [0]
 
 
 def test_a_run_that_has_released_gets_no_further_attempt() -> None:
     files, clock = world()
-    guard = acquire(files, "run-a", clock)
-    guard.release()
+    claim = acquire(files, "run-a", clock)
+    claim.release()
     with pytest.raises(CheckpointLostError):
-        guard.next_attempt()
+        claim.next_attempt()
 
 
 def test_somebody_who_comes_first_in_the_very_moment_wins() -> None:
@@ -113,7 +113,7 @@ def test_somebody_who_comes_first_in_the_very_moment_wins() -> None:
 
 def test_an_attempt_whose_recording_was_not_answered_is_found_and_used() -> None:
     files, clock = world()
-    guard = acquire(files, "run-a", clock)
+    claim = acquire(files, "run-a", clock)
     recorded = replace(attempts(files)[0], started_ms=clock.now_ms())
 
     def lose_answer(operation: str, path: str) -> None:
@@ -121,17 +121,17 @@ def test_an_attempt_whose_recording_was_not_answered_is_found_and_used() -> None
             MetadataLog(files.at(ATTEMPTS), ATTEMPT_FORMAT).add(1, recorded)
             raise LostAnswerError(path, "no answer")
 
-    guard._files = FaultyFiles(files, lose_answer)
+    claim._files = FaultyFiles(files, lose_answer)
     with pytest.raises(LostAnswerError):
-        guard.next_attempt()
-    guard._files = files
-    assert guard.next_attempt() == 1
-    assert guard.still_mine()
+        claim.next_attempt()
+    claim._files = files
+    assert claim.next_attempt() == 1
+    assert claim.still_mine()
 
 
 def test_old_attempts_of_one_long_run_are_cleaned_up_too() -> None:
     files, clock = world()
-    guard = acquire(files, "run-a", clock)
+    claim = acquire(files, "run-a", clock)
     for _ in range(130):
-        guard.next_attempt()
+        claim.next_attempt()
     assert list(attempts(files)) == list(range(30, 131))

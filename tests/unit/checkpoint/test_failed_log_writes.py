@@ -1,4 +1,4 @@
-"""A log write that fails decides nothing: what a restart does follows from what is on disk."""
+"""Failed log writes: a restart depends only on what is on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUERY = QueryMetadata("53b62e34-0476-452d-8313-c1786e091891")
 
 
 class Query:
-    """A source of numbers; each batch logs its end, hands its rows to the sink, and commits."""
+    """A query over numbers; each batch logs its end, passes its rows to the sink, and commits."""
 
     def __init__(self, files: MemoryFiles) -> None:
         self.files = files
@@ -28,7 +28,7 @@ class Query:
             QUERY.write(files)
 
     def run(self, newest: int) -> None:
-        """Read up to `newest`: the batch that a restart would run, then new ones."""
+        """Read up to `newest`: first the batch that a restart would run, then new ones."""
         plan = Checkpoint(self.files).plan_restart()
         assert plan.batch_id is not None
         assert plan.action is not RestartAction.FAIL

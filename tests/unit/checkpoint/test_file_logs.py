@@ -1,4 +1,4 @@
-"""Compactible logs: names, compaction, expiry and races, with Spark's own figures."""
+"""Compactible logs: names, compaction, deletion and races, with the numbers of Spark's tests."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_retention_drops_old_entries_from_compactions_and_from_what_is_read() ->
 def test_purge_is_refused() -> None:
     log = FileSinkLog(MemoryFiles(), compact_interval=3)
     log.add(0, [])
-    with pytest.raises(EditError, match="removes its own expired files"):
+    with pytest.raises(EditError, match="deletes its obsolete files itself"):
         log.purge(1)
     assert names(log) == ["0"]
 
@@ -478,7 +478,7 @@ def test_a_newer_version_is_refused() -> None:
 
 def test_a_compact_file_with_an_impossible_id_is_malformed() -> None:
     for name in ("9223372036854775807.compact", "-1.compact"):
-        with pytest.raises(MalformedFileError, match="no such batch id is possible"):
+        with pytest.raises(MalformedFileError, match="its batch id is out of range"):
             FileSinkLog(MemoryFiles({name: (b"v1", 0)})).get_latest()
 
 

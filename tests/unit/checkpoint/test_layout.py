@@ -1,4 +1,4 @@
-"""Names inside a checkpoint, and what they say."""
+"""Building and parsing the names inside a checkpoint."""
 
 from __future__ import annotations
 

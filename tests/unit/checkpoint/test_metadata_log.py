@@ -1,4 +1,4 @@
-"""The metadata log: first writer wins, what is listed is what is there, nothing is left behind."""
+"""The metadata log: the first writer wins, listings match the disk, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from epochal.testing.files import FaultyFiles, MemoryFiles
 
 
 class TextFormat:
-    """Entries that are their own files."""
+    """Entries whose bytes are the file."""
 
     def serialize(self, entry: str) -> bytes:
         return entry.encode()
@@ -134,7 +134,7 @@ def test_a_purge_that_crashes_leaves_no_hole() -> None:
 
 
 def test_retaining_two_batches_leaves_what_spark_leaves() -> None:
-    """async log purging: before batch N starts, ids below N - retained go."""
+    """async log purging: before batch N starts, ids below N - retained are deleted."""
     log = text_log(MemoryFiles())
     for batch_id in range(4):
         log.purge(batch_id - 2)

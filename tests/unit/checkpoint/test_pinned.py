@@ -1,4 +1,4 @@
-"""What the checkpoint says beats what the session says; what it does not say has an old meaning."""
+"""Pinned settings: the checkpoint overrides the session, and a missing key has its old meaning."""
 
 from __future__ import annotations
 

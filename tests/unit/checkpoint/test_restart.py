@@ -1,4 +1,4 @@
-"""What a restart would do next: Spark's rule, for both engines."""
+"""What a restart would do next, by Spark's rules, for both engines."""
 
 from __future__ import annotations
 

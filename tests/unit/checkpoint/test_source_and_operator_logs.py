@@ -1,4 +1,4 @@
-"""The Kafka and rate sources' files, and operator metadata."""
+"""The logs of the Kafka and rate sources, and operator metadata."""
 
 from __future__ import annotations
 

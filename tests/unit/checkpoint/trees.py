@@ -1,4 +1,4 @@
-"""A directory tree as one value, to see that nothing in it changed."""
+"""A directory tree as one value, to check that nothing in it changed."""
 
 import hashlib
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def digest_of(root: Path) -> dict[str, str]:
-    """Every path below `root` with what it is: bytes, link or directory."""
+    """Every path below `root` with its bytes, its link target, or that it is a directory."""
     found: dict[str, str] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))

@@ -1,4 +1,4 @@
-"""A loopback HTTP server that answers as a test says, or hangs up without a word."""
+"""A loopback HTTP server that answers as a test defines, or closes the connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local files: crc side files, and every moment at which the process can die."""
+"""Local files: crc files, and a crash at every system call."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def tree(root: Path) -> dict[str, bytes]:
 
 
 def visible(root: Path) -> dict[str, bytes]:
-    """The tree without temporary files, which everybody passes over."""
+    """The tree without temporary files, which every reader ignores."""
     return {path: data for path, data in tree(root).items() if not path.endswith(".tmp")}
 
 
 def orphans(root: Path) -> list[str]:
-    """Hidden crc files whose file is not there: each would stop Spark's next start."""
+    """Hidden crc files whose file is missing: each would make Spark's next start fail."""
     return [
         path.relative_to(root).as_posix()
         for path in root.rglob(".*.crc")
@@ -94,7 +94,7 @@ def test_the_temporary_file_is_named_as_spark_names_it(tmp_path: Path) -> None:
 
 
 class Dying:
-    """Lets `steps` changing system calls happen; the next one, and all after it, never do."""
+    """Lets `steps` modifying system calls happen; the next one, and all after it, fail."""
 
     def __init__(self, steps: int, patch: pytest.MonkeyPatch) -> None:
         self.left = steps
@@ -194,7 +194,7 @@ def test_a_temporary_name_that_cannot_be_removed_does_not_undo_the_create(
     assert visible(tmp_path) == {"0": b"new"}
 
 
-def test_a_disk_without_hard_links_is_refused_in_words(
+def test_a_disk_without_hard_links_is_rejected_with_an_explanation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(source: str, target: str) -> None:

@@ -1,4 +1,4 @@
-"""Object stores: what a URL names, and what is known when an answer is lost on the way."""
+"""Object stores: how a URL is parsed, and what `create` does when an answer is lost."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def serving(bucket: Bucket, patch: pytest.MonkeyPatch) -> Iterator[ObjectFiles]:
 
 
 def stored_then(bucket: Bucket, reply: Reply | None) -> Script:
-    """Carry out the put, then answer as if it had gone wrong."""
+    """Perform the put, then answer as if it had failed."""
 
     def trouble(request: Request) -> Reply | None:
         bucket.serve(request)
@@ -132,7 +132,7 @@ def stored_then(bucket: Bucket, reply: Reply | None) -> Script:
 
 
 def other_writer_then(bucket: Bucket, reply: Reply | None) -> Script:
-    """Somebody else puts the same bytes first, and this writer's answer goes wrong."""
+    """Another writer puts the same bytes first, and this writer gets a wrong answer."""
 
     def trouble(request: Request) -> Reply | None:
         bucket.objects[request.path] = (request.body, "somebody-else")

@@ -1,4 +1,4 @@
-"""HDFS over HTTP: which NameNode is asked, what its answers mean, and that asking ends."""
+"""HDFS over HTTP: which NameNode gets a request, what answers mean, and that retries end."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_url_leads_to_the_web_address(
 
 
 @pytest.mark.parametrize("location", ["hdfs:///a", "webhdfs://nn:port/a", "hdfs://nn,/a"])
-def test_a_url_without_a_host_is_refused_in_words(location: str) -> None:
+def test_a_url_without_a_host_is_rejected_with_an_explanation(location: str) -> None:
     with pytest.raises(OptionError, match="EPOCHAL_WEBHDFS"):
         open_webhdfs(location)
 
@@ -200,7 +200,7 @@ def test_a_rename_lost_while_another_writer_won_is_refused() -> None:
     assert cluster.files == {"/log/0": b"theirs"}
 
 
-def test_a_rename_that_never_gets_an_answer_is_said_to_be_unknown() -> None:
+def test_a_rename_that_never_gets_an_answer_is_a_lost_answer() -> None:
     cluster = Cluster()
 
     def answer(request: Request) -> Reply | None:
@@ -208,7 +208,7 @@ def test_a_rename_that_never_gets_an_answer_is_said_to_be_unknown() -> None:
 
     with http_stub(answer) as address:
         cluster.address = address
-        with pytest.raises(LostAnswerError, match="not known"):
+        with pytest.raises(LostAnswerError, match="may or may not have been made"):
             open_webhdfs(f"webhdfs://{address}/log").create("0", b"mine")
     assert cluster.files == {}
 
@@ -222,7 +222,7 @@ def test_an_upload_that_breaks_off_is_made_again() -> None:
 
 
 @pytest.mark.parametrize("refusal", ["StandbyException", "RetriableException"])
-def test_a_namenode_that_is_not_active_is_passed_over_and_remembered(refusal: str) -> None:
+def test_a_namenode_that_is_not_active_is_skipped_and_remembered(refusal: str) -> None:
     standby: list[str] = []
 
     def refuse(request: Request) -> Reply:
@@ -239,7 +239,7 @@ def test_a_namenode_that_is_not_active_is_passed_over_and_remembered(refusal: st
     assert standby == ["CREATE"]
 
 
-def test_a_namenode_that_is_down_is_passed_over() -> None:
+def test_a_namenode_that_is_down_is_skipped() -> None:
     cluster = Cluster()
     with http_stub(cluster.answer) as active:
         cluster.address = active
@@ -248,7 +248,7 @@ def test_a_namenode_that_is_down_is_passed_over() -> None:
     assert cluster.files == {"/log/0": b"new"}
 
 
-def test_asking_ends_when_no_namenode_answers() -> None:
+def test_retries_end_when_no_namenode_answers() -> None:
     port = free_port()
     files = open_webhdfs(f"webhdfs://127.0.0.1:{port}/log")
     with pytest.raises(StorageError, match=f"127.0.0.1:{port} cannot be reached") as refused:
@@ -257,7 +257,7 @@ def test_asking_ends_when_no_namenode_answers() -> None:
     assert "EPOCHAL_WEBHDFS" in str(refused.value)
 
 
-def test_asking_ends_when_a_namenode_never_says_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_end_when_a_namenode_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namenode, "SILENCE_SECONDS", 0.05)
     monkeypatch.setattr(namenode, "RETRY_SECONDS", 0.2)
     released = threading.Event()
@@ -325,7 +325,7 @@ def test_a_listing_that_goes_in_circles_is_an_error() -> None:
     reply = Reply(200, json.dumps({"DirectoryListing": listing}).encode())
     with (
         http_stub(lambda request: reply) as address,
-        pytest.raises(StorageError, match="would not end"),
+        pytest.raises(StorageError, match="would never end"),
     ):
         open_webhdfs(f"webhdfs://{address}/log").list()
 

@@ -1,4 +1,4 @@
-"""Records of a made-up run."""
+"""Records of a sample run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Grafana dashboard and the alert rules ask for is what queries export."""
+"""The Grafana dashboard and the alert rules use only metrics that queries export."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def alerts() -> list[dict[str, str]]:
-    """The rules, by the few forms of YAML that the file uses."""
+    """The rules, parsed with the few forms of YAML that the file uses."""
     found: list[dict[str, str]] = []
     for line in (GRAFANA / "alerts.yaml").read_text().splitlines():
         match = re.match(r"\s*(?:- )?(alert|expr|summary|runbook|for): (.*)", line)
@@ -83,11 +83,11 @@ def test_no_metric_is_missing_from_the_dashboard_without_a_reason() -> None:
     }
     left_out = {spec.name for spec in METRICS if not any(n.startswith(spec.name) for n in shown)}
     assert left_out == {
-        "spark_streaming_inputRate_total",  # the counter of rows says the same, and better
+        "spark_streaming_inputRate_total",  # the counter of rows shows the same, more precisely
         "spark_streaming_processingRate_total",
-        "spark_streaming_latency",  # the histogram says more
+        "spark_streaming_latency",  # the histogram shows more
         "spark_streaming_states_usedBytes",
-        "epochal_query_failed",  # an alert's
+        "epochal_query_failed",  # used by an alert
         "epochal_query_attempt",
         "epochal_query_start_time_seconds",
     }

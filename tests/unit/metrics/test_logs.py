@@ -10,7 +10,7 @@ from epochal.metrics.logs import ContextFilter, JsonFormatter, log_context, set_
 
 
 class Lines:
-    """A logger whose lines are kept."""
+    """A logger that keeps its lines."""
 
     def __init__(self) -> None:
         self._out = io.StringIO()

@@ -21,7 +21,7 @@ def filled() -> QueryMetrics:
 
 
 def value(metrics: QueryMetrics, name: str, **labels: str) -> float:
-    """As Prometheus reads it, of the one sample that has these labels."""
+    """The value of the one sample that has these labels, in the text format."""
     (found,) = (
         sample.value
         for family in text_string_to_metric_families(text_of(metrics.collect()))

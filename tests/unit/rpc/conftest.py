@@ -1,4 +1,4 @@
-"""A client of whatever server a test has."""
+"""A client of the server that a test provides."""
 
 from __future__ import annotations
 

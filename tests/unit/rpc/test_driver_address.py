@@ -1,4 +1,4 @@
-"""Where the driver listens: nowhere but on loopback, unless tasks are elsewhere."""
+"""Where the driver listens: on loopback only, unless tasks run on other hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gatekeeper on sockets that are not a server's, as the exchange between tasks uses it."""
+"""The gatekeeper on plain sockets, as the exchange between tasks uses it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Listener:
         self.url = f"tcp://127.0.0.1:{port}"
 
     def receive(self, seconds: float) -> bytes | None:
-        """What comes within `seconds`, while the gatekeeper answers; None if a peer is refused."""
+        """A message that arrives within `seconds`; None if the peer was rejected."""
         deadline = time.monotonic() + seconds
         poller = zmq.Poller()
         for socket in (*self.gatekeeper.sockets, self.socket):

@@ -1,4 +1,4 @@
-"""Frames that are ours are read back; all others are refused for a named reason."""
+"""Valid frames are read back; all others are rejected with a reason."""
 
 from __future__ import annotations
 

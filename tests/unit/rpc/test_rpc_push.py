@@ -1,4 +1,4 @@
-"""What a server says unasked: to whom it goes, how a client waits for it, and when it is lost."""
+"""Pushes: which peers get them, how a client waits for them, and when they are lost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CELLAR = EndpointType("Cellar", Hello, News | None)
 
 
 class Room:
-    """Knows who came, and shouts when asked to."""
+    """Remembers its peers, and pushes to them on request."""
 
     def __init__(self, server: RpcServer) -> None:
         self.server = server
@@ -75,7 +75,7 @@ def room(server: RpcServer) -> Room:
 
 
 def await_push(client: RpcClient) -> object:
-    """As a task waits: poll until there is nothing, then sleep on the descriptor."""
+    """Wait as a task does: poll until there is nothing, then wait on the descriptor."""
     deadline = time.monotonic() + 30
     while (message := client.poll_push(ROOM)) is None:
         assert select.select([client.fd], [], [], deadline - time.monotonic())[0]
@@ -178,7 +178,7 @@ def test_pushes_beyond_the_limit_are_lost_and_counted(monkeypatch: pytest.Monkey
 
 
 def test_a_client_that_reconnects_is_still_the_same_peer(room: Room) -> None:
-    """A raw client, whose connection can be cut from under its name."""
+    """A raw client, which can reconnect under the same identity."""
     address = room.server.address
     keys = CurveKeys(address.client_public_key, address.client_secret_key)
 

@@ -45,7 +45,7 @@ SUMS = EndpointType("Sums", Add | Note | Fail | Wait, Sum | None)
 
 
 class Sums:
-    """Adds, and keeps what it was told."""
+    """Adds numbers, and keeps the messages it received."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from epochal.checkpoint.claim import Guard
+from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.operator_metadata import read_operator
@@ -42,7 +42,7 @@ class Opened:
     run_id: str
     options: EngineOptions
     files: Files
-    guard: Guard
+    guard: Claim
     sources: tuple[Source, ...]
     sink: Sink
     plan: QueryPlan
@@ -101,12 +101,12 @@ def open_query(
     location = options.checkpoint_location or tempfile.mkdtemp(prefix="epochal-checkpoint-")
     files = open_files(location)
     with ExitStack() as opening:
-        guard = Guard.acquire(
+        guard = Claim.acquire(
             files,
             run_id,
             purpose=PURPOSE,
             clock=clock,
-            lease_seconds=options.lease.total_seconds(),
+            claim_seconds=options.lease.total_seconds(),
         )
         opening.callback(_quietly, guard.release, "the claim")
         has_history = _has_history(files)

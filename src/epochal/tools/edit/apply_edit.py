@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from epochal.checkpoint.claim import Guard
+from epochal.checkpoint.claim import Claim
 from epochal.clock import Clock, SystemClock
 from epochal.errors import CheckpointInUseError, EditError
 from epochal.files import Files, open_files
@@ -126,8 +126,8 @@ def disturbances(before: Tree, after: Tree, now_ms: int) -> list[str]:
     return seen
 
 
-def _claimed(files: Files, command: str, conditions: Conditions) -> Guard:
-    return Guard.acquire(files, conditions.run_id, purpose=command, clock=conditions.clock)
+def _claimed(files: Files, command: str, conditions: Conditions) -> Claim:
+    return Claim.acquire(files, conditions.run_id, purpose=command, clock=conditions.clock)
 
 
 def _journal(files: Files, conditions: Conditions) -> Journal:
@@ -135,7 +135,7 @@ def _journal(files: Files, conditions: Conditions) -> Journal:
 
 
 def _checked(
-    guard: Guard, files: Files, conditions: Conditions, progress: Progress | None
+    guard: Claim, files: Files, conditions: Conditions, progress: Progress | None
 ) -> Progress:
     """Progress that also stops the edit when the claim is lost, as after a long sleep."""
     looked = conditions.clock.monotonic()

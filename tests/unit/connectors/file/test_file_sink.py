@@ -92,7 +92,7 @@ def test_leftovers_go_once_the_new_attempt_has_committed_and_not_before(tmp_path
 def test_two_checkpoints_on_one_directory_are_an_error_not_a_loss(tmp_path: Path) -> None:
     first, second = sink(tmp_path, "first"), sink(tmp_path, "second")
     first.commit(0, [wrote(first, 0, 1)])
-    with pytest.raises(SinkConflictError, match="epoch 0 that does not name"):
+    with pytest.raises(SinkConflictError, match="epoch 0, and it does not list"):
         second.commit(0, [wrote(second, 0, 2)])
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from tests.unit.checkpoint.samples import START_MS, checkpoint, content
 
-from epochal.checkpoint.claim import Guard
+from epochal.checkpoint.claim import Claim
 from epochal.clock import Clock
 from epochal.errors import CheckpointInUseError, EditError
 from epochal.files import FileInfo, Files
@@ -60,7 +60,7 @@ def test_a_quiet_checkpoint_is_edited_and_the_claim_given_back() -> None:
     assert applied.entry is not None
     assert (applied.entry.id, applied.finished_earlier) == ("0001-rewind", False)
     assert "offsets/4" not in content(files)
-    Guard.acquire(files, "next", purpose="a query", background=False).release()
+    Claim.acquire(files, "next", purpose="a query", background=False).release()
 
 
 def test_nothing_to_change_leaves_no_journal() -> None:
@@ -76,7 +76,7 @@ def test_a_live_run_that_holds_the_claim_is_not_disturbed() -> None:
     files = checkpoint(6)
     clock = ManualClock(START_MS)
     with (
-        Guard.acquire(files, "query-7", purpose="a query", clock=clock, background=False),
+        Claim.acquire(files, "query-7", purpose="a query", clock=clock, background=False),
         pytest.raises(CheckpointInUseError, match="in use by run query-7"),
     ):
         apply(files, "rewind", rewinding(files), conditions(clock, even_if_busy=True))

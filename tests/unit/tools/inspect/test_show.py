@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from epochal.checkpoint.claim import Guard
+from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
 from epochal.checkpoint.file_log import FileEntry, FileSinkLog, FileSourceLog, SinkFileStatus
 from epochal.checkpoint.restart import RestartAction
@@ -113,7 +113,7 @@ def test_sums_up_the_versions_of_every_store(files: LocalFiles) -> None:
 
 def test_names_the_run_that_holds_the_checkpoint(files: LocalFiles) -> None:
     fill(files, [0], [0])
-    with Guard.acquire(files, run_id="run-1", purpose="query"):
+    with Claim.acquire(files, run_id="run-1", purpose="query"):
         owner = inspect(files).owner
     assert owner is not None
     assert (owner.run_id, owner.purpose, owner.has_lease) == ("run-1", "query", True)
