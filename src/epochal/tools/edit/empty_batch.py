@@ -19,7 +19,7 @@ from epochal.state.files.delta_snapshot import encode_records
 from epochal.state.files.rocksdb_changelog import LineageItem
 from epochal.tools.edit.edit_plan import Change, Elsewhere
 from epochal.tools.edit.survey import CODEC, JOIN_STORES, Survey, rocks_directory
-from epochal.tools.inspect.state_listing import ROCKSDB, StorePicture
+from epochal.tools.inspect.state_listing import ROCKSDB, StoreListing
 from epochal.tools.read_state.rocksdb import file_name
 
 END_OF_PLAIN = b"\xff\xff\xff\xff"
@@ -38,7 +38,7 @@ class Carried:
 class _Held:
     """How one store's newest version is held, while it is carried on from one to the next."""
 
-    store: StorePicture
+    store: StoreListing
     item: LineageItem
     snapshot: Elsewhere | None
     layout: int = 0
@@ -69,7 +69,7 @@ def carry_state(
     return Carried(tuple(changes), tuple(commits))
 
 
-def _held(surveyed: Survey, store: StorePicture, batch_id: int) -> _Held:
+def _held(surveyed: Survey, store: StoreListing, batch_id: int) -> _Held:
     item = LineageItem(batch_id + 1, surveyed.unique_id(store, batch_id))
     if store.provider != ROCKSDB:
         return _Held(store, item, None)

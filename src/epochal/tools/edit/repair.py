@@ -26,7 +26,7 @@ from epochal.files import join_url
 from epochal.tools.edit.edit_plan import Change, Plan, crc_of
 from epochal.tools.edit.rewind import possible_batches, state_after
 from epochal.tools.edit.survey import Survey, missing_file, newest_first
-from epochal.tools.inspect.state_listing import ROCKSDB, StorePicture
+from epochal.tools.inspect.state_listing import ROCKSDB, StoreListing
 from epochal.tools.verify.check_logs import STATE_SHAPE_KEYS
 from epochal.tools.verify.findings import Finding, Severity
 
@@ -108,7 +108,7 @@ class Mender:
         if not possible:
             return "no batch is left that a restart could stand on: restore files from a backup"
         to_batch = possible[-1]
-        committed = [each for each in surveyed.picture.commits.ids if each > to_batch]
+        committed = [each for each in surveyed.listing.commits.ids if each > to_batch]
         if committed and not self.options.may_go_back:
             return (
                 f"batch {committed[0]} to {committed[-1]} would have to go: run `epochal "
@@ -192,7 +192,7 @@ def _mend(mender: Mender, found: Finding) -> str | None:
     return handler(mender, found) if handler else found.remedy
 
 
-def chain_of(store: StorePicture, version: int) -> list[str]:
+def chain_of(store: StoreListing, version: int) -> list[str]:
     """The files that make a version; with unique ids, all that might be among them."""
     base = max((each for each in store.bases if each <= version), default=0)
     steps = range(base + 1, version + 1)
@@ -239,8 +239,8 @@ def _rename(mender: Mender, found: Finding) -> str | None:
 
 
 def _fills_hole(mender: Mender, folder: str, batch_id: int) -> bool:
-    picture = mender.surveyed.picture
-    ids = {OFFSETS: picture.offsets.ids, COMMITS: picture.commits.ids}.get(folder, [])
+    listing = mender.surveyed.listing
+    ids = {OFFSETS: listing.offsets.ids, COMMITS: listing.commits.ids}.get(folder, [])
     return bool(ids) and batch_id not in ids and ids[0] < batch_id < ids[-1]
 
 
@@ -279,7 +279,7 @@ def _unreadable_entry(mender: Mender, found: Finding) -> str | None:
 
 def _unreadable_commit(mender: Mender, batch_id: int) -> str | None:
     surveyed = mender.surveyed
-    newest = surveyed.picture.offsets.latest
+    newest = surveyed.listing.offsets.latest
     if batch_id == newest and (batch_id == 0 or batch_id - 1 in surveyed.commits):
         if batch_id and (missing := surveyed.missing_state(batch_id - 1)) is not None:
             return f"the batch cannot run again: {missing} is gone"
@@ -304,7 +304,7 @@ def _write_commit(mender: Mender, batch_id: int) -> str | None:
 
 
 def _write_commits(mender: Mender, found: Finding) -> str | None:
-    ids = mender.surveyed.picture.commits.ids
+    ids = mender.surveyed.listing.commits.ids
     lost = [i for i in mender.surveyed.offsets if ids[0] < i < ids[-1] and i not in ids]
     reasons = [_write_commit(mender, batch_id) for batch_id in lost]
     return next((reason for reason in reasons if reason is not None), None)
@@ -312,13 +312,13 @@ def _write_commits(mender: Mender, found: Finding) -> str | None:
 
 def _unreadable_offsets(mender: Mender, batch_id: int) -> str | None:
     surveyed = mender.surveyed
-    newest = surveyed.picture.offsets.latest
+    newest = surveyed.listing.offsets.latest
     assert newest is not None
     if batch_id < newest - 1:
         return "a restart does not need it, and Spark will purge it; no rewind can go there"
     if batch_id == newest - 1 and newest in surveyed.commits and newest in surveyed.offsets:
         return _stand_in(mender, batch_id, newest)
-    if batch_id == newest and batch_id not in surveyed.picture.commits.ids:
+    if batch_id == newest and batch_id not in surveyed.listing.commits.ids:
         return mender.go_back(None, "unreadable and not committed: cut anew")
     return mender.go_back(batch_id, f"after the unreadable offsets of {batch_id}")
 
@@ -341,9 +341,9 @@ def _stand_in(mender: Mender, batch_id: int, newest: int) -> str | None:
 
 def _fill_gap(mender: Mender, found: Finding) -> str | None:
     surveyed = mender.surveyed
-    newest = surveyed.picture.offsets.latest
+    newest = surveyed.listing.offsets.latest
     assert newest is not None
-    if newest > 0 and newest - 1 not in surveyed.picture.offsets.ids:
+    if newest > 0 and newest - 1 not in surveyed.listing.offsets.ids:
         if newest in surveyed.commits and newest in surveyed.offsets:
             return _stand_in(mender, newest - 1, newest)
         return mender.go_back(None, "cannot be restarted: the batch before is missing")
@@ -357,7 +357,7 @@ def _drop_undecided(mender: Mender, found: Finding) -> str | None:
 def _remove_commit(mender: Mender, found: Finding) -> str | None:
     mender.remove(found.path, "a commit without offsets")
     batch_id = parse_batch_id(found.path.rpartition("/")[2])
-    newest = mender.surveyed.picture.offsets.latest
+    newest = mender.surveyed.listing.offsets.latest
     if batch_id is not None and newest is not None and batch_id > newest:
         mender.add(*state_after(mender.surveyed, newest + 1))
         mender.warnings.append(
@@ -387,7 +387,7 @@ def _undo_repartition(mender: Mender, found: Finding) -> str | None:
 
 
 def _remove_ahead(mender: Mender, found: Finding) -> str | None:
-    newest = mender.surveyed.picture.offsets.latest
+    newest = mender.surveyed.listing.offsets.latest
     mender.add(*state_after(mender.surveyed, 0 if newest is None else newest + 1))
     return None
 
@@ -402,17 +402,17 @@ def _broken_state(mender: Mender, found: Finding) -> str | None:
     version = int(name.partition(".")[0].partition("_")[0])
     if name.endswith(".snapshot"):
         good = _good_files(store, mender.broken_state | {found.path})
-        wanted = mender.surveyed.picture.restart_version
+        wanted = mender.surveyed.listing.restart_version
         if missing_file(good, max(version, wanted)) is None:
             mender.remove(found.path, "its deltas tell the same")
             mender.remove(f"{found.path}.crc", "checksum of a removed snapshot")
             return None
-    elif name not in chain_of(store, mender.surveyed.picture.restart_version):
+    elif name not in chain_of(store, mender.surveyed.listing.restart_version):
         return "a restart does not need it; versions that do cannot be rewound to"
     return mender.go_back(version - 1, f"needs {found.path}, which is broken")
 
 
-def _good_files(store: StorePicture, broken: Collection[str]) -> StorePicture:
+def _good_files(store: StoreListing, broken: Collection[str]) -> StoreListing:
     """The store as if its broken files were gone."""
 
     def good(files: Mapping[int, str]) -> dict[int, str]:

@@ -105,7 +105,7 @@ def batch_at(surveyed: Survey, moment_ms: int) -> int:
 
 def obstacle_to(surveyed: Survey, to_batch: int) -> str | None:
     """Why a query cannot restart right after `to_batch`; None if it can."""
-    for log, name in ((surveyed.picture.offsets, "offsets"), (surveyed.picture.commits, "commits")):
+    for log, name in ((surveyed.listing.offsets, "offsets"), (surveyed.listing.commits, "commits")):
         if to_batch in log.broken:
             return f"{name}/{to_batch} cannot be read"
         if to_batch not in log.entries:

@@ -18,8 +18,8 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, StateError
 from epochal.files import Files
 from epochal.tools.edit.edit_plan import Change, Tree, Watch, read_tree
-from epochal.tools.inspect.listing import Picture, gather
-from epochal.tools.inspect.state_listing import ROCKSDB, OperatorPicture, StorePicture, operators_of
+from epochal.tools.inspect.listing import CheckpointListing, gather
+from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing, operators_of
 
 if TYPE_CHECKING:
     from epochal.tools.read_state.rocksdb import RocksDirectory
@@ -38,38 +38,38 @@ JOIN_STORES = (
 class Survey:
     """A checkpoint at one moment: parsed logs, every file's stamp, the state's names."""
 
-    def __init__(self, picture: Picture, tree: Tree) -> None:
-        self.picture, self.tree = picture, tree
+    def __init__(self, listing: CheckpointListing, tree: Tree) -> None:
+        self.listing, self.tree = listing, tree
 
     @property
     def files(self) -> Files:
-        return self.picture.files
+        return self.listing.files
 
     @property
     def url(self) -> str:
-        return self.picture.url
+        return self.listing.url
 
     @property
     def offsets(self) -> Mapping[int, OffsetEntry]:
-        return self.picture.offsets.entries
+        return self.listing.offsets.entries
 
     @property
     def commits(self) -> Mapping[int, CommitEntry]:
-        return self.picture.commits.entries
+        return self.listing.commits.entries
 
     @cached_property
-    def operators(self) -> list[OperatorPicture]:
-        return operators_of(self.picture.listing)
+    def operators(self) -> list[OperatorListing]:
+        return operators_of(self.listing.directories)
 
     @cached_property
-    def stores(self) -> list[StorePicture]:
+    def stores(self) -> list[StoreListing]:
         return [store for operator in self.operators for store in operator.stores]
 
     def log_watches(self) -> tuple[Watch, ...]:
         """Hold a plan to the batches that are there now."""
         return self.tree.watch(OFFSETS), self.tree.watch(COMMITS)
 
-    def stores_at(self, batch_id: int) -> Iterator[StorePicture]:
+    def stores_at(self, batch_id: int) -> Iterator[StoreListing]:
         """The stores that a restart after `batch_id` loads: a repartition may have made more."""
         entry = self.offsets.get(batch_id)
         count = entry.conf.get(SHUFFLE_PARTITIONS, "") if entry else ""
@@ -84,7 +84,7 @@ class Survey:
                 return missing
         return None
 
-    def unique_id(self, store: StorePicture, batch_id: int) -> str:
+    def unique_id(self, store: StoreListing, batch_id: int) -> str:
         """The id of the files that hold a store's version after `batch_id`; empty in format 1."""
         commit = self.commits.get(batch_id)
         if commit is None or not commit.state_unique_ids:
@@ -96,7 +96,7 @@ class Survey:
         place = JOIN_STORES.index(store.name) if store.name in JOIN_STORES else 0
         return ids[place] if place < len(ids) else ""
 
-    def _missing(self, store: StorePicture, batch_id: int) -> str | None:
+    def _missing(self, store: StoreListing, batch_id: int) -> str | None:
         unique_id = self.unique_id(store, batch_id)
         if not unique_id:
             name = missing_file(store, batch_id + 1)
@@ -113,7 +113,7 @@ def survey(files: Files) -> Survey:
     return Survey(gather(files), read_tree(files))
 
 
-def missing_file(store: StorePicture, version: int) -> str | None:
+def missing_file(store: StoreListing, version: int) -> str | None:
     """The first file that loading `version` of a store without unique ids would not find."""
     base = max((each for each in store.bases if each <= version), default=0)
     rocksdb = store.provider == ROCKSDB
@@ -124,7 +124,7 @@ def missing_file(store: StorePicture, version: int) -> str | None:
     return None
 
 
-def rocks_directory(surveyed: Survey, store: StorePicture, batch_id: int) -> RocksDirectory:
+def rocks_directory(surveyed: Survey, store: StoreListing, batch_id: int) -> RocksDirectory:
     """A RocksDB store's directory, read with the settings of a batch."""
     from epochal.state.files.codecs import decompress
     from epochal.state.files.rocksdb_values import ValueForm

@@ -27,7 +27,7 @@ from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.empty_batch import carry_state
 from epochal.tools.edit.rewind import state_after
 from epochal.tools.edit.survey import Survey, rocks_directory
-from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read_target import Provider, StateSettings
 from epochal.tools.read_state.rocksdb import file_name, parse_name
 
@@ -57,7 +57,7 @@ class EditBase:
         return self.batch_id + 2
 
     @property
-    def stores(self) -> list[StorePicture]:
+    def stores(self) -> list[StoreListing]:
         """Every store that the batch has."""
         return list(self.surveyed.stores_at(self.batch_id))
 
@@ -86,8 +86,8 @@ def stand_on(
     `batch_id` names the batch where the caller knows that what follows it may be replaced.
     """
     url = surveyed.url
-    started = surveyed.picture.offsets.latest if batch_id is None else batch_id
-    committed = surveyed.picture.commits.latest
+    started = surveyed.listing.offsets.latest if batch_id is None else batch_id
+    committed = surveyed.listing.commits.latest
     if started is None:
         raise EditError(url, "[NO_BATCH_FOUND] the offset log is empty: there is no state to edit.")
     if committed is None:
@@ -99,7 +99,7 @@ def stand_on(
             f"{committed}. Start the query so that it finishes, or take it back with `epochal "
             f"checkpoint rewind --to-batch {committed}`, then edit.",
         )
-    for log in (surveyed.picture.offsets, surveyed.picture.commits):
+    for log in (surveyed.listing.offsets, surveyed.listing.commits):
         if started in log.broken:
             raise EditError(url, f"{log.path}/{started} cannot be read: {log.broken[started]}")
     if not surveyed.stores:

@@ -1,6 +1,6 @@
 """A checkpoint as it lies on disk: names and log entries, gathered once. Reads, decides nothing.
 
-Everything `show` and `verify` say is worked out from this picture, and nothing in it raises: what
+Everything `show` and `verify` say is worked out from this listing, and nothing in it raises: what
 cannot be read is kept beside what can, with the reason. The one thing a reader would get wrong:
 names only are listed, not sizes and times. A checkpoint has tens of thousands of state files, and
 asking about each would take longer than everything else together.
@@ -45,29 +45,29 @@ class Directory:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Directories:
     """Every directory below a root by its path, and those that could not be listed."""
 
-    directories: dict[str, Directory] = field(default_factory=dict)
+    by_path: dict[str, Directory] = field(default_factory=dict)
     unreadable: dict[str, StorageError] = field(default_factory=dict)
 
     def __getitem__(self, path: str) -> Directory:
-        return self.directories.get(path, Directory())
+        return self.by_path.get(path, Directory())
 
     def below(self, path: str) -> Iterator[tuple[str, Directory]]:
         """`path` and every directory below it."""
-        for name, directory in self.directories.items():
+        for name, directory in self.by_path.items():
             if name == path or name.startswith(f"{path}/"):
                 yield name, directory
 
     @property
     def count(self) -> int:
         """How many files there are."""
-        return sum(len(directory.files) for directory in self.directories.values())
+        return sum(len(directory.files) for directory in self.by_path.values())
 
 
 @dataclass(frozen=True, slots=True)
-class LogPicture(Generic[T]):
+class LogListing(Generic[T]):
     """A log directory: its entries by id, and the reasons why some have none."""
 
     path: str
@@ -98,16 +98,16 @@ class LogPicture(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class CheckpointListing:
     """What was gathered from a checkpoint."""
 
     files: Files
-    listing: Listing
+    directories: Directories
     metadata: QueryMetadata | EpochalError | None
     """None if the file is not there."""
     metadata_raw: bytes
-    offsets: LogPicture[OffsetEntry]
-    commits: LogPicture[CommitEntry]
+    offsets: LogListing[OffsetEntry]
+    commits: LogListing[CommitEntry]
 
     @property
     def url(self) -> str:
@@ -116,12 +116,12 @@ class Picture:
     @property
     def misplaced(self) -> list[str]:
         """Files that have the name of one of a checkpoint's directories."""
-        return [part for part in PARTS if part != METADATA and part in self.listing[""].files]
+        return [part for part in PARTS if part != METADATA and part in self.directories[""].files]
 
     @property
     def is_stateful(self) -> bool:
         """Whether any operator has a directory below `state`."""
-        return any(name.isdigit() for name in self.listing[STATE].folders)
+        return any(name.isdigit() for name in self.directories[STATE].folders)
 
     @property
     def restart_version(self) -> int:
@@ -132,27 +132,27 @@ class Picture:
         return newest + 1 if newest == committed else newest
 
 
-def gather(files: Files, listing: Listing | None = None) -> Picture:
+def gather(files: Files, directories: Directories | None = None) -> CheckpointListing:
     """Read names and logs; OSError or CheckpointError if there is no checkpoint at all."""
-    if listing is None:
+    if directories is None:
         require_directory(files)
-        listing = list_all(files)
-    root = listing[""]
+        directories = list_all(files)
+    root = directories[""]
     if not any(part in root.folders or part in root.files for part in PARTS):
-        if "" in listing.unreadable:
-            raise listing.unreadable[""]
+        if "" in directories.unreadable:
+            raise directories.unreadable[""]
         raise CheckpointError(
             f"{files.url} is not a checkpoint: it has none of {', '.join(PARTS)}. Give the "
             f"directory that the query has as its checkpointLocation."
         )
     metadata, raw = _read_metadata(files, root)
-    return Picture(
+    return CheckpointListing(
         files,
-        listing,
+        directories,
         metadata,
         raw,
-        read_log(files, OFFSETS, listing[OFFSETS], OFFSET_FORMAT.deserialize),
-        read_log(files, COMMITS, listing[COMMITS], COMMIT_FORMAT.deserialize),
+        read_log(files, OFFSETS, directories[OFFSETS], OFFSET_FORMAT.deserialize),
+        read_log(files, COMMITS, directories[COMMITS], COMMIT_FORMAT.deserialize),
     )
 
 
@@ -165,7 +165,7 @@ def require_directory(files: Files) -> None:
         raise NotADirectoryError(20, "Not a directory", files.url)
 
 
-def list_all(files: Files) -> Listing:
+def list_all(files: Files) -> Directories:
     """The names of every directory below the root."""
     return _list_local(files) if isinstance(files, LocalFiles) else _list_by_walking(files)
 
@@ -177,13 +177,13 @@ def read_log(
     deserialize: Callable[[bytes, str], T],
     *,
     suffix: str = "",
-) -> LogPicture[T]:
+) -> LogListing[T]:
     """Read every entry of the log in `directory`, where names of entries may end in `suffix`."""
 
     def number_of(name: str) -> int | None:
         return parse_batch_id(name.removesuffix(suffix))
 
-    log: LogPicture[T] = LogPicture(
+    log: LogListing[T] = LogListing(
         path,
         directory,
         taken=tuple(name for name in directory.folders if number_of(name) is not None),
@@ -203,7 +203,7 @@ def read_log(
 
 def _fill_log(
     files: Files,
-    log: LogPicture[T],
+    log: LogListing[T],
     batches: Mapping[str, int],
     deserialize: Callable[[bytes, str], T],
 ) -> None:
@@ -281,8 +281,8 @@ def _read_metadata(
         return error, data
 
 
-def _list_local(files: LocalFiles) -> Listing:
-    listing = Listing()
+def _list_local(files: LocalFiles) -> Directories:
+    directories = Directories()
     pending = [""]
     while pending:
         path = pending.pop()
@@ -293,17 +293,17 @@ def _list_local(files: LocalFiles) -> Listing:
                 for entry in entries:
                     (folders if entry.is_dir() else names).append(entry.name)
         except OSError as error:
-            listing.unreadable[path] = storage_error(files, path, error)
+            directories.unreadable[path] = storage_error(files, path, error)
             continue
-        listing.directories[path] = Directory(tuple(sorted(folders)), tuple(sorted(names)))
+        directories.by_path[path] = Directory(tuple(sorted(folders)), tuple(sorted(names)))
         pending.extend(f"{path}/{name}" if path else name for name in sorted(folders, reverse=True))
-    return listing
+    return directories
 
 
-def _list_by_walking(files: Files) -> Listing:
+def _list_by_walking(files: Files) -> Directories:
     folders: dict[str, set[str]] = {"": set()}
     names: dict[str, list[str]] = {}
-    listing = Listing()
+    directories = Directories()
 
     def register(folder: str) -> None:
         if folder not in folders:
@@ -318,9 +318,9 @@ def _list_by_walking(files: Files) -> Listing:
             register(folder)
             names.setdefault(folder, []).append(info.name)
     except OSError as error:
-        listing.unreadable[""] = storage_error(files, "", error)
+        directories.unreadable[""] = storage_error(files, "", error)
     for path, below in sorted(folders.items()):
-        listing.directories[path] = Directory(
+        directories.by_path[path] = Directory(
             tuple(sorted(below)), tuple(sorted(names.get(path, ())))
         )
-    return listing
+    return directories

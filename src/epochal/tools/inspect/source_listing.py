@@ -21,7 +21,7 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.source_logs import KAFKA_INITIAL_OFFSET_FORMAT, RATE_FORMAT
 from epochal.errors import EpochalError
 from epochal.files import Files
-from epochal.tools.inspect.listing import Directory, Listing, LogPicture, read_bytes, read_log
+from epochal.tools.inspect.listing import Directories, Directory, LogListing, read_bytes, read_log
 
 FILE, KAFKA, RATE, EMPTY = "file", "kafka", "rate", "empty"
 
@@ -30,36 +30,36 @@ SINK_FORMAT = FileLogFormat(SinkFileStatus)
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePicture:
+class SourceListing:
     """One source's directory."""
 
     name: str
     kind: str
-    log: LogPicture[Any]
+    log: LogListing[Any]
 
 
-def read_sources(files: Files, listing: Listing) -> dict[str, SourcePicture]:
+def read_sources(files: Files, directories: Directories) -> dict[str, SourceListing]:
     """Every source that has a directory, by its position or name."""
     return {
-        name: _read_source(files, name, f"{SOURCES}/{name}", listing[f"{SOURCES}/{name}"])
-        for name in listing[SOURCES].folders
+        name: _read_source(files, name, f"{SOURCES}/{name}", directories[f"{SOURCES}/{name}"])
+        for name in directories[SOURCES].folders
         if not name.startswith(".")
     }
 
 
-def read_sink_log(files: Files, listing: Listing, path: str = SINK_LOG) -> LogPicture[Any]:
+def read_sink_log(files: Files, directories: Directories, path: str = SINK_LOG) -> LogListing[Any]:
     """The log of a file sink, in `path` below its output directory."""
-    return read_log(files, path, listing[path], SINK_FORMAT.deserialize, suffix=COMPACT_SUFFIX)
+    return read_log(files, path, directories[path], SINK_FORMAT.deserialize, suffix=COMPACT_SUFFIX)
 
 
-def _read_source(files: Files, name: str, path: str, directory: Directory) -> SourcePicture:
+def _read_source(files: Files, name: str, path: str, directory: Directory) -> SourceListing:
     batches = [each for each in directory.files if batch_id_of_file_name(each) is not None]
     if not batches:
-        return SourcePicture(name, EMPTY, LogPicture(path, directory))
+        return SourceListing(name, EMPTY, LogListing(path, directory))
     only = read_bytes(files, f"{path}/0") if batches == ["0"] else b""
     kind, deserialize = _kind_of(only)
     log = read_log(files, path, directory, deserialize, suffix=COMPACT_SUFFIX)
-    return SourcePicture(name, kind, log)
+    return SourceListing(name, kind, log)
 
 
 def _kind_of(data: bytes | EpochalError) -> tuple[str, Callable[[bytes, str], Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from epochal.checkpoint.layout import DEFAULT_STORE, STATE
-from epochal.tools.inspect.listing import Directory, Listing
+from epochal.tools.inspect.listing import Directories, Directory
 
 HDFS, ROCKSDB = "hdfs", "rocksdb"
 
@@ -19,7 +19,7 @@ _KINDS = ("delta", "snapshot", "changelog", "zip")
 
 
 @dataclass(frozen=True, slots=True)
-class StorePicture:
+class StoreListing:
     """One store of one partition: which versions have which files."""
 
     operator: int
@@ -58,13 +58,13 @@ class StorePicture:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorPicture:
+class OperatorListing:
     """A stateful operator: its partitions' stores."""
 
     operator: int
     path: str
     partitions: tuple[int, ...]
-    stores: tuple[StorePicture, ...] = field(default=())
+    stores: tuple[StoreListing, ...] = field(default=())
 
     @property
     def store_names(self) -> list[str]:
@@ -77,38 +77,41 @@ class OperatorPicture:
         return next((store.provider for store in self.stores if store.provider), None)
 
 
-def operators_of(listing: Listing) -> list[OperatorPicture]:
+def operators_of(directories: Directories) -> list[OperatorListing]:
     """Every operator below `state`, ascending."""
     return [
-        _operator(listing, operator, f"{STATE}/{operator}") for operator in _numbers(listing[STATE])
+        _operator(directories, operator, f"{STATE}/{operator}")
+        for operator in _numbers(directories[STATE])
     ]
 
 
-def _operator(listing: Listing, operator: int, path: str) -> OperatorPicture:
-    partitions = _numbers(listing[path])
+def _operator(directories: Directories, operator: int, path: str) -> OperatorListing:
+    partitions = _numbers(directories[path])
     stores = tuple(
         store
         for partition in partitions
-        for store in _stores(listing, operator, partition, f"{path}/{partition}")
+        for store in _stores(directories, operator, partition, f"{path}/{partition}")
     )
-    return OperatorPicture(operator, path, tuple(partitions), stores)
+    return OperatorListing(operator, path, tuple(partitions), stores)
 
 
-def _stores(listing: Listing, operator: int, partition: int, path: str) -> Iterator[StorePicture]:
-    directory = listing[path]
+def _stores(
+    directories: Directories, operator: int, partition: int, path: str
+) -> Iterator[StoreListing]:
+    directory = directories[path]
     named = [
         name for name in directory.folders if name not in _NOT_STORES and not name.startswith(".")
     ]
     if not named or any(name.rpartition(".")[2] in _KINDS for name in directory.files):
         yield _store(operator, partition, DEFAULT_STORE, path, directory)
     for name in named:
-        yield _store(operator, partition, name, f"{path}/{name}", listing[f"{path}/{name}"])
+        yield _store(operator, partition, name, f"{path}/{name}", directories[f"{path}/{name}"])
 
 
 def _store(
     operator: int, partition: int, name: str, path: str, directory: Directory
-) -> StorePicture:
-    store = StorePicture(
+) -> StoreListing:
+    store = StoreListing(
         operator,
         partition,
         name,
@@ -138,7 +141,7 @@ def _store(
     return store
 
 
-def _add_with_id(store: StorePicture, name: str, stem: str, kind: str) -> None:
+def _add_with_id(store: StoreListing, name: str, stem: str, kind: str) -> None:
     version, _, unique_id = stem.partition("_")
     if is_number(version) and unique_id:
         if kind == "changelog":

@@ -16,7 +16,7 @@ import google_crc32c
 from epochal.errors import EpochalError, StateFormatError
 from epochal.files import Files
 from epochal.tools.inspect.listing import read_bytes
-from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_bytes import (
     LARGE_BYTES,
     ROW_CHECKSUM_CONDITION,
@@ -51,7 +51,7 @@ class ContentCheck:
         self._with_crc = settings.deep or settings.codec != "lz4"
         self.findings: list[Finding] = []
 
-    def store(self, store: StorePicture, checker: RowChecker | None) -> None:
+    def store(self, store: StoreListing, checker: RowChecker | None) -> None:
         """Check every delta and snapshot of one store, in the order of versions."""
         state: dict[bytes, bytes] = {}
         at = 0
@@ -77,7 +77,7 @@ class ContentCheck:
                 state, at = held, version
 
     def _records(
-        self, store: StorePicture, name: str, version: int, checker: RowChecker | None
+        self, store: StoreListing, name: str, version: int, checker: RowChecker | None
     ) -> list[Record] | None:
         """The records of one file; None, after noting why, if they cannot be trusted."""
         self._tick()
@@ -125,7 +125,7 @@ class ContentCheck:
         return records
 
     def checksums(
-        self, store: StorePicture, name: str, data: bytes, *, checked: bool = False
+        self, store: StoreListing, name: str, data: bytes, *, checked: bool = False
     ) -> None:
         """Hold a file that was read against the checksums beside it.
 
@@ -170,7 +170,7 @@ def _broken(path: str, error: StateFormatError) -> Finding:
 
 
 def _disagreement(
-    store: StorePicture, version: int, held: dict[bytes, bytes], replayed: dict[bytes, bytes]
+    store: StoreListing, version: int, held: dict[bytes, bytes], replayed: dict[bytes, bytes]
 ) -> Finding:
     only_held = len(held.keys() - replayed.keys())
     only_replayed = len(replayed.keys() - held.keys())

@@ -25,8 +25,8 @@ from epochal.checkpoint.layout import COMPACT_SUFFIX, SOURCES, crc_target, is_te
 from epochal.checkpoint.pinned import SOURCE_EVOLUTION
 from epochal.checkpoint.spark_json import parse_json
 from epochal.errors import MalformedFileError
-from epochal.tools.inspect.listing import Directory, LogPicture, Picture
-from epochal.tools.inspect.source_listing import FILE, SourcePicture
+from epochal.tools.inspect.listing import CheckpointListing, Directory, LogListing
+from epochal.tools.inspect.source_listing import FILE, SourceListing
 from epochal.tools.verify.findings import Finding, Severity, finding
 
 CRC_MAGIC = b"crc\0"
@@ -92,7 +92,7 @@ def stale_rules(
             )
 
 
-def file_log_rules(log: LogPicture[tuple[object, ...]]) -> Iterator[Finding]:
+def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
     """Names and completeness of a compactible log."""
     ids = log.ids
     if not ids:
@@ -111,7 +111,7 @@ def file_log_rules(log: LogPicture[tuple[object, ...]]) -> Iterator[Finding]:
 
 
 def _compact_name_rules(
-    log: LogPicture[tuple[object, ...]], compact: list[int]
+    log: LogListing[tuple[object, ...]], compact: list[int]
 ) -> Iterator[Finding]:
     interval = compact[-1] - compact[-2]
     for name in log.directory.files:
@@ -128,14 +128,16 @@ def _compact_name_rules(
             )
 
 
-def source_rules(picture: Picture, sources: Mapping[str, SourcePicture]) -> Iterator[Finding]:
+def source_rules(
+    listing: CheckpointListing, sources: Mapping[str, SourceListing]
+) -> Iterator[Finding]:
     """File sources: their log, and whether it holds what the offsets promise."""
     for source in sources.values():
         if source.kind == FILE:
             yield from file_log_rules(source.log)
             yield from _entry_rules(source.log)
-    newest = picture.offsets.latest
-    entry = None if newest is None else picture.offsets.entries.get(newest)
+    newest = listing.offsets.latest
+    entry = None if newest is None else listing.offsets.entries.get(newest)
     if entry is None or _are_named_elsewhere(entry):
         return
     for name, offset in entry.by_source.items():
@@ -159,7 +161,7 @@ def _are_named_elsewhere(entry: OffsetEntry) -> bool:
     return by_position and entry.conf.get(SOURCE_EVOLUTION) == "true"
 
 
-def _entry_rules(log: LogPicture[tuple[FileEntry, ...]]) -> Iterator[Finding]:
+def _entry_rules(log: LogListing[tuple[FileEntry, ...]]) -> Iterator[Finding]:
     compact = {name for name in log.directory.files if name.endswith(COMPACT_SUFFIX)}
     for batch_id, entries in log.entries.items():
         is_compact = f"{batch_id}{COMPACT_SUFFIX}" in compact
@@ -187,7 +189,7 @@ def _log_offset(offset: str | None) -> int | None:
 
 
 def sink_rules(
-    log: LogPicture[tuple[SinkFileStatus, ...]], output: Iterable[str], newest: int | None
+    log: LogListing[tuple[SinkFileStatus, ...]], output: Iterable[str], newest: int | None
 ) -> Iterator[Finding]:
     """The sink's log against the names in its output directory and the checkpoint's offsets."""
     there = set(output)
@@ -212,7 +214,7 @@ def sink_rules(
         )
 
 
-def _compact_ids(log: LogPicture[Any]) -> list[int]:
+def _compact_ids(log: LogListing[Any]) -> list[int]:
     return sorted(
         batch_id
         for name in log.directory.files

@@ -27,7 +27,7 @@ from epochal.checkpoint.layout import (
 from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, PROVIDER
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EpochalError, StorageError, UnsupportedVersionError
-from epochal.tools.inspect.listing import LogPicture, Picture
+from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.verify.findings import Finding, Severity, finding
 
 NEEDED_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
@@ -45,21 +45,21 @@ STATE_SHAPE_KEYS = (
 all."""
 
 
-def log_rules(picture: Picture) -> Iterator[Finding]:
+def log_rules(listing: CheckpointListing) -> Iterator[Finding]:
     """Everything the logs alone can show."""
-    yield from _metadata(picture)
-    yield from log_file_rules(picture.offsets)
-    yield from log_file_rules(picture.commits)
-    yield from _fresh_start(picture)
-    yield from _gaps(picture)
-    yield from _commits(picture)
-    yield from _neighbours(picture)
-    yield from _repartition(picture)
-    yield from _first_conf(picture)
-    yield from _operators(picture)
+    yield from _metadata(listing)
+    yield from log_file_rules(listing.offsets)
+    yield from log_file_rules(listing.commits)
+    yield from _fresh_start(listing)
+    yield from _gaps(listing)
+    yield from _commits(listing)
+    yield from _neighbours(listing)
+    yield from _repartition(listing)
+    yield from _first_conf(listing)
+    yield from _operators(listing)
 
 
-def log_file_rules(log: LogPicture[Any]) -> Iterator[Finding]:
+def log_file_rules(log: LogListing[Any]) -> Iterator[Finding]:
     """What is wrong with single names and files of any log."""
     for name in log.taken:
         yield finding("LOG_NAME_TAKEN", f"{log.path}/{name}", "it is a directory, not a file")
@@ -87,38 +87,38 @@ def broken_entry(path: str, error: EpochalError) -> Finding:
     return finding(code, path, reason)
 
 
-def _metadata(picture: Picture) -> Iterator[Finding]:
-    if picture.metadata is None:
-        if picture.offsets.ids or picture.commits.ids:
+def _metadata(listing: CheckpointListing) -> Iterator[Finding]:
+    if listing.metadata is None:
+        if listing.offsets.ids or listing.commits.ids:
             yield finding(
                 "METADATA_MISSING",
                 METADATA,
-                f"{len(picture.offsets.ids)} offsets and {len(picture.commits.ids)} commits are "
+                f"{len(listing.offsets.ids)} offsets and {len(listing.commits.ids)} commits are "
                 f"there, the query's id is not",
             )
-    elif isinstance(picture.metadata, StorageError):
-        yield finding("FILE_UNREADABLE", METADATA, picture.metadata.reason)
-    elif isinstance(picture.metadata, EpochalError):
-        reason = getattr(picture.metadata, "reason", str(picture.metadata))
+    elif isinstance(listing.metadata, StorageError):
+        yield finding("FILE_UNREADABLE", METADATA, listing.metadata.reason)
+    elif isinstance(listing.metadata, EpochalError):
+        reason = getattr(listing.metadata, "reason", str(listing.metadata))
         yield finding("METADATA_UNREADABLE", METADATA, reason)
 
 
-def _fresh_start(picture: Picture) -> Iterator[Finding]:
-    if picture.offsets.ids or OFFSETS in picture.listing.unreadable:
+def _fresh_start(listing: CheckpointListing) -> Iterator[Finding]:
+    if listing.offsets.ids or OFFSETS in listing.directories.unreadable:
         return
     for part in (COMMITS, STATE):
-        if any(not name.startswith(".") for name in _content(picture, part)):
+        if any(not name.startswith(".") for name in _content(listing, part)):
             yield finding("OFFSETS_MISSING", OFFSETS, f"{part} has content, offsets has none")
             return
 
 
-def _content(picture: Picture, part: str) -> tuple[str, ...]:
-    directory = picture.listing[part]
+def _content(listing: CheckpointListing, part: str) -> tuple[str, ...]:
+    directory = listing.directories[part]
     return directory.folders + directory.files
 
 
-def _gaps(picture: Picture) -> Iterator[Finding]:
-    offsets, commits = picture.offsets.ids, picture.commits.ids
+def _gaps(listing: CheckpointListing) -> Iterator[Finding]:
+    offsets, commits = listing.offsets.ids, listing.commits.ids
     if not offsets:
         return
     newest = offsets[-1]
@@ -128,7 +128,7 @@ def _gaps(picture: Picture) -> Iterator[Finding]:
         return
     text = f"batch {listed(missing)} is not there; the newest is {newest}"
     where = f"{OFFSETS}/{missing[-1].stop - 1}"
-    if not _asynchronous(picture):
+    if not _asynchronous(listing):
         severity = Severity.ERROR if previous_lost else Severity.WARNING
         why = f"; a restart stops: batch {newest - 1} doesn't exist" if previous_lost else ""
         yield finding("OFFSETS_GAP", where, text + why, severity=severity)
@@ -144,10 +144,10 @@ def _gaps(picture: Picture) -> Iterator[Finding]:
         yield finding("OFFSETS_GAP_ASYNC", OFFSETS, text)
 
 
-def _asynchronous(picture: Picture) -> bool:
+def _asynchronous(listing: CheckpointListing) -> bool:
     """Whether asynchronous progress tracking explains every missing id."""
-    offsets, commits = picture.offsets.ids, set(picture.commits.ids)
-    if picture.is_stateful or any(each > offsets[0] for each in commits.difference(offsets)):
+    offsets, commits = listing.offsets.ids, set(listing.commits.ids)
+    if listing.is_stateful or any(each > offsets[0] for each in commits.difference(offsets)):
         return False
     first = min(commits, default=offsets[-1])
     return all(each in commits for each in offsets[:-1] if each >= first)
@@ -159,8 +159,8 @@ def _looks_dense(offsets: list[int]) -> bool:
     return len(older) > 1 and older[-1] - older[0] == len(older) - 1
 
 
-def _commits(picture: Picture) -> Iterator[Finding]:
-    offsets, commits = picture.offsets.ids, picture.commits.ids
+def _commits(listing: CheckpointListing) -> Iterator[Finding]:
+    offsets, commits = listing.offsets.ids, listing.commits.ids
     if not offsets:
         return
     known = set(offsets)
@@ -176,8 +176,8 @@ def _commits(picture: Picture) -> Iterator[Finding]:
             )
     if not commits:
         # Spark 2.1 had no commit log, nor did its offsets pin any settings.
-        newest = picture.offsets.entries.get(offsets[-1])
-        had_commits = COMMITS in picture.listing[""].folders or (newest and newest.conf)
+        newest = listing.offsets.entries.get(offsets[-1])
+        had_commits = COMMITS in listing.directories[""].folders or (newest and newest.conf)
         if offsets[-1] > offsets[0] and had_commits:
             yield _behind(offsets, -1)
         return
@@ -205,9 +205,9 @@ def _behind(offsets: list[int], committed: int) -> Finding:
     )
 
 
-def _neighbours(picture: Picture) -> Iterator[Finding]:
+def _neighbours(listing: CheckpointListing) -> Iterator[Finding]:
     """Rules about two batches in a row."""
-    entries = sorted(picture.offsets.entries.items())
+    entries = sorted(listing.offsets.entries.items())
     for (before_id, before), (batch_id, entry) in pairwise(entries):
         path = f"{OFFSETS}/{batch_id}"
         if before.version == entry.version == 1 and len(before.offsets) != len(entry.offsets):
@@ -216,7 +216,7 @@ def _neighbours(picture: Picture) -> Iterator[Finding]:
                 path,
                 f"it has {len(entry.offsets)} sources, batch {before_id} has {len(before.offsets)}",
             )
-        if picture.is_stateful:
+        if listing.is_stateful:
             yield from _conf_rules(path, before_id, before, entry)
         if entry.watermark_ms < before.watermark_ms:
             yield finding(
@@ -232,8 +232,8 @@ def _neighbours(picture: Picture) -> Iterator[Finding]:
                 f"its timestamp is {entry.timestamp_ms}, batch {before_id} had "
                 f"{before.timestamp_ms}",
             )
-    for batch_id, commit in sorted(picture.commits.entries.items()):
-        offsets = picture.offsets.entries.get(batch_id)
+    for batch_id, commit in sorted(listing.commits.entries.items()):
+        offsets = listing.offsets.entries.get(batch_id)
         if offsets is not None and 0 < commit.next_watermark_ms < offsets.watermark_ms:
             yield finding(
                 "WATERMARK_BACKWARDS",
@@ -282,11 +282,11 @@ def _repartitions(before: OffsetEntry, entry: OffsetEntry) -> bool:
     return old is not None and new is not None and old != new
 
 
-def _repartition(picture: Picture) -> Iterator[Finding]:
-    newest, committed = picture.offsets.latest, picture.commits.latest
-    if newest is None or committed is None or newest <= committed or not picture.is_stateful:
+def _repartition(listing: CheckpointListing) -> Iterator[Finding]:
+    newest, committed = listing.offsets.latest, listing.commits.latest
+    if newest is None or committed is None or newest <= committed or not listing.is_stateful:
         return
-    entry, before = (picture.offsets.entries.get(each) for each in (newest, newest - 1))
+    entry, before = (listing.offsets.entries.get(each) for each in (newest, newest - 1))
     if entry is not None and before is not None and _repartitions(before, entry):
         yield finding(
             "REPARTITION_UNFINISHED",
@@ -296,12 +296,12 @@ def _repartition(picture: Picture) -> Iterator[Finding]:
         )
 
 
-def _first_conf(picture: Picture) -> Iterator[Finding]:
-    newest = picture.offsets.latest
-    entry = None if newest is None else picture.offsets.entries.get(newest)
-    if entry is None or not picture.is_stateful:
+def _first_conf(listing: CheckpointListing) -> Iterator[Finding]:
+    newest = listing.offsets.latest
+    entry = None if newest is None else listing.offsets.entries.get(newest)
+    if entry is None or not listing.is_stateful:
         return
-    pinned = {key for each in picture.offsets.entries.values() for key in each.conf}
+    pinned = {key for each in listing.offsets.entries.values() for key in each.conf}
     lacking = [key for key in NEEDED_KEYS if key not in pinned]
     if lacking:
         yield finding(
@@ -309,12 +309,12 @@ def _first_conf(picture: Picture) -> Iterator[Finding]:
         )
 
 
-def _operators(picture: Picture) -> Iterator[Finding]:
+def _operators(listing: CheckpointListing) -> Iterator[Finding]:
     """Operators are counted from 0, and commits of version 2 and 3 name those that have state."""
-    newest = picture.commits.entries.get(max(picture.commits.entries, default=-1))
+    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
     if newest is None:
         return
-    numbers = (parse_partition(name) for name in picture.listing[STATE].folders)
+    numbers = (parse_partition(name) for name in listing.directories[STATE].folders)
     there = {number for number in numbers if number is not None}
     last = max(there | (newest.state_unique_ids or {}).keys(), default=-1)
     for run in missing_runs(there, 0, last):

@@ -17,8 +17,8 @@ from epochal.errors import EpochalError, OptionError, StateError, StateFormatErr
 from epochal.files import Files
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_changelog import Changelog, parse_changelog
-from epochal.tools.inspect.listing import Listing, read_bytes
-from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.inspect.listing import Directories, read_bytes
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.rocksdb import SnapshotMetadata, parse_snapshot_metadata
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
 from epochal.tools.verify.check_state import StateFacts
@@ -29,16 +29,21 @@ class RocksCheck:
     """Goes through RocksDB stores one by one and collects what it finds."""
 
     def __init__(
-        self, files: Files, listing: Listing, settings: ContentSettings, tick: Tick
+        self, files: Files, directories: Directories, settings: ContentSettings, tick: Tick
     ) -> None:
-        self._files, self._listing, self._settings, self._tick = files, listing, settings, tick
+        self._files, self._directories, self._settings, self._tick = (
+            files,
+            directories,
+            settings,
+            tick,
+        )
         self._content = ContentCheck(files, settings, tick)
 
     @property
     def findings(self) -> list[Finding]:
         return self._content.findings
 
-    def store(self, store: StorePicture, facts: StateFacts, unique_id: str) -> None:
+    def store(self, store: StoreListing, facts: StateFacts, unique_id: str) -> None:
         """Check zips, data files and changelogs; with an id, the lineage that leads to it."""
         sizes = self._shared_sizes(store)
         told: set[str] = set()
@@ -56,12 +61,12 @@ class RocksCheck:
             if name in changelogs:
                 self.findings.extend(lineage_rules(store, name, changelogs[name]))
 
-    def _shared_sizes(self, store: StorePicture) -> dict[str, int]:
+    def _shared_sizes(self, store: StoreListing) -> dict[str, int]:
         """The sizes of the data files beside a store's zips; when deep, their checksums too."""
         sizes: dict[str, int] = {}
         for folder in ("SSTs", "logs"):
             path = f"{store.path}/{folder}"
-            if path not in self._listing.directories:
+            if path not in self._directories.by_path:
                 continue
             try:
                 for info in self._files.list(path):
@@ -74,14 +79,14 @@ class RocksCheck:
         return sizes
 
     def _shared_checksums(self, path: str) -> None:
-        names = set(self._listing[path].files)
-        for name in self._listing[path].files:
+        names = set(self._directories[path].files)
+        for name in self._directories[path].files:
             if f".{name}.crc" in names:
                 data = read_bytes(self._files, f"{path}/{name}")
                 if isinstance(data, bytes):
                     self._content.hadoop_checksum(path, names, name, data, "CRC_REFUSED")
 
-    def _zip(self, store: StorePicture, name: str, sizes: dict[str, int], told: set[str]) -> None:
+    def _zip(self, store: StoreListing, name: str, sizes: dict[str, int], told: set[str]) -> None:
         """One snapshot; `told` are the data files already found wanting."""
         self._tick()
         path = f"{store.path}/{name}"
@@ -113,7 +118,7 @@ class RocksCheck:
                 )
         self._content.checksums(store, name, data, checked="_" not in name)
 
-    def _changelog(self, store: StorePicture, name: str) -> Changelog | None:
+    def _changelog(self, store: StoreListing, name: str) -> Changelog | None:
         self._tick()
         path = f"{store.path}/{name}"
         data = read_bytes(self._files, path)
@@ -154,7 +159,7 @@ def read_zip(data: bytes, path: str) -> SnapshotMetadata | str:
         return error.reason
 
 
-def lineage_rules(store: StorePicture, name: str, changelog: Changelog) -> Iterator[Finding]:
+def lineage_rules(store: StoreListing, name: str, changelog: Changelog) -> Iterator[Finding]:
     """From the version the commit log names back to a snapshot: every file must be there."""
     base = max(
         (

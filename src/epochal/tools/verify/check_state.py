@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
-from epochal.tools.inspect.state_listing import ROCKSDB, OperatorPicture, StorePicture
+from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing
 from epochal.tools.verify.findings import Finding, finding
 
 
@@ -32,7 +32,7 @@ class StateFacts:
 
 
 def operator_rules(
-    operator: OperatorPicture, facts: StateFacts, *, is_keyed: bool | None
+    operator: OperatorListing, facts: StateFacts, *, is_keyed: bool | None
 ) -> Iterator[Finding]:
     """`is_keyed`: whether its key has columns to partition by; None if no schema tells."""
     count = facts.partitions
@@ -54,7 +54,7 @@ def operator_rules(
 
 
 def _partition_rules(
-    operator: OperatorPicture, count: int, is_keyed: bool | None
+    operator: OperatorListing, count: int, is_keyed: bool | None
 ) -> Iterator[Finding]:
     there = set(operator.partitions)
     single = there <= {0}
@@ -79,7 +79,7 @@ def _partition_rules(
                 )
 
 
-def _chain_rules(store: StorePicture, facts: StateFacts) -> Iterator[Finding]:
+def _chain_rules(store: StoreListing, facts: StateFacts) -> Iterator[Finding]:
     wanted = facts.restart_version
     steps = store.changelogs.keys() if store.provider == ROCKSDB else store.deltas.keys()
     suffix = "changelog" if store.provider == ROCKSDB else "delta"
@@ -106,7 +106,7 @@ def _chain_rules(store: StorePicture, facts: StateFacts) -> Iterator[Finding]:
 
 
 def _hole_rules(
-    store: StorePicture, base: int, versions: set[int], suffix: str, facts: StateFacts
+    store: StoreListing, base: int, versions: set[int], suffix: str, facts: StateFacts
 ) -> Iterator[Finding]:
     """Versions below the restart's base that are gone although older ones can be loaded."""
     lowest = min(versions)
@@ -125,12 +125,12 @@ def _hole_rules(
         )
 
 
-def _is_loadable(store: StorePicture, lowest: int, version: int) -> bool:
+def _is_loadable(store: StoreListing, lowest: int, version: int) -> bool:
     """Whether `version`, the last before the first hole, has something to start from."""
     return lowest == 1 or any(each <= version for each in store.bases)
 
 
-def _ahead_rules(store: StorePicture, newest: int) -> Iterator[Finding]:
+def _ahead_rules(store: StoreListing, newest: int) -> Iterator[Finding]:
     steps = sorted(each for each in store.deltas.keys() | store.changelogs.keys() if each > newest)
     if steps:
         name = store.deltas.get(steps[0]) or store.changelogs[steps[0]][0]
@@ -150,7 +150,7 @@ def _ahead_rules(store: StorePicture, newest: int) -> Iterator[Finding]:
 
 
 def _id_rules(
-    operator: OperatorPicture, store: StorePicture, facts: StateFacts
+    operator: OperatorListing, store: StoreListing, facts: StateFacts
 ) -> Iterator[Finding]:
     partitions = (facts.unique_ids or {}).get(operator.operator, ())
     position = operator.store_names.index(store.name)
@@ -167,13 +167,13 @@ def _id_rules(
         )
 
 
-def _stray_rules(store: StorePicture) -> Iterator[Finding]:
+def _stray_rules(store: StoreListing) -> Iterator[Finding]:
     for name in store.strays:
         code = "STATE_STRAY_SNAPSHOT" if name.endswith(".snapshot") else "STATE_STRAY_FILE"
         yield finding(code, f"{store.path}/{name}", "the part before the dot is no version")
 
 
-def _checksum_rules(store: StorePicture) -> Iterator[Finding]:
+def _checksum_rules(store: StoreListing) -> Iterator[Finding]:
     for name in store.checksums:
         if name.removesuffix(".crc") not in store.files:
             yield finding(

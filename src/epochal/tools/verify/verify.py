@@ -22,9 +22,9 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import CheckpointError, EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.listing import (
-    Listing,
-    LogPicture,
-    Picture,
+    CheckpointListing,
+    Directories,
+    LogListing,
     gather,
     list_all,
     read_bytes,
@@ -95,99 +95,99 @@ def verify(
     if twin and files.info("") is None:
         return Report(files.url, tuple(twin), 0, 0, depth)
     require_directory(files)
-    listing = list_all(files)
-    if SINK_LOG in listing[""].folders:
-        found = list(_sink_rules(files, listing, None))
-        names = [name for name in listing[SINK_LOG].files if not name.startswith(".")]
-        return _report(files, found, listing, len(names), depth)
-    picture = gather(files, listing)
-    found = [*twin, *_checkpoint_rules(picture)]
-    if picture.is_stateful:
+    directories = list_all(files)
+    if SINK_LOG in directories[""].folders:
+        found = list(_sink_rules(files, directories, None))
+        names = [name for name in directories[SINK_LOG].files if not name.startswith(".")]
+        return _report(files, found, directories, len(names), depth)
+    listing = gather(files, directories)
+    found = [*twin, *_checkpoint_rules(listing)]
+    if listing.is_stateful:
         from epochal.tools.verify.check_operators import state_rules
 
-        operators = operators_of(listing)
-        facts = state_facts(picture)
-        found.extend(state_rules(picture, operators, facts, depth, progress, workers))
+        operators = operators_of(directories)
+        facts = state_facts(listing)
+        found.extend(state_rules(listing, operators, facts, depth, progress, workers))
     if sink is not None:
         require_directory(sink)
-        found.extend(_sink_rules(sink, list_all(sink), picture.offsets.latest))
-    return _report(files, found, listing, len(picture.offsets.ids), depth)
+        found.extend(_sink_rules(sink, list_all(sink), listing.offsets.latest))
+    return _report(files, found, directories, len(listing.offsets.ids), depth)
 
 
 def _report(
-    files: Files, found: list[Finding], listing: Listing, batches: int, depth: Depth
+    files: Files, found: list[Finding], directories: Directories, batches: int, depth: Depth
 ) -> Report:
     findings = tuple(by_weight(_without_echoes(found)))
-    return Report(files.url, findings, listing.count, batches, depth)
+    return Report(files.url, findings, directories.count, batches, depth)
 
 
-def state_facts(picture: Picture) -> StateFacts:
+def state_facts(listing: CheckpointListing) -> StateFacts:
     """What the logs demand of state."""
     from epochal.tools.verify.check_state import StateFacts
 
-    newest = picture.offsets.latest
-    version = picture.restart_version
-    decided = picture.commits.entries.get(version - 1)
+    newest = listing.offsets.latest
+    version = listing.restart_version
+    decided = listing.commits.entries.get(version - 1)
     return StateFacts(
         restart_version=version,
         newest_version=None if newest is None else newest + 1,
-        from_the_start=0 in picture.offsets.entries,
-        partitions=partitions_at(picture, version - 1) or partitions_at(picture, version),
+        from_the_start=0 in listing.offsets.entries,
+        partitions=partitions_at(listing, version - 1) or partitions_at(listing, version),
         unique_ids=None if decided is None else decided.state_unique_ids,
     )
 
 
-def partitions_at(picture: Picture, batch_id: int) -> int | None:
+def partitions_at(listing: CheckpointListing, batch_id: int) -> int | None:
     """The number of state partitions that a batch pins; None if it says nothing usable."""
-    entry = picture.offsets.entries.get(batch_id)
+    entry = listing.offsets.entries.get(batch_id)
     text = "" if entry is None else entry.conf.get(SHUFFLE_PARTITIONS, "")
     return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
 
 
-def _checkpoint_rules(picture: Picture) -> Iterator[Finding]:
-    yield from _listing_rules(picture.listing)
-    for part in picture.misplaced:
+def _checkpoint_rules(listing: CheckpointListing) -> Iterator[Finding]:
+    yield from _directory_rules(listing.directories)
+    for part in listing.misplaced:
         yield finding("NOT_A_DIRECTORY", part, "it is a file")
-    yield from log_rules(picture)
-    yield from _crc_rules(picture)
-    if picture.listing[SOURCES].folders:
-        yield from _source_rules(picture)
-    if EPOCHAL in picture.listing[""].folders:
-        yield from _journal_rules(picture)
+    yield from log_rules(listing)
+    yield from _crc_rules(listing)
+    if listing.directories[SOURCES].folders:
+        yield from _source_rules(listing)
+    if EPOCHAL in listing.directories[""].folders:
+        yield from _journal_rules(listing)
 
 
-def _listing_rules(listing: Listing) -> Iterator[Finding]:
-    for path, error in sorted(listing.unreadable.items()):
+def _directory_rules(directories: Directories) -> Iterator[Finding]:
+    for path, error in sorted(directories.unreadable.items()):
         yield finding("FILE_UNREADABLE", path or ".", error.reason)
 
 
-def _crc_rules(picture: Picture) -> Iterator[Finding]:
+def _crc_rules(listing: CheckpointListing) -> Iterator[Finding]:
     from epochal.tools.verify.check_files import orphan_rules, stale_rules
 
     def read(path: str) -> bytes | None:
-        data = read_bytes(picture.files, path)
+        data = read_bytes(listing.files, path)
         return data if isinstance(data, bytes) else None
 
-    root = picture.listing[""]
+    root = listing.directories[""]
     yield from orphan_rules("", root)
-    raw = {"metadata": picture.metadata_raw} if picture.metadata_raw else {}
+    raw = {"metadata": listing.metadata_raw} if listing.metadata_raw else {}
     yield from stale_rules("", root, raw, read)
-    for log in (picture.offsets, picture.commits):
+    for log in (listing.offsets, listing.commits):
         yield from orphan_rules(log.path, log.directory, log.latest)
         yield from stale_rules(log.path, log.directory, log.raw, read)
 
 
-def _source_rules(picture: Picture) -> Iterator[Finding]:
+def _source_rules(listing: CheckpointListing) -> Iterator[Finding]:
     from epochal.tools.inspect.source_listing import read_sources
     from epochal.tools.verify.check_files import source_rules
 
-    sources = read_sources(picture.files, picture.listing)
+    sources = read_sources(listing.files, listing.directories)
     for source in sources.values():
-        yield from _log_with_crc_rules(picture.files, source.log)
-    yield from source_rules(picture, sources)
+        yield from _log_with_crc_rules(listing.files, source.log)
+    yield from source_rules(listing, sources)
 
 
-def _log_with_crc_rules(files: Files, log: LogPicture[object]) -> Iterator[Finding]:
+def _log_with_crc_rules(files: Files, log: LogListing[object]) -> Iterator[Finding]:
     from epochal.tools.verify.check_files import orphan_rules, stale_rules
 
     def read(path: str) -> bytes | None:
@@ -199,32 +199,32 @@ def _log_with_crc_rules(files: Files, log: LogPicture[object]) -> Iterator[Findi
     yield from stale_rules(log.path, log.directory, log.raw, read)
 
 
-def _sink_rules(output: Files, listing: Listing, newest: int | None) -> Iterator[Finding]:
+def _sink_rules(output: Files, directories: Directories, newest: int | None) -> Iterator[Finding]:
     from epochal.tools.inspect.source_listing import read_sink_log
     from epochal.tools.verify.check_files import file_log_rules, sink_rules
 
     twin = list(sink_path_rules(output.url))
     yield from twin
-    if SINK_LOG not in listing[""].folders:
+    if SINK_LOG not in directories[""].folders:
         if twin:
             return
         raise CheckpointError(
             f"{output.url} has no {SINK_LOG}: no file sink of a streaming query wrote there. Give "
             f"the directory that the query has as its output path."
         )
-    yield from _listing_rules(listing)
-    log = read_sink_log(output, listing)
+    yield from _directory_rules(directories)
+    log = read_sink_log(output, directories)
     yield from _log_with_crc_rules(output, log)
     yield from file_log_rules(log)
-    names = (name for directory in listing.directories.values() for name in directory.files)
+    names = (name for directory in directories.by_path.values() for name in directory.files)
     yield from sink_rules(log, names, newest)
 
 
-def _journal_rules(picture: Picture) -> Iterator[Finding]:
+def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:
     from epochal.tools.inspect.edit_status import unfinished_edit
 
     try:
-        unfinished = unfinished_edit(picture.files)
+        unfinished = unfinished_edit(listing.files)
     except (EpochalError, OSError) as error:
         yield finding("EDIT_UNFINISHED", EPOCHAL, f"its journal cannot be read: {error}")
         return

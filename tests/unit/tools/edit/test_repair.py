@@ -64,7 +64,7 @@ def actions(repair: Repair) -> list[tuple[str, str]]:
 def restart(files: Files) -> RestartPlan:
     found = survey(files)
     return plan_restart(
-        found.picture.offsets.ids, found.picture.commits.ids, found.offsets, found.commits
+        found.listing.offsets.ids, found.listing.commits.ids, found.offsets, found.commits
     )
 
 

@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]+")
 
 def plan_migrate(surveyed: Survey, names: Mapping[int, str]) -> Plan:
     """What to write so that every offset entry is of version 2; with `names`, named."""
-    broken = sorted(surveyed.picture.offsets.broken)
+    broken = sorted(surveyed.listing.offsets.broken)
     if broken:
         raise EditError(
             surveyed.url,

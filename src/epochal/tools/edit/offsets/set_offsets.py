@@ -87,7 +87,7 @@ def plan_set_offsets(
 
 def _base(surveyed: Survey) -> int:
     base = last_committed(surveyed)
-    newest = max([*surveyed.picture.offsets.ids, *surveyed.picture.commits.ids])
+    newest = max([*surveyed.listing.offsets.ids, *surveyed.listing.commits.ids])
     if newest != base:
         raise EditError(
             surveyed.url,
