@@ -11,7 +11,8 @@ from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import read_tree
 from epochal.tools.edit.repair import ONLY_IF_NAMED, RepairOptions, plan_repair
 from epochal.tools.edit.survey import survey
-from epochal.tools.verify.verify import Depth, verify
+from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.verify import verify
 
 LEFT = {
     "CONF_INCOMPLETE": "legal: nothing to mend",

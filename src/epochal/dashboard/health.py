@@ -19,8 +19,9 @@ from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.show import inspect
 from epochal.tools.inspect.view_models import CheckpointView
+from epochal.tools.verify.depth import Depth
 from epochal.tools.verify.findings import Finding, is_healthy
-from epochal.tools.verify.verify import Depth, Report, verify
+from epochal.tools.verify.verify import Report, verify
 
 logger = logging.getLogger(__name__)
 

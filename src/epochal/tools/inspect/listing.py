@@ -1,9 +1,10 @@
-"""A checkpoint as it lies on disk: names and log entries, gathered once. Reads, decides nothing.
+"""Lists a checkpoint: the names of its files and the entries of its logs, read once.
 
-Everything `show` and `verify` say is worked out from this listing, and nothing in it raises: what
-cannot be read is kept beside what can, with the reason. The one thing a reader would get wrong:
-names only are listed, not sizes and times. A checkpoint has tens of thousands of state files, and
-asking about each would take longer than everything else together.
+`show` and `verify` work from this listing only. A file that cannot be read does not raise: the
+listing keeps the error in place of the content.
+
+Note: only names are listed, not sizes and times. A checkpoint has tens of thousands of state files,
+and asking for the status of each one would take longer than all other work together.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from epochal.checkpoint.entries import (
 )
 from epochal.checkpoint.layout import COMMITS, COMPACT_SUFFIX, METADATA, OFFSETS, SOURCES, STATE
 from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import CheckpointError, EpochalError, MalformedFileError, StorageError
 from epochal.files import Files, join_url
 from epochal.files.local import LocalFiles
@@ -38,7 +40,7 @@ PARTS = (METADATA, OFFSETS, COMMITS, SOURCES, STATE)
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """The names in one directory; files include hidden ones."""
+    """The names in one directory, hidden files included."""
 
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -46,7 +48,7 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """Every directory below a root by its path, and those that could not be listed."""
+    """Every directory below a root, by its path, and those that could not be listed."""
 
     by_path: dict[str, Directory] = field(default_factory=dict)
     unreadable: dict[str, StorageError] = field(default_factory=dict)
@@ -55,29 +57,29 @@ class Directories:
         return self.by_path.get(path, Directory())
 
     def below(self, path: str) -> Iterator[tuple[str, Directory]]:
-        """`path` and every directory below it."""
+        """Yield `path` and every directory below it."""
         for name, directory in self.by_path.items():
             if name == path or name.startswith(f"{path}/"):
                 yield name, directory
 
     @property
-    def count(self) -> int:
-        """How many files there are."""
+    def file_count(self) -> int:
+        """The number of files in all directories."""
         return sum(len(directory.files) for directory in self.by_path.values())
 
 
 @dataclass(frozen=True, slots=True)
 class LogListing(Generic[T]):
-    """A log directory: its entries by id, and the reasons why some have none."""
+    """A log directory: the entries by batch id, and the errors of those that cannot be read."""
 
     path: str
     directory: Directory
     entries: dict[int, T] = field(default_factory=dict)
     broken: dict[int, EpochalError] = field(default_factory=dict)
     odd_names: dict[str, int] = field(default_factory=dict)
-    """Names that Java reads as a number but would write otherwise, with that number."""
+    """Names such as `007` that Java parses as a number but would not write, with that number."""
     taken: tuple[str, ...] = ()
-    """Directories that have the name of a batch."""
+    """Directories whose name is a batch id, so that no file can have it."""
     raw: dict[str, bytes] = field(default_factory=dict)
 
     def path_of(self, batch_id: int) -> str:
@@ -99,12 +101,12 @@ class LogListing(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointListing:
-    """What was gathered from a checkpoint."""
+    """A checkpoint's directories, query metadata and logs."""
 
     files: Files
     directories: Directories
     metadata: QueryMetadata | EpochalError | None
-    """None if the file is not there."""
+    """None if the file does not exist; the error if it cannot be read."""
     metadata_raw: bytes
     offsets: LogListing[OffsetEntry]
     commits: LogListing[CommitEntry]
@@ -115,7 +117,7 @@ class CheckpointListing:
 
     @property
     def misplaced(self) -> list[str]:
-        """Files that have the name of one of a checkpoint's directories."""
+        """Files that have the name of one of the checkpoint's directories."""
         return [part for part in PARTS if part != METADATA and part in self.directories[""].files]
 
     @property
@@ -125,15 +127,28 @@ class CheckpointListing:
 
     @property
     def restart_version(self) -> int:
-        """The version of state that a restart loads: what the next batch starts from."""
+        """The version of the state that a restart loads.
+
+        Batch N reads version N and writes version N + 1. A restart runs the newest batch again if
+        it is not committed, otherwise the batch after it.
+        """
         newest, committed = self.offsets.latest, self.commits.latest
         if newest is None:
             return 0
         return newest + 1 if newest == committed else newest
 
+    def partitions_at(self, batch_id: int) -> int | None:
+        """The number of state partitions that a batch pins; None if it pins no valid number."""
+        entry = self.offsets.entries.get(batch_id)
+        text = "" if entry is None else entry.conf.get(SHUFFLE_PARTITIONS, "")
+        return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
+
 
 def gather(files: Files, directories: Directories | None = None) -> CheckpointListing:
-    """Read names and logs; OSError or CheckpointError if there is no checkpoint at all."""
+    """List a checkpoint and read its logs.
+
+    Raises OSError or CheckpointError if there is no checkpoint at all.
+    """
     if directories is None:
         require_directory(files)
         directories = list_all(files)
@@ -142,8 +157,8 @@ def gather(files: Files, directories: Directories | None = None) -> CheckpointLi
         if "" in directories.unreadable:
             raise directories.unreadable[""]
         raise CheckpointError(
-            f"{files.url} is not a checkpoint: it has none of {', '.join(PARTS)}. Give the "
-            f"directory that the query has as its checkpointLocation."
+            f"{files.url} is not a checkpoint: it contains none of {', '.join(PARTS)}. Pass the "
+            f"directory that the query uses as its checkpointLocation."
         )
     metadata, raw = _read_metadata(files, root)
     return CheckpointListing(
@@ -157,7 +172,7 @@ def gather(files: Files, directories: Directories | None = None) -> CheckpointLi
 
 
 def require_directory(files: Files) -> None:
-    """Raise if the root is not there, or is a file."""
+    """Raise OSError if the root does not exist or is a file."""
     info = files.info("")
     if info is None:
         raise FileNotFoundError(2, "No such directory", files.url)
@@ -166,7 +181,7 @@ def require_directory(files: Files) -> None:
 
 
 def list_all(files: Files) -> Directories:
-    """The names of every directory below the root."""
+    """List the names in every directory below the root."""
     return _list_local(files) if isinstance(files, LocalFiles) else _list_by_walking(files)
 
 
@@ -178,7 +193,7 @@ def read_log(
     *,
     suffix: str = "",
 ) -> LogListing[T]:
-    """Read every entry of the log in `directory`, where names of entries may end in `suffix`."""
+    """Read every entry of the log in `directory`. File names may end in `suffix`."""
 
     def number_of(name: str) -> int | None:
         return parse_batch_id(name.removesuffix(suffix))
@@ -223,7 +238,7 @@ def _fill_log(
 
 
 def read_many(files: Files, paths: list[str]) -> list[bytes | EpochalError]:
-    """As `read_bytes` for each; where reading means waiting, many at a time."""
+    """Call `read_bytes` for each path: one by one on a local disk, in threads elsewhere."""
     if isinstance(files, LocalFiles) or len(paths) < MANY_FILES:
         return [read_bytes(files, path) for path in paths]
     from concurrent.futures import ThreadPoolExecutor
@@ -233,7 +248,10 @@ def read_many(files: Files, paths: list[str]) -> list[bytes | EpochalError]:
 
 
 def read_bytes(files: Files, path: str) -> bytes | EpochalError:
-    """A file's content, or why there is none. `path` comes from a listing or from a constant."""
+    """Return a file's content, or the error that reading it raised.
+
+    `path` must come from a listing or a constant: on a local disk it is not checked again.
+    """
     try:
         if isinstance(files, LocalFiles):
             return _read_local(f"{files.url}/{path}")
@@ -245,12 +263,15 @@ def read_bytes(files: Files, path: str) -> bytes | EpochalError:
 
 
 def storage_error(files: Files, path: str, error: OSError) -> StorageError:
-    """An operating system's error as one of ours, naming the file."""
+    """Convert an error of the operating system to a StorageError that names the file."""
     return StorageError(join_url(files.url, path), error.strerror or type(error).__name__)
 
 
 def _read_local(path: str) -> bytes:
-    """As `LocalFiles.read`, at a third of its cost: it matters when there are 20,000 of them."""
+    """Read a file like `LocalFiles.read`, at a third of its cost.
+
+    This matters in a checkpoint of 20,000 files. Most of them fit into the first read.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(descriptor, SMALL_FILE_BYTES)
@@ -269,7 +290,7 @@ def _read_metadata(
 ) -> tuple[QueryMetadata | EpochalError | None, bytes]:
     url = join_url(files.url, METADATA)
     if METADATA in root.folders:
-        return MalformedFileError(url, "a directory has its name"), b""
+        return MalformedFileError(url, "it is a directory, not a file"), b""
     if METADATA not in root.files:
         return None, b""
     data = read_bytes(files, METADATA)
@@ -301,6 +322,7 @@ def _list_local(files: LocalFiles) -> Directories:
 
 
 def _list_by_walking(files: Files) -> Directories:
+    """Build the directories from the files' paths: object stores have no directories."""
     folders: dict[str, set[str]] = {"": set()}
     names: dict[str, list[str]] = {}
     directories = Directories()

@@ -1,7 +1,7 @@
-"""What a checkpoint holds, as plain values for people and programs. Writes nothing, ever.
+"""Describes a checkpoint in plain values, which the command line prints and the dashboard draws.
 
-A half-broken checkpoint still has a view: what can be read is in it, and `problems` names what
-could not. The command line prints these values, the dashboard draws them.
+A damaged checkpoint can be shown too: the view contains everything that could be read, and
+`problems` names what could not. This module never writes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from epochal.tools.inspect.view_models import (
 
 
 def inspect(files: Files) -> CheckpointView:
-    """Look at a checkpoint; raises only if there is none."""
+    """Describe a checkpoint. Raises only if there is none."""
     listing = gather(files)
     problems = list(_log_problems(listing))
     operators = tuple(
@@ -87,7 +87,11 @@ def _sinks(listing: CheckpointListing) -> tuple[SinkMetadata, ...]:
 
 
 def restart_of(listing: CheckpointListing) -> RestartPlan:
-    """What a restart would do; for a stateless query whose log has gaps, as an asynchronous one."""
+    """Predict what a restart does.
+
+    If a stateless query cannot restart because its log has gaps, assume asynchronous progress
+    tracking, which leaves such gaps.
+    """
     if isinstance(listing.metadata, EpochalError):
         return RestartPlan(RestartAction.FAIL, reason=str(listing.metadata))
     plan = _plan(listing, async_progress=False)
@@ -123,13 +127,13 @@ def _log_problems(listing: CheckpointListing) -> list[Problem]:
     if isinstance(listing.metadata, EpochalError):
         problems.append(Problem(METADATA, _reason(listing.metadata)))
     elif listing.metadata is None:
-        problems.append(Problem(METADATA, "it is not there"))
+        problems.append(Problem(METADATA, "it does not exist"))
     logs: tuple[LogListing[Any], ...] = (listing.offsets, listing.commits)
     for log in logs:
         for batch_id, error in sorted(log.broken.items()):
             problems.append(Problem(f"{log.path}/{batch_id}", _reason(error)))
         problems.extend(
-            Problem(f"{log.path}/{name}", "Spark lists this name as a batch and does not find it")
+            Problem(f"{log.path}/{name}", "Spark lists this name as a batch but cannot open it")
             for name in log.odd_names
         )
     return problems

@@ -1,7 +1,8 @@
-"""The private logs below `sources`, gathered: which source wrote each, and its entries.
+"""Reads the logs that sources keep below `sources`, and recognizes the kind of each source.
 
-A directory does not say what kind of source it belongs to. A file source's log has one JSON object
-per line; Kafka's is one file that does not begin with `v`; a rate source's holds a number.
+Nothing in a checkpoint records the kind, so it is inferred from the content. A file source's log
+has one JSON object per line; a Kafka source's log is a single file that does not begin with `v`; a
+rate source's log contains a number.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SINK_FORMAT = FileLogFormat(SinkFileStatus)
 
 @dataclass(frozen=True, slots=True)
 class SourceListing:
-    """One source's directory."""
+    """The directory of one source."""
 
     name: str
     kind: str
@@ -39,7 +40,7 @@ class SourceListing:
 
 
 def read_sources(files: Files, directories: Directories) -> dict[str, SourceListing]:
-    """Every source that has a directory, by its position or name."""
+    """Read the log of every source that has a directory, by the source's position or name."""
     return {
         name: _read_source(files, name, f"{SOURCES}/{name}", directories[f"{SOURCES}/{name}"])
         for name in directories[SOURCES].folders
@@ -48,7 +49,7 @@ def read_sources(files: Files, directories: Directories) -> dict[str, SourceList
 
 
 def read_sink_log(files: Files, directories: Directories, path: str = SINK_LOG) -> LogListing[Any]:
-    """The log of a file sink, in `path` below its output directory."""
+    """Read the log of a file sink, in `path` below its output directory."""
     return read_log(files, path, directories[path], SINK_FORMAT.deserialize, suffix=COMPACT_SUFFIX)
 
 

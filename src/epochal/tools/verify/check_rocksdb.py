@@ -1,9 +1,9 @@
-"""Checks the files of RocksDB stores as far as that goes without RocksDB.
+"""Checks the files of RocksDB stores, as far as this is possible without RocksDB.
 
-Zips open and their metadata reads, the data files they name are there with the size they name,
-changelogs parse to their end, and with unique ids the lineage inside a changelog leads through
-files that exist. What is inside the data files is RocksDB's own business; its blocks carry
-checksums that RocksDB verifies when it reads them.
+It checks that zips and their metadata can be read, that the data files they name exist and have
+the right size, and that changelogs parse to their end. With unique ids, it also checks that every
+file in a changelog's lineage exists. It does not look into the data files: RocksDB verifies the
+checksums of their blocks when it reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from epochal.tools.verify.findings import Finding, finding
 
 
 class RocksCheck:
-    """Goes through RocksDB stores one by one and collects what it finds."""
+    """Checks RocksDB stores one by one and collects the findings."""
 
     def __init__(
         self, files: Files, directories: Directories, settings: ContentSettings, tick: Tick
@@ -44,12 +44,12 @@ class RocksCheck:
         return self._content.findings
 
     def store(self, store: StoreListing, facts: StateFacts, unique_id: str) -> None:
-        """Check zips, data files and changelogs; with an id, the lineage that leads to it."""
+        """Check zips, data files and changelogs, and with a unique id the lineage of its file."""
         sizes = self._shared_sizes(store)
-        told: set[str] = set()
+        reported: set[str] = set()
         for names in store.zips.values():
             for name in names:
-                self._zip(store, name, sizes, told)
+                self._zip(store, name, sizes, reported)
         changelogs: dict[str, Changelog] = {}
         for names in store.changelogs.values():
             for name in names:
@@ -62,7 +62,7 @@ class RocksCheck:
                 self.findings.extend(lineage_rules(store, name, changelogs[name]))
 
     def _shared_sizes(self, store: StoreListing) -> dict[str, int]:
-        """The sizes of the data files beside a store's zips; when deep, their checksums too."""
+        """Return the sizes of a store's data files. In deep mode, check their checksums too."""
         sizes: dict[str, int] = {}
         for folder in ("SSTs", "logs"):
             path = f"{store.path}/{folder}"
@@ -86,8 +86,10 @@ class RocksCheck:
                 if isinstance(data, bytes):
                     self._content.hadoop_checksum(path, names, name, data, "CRC_REFUSED")
 
-    def _zip(self, store: StoreListing, name: str, sizes: dict[str, int], told: set[str]) -> None:
-        """One snapshot; `told` are the data files already found wanting."""
+    def _zip(
+        self, store: StoreListing, name: str, sizes: dict[str, int], reported: set[str]
+    ) -> None:
+        """Check one snapshot. `reported` are the data files that already have a finding."""
         self._tick()
         path = f"{store.path}/{name}"
         data = read_bytes(self._files, path)
@@ -101,19 +103,19 @@ class RocksCheck:
         for shared in metadata.files:
             size = sizes.get(shared.path)
             where = f"{store.path}/{shared.path}"
-            if size == shared.size or shared.path in told:
+            if size == shared.size or shared.path in reported:
                 continue
-            told.add(shared.path)
+            reported.add(shared.path)
             if size is None:
                 self.findings.append(
-                    finding("ROCKSDB_FILE_MISSING", where, f"{name} needs it; it is not there")
+                    finding("ROCKSDB_FILE_MISSING", where, f"{name} needs it, but it is missing")
                 )
             else:
                 self.findings.append(
                     finding(
                         "ROCKSDB_FILE_SIZE",
                         where,
-                        f"it has {size} bytes, {name} needs {shared.size}",
+                        f"it has {size} bytes, but {name} needs {shared.size}",
                     )
                 )
         self._content.checksums(store, name, data, checked="_" not in name)
@@ -140,18 +142,18 @@ class RocksCheck:
 
 
 def read_zip(data: bytes, path: str) -> SnapshotMetadata | str:
-    """The metadata of a snapshot whose every part unpacks; or what is wrong with it."""
+    """Unpack every part of a snapshot. Return its metadata, or a text that tells what is wrong."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             broken = archive.testzip()
             if broken is not None:
-                return f"{broken} in it is damaged"
+                return f"its part {broken} is damaged"
             text = archive.read("metadata").decode()
     except KeyError:
-        return "it holds no metadata"
+        return "it contains no metadata"
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError) as error:
-        return f"it is not a zip that can be read ({error})"
-    except RuntimeError as error:  # zipfile says so of a part marked as encrypted
+        return f"it is not a readable zip file ({error})"
+    except RuntimeError as error:  # raised by zipfile for a part that is marked as encrypted
         return f"it cannot be unpacked ({error})"
     try:
         return parse_snapshot_metadata(text, path)

@@ -1,24 +1,16 @@
-"""Says whether a checkpoint is whole: gathers it once, asks every rule, returns findings.
+"""Verifies a checkpoint: lists it once, applies every rule and returns the findings.
 
-Nothing here writes, and nothing that a disk can hold makes it raise: what cannot be read becomes a
-finding. It raises only if there is no checkpoint to look at. Three depths: `QUICK` reads the logs
-and the names of state files; `NORMAL` reads every state file and checks every row; `DEEP` also
-replays the deltas below every snapshot and reads Hadoop's checksums of files that have their own.
+It never writes. Damaged content never raises: a file that cannot be read becomes a finding. An
+error means that there is no checkpoint to verify.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from epochal.checkpoint.layout import (
-    EPOCHAL,
-    SINK_LOG,
-    SOURCES,
-)
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.layout import EPOCHAL, SINK_LOG, SOURCES
 from epochal.errors import CheckpointError, EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.listing import (
@@ -33,6 +25,7 @@ from epochal.tools.inspect.listing import (
 from epochal.tools.inspect.state_listing import operators_of
 from epochal.tools.verify.check_logs import log_file_rules, log_rules
 from epochal.tools.verify.check_paths import checkpoint_path_rules, sink_path_rules
+from epochal.tools.verify.depth import Depth, Progress
 from epochal.tools.verify.findings import (
     Finding,
     Severity,
@@ -44,20 +37,10 @@ from epochal.tools.verify.findings import (
 if TYPE_CHECKING:
     from epochal.tools.verify.check_state import StateFacts
 
-Progress = Callable[[int, int], None]
-
-
-class Depth(StrEnum):
-    """How much is read."""
-
-    QUICK = "quick"
-    NORMAL = "normal"
-    DEEP = "deep"
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, the worst first, and how much was looked at."""
+    """The findings, worst first, and how many files and batches were checked."""
 
     url: str
     findings: tuple[Finding, ...]
@@ -67,7 +50,7 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is worse than `info`."""
+        """Whether no finding is worse than `info`."""
         return is_healthy(self.findings)
 
     def as_json(self) -> dict[str, object]:
@@ -86,10 +69,10 @@ def verify(
     progress: Progress | None = None,
     workers: int = 1,
 ) -> Report:
-    """Check a checkpoint, and with `sink` the output directory of its file sink.
+    """Verify a checkpoint and, with `sink`, the output directory of its file sink.
 
-    `files` may also be that output directory itself. With more than one of `workers` this process
-    forks where there is much to read: not for a process that has threads.
+    `files` may also be such an output directory itself. With `workers` above one, this process
+    forks if there are many files to read. A process that has threads must not ask for that.
     """
     twin = list(checkpoint_path_rules(files.url))
     if twin and files.info("") is None:
@@ -117,12 +100,12 @@ def verify(
 def _report(
     files: Files, found: list[Finding], directories: Directories, batches: int, depth: Depth
 ) -> Report:
-    findings = tuple(by_weight(_without_echoes(found)))
-    return Report(files.url, findings, directories.count, batches, depth)
+    findings = tuple(by_weight(_without_repeats(found)))
+    return Report(files.url, findings, directories.file_count, batches, depth)
 
 
 def state_facts(listing: CheckpointListing) -> StateFacts:
-    """What the logs demand of state."""
+    """Return what the logs require of the state."""
     from epochal.tools.verify.check_state import StateFacts
 
     newest = listing.offsets.latest
@@ -132,16 +115,9 @@ def state_facts(listing: CheckpointListing) -> StateFacts:
         restart_version=version,
         newest_version=None if newest is None else newest + 1,
         from_the_start=0 in listing.offsets.entries,
-        partitions=partitions_at(listing, version - 1) or partitions_at(listing, version),
+        partitions=listing.partitions_at(version - 1) or listing.partitions_at(version),
         unique_ids=None if decided is None else decided.state_unique_ids,
     )
-
-
-def partitions_at(listing: CheckpointListing, batch_id: int) -> int | None:
-    """The number of state partitions that a batch pins; None if it says nothing usable."""
-    entry = listing.offsets.entries.get(batch_id)
-    text = "" if entry is None else entry.conf.get(SHUFFLE_PARTITIONS, "")
-    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
 
 
 def _checkpoint_rules(listing: CheckpointListing) -> Iterator[Finding]:
@@ -209,8 +185,8 @@ def _sink_rules(output: Files, directories: Directories, newest: int | None) -> 
         if twin:
             return
         raise CheckpointError(
-            f"{output.url} has no {SINK_LOG}: no file sink of a streaming query wrote there. Give "
-            f"the directory that the query has as its output path."
+            f"{output.url} has no {SINK_LOG} directory, so it is not the output of a streaming "
+            f"file sink. Pass the directory that the query uses as its output path."
         )
     yield from _directory_rules(directories)
     log = read_sink_log(output, directories)
@@ -226,7 +202,7 @@ def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:
     try:
         unfinished = unfinished_edit(listing.files)
     except (EpochalError, OSError) as error:
-        yield finding("EDIT_UNFINISHED", EPOCHAL, f"its journal cannot be read: {error}")
+        yield finding("EDIT_UNFINISHED", EPOCHAL, f"the journal cannot be read: {error}")
         return
     if unfinished is not None:
         yield finding(
@@ -236,8 +212,8 @@ def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:
         )
 
 
-def _without_echoes(findings: list[Finding]) -> Iterator[Finding]:
-    """Leave out a stale checksum where the file's content says more."""
+def _without_repeats(findings: list[Finding]) -> Iterator[Finding]:
+    """Leave out a stale checksum if another finding already reports the file as broken."""
     broken = {
         each.path
         for each in findings

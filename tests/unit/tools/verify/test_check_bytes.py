@@ -25,7 +25,7 @@ from epochal.tools.verify.check_bytes import (
     unpack,
 )
 from epochal.tools.verify.check_columns import as_list, check_large, scan_large
-from epochal.tools.verify.key_partition import place_of_key
+from epochal.tools.verify.key_partition import partition_of_key
 
 KEY = struct_of([StringType()])
 VALUE = struct_of([AtomicType("long"), StringType()])
@@ -151,7 +151,7 @@ def test_both_ways_overlook_the_schema_that_old_deduplications_wrote() -> None:
 @pytest.mark.parametrize("partition", [0, 1, 2])
 def test_both_ways_count_the_same_misplaced_keys(partition: int) -> None:
     found = records(90)
-    homes = [place_of_key(key, KEY, 1, 3) for key, _ in found]
+    homes = [partition_of_key(key, KEY, 1, 3) for key, _ in found]
     wrong = sum(home != partition for home in homes)
     assert 0 < wrong < 90
     assert check_both(found, partition, 3) == [wrong, wrong]
@@ -184,11 +184,11 @@ def test_places_single_keys_where_whole_columns_go() -> None:
     ]
     keys = [encode_row(row, WIDE) for row in rows]
     columns = decode_rows(spans_of(keys), WIDE).flatten()
-    assert [place_of_key(key, WIDE, len(WIDE.fields), 7) for key in keys] == partition_ids(
+    assert [partition_of_key(key, WIDE, len(WIDE.fields), 7) for key in keys] == partition_ids(
         columns, WIDE, 7
     ).tolist()
 
 
 def test_has_no_place_for_keys_of_types_spark_does_not_partition_by() -> None:
     schema = struct_of([AtomicType("interval")])
-    assert place_of_key(encode_row((None,), schema), schema, 1, 3) is None
+    assert partition_of_key(encode_row((None,), schema), schema, 1, 3) is None
