@@ -1,8 +1,7 @@
-"""What the writing tools look at before they decide: one reading of a checkpoint, and what it says.
+"""Reads a checkpoint once, before an edit is planned.
 
-`survey` reads; everything else here is pure. What a reader would get wrong: that a version has
-files does not mean it can be loaded. Cleanup takes old snapshots away and leaves the deltas that
-stood on them.
+Note: a version that has files cannot always be loaded. Spark's cleanup removes old snapshots and
+may leave the deltas that depend on them.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ JOIN_STORES = (
     "right-keyToNumValues",
     "right-keyWithIndexToValue",
 )
-"""The order in which the commit log lists the ids of a join's stores."""
+"""The order in which the commit log lists the unique ids of a join's stores."""
 
 
 class Survey:
-    """A checkpoint at one moment: parsed logs, every file's stamp, the state's names."""
+    """A checkpoint at one moment: its logs, the size and time of every file, its state stores."""
 
     def __init__(self, listing: CheckpointListing, tree: Tree) -> None:
         self.listing, self.tree = listing, tree
@@ -66,7 +65,7 @@ class Survey:
         return [store for operator in self.operators for store in operator.stores]
 
     def log_watches(self) -> tuple[Watch, ...]:
-        """Hold a plan to the batches that are there now."""
+        """Watches that make a plan fail if batches are added or removed before it is applied."""
         return self.tree.watch(OFFSETS), self.tree.watch(COMMITS)
 
     def stores_at(self, batch_id: int) -> Iterator[StoreListing]:
@@ -109,7 +108,7 @@ class Survey:
 
 
 def survey(files: Files) -> Survey:
-    """Read the checkpoint at `files`."""
+    """Read the checkpoint in `files`."""
     return Survey(gather(files), read_tree(files))
 
 
@@ -125,7 +124,7 @@ def missing_file(store: StoreListing, version: int) -> str | None:
 
 
 def rocks_directory(surveyed: Survey, store: StoreListing, batch_id: int) -> RocksDirectory:
-    """A RocksDB store's directory, read with the settings of a batch."""
+    """Open the directory of a RocksDB store with the settings of a batch."""
     from epochal.state.files.codecs import decompress
     from epochal.state.files.rocksdb_values import ValueForm
     from epochal.tools.read_state.rocksdb import RocksDirectory
@@ -144,14 +143,14 @@ def last_committed(surveyed: Survey) -> int:
     if not both:
         raise EditError(
             surveyed.url,
-            "no batch is both decided and committed here, so there is nothing to stand on. Let "
-            "the query finish its first batch, or start it on an empty checkpoint directory.",
+            "no batch has both offsets and a commit, so there is nothing to continue from. Let "
+            "the query finish its first batch, or start it with an empty checkpoint directory.",
         )
     return max(both)
 
 
 def log_names(tree: Tree, log: str) -> dict[str, int]:
-    """Every name in a log that Spark takes for a batch, odd ones too, with its id."""
+    """Return every name that Spark takes for a batch, `007` included, with its batch id."""
     found: dict[str, int] = {}
     for path in tree.under(log):
         name = path[len(log) + 1 :]
@@ -161,11 +160,11 @@ def log_names(tree: Tree, log: str) -> dict[str, int]:
     return found
 
 
-def newest_first(tree: Tree, above: int, why: str) -> Iterator[Change]:
-    """Remove every batch above `above` from both logs.
+def delete_batches_after(tree: Tree, above: int, why: str) -> Iterator[Change]:
+    """Delete every batch above `above` from both logs.
 
-    From the newest down and the commit before the offsets, so that at every moment what is left is
-    a log that Spark can restart from.
+    The newest batch goes first, and of each batch the commit before the offsets. So at every moment
+    the remaining logs are such that Spark can restart from them.
     """
     commits, offsets = log_names(tree, COMMITS), log_names(tree, OFFSETS)
     for batch_id in sorted({*commits.values(), *offsets.values()}, reverse=True):

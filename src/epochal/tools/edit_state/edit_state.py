@@ -24,8 +24,8 @@ from epochal.state.files.delta_snapshot import END_MARK, encode_records, encode_
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
 from epochal.tools.edit.edit_plan import Change, Plan
-from epochal.tools.edit.empty_batch import carry_state
-from epochal.tools.edit.rewind import state_after
+from epochal.tools.edit.empty_batch import empty_batches
+from epochal.tools.edit.rewind import delete_state_after
 from epochal.tools.edit.survey import Survey, rocks_directory
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read_target import Provider, StateSettings
@@ -154,7 +154,7 @@ def changelog_edit(
 
     Spark replays a changelog above the newest snapshot whether or not it would write one itself.
     """
-    carried = carry_state(base.surveyed, base.batch_id, 1, lambda: str(uuid.uuid4()))
+    carried = empty_batches(base.surveyed, base.batch_id, 1, lambda: str(uuid.uuid4()))
     commit = carried.commits[0]
     files: dict[str, bytes] = {}
     others: list[Change] = []
@@ -207,7 +207,9 @@ def plan_batch(
     written = [tree.write(path, data, why) for path, data in edited.files.items()]
     touched = {change.path for change in (*written, *edited.others)}
     # Leftovers of an attempt that came to nothing would be taken for the new version, or hide it.
-    leftovers = [c for c in state_after(base.surveyed, base.version) if c.path not in touched]
+    leftovers = [
+        c for c in delete_state_after(base.surveyed, base.version) if c.path not in touched
+    ]
     offsets = replace(base.offsets, conf={**base.offsets.conf, **edited.conf}, extra={})
     commit = replace(edited.commit or base.commit, extra={})
     logs = [

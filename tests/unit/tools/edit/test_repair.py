@@ -30,7 +30,8 @@ from epochal.files import Files
 from epochal.files.local import LocalFiles
 from epochal.testing.files import MemoryFiles
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.repair import HANDLERS, Repair, RepairOptions, plan_repair
+from epochal.tools.edit.repair import HANDLERS, Repair, plan_repair
+from epochal.tools.edit.repair_draft import RepairOptions
 from epochal.tools.edit.survey import survey
 from epochal.tools.verify.findings import RULES, Finding, finding
 
