@@ -55,7 +55,7 @@ class World:
 
     def look(self) -> None:
         self.board.read_runs()
-        self.board.visit()
+        self.board.check_health()
 
     def ask(self, path: str) -> Answer:
         return ask(self.app, path)
@@ -281,7 +281,7 @@ def events(world: World, key: str, wanted: int) -> list[tuple[str, Any]]:
     async def listen() -> list[tuple[str, Any]]:
         heard: list[tuple[str, Any]] = []
         dashboard = Dashboard(world.board, world.clock)
-        async for text in dashboard._news(key):
+        async for text in dashboard._event_stream(key):
             for event in text.strip().split("\n\n"):
                 name, _, data = event.partition("\n")
                 heard.append((name.removeprefix("event: "), json.loads(data[len("data: ") :])))

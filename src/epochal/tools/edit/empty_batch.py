@@ -62,9 +62,8 @@ def empty_batches(
             change, after = _next_version(surveyed, version, item, codec)
             changes.append(change)
             following.append(after)
-            ids[version.store.operator, version.store.partition, version.store.name] = (
-                item.unique_id
-            )
+            store = version.store
+            ids[store.operator, store.partition, store.name] = item.unique_id
         newest = following
         commit = _with_ids(surveyed, commit, ids)
         commits.append(commit)
