@@ -1,4 +1,4 @@
-"""What the page is answered, over a checkpoint that Spark wrote and a run that tells of itself."""
+"""The responses that the page gets, for a checkpoint that Spark wrote and a run with a journal."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_every_element_that_scripts_name_is_on_the_page() -> None:
 
 
 def events(world: World, key: str, wanted: int) -> list[tuple[str, Any]]:
-    """The first of those that a page hears."""
+    """The first events that a page receives."""
 
     async def listen() -> list[tuple[str, Any]]:
         heard: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What is browsed while its query goes on, and before it has committed anything."""
+"""Browsing a checkpoint while its query runs, and before it has committed a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epochal.files.local import LocalFiles
 
 
 class Purging(LocalFiles):
-    """Misses what a query has purged in the meantime, once for each that is left of `misses`."""
+    """Fails to find purged files: each name in `misses` is missing once."""
 
     def __init__(self, root: str | Path, misses: list[str]) -> None:
         super().__init__(root)

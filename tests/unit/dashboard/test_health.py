@@ -18,7 +18,7 @@ def checkpoint(tmp_path: Path) -> LocalFiles:
 
 
 class Looks:
-    """Answers looks from a list, and takes as long as told."""
+    """Stands in for `verify`: returns prepared results, each after a given time."""
 
     def __init__(self, clock: ManualClock, *answers: list[Finding], seconds: float = 0.01) -> None:
         self._clock, self._answers, self._seconds = clock, list(answers), seconds

@@ -116,7 +116,7 @@ class Journal:
 
     def finish(self, entry_id: str, progress: Progress | None = None) -> JournalEntry:
         """Complete an edit that was interrupted. An edit that is done stays unchanged."""
-        record = self._needed(entry_id)
+        record = self._record(entry_id)
         state = entry_state(self._files, entry_id)
         if state is JournalState.DONE:
             self._drop_leftovers(entry_id)
@@ -139,7 +139,7 @@ class Journal:
     def undo(self, entry_id: str | None = None, progress: Progress | None = None) -> JournalEntry:
         """Restore all files to their state before an edit, by default the newest one."""
         entry = self.undoable(entry_id)
-        record = self._needed(entry.id)
+        record = self._record(entry.id)
         if entry.state is JournalState.UNDONE:
             return entry
         made = self._made_changes(record)
@@ -166,7 +166,7 @@ class Journal:
         """Return the error with which `undo` would fail: the query has continued, or files of the
         edit have changed."""
         try:
-            self._made_changes(self._needed(entry_id))
+            self._made_changes(self._record(entry_id))
         except EditError as error:
             return error
         return None
@@ -188,7 +188,7 @@ class Journal:
 
     def verify(self, entry_id: str, progress: Progress | None = None) -> None:
         """Read every file that an edit wrote; EditError if one has other content."""
-        record = self._needed(entry_id)
+        record = self._record(entry_id)
         written = [*record.changes, record.gate] if record.gate else record.changes
         steps = _Steps(len(written), progress)
         for change in written:
@@ -426,22 +426,16 @@ class Journal:
         numbers = [int(entry_id.partition("-")[0]) for entry_id in entry_ids(self._files)]
         return f"{max(numbers, default=0) + 1:04d}-{command}"
 
-    def _record(self, entry_id: str) -> Record | None:
+    def _record(self, entry_id: str) -> Record:
         path = f"{entry_path(entry_id)}/{PLAN_FILE}"
         try:
             raw = self._files.read(path)
         except FileNotFoundError:
-            return None
-        return decode_plan(raw, Record, join_url(self._files.url, path))
-
-    def _needed(self, entry_id: str) -> Record:
-        record = self._record(entry_id)
-        if record is None:
             raise EditError(
                 self._url(entry_id),
                 "the journal contains no such edit. `epochal checkpoint undo --list` lists them.",
-            )
-        return record
+            ) from None
+        return decode_plan(raw, Record, join_url(self._files.url, path))
 
     def _entry(self, entry_id: str) -> JournalEntry:
         return next(entry for entry in self.entries() if entry.id == entry_id)

@@ -40,7 +40,6 @@ PARALLEL_FROM_FILES = 2_000
 
 ROW_CHECKSUM_KEY = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 STRICT_KEY = "spark.sql.streaming.statefulOperator.useStrictDistribution"
-ENCODING_KEY = "spark.sql.streaming.stateStore.encodingFormat"
 
 
 @dataclass(frozen=True, slots=True)

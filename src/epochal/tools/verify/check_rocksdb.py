@@ -142,7 +142,7 @@ class RocksCheck:
 
 
 def read_zip(data: bytes, path: str) -> SnapshotMetadata | str:
-    """Unpack every part of a snapshot. Return its metadata, or a text that tells what is wrong."""
+    """Unpack every part of a snapshot. Return its metadata, or a text about the problem."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             broken = archive.testzip()

@@ -1,4 +1,4 @@
-"""A copy has every file of the checkpoint, without crcs, and paths that are true where it lies."""
+"""A copy has every file of the checkpoint except crcs, and paths that fit its location."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal makes every change of a plan or none, finishes after a crash, and takes it back."""
+"""The journal makes all changes of a plan or none, finishes after a crash, and undoes them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_undo_removes_the_directories_that_the_edit_made(tmp_path: Path) -> None
 
 
 def crash_points(act: Callable[[Files], object], start: Callable[[], MemoryFiles]) -> list[int]:
-    """How many changing operations `act` makes, as the list of places to crash before."""
+    """The numbers of the write operations that `act` makes; the test crashes before each."""
     count = 0
 
     def before(operation: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Repair makes the smallest change after which a restart works, and says what it leaves."""
+"""A repair is the smallest change after which a restart works, and lists what it leaves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def repaired(
     codes: Collection[str] = (),
     may_go_back: bool = False,
 ) -> Repair:
-    """Plan, carry out, and take back again to see that the bytes return; then carry out."""
+    """Plan and apply a repair, undo it to see that the bytes return, then apply it again."""
     found = [finding(code, path, "") for code, path in findings]
     options = RepairOptions(query_id=NEW_ID, codes=codes, may_go_back=may_go_back)
     repair = plan_repair(survey(files), found, options)

@@ -1,4 +1,4 @@
-"""Rewinding removes what came after a batch, in logs, state and sink alike, and nothing else."""
+"""A rewind removes everything after a batch from logs, state and sink, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of checkpoints, whole and half-broken; any single log; differences."""
+"""Views of intact and damaged checkpoints, reading a single log, comparing checkpoints."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checking state files row by row, and in columns: two ways, one verdict."""
+"""Checking state files row by row and in columns gives the same results."""
 
 from random import Random
 from typing import Any
@@ -99,7 +99,7 @@ def test_knows_an_empty_delta_at_sight() -> None:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_a_row_called_surely_right_is_right(seed: int) -> None:
-    """The quick check may only say yes where the careful one does."""
+    """The fast check accepts only rows that the full validation accepts."""
     draw = Random(seed)
     schema = draw.choice(
         [KEY, VALUE, struct_of([AtomicType("long")] * 3), random_table(draw, 1)[0]]
@@ -126,7 +126,7 @@ def test_the_quick_check_says_yes_to_what_most_queries_store() -> None:
 
 
 def check_both(found: list[Record], partition: int = 0, count: int | None = None) -> list[Any]:
-    """What each way says: misplaced keys, or the error."""
+    """The result of each way: the number of misplaced keys, or the error."""
     checker = RowChecker(KEY, VALUE, placing_columns=1)
     columns = scan_large(encode_records(found), is_snapshot=False, row_checksums=False, source="f")
     ways = (

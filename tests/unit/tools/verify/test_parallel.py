@@ -1,4 +1,4 @@
-"""Checks that run in processes or threads find what one alone would."""
+"""Checks in several processes or threads find the same as in one."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The rules that decide, on listings made by hand: what is legal, what is not, how bad it is."""
+"""The rules, applied to listings made by hand: what is legal, what is not, and how severe it is."""
 
 import zlib
 
@@ -23,7 +23,7 @@ CONF = {PARTITIONS: "2", PROVIDER: "HDFS"}
 def listing(
     offsets: list[int], commits: list[int], *, stateful: bool = False, **changes: OffsetEntry
 ) -> CheckpointListing:
-    """Logs with these ids; `changes` replaces entries, `_5=...` that of batch 5."""
+    """Logs with these ids. `changes` replaces entries: `_5=...` that of batch 5."""
     folders = ("offsets", "commits", *(["state"] if stateful else []))
     directories = Directories({"": Directory(folders, ("metadata",))})
     if stateful:
@@ -53,7 +53,7 @@ def found(findings: list[Finding]) -> list[tuple[str, str, str]]:
         ([0, 1, 2], [0, 1], []),
         ([55, 56, 57], [55, 56], []),
         ([56, 57], [55, 56], []),
-        # What asynchronous progress leaves: ids in both logs alike.
+        # Asynchronous progress tracking leaves the same ids in both logs.
         ([0, 3, 7], [0, 3, 7], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
         ([8, 12], [8, 12], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
         ([0, 3], [0], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
@@ -61,9 +61,9 @@ def found(findings: list[Finding]) -> list[tuple[str, str, str]]:
         ([0, 2], [0], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
         ([3], [], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
         ([0, 1, 2, 5, 6], [0, 1, 2, 5, 6], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
-        # Dense, then one hole below a batch that is not committed: more likely a lost file.
+        # Dense, then one gap before a batch that is not committed: probably a lost file.
         ([0, 1, 2, 4], [0, 1, 2], [("OFFSETS_GAP", "warning", "offsets/3")]),
-        # Missing from one log only: nothing explains that.
+        # Missing from one log only: asynchronous progress does not explain that.
         ([0, 1, 3, 4], [0, 1, 2, 3, 4], [
             ("COMMIT_WITHOUT_OFFSETS", "error", "commits/2"),
             ("OFFSETS_GAP", "warning", "offsets/2"),
@@ -123,7 +123,7 @@ def test_a_restart_needs_the_state_before_the_batch_it_runs(
 
 
 def operator(*partitions: list[str]) -> OperatorListing:
-    """One operator whose partitions hold these files."""
+    """One operator whose partitions have these files."""
     directories = {
         "state": Directory(("0",)),
         "state/0": Directory(tuple(str(n) for n in range(len(partitions)))),
@@ -148,7 +148,7 @@ def deltas(*versions: int) -> list[str]:
         (deltas(1, 2, 3, 4), []),
         ([*deltas(1, 2, 4), "3.snapshot"], []),
         ([*deltas(4), "3.snapshot"], []),
-        # Cleanup leaves a delta that a snapshot, now gone, had hidden.
+        # Cleanup has removed a snapshot and left an older delta.
         ([*deltas(1, 4), "3.snapshot", "..4.delta.x.tmp.crc"], [("STATE_HOLE", "2.delta")]),
         (deltas(1, 2, 4), [("STATE_CHAIN_BROKEN", "3.delta")]),
         (deltas(2, 3, 4), [("STATE_CHAIN_BROKEN", "1.delta")]),
@@ -237,8 +237,8 @@ def file_log(*names: str) -> LogListing[tuple[object, ...]]:
         (("0", "1", "2"), []),
         (("0", "1", "2.compact", "3", "4", "5.compact", "6"), []),
         (("5.compact", "6"), []),
-        (tuple(map(str, range(15))), []),  # an interval above 10 has had no compaction yet
-        ((*map(str, range(39)), "39.compact", "40"), []),  # nor does one tell the interval
+        (tuple(map(str, range(15))), []),  # the interval may be above 15
+        ((*map(str, range(39)), "39.compact", "40"), []),  # one compact file does not determine it
         (("1", "2"), [("FILE_LOG_HOLE", "sources/0/0")]),
         (("2.compact", "4"), [("FILE_LOG_HOLE", "sources/0/3")]),
         (("2.compact", "5.compact", "6", "7", "8"), [("FILE_LOG_COMPACT_NAME", "sources/0/8")]),

@@ -1,4 +1,4 @@
-"""A source's new offset follows from its old one and what was asked, by the offset's own form."""
+"""A source's new offset, computed from its current one and the user's request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving a source adds a finished batch: same settings, watermark and state, other offsets."""
+"""Moving a source adds a committed batch with other offsets, but the same settings and state."""
 
 from __future__ import annotations
 
