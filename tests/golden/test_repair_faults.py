@@ -9,9 +9,11 @@ from tests.golden.planted import FAULTS, Fault
 from epochal.files.local import LocalFiles
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import read_tree
-from epochal.tools.edit.repair import ONLY_IF_NAMED, RepairOptions, plan_repair
+from epochal.tools.edit.repair import ONLY_IF_NAMED, plan_repair
+from epochal.tools.edit.repair_draft import RepairOptions
 from epochal.tools.edit.survey import survey
-from epochal.tools.verify.verify import Depth, verify
+from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.verify import verify
 
 LEFT = {
     "CONF_INCOMPLETE": "legal: nothing to mend",

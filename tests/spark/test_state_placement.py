@@ -29,7 +29,7 @@ from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import StateStore
 from epochal.state.store.store_metrics import CACHE_HITS, CACHE_MISSES
-from epochal.tools.verify.key_partition import place_of_key
+from epochal.tools.verify.key_partition import partition_of_key
 from epochal.tools.verify.verify import verify
 
 pytestmark = pytest.mark.timeout(900)  # the cluster's start counts, and others may use the machine
@@ -241,7 +241,7 @@ def test_what_a_job_wrote_is_read_by_our_tools_and_by_spark(
     sc: SparkContext, coordinator: StateCoordinator, tmp_path: Path
 ) -> None:
     query = Query(tmp_path, coordinator)
-    homes = {word: place_of_key(encode_row((word, 0), KEY), KEY, 2, 2) for word in "abcdef"}
+    homes = {word: partition_of_key(encode_row((word, 0), KEY), KEY, 2, 2) for word in "abcdef"}
     assert set(homes.values()) == {0, 1}
     words = sc.parallelize([(homes[word], word) for word in "abcdefaa"], 1)
     query.run(words.partitionBy(2, lambda home: int(home or 0)).values(), 0)

@@ -199,7 +199,7 @@ def verify(
     (gaps of asynchronous progress, missing partitions of global aggregates, temporary files) are
     none. Nothing is written. Exits with 0 if healthy, with 1 if anything is worse than info.
     """
-    from epochal.tools.verify.verify import Depth
+    from epochal.tools.verify.depth import Depth
     from epochal.tools.verify.verify import verify as verify_checkpoint
 
     if deep and quick:

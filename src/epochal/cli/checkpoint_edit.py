@@ -236,7 +236,8 @@ def repair(
 
     Exit status 1 if findings are left that this command cannot mend.
     """
-    from epochal.tools.edit.repair import Left, RepairOptions, plan_repair
+    from epochal.tools.edit.repair import Left, plan_repair
+    from epochal.tools.edit.repair_draft import RepairOptions
     from epochal.tools.edit.survey import survey
     from epochal.tools.verify.verify import verify
 

@@ -1,1 +1,1 @@
-"""The web page that shows queries and checkpoints. It reads, and has no way to write."""
+"""The web page that shows queries and checkpoints. It is read-only."""

@@ -1,6 +1,6 @@
-"""The routes: one page, its script and style, what they ask for, and a stream of news.
+"""Defines the routes: the page with its scripts and style, its data, and a stream of events.
 
-Every route is a GET. A query is named by its key, so that no request carries a path.
+Every route is a GET. Requests name a query by its key, never by a path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from starlette.routing import Route
 
 from epochal.clock import Clock
 from epochal.dashboard.board import Board
-from epochal.dashboard.browse import PAGE_ROWS, Place, StatsCache, offsets_page, state_page, stores
+from epochal.dashboard.browse import (
+    PAGE_ROWS,
+    StateSelection,
+    StatsCache,
+    offsets_page,
+    state_page,
+    stores,
+)
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.metrics.text import CONTENT_TYPE
@@ -39,7 +46,7 @@ STATIC = {
 
 
 class Dashboard:
-    """The routes over a board."""
+    """The web application that shows a board."""
 
     def __init__(self, board: Board, clock: Clock, follow: str | None = None) -> None:
         self._board, self._follow = board, follow
@@ -47,7 +54,7 @@ class Dashboard:
         self._streams = 0
 
     def app(self) -> Starlette:
-        """The application, without a guard."""
+        """Return the application, without authorization."""
         static = resources("epochal.dashboard") / "static"
         routes = [
             Route(path, _static((static / name).read_bytes(), kind))
@@ -58,10 +65,10 @@ class Dashboard:
             Route("/api/queries", self._queries),
             Route("/api/events", self._events),
             Route(f"{key}/health", self._health),
-            Route(f"{key}/offsets", self._about(self._offsets)),
-            Route(f"{key}/stores", self._about(self._stores)),
-            Route(f"{key}/state", self._about(self._state)),
-            Route(f"{key}/stats", self._about(self._partitions)),
+            Route(f"{key}/offsets", self._on_checkpoint(self._offsets)),
+            Route(f"{key}/stores", self._on_checkpoint(self._stores)),
+            Route(f"{key}/state", self._on_checkpoint(self._state)),
+            Route(f"{key}/stats", self._on_checkpoint(self._partitions)),
             Route("/metrics", self._metrics),
         ]
         return Starlette(routes=routes)
@@ -75,22 +82,24 @@ class Dashboard:
     def _health(self, request: Request) -> Response:
         health = self._board.health(request.path_params["key"])
         if health is None:
-            return _refused("There is no such query, or nobody has looked at it yet.", 404)
+            return _error("There is no such query, or its checkpoint is not checked yet.", 404)
         return JSONResponse(health.as_json())
 
-    def _about(self, answer: Callable[[Files, Request], Any]) -> Callable[[Request], Response]:
-        """A route about one query's checkpoint; what cannot be read is an answer too."""
+    def _on_checkpoint(
+        self, answer: Callable[[Files, Request], Any]
+    ) -> Callable[[Request], Response]:
+        """Make a route that reads one query's checkpoint. A read error becomes a response."""
 
         def respond(request: Request) -> Response:
             try:
                 files = self._board.files(request.path_params["key"])
                 if files is None:
-                    return _refused("There is no such query.", 404)
+                    return _error("There is no such query.", 404)
                 return JSONResponse(answer(files, request))
             except OptionError as error:
-                return _refused(str(error), 400)
+                return _error(str(error), 400)
             except (EpochalError, OSError) as error:
-                return _refused(str(error), 409)
+                return _error(str(error), 409)
 
         return respond
 
@@ -102,63 +111,63 @@ class Dashboard:
 
     def _state(self, files: Files, request: Request) -> Any:
         size = _number(request, "size") or PAGE_ROWS
-        return state_page(files, _place(request), _number(request, "page") or 0, size)
+        return state_page(files, _selection(request), _number(request, "page") or 0, size)
 
     def _partitions(self, files: Files, request: Request) -> Any:
-        return self._stats.get(files, _place(request))
+        return self._stats.get(files, _selection(request))
 
     async def _events(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:
-            return _refused(f"{MAX_STREAMS} pages look on already: close one.", 503)
+            return _error(f"{MAX_STREAMS} pages are open, the maximum: close one.", 503)
         key = request.query_params.get("key", "")
-        news = self._news(key)
+        news = self._event_stream(key)
         return StreamingResponse(news, media_type="text/event-stream")
 
-    async def _news(self, key: str) -> AsyncIterator[str]:
-        """What has changed, for as long as somebody listens."""
-        said: dict[str, str] = {}
+    async def _event_stream(self, key: str) -> AsyncIterator[str]:
+        """Yield events about what has changed, as long as the page is open."""
+        sent: dict[str, str] = {}
         sequence, run_id, silent = 0, None, 0.0
         self._streams += 1
         try:
             with self._board.watching(key):
-                while True:  # until the response is cancelled, when nobody listens any more
-                    told, sequence, run_id = await run_in_threadpool(
-                        self._told, key, sequence, run_id
+                while True:  # until the page is closed, which cancels the response
+                    changes, sequence, run_id = await run_in_threadpool(
+                        self._changes, key, sequence, run_id
                     )
-                    text = "".join(_event(name, value, said) for name, value in told)
+                    text = "".join(_event(name, value, sent) for name, value in changes)
                     silent = 0.0 if text else silent + NEWS_SECONDS
                     if text or silent >= KEEP_ALIVE_SECONDS:
                         silent = 0.0
-                        yield text or ": still here\n\n"
+                        yield text or ": keep-alive\n\n"
                     await asyncio.sleep(NEWS_SECONDS)
         finally:
             self._streams -= 1
 
-    def _told(
+    def _changes(
         self, key: str, sequence: int, run_id: str | None
     ) -> tuple[list[tuple[str, Any]], int, str | None]:
-        """What is to be told now, how far that is, and of which run."""
+        """Return the events to send, and the sequence number and run that they reach."""
         board = self._board
-        told: list[tuple[str, Any]] = [("queries", board.summaries())]
+        changes: list[tuple[str, Any]] = [("queries", board.summaries())]
         health = board.health(key)
         if health is not None:
-            told.append(("health", {"key": key, **health.as_json()}))
+            changes.append(("health", {"key": key, **health.as_json()}))
         news = board.since(key, sequence)
         anew = news is not None and news["run_id"] != run_id
         if anew:
             news = board.since(key, 0)
         if news is not None and (anew or news["epochs"] or news["reports"]):
-            told.append(("run", {"key": key, "anew": anew, **news}))
+            changes.append(("run", {"key": key, "anew": anew, **news}))
             sequence, run_id = news["sequence"], news["run_id"]
-        return told, sequence, run_id
+        return changes, sequence, run_id
 
 
-def _event(name: str, value: Any, said: dict[str, str]) -> str:
-    """A server-sent event; empty if the last of its name said the same."""
+def _event(name: str, value: Any, sent: dict[str, str]) -> str:
+    """Format a server-sent event; empty if it equals the last one of its name."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if said.get(name) == text:
+    if sent.get(name) == text:
         return ""
-    said[name] = text
+    sent[name] = text
     return f"event: {name}\ndata: {text}\n\n"
 
 
@@ -169,7 +178,7 @@ def _static(content: bytes, kind: str) -> Callable[[Request], Response]:
     return respond
 
 
-def _refused(message: str, status: int) -> Response:
+def _error(message: str, status: int) -> Response:
     return JSONResponse({"error": message}, status)
 
 
@@ -182,8 +191,8 @@ def _number(request: Request, name: str) -> int | None:
     return int(text)
 
 
-def _place(request: Request) -> Place:
-    return Place(
+def _selection(request: Request) -> StateSelection:
+    return StateSelection(
         operator=_number(request, "operator") or 0,
         store=request.query_params.get("store", "default"),
         batch=_number(request, "batch"),

@@ -1,11 +1,12 @@
-"""Who may ask, and for what: every request passes here before anything else sees it.
+"""Authorizes requests. Every request passes through here first.
 
-    method       GET and HEAD; the page has nothing to change
-    host         names that cannot be an attacker's: no other page reaches us by renaming itself
-    token        in the link that was printed, then in a cookie; or as a bearer token for programs
-    other pages  a request that another site's page made is refused, whatever it carries
+    method       only GET and HEAD, since the page changes nothing
+    host         only known names, which prevents DNS rebinding: another site cannot point its own
+                 name at this server
+    token        in the printed link, then in a cookie; programs send it as a bearer token
+    other pages  requests from pages of other sites are refused, even with a valid token
 
-Everything that leaves carries a policy under which the page can load nothing from elsewhere.
+Every response has a content security policy that lets the page load nothing from other servers.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ COOKIE_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """The names under which we may be asked."""
+    """The host names that requests may use."""
 
     names: frozenset[str]
     any_address: bool = False
-    """Whether every address will do: a page cannot give itself one, only a name."""
+    """Whether any IP address is accepted: an attacker can rebind a name, but not an address."""
 
     def allows(self, header: str) -> bool:
-        """Whether a `Host` header is one of ours."""
+        """Whether a `Host` header is accepted."""
         host = header.strip().lower()
         if host.startswith("["):
             host = host[1:].partition("]")[0]
@@ -59,13 +60,13 @@ class HostRule:
 
 
 def host_rule(bound: str, also: Iterable[str] = ()) -> HostRule:
-    """The names for an address that we are bound to."""
+    """Return the rule for a server that is bound to an address."""
     names = frozenset({"localhost", "127.0.0.1", "::1", bound.lower(), *map(str.lower, also)})
     return HostRule(names, any_address=not is_loopback(bound))
 
 
 def is_address(host: str) -> bool:
-    """Whether this is an IP address and no name."""
+    """Whether this is an IP address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -74,12 +75,12 @@ def is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine can reach that address."""
+    """Whether only this machine can reach the address."""
     return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 class Guard:
-    """ASGI middleware in front of the page."""
+    """ASGI middleware that authorizes requests before the page handles them."""
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: HostRule, cookie: str) -> None:
         self._app, self._token, self._hosts, self._cookie = app, token, hosts, cookie
@@ -102,28 +103,35 @@ class Guard:
         await (answer or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """What is answered in place of the page; None if the request may pass."""
+        """Return the response to a request that must not reach the page; None if it may."""
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("This page only shows.\n", 405, {"Allow": "GET, HEAD"})
+            return PlainTextResponse("The dashboard is read-only.\n", 405, {"Allow": "GET, HEAD"})
         if not self._hosts.allows(headers.get("host", "")):
-            return PlainTextResponse("This is not a name of this server.\n", 421)
+            return PlainTextResponse(
+                "The dashboard does not accept requests under this host name: start it with "
+                "--allow-host NAME.\n",
+                421,
+            )
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
         if scope["path"] == "/" and given:
-            return self._enter(given[0])
+            return self._sign_in(given[0])
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return PlainTextResponse("Not for other pages.\n", 403)
-        if not any(self._is_token(each) for each in self._carried(headers)):
+            return PlainTextResponse("Requests from other sites are refused.\n", 403)
+        if not any(self._is_token(each) for each in self._tokens_in(headers)):
             return PlainTextResponse(
-                "A token is needed: open the link that `epochal dashboard` printed.\n",
+                "A valid token is required: open the link that `epochal dashboard` printed.\n",
                 401,
                 {"WWW-Authenticate": "Bearer"},
             )
         return None
 
-    def _enter(self, token: str) -> Response:
+    def _sign_in(self, token: str) -> Response:
         if not self._is_token(token):
-            return PlainTextResponse("That token is not of this dashboard.\n", 401)
+            return PlainTextResponse(
+                "This token is not valid: open the link that `epochal dashboard` printed last.\n",
+                401,
+            )
         answer = RedirectResponse("/", 303)
         age = COOKIE_DAYS * 24 * 3600
         answer.set_cookie(
@@ -131,7 +139,7 @@ class Guard:
         )
         return answer
 
-    def _carried(self, headers: Headers) -> list[str]:
+    def _tokens_in(self, headers: Headers) -> list[str]:
         found = []
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":

@@ -1,8 +1,8 @@
-"""All that the page shows: queries by their checkpoint, each with its newest run and its health.
+"""Holds everything that the page shows: the queries, each with its newest run and its health.
 
-Two threads keep it current: one reads the runs' journals, one looks at checkpoints. The page asks
-by a query's key; paths come from the command line and from the user's own journals, never from a
-request.
+Two threads keep it current. One reads the journals of the runs, the other checks checkpoints. The
+page names a query by its key. Paths come from the command line and from the user's own journals,
+never from a request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from epochal.clock import Clock
-from epochal.dashboard.health import Doctor, Health
+from epochal.dashboard.health import Health, HealthMonitor
 from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
 from epochal.files import Files, open_files
@@ -29,17 +29,17 @@ from epochal.metrics.text import merged, text_of
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.2
-COLD_SECONDS = 30.0
-"""How much longer a checkpoint waits for its next look if nobody would notice."""
-REST = 2.0
-"""Looking at everything in turn is followed by a rest so many times as long."""
+POLL_SECONDS = 0.2
+UNWATCHED_SECONDS = 30.0
+"""Extra time between two checks of a checkpoint whose query does not run and is not shown."""
+PAUSE_FACTOR = 2.0
+"""After each round, a thread pauses this many times as long as the round took."""
 MAX_RUNS = 200
 
 
 @dataclass(slots=True)
 class Query:
-    """A checkpoint, or a run, or both."""
+    """A query, known from its checkpoint, from its runs, or from both."""
 
     key: str
     url: str
@@ -47,16 +47,16 @@ class Query:
     """Whether the command line named it."""
     runs: list[RunView] = field(default_factory=list)
     """Oldest first."""
-    doctor: Doctor | None = None
+    monitor: HealthMonitor | None = None
 
     @property
     def run(self) -> RunView | None:
-        """The newest."""
+        """The newest run."""
         return self.runs[-1] if self.runs else None
 
     def summary(self) -> dict[str, Any]:
-        """One line of the list."""
-        run, health = self.run, self.doctor.health if self.doctor else None
+        """The query as an entry of the page's list."""
+        run, health = self.run, self.monitor.health if self.monitor else None
         found = run.summary() if run else _without_run(health)
         return {
             "key": self.key,
@@ -69,7 +69,7 @@ class Query:
 
 
 class Board:
-    """What is known, for as many readers as there are."""
+    """The current queries. Any number of threads may read it."""
 
     def __init__(self, checkpoints: Sequence[str], runs: Path, clock: Clock) -> None:
         self._runs, self._clock = runs, clock
@@ -85,10 +85,10 @@ class Board:
             self._query(open_files(url).url).given = True
 
     def start(self) -> None:
-        """Keep it current, until `close`."""
+        """Start the threads that keep the board current until `close`."""
         work: list[tuple[str, Callable[[], object]]] = [
             ("runs", self.read_runs),
-            ("health", self.visit),
+            ("health", self.check_health),
         ]
         for name, target in work:
             thread = threading.Thread(
@@ -98,13 +98,13 @@ class Board:
             thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the threads."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
 
     def summaries(self) -> list[dict[str, Any]]:
-        """All queries: running ones first, then by their newest run."""
+        """List all queries: running ones first, then by the start of their newest run."""
         with self._lock:
             found = [query.summary() for query in self._queries.values()]
         return sorted(
@@ -113,31 +113,31 @@ class Board:
         )
 
     def since(self, key: str, sequence: int) -> dict[str, Any] | None:
-        """What came of a query's newest run after `sequence`."""
+        """Return the epochs and reports of a query's newest run after `sequence`."""
         with self._lock:
             query = self._queries.get(key)
             return query.run.since(sequence) if query and query.run else None
 
     def health(self, key: str) -> Health | None:
-        """How a query's checkpoint was at the last look."""
+        """Return the result of the last check of a query's checkpoint."""
         with self._lock:
             query = self._queries.get(key)
-            return query.doctor.health if query and query.doctor else None
+            return query.monitor.health if query and query.monitor else None
 
     def files(self, key: str) -> Files | None:
-        """The checkpoint of a query that is known; None for any other key."""
+        """Open the checkpoint of a known query; None for any other key."""
         with self._lock:
             query = self._queries.get(key)
         return open_files(query.url) if query else None
 
     def metrics(self) -> str:
-        """What the runs' own endpoints would say."""
+        """Return the metrics of all runs, as their own endpoints would."""
         with self._lock:
             collected = list(self._metrics.values())
         return text_of(merged(each for metrics in collected for each in metrics.collect()))
 
     def read_runs(self) -> None:
-        """Read what runs have written since the last time."""
+        """Read what runs have written since the last call."""
         paths = run_files(self._runs)[-MAX_RUNS:]
         for path in set(self._tails) - set(paths):
             self._forget(path)
@@ -146,7 +146,7 @@ class Board:
             try:
                 records, _ = tail.read()
             except OSError:
-                continue  # it has just been forgotten
+                continue  # the file was removed just now
             with self._lock:
                 if view is None and records and isinstance(records[0], RunStarted):
                     view = RunView(records[0])
@@ -155,26 +155,26 @@ class Board:
                     self._note(view, records, tail.alive)
             self._tails[path] = (tail, view)
 
-    def visit(self) -> None:
-        """Look at every checkpoint that is due."""
+    def check_health(self) -> None:
+        """Check every checkpoint that is due."""
         with self._lock:
             queries = list(self._queries.values())
         for query in queries:
             if self._ended.is_set():
                 return
-            if query.doctor is None:
+            if query.monitor is None:
                 try:
-                    query.doctor = Doctor(open_files(query.url), self._clock)
+                    query.monitor = HealthMonitor(open_files(query.url), self._clock)
                 except EpochalError as error:
-                    logger.warning("%s cannot be looked at: %s", query.url, error)
+                    logger.warning("cannot open the checkpoint %s: %s", query.url, error)
                     continue
-            rest = 0.0 if self._is_hot(query) else COLD_SECONDS
-            if query.doctor.due + rest <= self._clock.monotonic():
-                query.doctor.visit()
+            delay = 0.0 if self._is_watched(query) else UNWATCHED_SECONDS
+            if query.monitor.due + delay <= self._clock.monotonic():
+                query.monitor.check()
 
     @contextmanager
     def watching(self, key: str) -> Iterator[None]:
-        """A page shows this query, for as long as the block lasts."""
+        """Mark a query as shown by a page, for as long as the block lasts."""
         with self._lock:
             self._watched[key] += 1
         try:
@@ -182,12 +182,12 @@ class Board:
         finally:
             with self._lock:
                 self._watched[key] -= 1
-                self._watched += Counter()  # forgets what is at zero
+                self._watched += Counter()  # drops the keys whose count is zero
 
-    def _is_hot(self, query: Query) -> bool:
-        """Whether somebody would notice at once: it runs, or it is being looked at."""
+    def _is_watched(self, query: Query) -> bool:
+        """Whether a query needs frequent checks: it runs, or a page or the user named it."""
         run = query.run
-        never = query.doctor is None or query.doctor.health is None
+        never = query.monitor is None or query.monitor.health is None
         running = run is not None and run.state == RUNNING
         return never or query.given or running or self._watched[query.key] > 0
 
@@ -226,9 +226,9 @@ class Board:
             try:
                 work()
             except Exception:
-                logger.exception("the dashboard could not look")
+                logger.exception("the dashboard failed to update; it tries again")
             took = self._clock.monotonic() - began
-            if self._ended.wait(max(LOOK_SECONDS, REST * took)):
+            if self._ended.wait(max(POLL_SECONDS, PAUSE_FACTOR * took)):
                 return
 
 

@@ -1,7 +1,7 @@
-"""Offsets and state at any version, a page at a time. Reads a checkpoint, never writes to one.
+"""Reads offsets and state of any version, one page at a time. It never writes.
 
-What a request names, a store or a variable, is looked up among those that the checkpoint lists
-before anything is opened by that name.
+A request names a store or a variable. The name is first looked up in what the checkpoint lists, and
+only then used to open something.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ NEWEST_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Which state of a checkpoint."""
+class StateSelection:
+    """Names a part of a checkpoint's state."""
 
     operator: int = 0
     store: str = "default"
     batch: int | None = None
-    """None for the newest that is committed."""
+    """None for the newest committed batch."""
     partition: int | None = None
 
 
 def offsets_page(files: Files, before: int | None, limit: int) -> dict[str, Any]:
-    """Batches, newest first, below `before`; entries that cannot be read say why."""
+    """List batches below `before`, newest first. Unreadable entries have a `problem` instead."""
     checkpoint = Checkpoint(files)
     ids = checkpoint.offsets.batch_ids()
     committed = set(checkpoint.commits.batch_ids())
@@ -58,7 +58,7 @@ def offsets_page(files: Files, before: int | None, limit: int) -> dict[str, Any]
 
 
 def stores(files: Files, batch: int | None) -> dict[str, Any]:
-    """Operators with their stores and variables as of a batch; none if nothing is committed."""
+    """List the stores and variables as of a batch; none if no batch is committed."""
     kept = _range(Checkpoint(files))
     if batch is None and kept["newest"] is None:
         return {"batch_id": None, "stores": [], **kept}
@@ -66,19 +66,19 @@ def stores(files: Files, batch: int | None) -> dict[str, Any]:
     def read() -> dict[str, Any]:
         return {**overview(open_batch(files, batch)).as_json(), **_range(Checkpoint(files))}
 
-    return _again(read, batch)
+    return _with_retries(read, batch)
 
 
-def state_page(files: Files, place: Place, page: int, size: int) -> dict[str, Any]:
-    """Some rows of a store."""
-    return _again(lambda: _state_page(files, place, page, size), place.batch)
+def state_page(files: Files, selection: StateSelection, page: int, size: int) -> dict[str, Any]:
+    """Return one page of the rows of a store."""
+    return _with_retries(lambda: _state_page(files, selection, page, size), selection.batch)
 
 
-def _state_page(files: Files, place: Place, page: int, size: int) -> dict[str, Any]:
-    reader, batch = _reader(files, place)
+def _state_page(files: Files, selection: StateSelection, page: int, size: int) -> dict[str, Any]:
+    reader, batch = _reader(files, selection)
     size = max(1, min(size, MAX_PAGE_ROWS))
     first = max(0, page) * size
-    rows = (row for rows in json_batches(reader, place.partition) for row in rows)
+    rows = (row for rows in json_batches(reader, selection.partition) for row in rows)
     found = list(islice(rows, first, first + size + 1))
     return {
         "batch_id": batch,
@@ -90,18 +90,22 @@ def _state_page(files: Files, place: Place, page: int, size: int) -> dict[str, A
     }
 
 
-def stats(files: Files, place: Place) -> dict[str, Any]:
-    """Rows and bytes per partition, and how evenly they lie."""
+def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
+    """Return the rows and bytes of each partition, and the skew."""
 
     def read() -> dict[str, Any]:
-        reader, batch = _reader(files, place)
+        reader, batch = _reader(files, selection)
         return {"batch_id": batch, **state_stats(reader, largest=1).as_json()}
 
-    return _again(read, place.batch)
+    return _with_retries(read, selection.batch)
 
 
-def _again(read: Callable[[], dict[str, Any]], batch: int | None) -> dict[str, Any]:
-    """Read. A query may purge what was newest while it is read: then the newest is another."""
+def _with_retries(read: Callable[[], dict[str, Any]], batch: int | None) -> dict[str, Any]:
+    """Call `read`, and again if it fails on the newest batch.
+
+    The query may purge that batch's files meanwhile; then there is a newer batch to read. A batch
+    that the user named is not read again.
+    """
     for _ in range(NEWEST_TRIES if batch is None else 0):
         try:
             return read()
@@ -114,21 +118,26 @@ def _again(read: Callable[[], dict[str, Any]], batch: int | None) -> dict[str, A
 
 @dataclass(slots=True)
 class StatsCache:
-    """Keeps figures for as long as they are cheap to have: all state is read for them."""
+    """Caches statistics, since computing them reads all state.
+
+    The longer they took, the longer they are kept: at most a tenth of the time is spent on them.
+    """
 
     clock: Clock
-    _kept: dict[tuple[str, Place], tuple[float, dict[str, Any]]] = field(default_factory=dict)
+    _kept: dict[tuple[str, StateSelection], tuple[float, dict[str, Any]]] = field(
+        default_factory=dict
+    )
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def get(self, files: Files, place: Place) -> dict[str, Any]:
-        """The figures, not older than is fair."""
-        name = (files.url, place)
-        with self._lock:  # one at a time: a second page must not read it all again
+    def get(self, files: Files, selection: StateSelection) -> dict[str, Any]:
+        """Return the statistics, from the cache if they are recent enough."""
+        name = (files.url, selection)
+        with self._lock:  # a second page waits for the result instead of reading all state too
             until, found = self._kept.get(name, (0.0, {}))
             now = self.clock.monotonic()
             if now < until:
                 return found
-            found = stats(files, place)
+            found = stats(files, selection)
             took = self.clock.monotonic() - now
             if len(self._kept) >= MAX_KEPT_STATS:
                 self._kept.clear()
@@ -143,7 +152,7 @@ def _batch(checkpoint: Checkpoint, batch_id: int, committed: bool) -> dict[str, 
     except (EpochalError, OSError) as error:
         return {"batch_id": batch_id, "committed": committed, "problem": str(error)}
     if entry is None:
-        return {"batch_id": batch_id, "committed": committed, "problem": "it was purged just now"}
+        return {"batch_id": batch_id, "committed": committed, "problem": "it was just purged"}
     offsets = offsets_of(entry)
     return {
         "batch_id": batch_id,
@@ -160,15 +169,17 @@ def _range(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"oldest": ids[0] if ids else None, "newest": ids[-1] if ids else None}
 
 
-def _reader(files: Files, place: Place) -> tuple[StateReader, int]:
-    opened = open_batch(files, place.batch)
+def _reader(files: Files, selection: StateSelection) -> tuple[StateReader, int]:
+    opened = open_batch(files, selection.batch)
     found = [
         each
         for each in overview(opened).stores
-        if each.operator_id == place.operator and each.name == place.store
+        if each.operator_id == selection.operator and each.name == selection.store
     ]
     if not found:
-        raise OptionError(f"Operator {place.operator} of this checkpoint has no {place.store!r}.")
+        raise OptionError(
+            f"Operator {selection.operator} of this checkpoint has no store {selection.store!r}."
+        )
     return _open(opened, found[0]), opened.batch_id
 
 

@@ -1,7 +1,7 @@
-"""Starts the dashboard: a socket, a token, a link to open.
+"""Starts the dashboard: opens a socket, creates a token and prints the link.
 
-The socket is bound before the link is printed, so that the link is right when it is read. Nothing
-is logged of requests: the first of them carries the token.
+The socket is bound before the link is printed, so that the link works at once. Requests are not
+logged, because the URL of the first one contains the token.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ def serve_dashboard(
     names: Sequence[str] = (),
     ready: Callable[[str], None],
 ) -> None:
-    """Serve until interrupted; `ready` gets the link that opens the page."""
+    """Serve until interrupted. `ready` is called with the link that opens the page."""
     clock = SystemClock()
     board = Board(checkpoints, runs, clock)
-    with closing(_bound(host, port)) as listener:
+    with closing(_listen(host, port)) as listener:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe(TOKEN_BYTES)
         guarded = Guard(
             Dashboard(board, clock, follow).app(),
             token=token,
             hosts=host_rule(host, names),
-            # Cookies know no ports: two dashboards of one host must not share one.
+            # Browsers share cookies between all ports of a host. With the port in its name, two
+            # dashboards on one host do not overwrite each other's cookie.
             cookie=f"epochal-{port}",
         )
         config = uvicorn.Config(
@@ -63,7 +64,7 @@ def serve_dashboard(
             board.close()
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -72,8 +73,8 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise OptionError(
-            f"The dashboard cannot listen at {host}:{port}: {error.strerror}. Give another --port, "
-            f"or none for any that is free."
+            f"The dashboard cannot listen on {host}:{port}: {error.strerror}. Choose another "
+            f"--port, or leave it out to use any free port."
         ) from None
     listener.listen(64)
     return listener

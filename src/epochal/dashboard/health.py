@@ -1,10 +1,11 @@
-"""Looks after a checkpoint's health, as often as the checkpoint is small.
+"""Monitors the health of a checkpoint: verifies it again and again.
 
-Each look reads what `verify` reads. A checkpoint of a hundred files is looked at every second, one
-that takes seconds to read every minute: no more than a share of the time goes into looking.
+A check reads what `verify` reads, so the time between checks depends on the size of the checkpoint.
+A checkpoint of a hundred files is checked every second. One that takes seconds to read is checked
+every minute. Checks never take more than a fixed share of the time.
 
-What a reader would get wrong: a query writes while we read, so a file may be missing from a listing
-that is there a moment later. A finding counts when a second look, soon after, finds it again.
+Note: a query may write while a check reads, so a file may be missing from a listing and appear a
+moment later. A finding counts only if a second check, shortly after, confirms it.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.show import inspect
 from epochal.tools.inspect.view_models import CheckpointView
+from epochal.tools.verify.depth import Depth
 from epochal.tools.verify.findings import Finding, is_healthy
-from epochal.tools.verify.verify import Depth, Report, verify
+from epochal.tools.verify.verify import Report, verify
 
 logger = logging.getLogger(__name__)
 
 QUICK_SECONDS = 0.5
 NORMAL_SECONDS = 0.5
 CONFIRM_SECONDS = 0.2
-"""Until the second look: an epoch is committed in less."""
+"""The time between the two checks. Committing an epoch takes less."""
 SHARE = 0.2
-"""Of the time, at most so much is spent on looking quickly, and as much on reading everything."""
+"""The share of the time spent on quick checks, and again on checks that read all files."""
 SHOWN_FINDINGS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was found, and when."""
+    """The result of a check."""
 
     checked_ms: int
     depth: str
@@ -43,7 +45,7 @@ class Health:
     findings: tuple[Finding, ...] = ()
     view: CheckpointView | None = None
     problem: str | None = None
-    """Why there is nothing to look at."""
+    """Why the checkpoint cannot be read at all."""
 
     @property
     def status(self) -> str:
@@ -53,7 +55,7 @@ class Health:
         return "healthy" if is_healthy(self.findings) else "unhealthy"
 
     def as_json(self) -> dict[str, Any]:
-        """For the page."""
+        """The form that the page reads."""
         view = self.view
         return {
             "status": self.status,
@@ -67,25 +69,27 @@ class Health:
         }
 
 
-class Doctor:
-    """Looks at one checkpoint whenever that is due."""
+class HealthMonitor:
+    """Checks one checkpoint."""
 
-    def __init__(self, files: Files, clock: Clock, look: Callable[..., Report] = verify) -> None:
-        self._files, self._clock, self._look = files, clock, look
+    def __init__(
+        self, files: Files, clock: Clock, verify_files: Callable[..., Report] = verify
+    ) -> None:
+        self._files, self._clock, self._verify = files, clock, verify_files
         self._due = {Depth.QUICK: 0.0, Depth.NORMAL: 0.0}
         self._quick_seconds = 0.0
-        """How long the last quick look took."""
+        """How long the last quick check took."""
         self._deeper: tuple[Finding, ...] = ()
-        """What only reading everything shows, from the last time that everything was read."""
+        """Findings in state files, from the last check that read them."""
         self.health: Health | None = None
 
     @property
     def due(self) -> float:
-        """When the next look is due, on the monotonic clock."""
+        """When the next check is due, on the monotonic clock."""
         return min(self._due.values())
 
-    def visit(self) -> Health:
-        """Look now, as deep as is due."""
+    def check(self) -> Health:
+        """Check now, at the depth that is due."""
         began = self._clock.monotonic()
         depth = Depth.NORMAL if self._due[Depth.NORMAL] <= began else Depth.QUICK
         try:
@@ -100,6 +104,7 @@ class Doctor:
             self._deeper = tuple(each for each in findings if each.path.startswith("state/"))
             self._due[Depth.NORMAL] = now + max(NORMAL_SECONDS, took / SHARE)
         else:
+            # A quick check does not read state files: add what the last full check found in them.
             known = {(each.code, each.path) for each in findings}
             findings += tuple(e for e in self._deeper if (e.code, e.path) not in known)
             self._quick_seconds = took
@@ -110,14 +115,15 @@ class Doctor:
         return self.health
 
     def _confirmed(self, depth: Depth) -> tuple[tuple[Finding, ...], float]:
-        """What is certain, and how much of the time was spent waiting."""
-        found = self._look(self._files, depth=depth).findings
+        """Return the confirmed findings, and the time spent waiting for the second check."""
+        found = self._verify(self._files, depth=depth).findings
         known = self.health.findings if self.health else ()
         before = {(each.code, each.path) for each in known}
+        # Findings of the previous check need no confirmation.
         if all((each.code, each.path) in before for each in found):
             return found, 0.0
         self._clock.sleep(CONFIRM_SECONDS)
-        again = {(e.code, e.path) for e in self._look(self._files, depth=depth).findings}
+        again = {(e.code, e.path) for e in self._verify(self._files, depth=depth).findings}
         return tuple(e for e in found if (e.code, e.path) in again), CONFIRM_SECONDS
 
 

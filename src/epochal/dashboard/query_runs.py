@@ -1,8 +1,8 @@
-"""What is known of one run, from its records; and how the page is told of it. Pure.
+"""Collects the records of one run, and converts them to the JSON that the page shows. Pure.
 
-What a reader would get wrong: the same record may come twice. A journal that is full begins anew
-with its newest records, and is then read from its start; epochs and times only ever grow within a
-run, so what is not newer is known already.
+Note: the same record may arrive twice. A journal that is full is rewritten with its newest records
+and then read from its start. Epochs and times only grow within a run, so a record that is not newer
+than the last one is already known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from epochal.metrics.run_records import (
 
 KEPT_EPOCHS = 600
 KEPT_REPORTS = 900
-"""A quarter of an hour, at one a second."""
+"""A quarter of an hour, at one report per second."""
 SHOWN_PARTITIONS = 64
 
 RUNNING, STOPPED, FAILED, LOST = "running", "stopped", "failed", "lost"
@@ -32,21 +32,21 @@ RUNNING, STOPPED, FAILED, LOST = "running", "stopped", "failed", "lost"
 
 @dataclass(slots=True)
 class RunView:
-    """One run."""
+    """The newest records of one run."""
 
     run: RunStarted
     alive: bool = True
     status: StatusChanged | None = None
     end: RunEnded | None = None
     sequence: int = 0
-    """Grows with every epoch and every report."""
+    """The number of epochs and reports added so far."""
     epochs: deque[tuple[int, EpochDone]] = field(default_factory=lambda: deque(maxlen=KEPT_EPOCHS))
     reports: deque[tuple[int, Progressed]] = field(
         default_factory=lambda: deque(maxlen=KEPT_REPORTS)
     )
 
     def add(self, record: Record) -> bool:
-        """Take in a record; returns whether it is news."""
+        """Add a record. Returns False if it is already known."""
         match record:
             case RunStarted():
                 return False
@@ -70,7 +70,7 @@ class RunView:
 
     @property
     def state(self) -> str:
-        """`running`, `stopped`, `failed`, or `lost`: it was killed before it could say why."""
+        """`running`, `stopped`, `failed`, or `lost` if its process was killed."""
         if self.end is not None:
             return STOPPED if self.end.error is None else FAILED
         return RUNNING if self.alive else LOST
@@ -82,7 +82,7 @@ class RunView:
         return self.status.epoch if self.status and self.status.epoch >= 0 else None
 
     def summary(self) -> dict[str, Any]:
-        """The run in a list of queries."""
+        """The run as an entry of the list of queries."""
         run, status, end = self.run, self.status, self.end
         report = self.reports[-1][1].report if self.reports else {}
         running = self.state == RUNNING
@@ -111,7 +111,7 @@ class RunView:
         }
 
     def since(self, sequence: int) -> dict[str, Any]:
-        """Epochs and reports that came after `sequence`."""
+        """Return the epochs and reports that were added after `sequence`."""
         return {
             "run_id": self.run.run_id,
             "sequence": self.sequence,
@@ -121,7 +121,10 @@ class RunView:
 
 
 def epoch_json(epoch: EpochDone) -> dict[str, Any]:
-    """An epoch as the timeline draws it: phases are [name, begin, length] from the cut on."""
+    """An epoch as the timeline draws it.
+
+    Phases are [name, begin, length], in milliseconds since the cut.
+    """
     return {
         "epoch": epoch.epoch,
         "attempt": epoch.attempt,

@@ -1,1 +1,1 @@
-"""Tools on checkpoints and state. They need neither Spark nor a JVM."""
+"""Tools that read, verify and edit checkpoints and state. They need neither Spark nor a JVM."""

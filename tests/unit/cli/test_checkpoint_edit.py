@@ -102,7 +102,7 @@ def test_a_dry_undo_says_that_it_would_be_refused_when_the_query_has_gone_on(
     run("undo", files.url, "--json", status=1)
     refused = answer(capsys)["refused"]
     assert "offsets/6" in refused
-    assert "has gone on with the checkpoint" in refused
+    assert "has used the checkpoint" in refused
     run("undo", files.url, status=1)
     shown = capsys.readouterr().out
     assert "Cannot undo 0001-rewind" in shown
@@ -141,14 +141,14 @@ def test_what_is_no_moment_is_refused() -> None:
     [
         (("rewind",), "Give one of --to-batch and --to-datetime"),
         (("rewind", "--to-batch", "1", "--to-datetime", "2023-01-01"), "Give one of"),
-        (("rewind", "--to-batch", "99"), "offsets/99 is not there"),
+        (("rewind", "--to-batch", "99"), "offsets/99 does not exist"),
         (("set-offsets",), "Give one of --to-offset, --shift-by"),
         (("set-offsets", "--to-earliest", "--to-latest"), "Give one of --to-offset"),
-        (("set-offsets", "--source", "7", "--shift-by", "1"), "No source '7' in offsets/5"),
+        (("set-offsets", "--source", "7", "--shift-by", "1"), "no source '7' in offsets/5"),
         (("set-offsets", "--shift-by", "1"), "log ends at 5"),
         (("migrate-offsets", "--to", "v3"), "only v2"),
         (("migrate-offsets", "--name", "orders"), "give it as LEFT=RIGHT"),
-        (("undo",), "holds no edit that could be undone"),
+        (("undo",), "contains no edit that could be undone"),
         (("repair", "--code", "NONSENSE"), "No repair for NONSENSE"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the page is answered, over a checkpoint that Spark wrote and a run that tells of itself."""
+"""The responses that the page gets, for a checkpoint that Spark wrote and a run with a journal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class World:
 
     def look(self) -> None:
         self.board.read_runs()
-        self.board.visit()
+        self.board.check_health()
 
     def ask(self, path: str) -> Answer:
         return ask(self.app, path)
@@ -276,12 +276,12 @@ def test_every_element_that_scripts_name_is_on_the_page() -> None:
 
 
 def events(world: World, key: str, wanted: int) -> list[tuple[str, Any]]:
-    """The first of those that a page hears."""
+    """The first events that a page receives."""
 
     async def listen() -> list[tuple[str, Any]]:
         heard: list[tuple[str, Any]] = []
         dashboard = Dashboard(world.board, world.clock)
-        async for text in dashboard._news(key):
+        async for text in dashboard._event_stream(key):
             for event in text.strip().split("\n\n"):
                 name, _, data = event.partition("\n")
                 heard.append((name.removeprefix("event: "), json.loads(data[len("data: ") :])))

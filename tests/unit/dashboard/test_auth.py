@@ -1,4 +1,4 @@
-"""Who may look, and who may not."""
+"""Which requests the dashboard accepts, and which it refuses."""
 
 from __future__ import annotations
 

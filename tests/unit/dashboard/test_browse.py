@@ -1,4 +1,4 @@
-"""What is browsed while its query goes on, and before it has committed anything."""
+"""Browsing a checkpoint while its query runs, and before it has committed a batch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.golden.library import Golden, unpack
 
-from epochal.dashboard.browse import Place, state_page, stats, stores
+from epochal.dashboard.browse import StateSelection, state_page, stats, stores
 from epochal.errors import EpochalError
 from epochal.files.local import LocalFiles
 
 
 class Purging(LocalFiles):
-    """Misses what a query has purged in the meantime, once for each that is left of `misses`."""
+    """Fails to find purged files: each name in `misses` is missing once."""
 
     def __init__(self, root: str | Path, misses: list[str]) -> None:
         super().__init__(root)
@@ -35,8 +35,8 @@ def checkpoint(tmp_path: Path) -> Path:
     return unpack(Golden("4.3.0", "chained"), tmp_path).checkpoint
 
 
-READS: dict[str, Callable[[LocalFiles, Place], dict[str, Any]]] = {
-    "rows": lambda files, place: state_page(files, place, 0, 50),
+READS: dict[str, Callable[[LocalFiles, StateSelection], dict[str, Any]]] = {
+    "rows": lambda files, selection: state_page(files, selection, 0, 50),
     "figures": stats,
 }
 
@@ -46,7 +46,9 @@ def test_the_newest_state_is_looked_up_again_when_it_was_purged_under_way(
     checkpoint: Path, what: str
 ) -> None:
     files = Purging(checkpoint, ["1.delta"])
-    assert READS[what](files, Place()) == READS[what](LocalFiles(checkpoint), Place())
+    assert READS[what](files, StateSelection()) == READS[what](
+        LocalFiles(checkpoint), StateSelection()
+    )
     assert files.misses == []
 
 
@@ -56,7 +58,7 @@ def test_state_that_stays_away_or_was_asked_for_by_number_is_said_to_be_gone(
     checkpoint: Path, what: str, batch: int | None, misses: int
 ) -> None:
     with pytest.raises((EpochalError, OSError)):
-        READS[what](Purging(checkpoint, ["1.delta"] * misses), Place(batch=batch))
+        READS[what](Purging(checkpoint, ["1.delta"] * misses), StateSelection(batch=batch))
 
 
 def test_a_query_that_has_committed_nothing_has_no_stores_yet(checkpoint: Path) -> None:

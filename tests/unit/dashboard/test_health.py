@@ -5,11 +5,12 @@ from typing import Any
 
 from tests.golden.library import Golden, unpack
 
-from epochal.dashboard.health import Doctor
+from epochal.dashboard.health import HealthMonitor
 from epochal.files.local import LocalFiles
 from epochal.testing.clock import ManualClock
+from epochal.tools.verify.depth import Depth
 from epochal.tools.verify.findings import Finding, finding
-from epochal.tools.verify.verify import Depth, Report
+from epochal.tools.verify.verify import Report
 
 
 def checkpoint(tmp_path: Path) -> LocalFiles:
@@ -17,7 +18,7 @@ def checkpoint(tmp_path: Path) -> LocalFiles:
 
 
 class Looks:
-    """Answers looks from a list, and takes as long as told."""
+    """Stands in for `verify`: returns prepared results, each after a given time."""
 
     def __init__(self, clock: ManualClock, *answers: list[Finding], seconds: float = 0.01) -> None:
         self._clock, self._answers, self._seconds = clock, list(answers), seconds
@@ -34,7 +35,7 @@ BROKEN = finding("LOG_ENTRY_UNREADABLE", "offsets/3", "it is empty")
 
 
 def test_a_whole_checkpoint_is_healthy_and_described(tmp_path: Path) -> None:
-    health = Doctor(checkpoint(tmp_path), ManualClock()).visit()
+    health = HealthMonitor(checkpoint(tmp_path), ManualClock()).check()
     assert health.status == "healthy"
     told = health.as_json()
     assert told["checkpoint"]["batches"] > 0
@@ -43,12 +44,12 @@ def test_a_whole_checkpoint_is_healthy_and_described(tmp_path: Path) -> None:
 
 def test_a_file_that_breaks_is_found_at_the_next_look(tmp_path: Path) -> None:
     files, clock = checkpoint(tmp_path), ManualClock()
-    doctor = Doctor(files, clock)
-    doctor.visit()
+    monitor = HealthMonitor(files, clock)
+    monitor.check()
     newest = max(int(each.name) for each in files.list("offsets") if each.name.isdigit())
     Path(files.url, "offsets", str(newest)).write_text("v1\nnot json")
-    clock.advance(doctor.due - clock.monotonic())
-    health = doctor.visit()
+    clock.advance(monitor.due - clock.monotonic())
+    health = monitor.check()
     assert health.status == "unhealthy"
     assert f"offsets/{newest}" in {each.path for each in health.findings}
 
@@ -56,33 +57,33 @@ def test_a_file_that_breaks_is_found_at_the_next_look(tmp_path: Path) -> None:
 def test_a_finding_counts_when_a_second_look_finds_it_too(tmp_path: Path) -> None:
     files, clock = checkpoint(tmp_path), ManualClock()
     looks = Looks(clock, [BROKEN], [])
-    assert Doctor(files, clock, looks).visit().findings == ()
+    assert HealthMonitor(files, clock, looks).check().findings == ()
     looks = Looks(clock, [BROKEN], [BROKEN])
-    assert Doctor(files, clock, looks).visit().findings == (BROKEN,)
+    assert HealthMonitor(files, clock, looks).check().findings == (BROKEN,)
     assert len(looks.depths) == 2
 
 
 def test_a_finding_that_is_known_needs_no_second_look(tmp_path: Path) -> None:
     files, clock = checkpoint(tmp_path), ManualClock()
     looks = Looks(clock, [BROKEN])
-    doctor = Doctor(files, clock, looks)
-    doctor.visit()
+    monitor = HealthMonitor(files, clock, looks)
+    monitor.check()
     before = len(looks.depths)
-    doctor.visit()
+    monitor.check()
     assert len(looks.depths) == before + 1
 
 
 def test_a_slow_checkpoint_is_looked_at_rarely(tmp_path: Path) -> None:
     files, clock = checkpoint(tmp_path), ManualClock()
-    quick = Doctor(files, clock, Looks(clock, [], seconds=0.01))
-    quick.visit()
+    quick = HealthMonitor(files, clock, Looks(clock, [], seconds=0.01))
+    quick.check()
     assert 0.4 < quick.due - clock.monotonic() < 0.6
     looks = Looks(clock, [], seconds=3.0)
-    slow = Doctor(files, clock, looks)
-    slow.visit()
+    slow = HealthMonitor(files, clock, looks)
+    slow.check()
     for _ in range(20):
         clock.advance(slow.due - clock.monotonic())
-        slow.visit()
+        slow.check()
     assert clock.monotonic() > 20 * 3 / 0.4
     assert {Depth.QUICK, Depth.NORMAL} == set(looks.depths)
 
@@ -93,18 +94,18 @@ def test_what_only_reading_everything_shows_stays_until_everything_is_read_again
     files, clock = checkpoint(tmp_path), ManualClock()
     deep = finding("STATE_FILE_UNREADABLE", "state/0/0/3.delta", "its checksum is wrong")
     looks = Looks(clock, [deep], [deep], [], [], seconds=0.2)
-    doctor = Doctor(files, clock, looks)
-    doctor.visit()
+    monitor = HealthMonitor(files, clock, looks)
+    monitor.check()
     clock.advance(0.6)
-    assert doctor.visit().findings == (deep,)
+    assert monitor.check().findings == (deep,)
     assert looks.depths == [Depth.NORMAL, Depth.NORMAL, Depth.QUICK]
     clock.advance(2.0)
-    assert doctor.visit().findings == ()
+    assert monitor.check().findings == ()
     assert looks.depths[3:] == [Depth.NORMAL]
 
 
 def test_where_there_is_no_checkpoint_that_is_said(tmp_path: Path) -> None:
-    health = Doctor(LocalFiles(str(tmp_path / "gone")), ManualClock()).visit()
+    health = HealthMonitor(LocalFiles(str(tmp_path / "gone")), ManualClock()).check()
     assert health.status == "unreadable"
     assert health.problem is not None
     assert "gone" in health.problem

@@ -70,8 +70,8 @@ def verify(directory: Directory, as_json: Json = False) -> None:
     The same as `epochal checkpoint verify --deep`, for state alone.
     """
     from epochal.checkpoint.layout import STATE
+    from epochal.tools.verify.depth import Depth
     from epochal.tools.verify.findings import is_healthy
-    from epochal.tools.verify.verify import Depth
     from epochal.tools.verify.verify import verify as verify_checkpoint
 
     with progress("verify") as advance:

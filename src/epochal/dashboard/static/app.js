@@ -1,5 +1,5 @@
-// The page: a list of queries, and all there is to see of the one that is chosen, kept current by a
-// stream of events from the server.
+// The page: a list of queries and the details of the selected one. A stream of events from the
+// server keeps both current.
 
 import { PHASES, ago, clock, count, el, lines, millis, table, timeline, words } from "./charts.js";
 import { browse } from "./browse.js";
@@ -47,7 +47,7 @@ function about() {
   document.title = `${SIGNS[query.state] ?? ""} ${who(query)} – Epochal`;
   chip($("state"), query.state);
   chip($("health"), query.health, query.findings ? `${query.health}, ${query.findings} findings` : query.health);
-  $("message").textContent = query.state === "lost" ? "Its process is gone without a word: it was killed, or its host was." : query.message;
+  $("message").textContent = query.state === "lost" ? "The process of this query was killed, or its host went down." : query.message;
   $("error").hidden = !query.error;
   $("error").textContent = query.error ?? "";
   const report = reports.at(-1);
@@ -57,7 +57,7 @@ function about() {
     tile("restarts", query.restarts ?? 0), tile("watermark", report?.watermark ? clock(Date.parse(report.watermark)) : "–"));
   const facts = [["checkpoint", query.checkpoint], ["query id", query.query_id], ["run id", query.run_id], ["started", query.started_ms ? `${clock(query.started_ms)}, ${ago(query.started_ms)}` : null],
     ["ended", query.ended_ms ? `${clock(query.ended_ms)}, ${ago(query.ended_ms)}` : null], ["sources", query.sources?.join(", ")], ["sink", query.sink],
-    ["driver", query.pid ? `process ${query.pid} on ${query.host}, attempt ${query.attempt ?? "–"}` : null], ["runs known", query.runs > 1 ? query.runs : null]];
+    ["driver", query.pid ? `process ${query.pid} on ${query.host}, attempt ${query.attempt ?? "–"}` : null], ["known runs", query.runs > 1 ? query.runs : null]];
   $("facts").replaceChildren(...facts.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))]));
 }
 
@@ -74,7 +74,7 @@ function drawCharts() {
   lines($("rate").querySelector(".chart"), [{ name: "arriving", kind: "l1", points: points("input_rate") }, { name: "processed while reading", kind: "l2", points: points("processed_rate") }], "rows/s");
   lines($("lag").querySelector(".chart"), [{ name: "behind", kind: "l5", points: points("behind") }], "");
   const report = reports.at(-1);
-  table($("sources"), [["source"], ["behind", true], ["rows/s", true], ["committed to"], ["holds up to"]], (report?.sources ?? []).flatMap((source) => [
+  table($("sources"), [["source"], ["behind", true], ["rows/s", true], ["committed up to"], ["available up to"]], (report?.sources ?? []).flatMap((source) => [
     [source.description, count(source.behind), count(source.rate), el("pre", {}, JSON.stringify(source.end)), el("pre", {}, JSON.stringify(source.latest))],
     ...source.partitions.map((part) => [`· ${part.partition}`, count(part.behind), "", "", ""])]));
 }
@@ -82,12 +82,12 @@ function drawCharts() {
 function drawHealth() {
   const verdict = $("verdict");
   verdict.dataset.status = health?.status ?? "unknown";
-  if (!health) { verdict.textContent = "Not looked at yet."; table($("findings"), [["finding"]], []); return; }
+  if (!health) { verdict.textContent = "Not checked yet."; table($("findings"), [["finding"]], []); return; }
   const at = health.checkpoint;
   const kept = at ? `${at.batches} batches, newest ${at.newest ?? "none"}, committed ${at.committed ?? "none"}; a restart would ${at.restart.action.replaceAll("_", " ")}${at.restart.batch_id === null ? "" : ` (batch ${at.restart.batch_id})`}. ` : "";
-  verdict.replaceChildren(chip(el("span", { class: "chip" }), health.status), ` ${health.problem ?? kept}Looked at ${clock(health.checked_ms)}, took ${millis(health.took_ms)}.`);
+  verdict.replaceChildren(chip(el("span", { class: "chip" }), health.status), ` ${health.problem ?? kept}Checked at ${clock(health.checked_ms)} in ${millis(health.took_ms)}.`);
   if (!health.findings.length) { $("findings").replaceChildren(); return; }
-  table($("findings"), [["severity"], ["finding"], ["file"], ["what"], ["remedy"]], health.findings.map((each) => [
+  table($("findings"), [["severity"], ["finding"], ["file"], ["message"], ["remedy"]], health.findings.map((each) => [
     chip(el("span", { class: "chip" }), each.severity === "error" ? "unhealthy" : each.severity === "warning" ? "unreadable" : "unknown", each.severity), each.code, el("code", {}, each.path), each.message, each.remedy]));
 }
 
@@ -110,7 +110,7 @@ function listen() {
   stream?.close();
   stream = new EventSource(`/api/events?key=${encodeURIComponent(chosen ?? "")}`);
   stream.addEventListener("open", () => link("live", "live"));
-  stream.addEventListener("error", () => link("lost", "the dashboard does not answer; trying again"));
+  stream.addEventListener("error", () => link("lost", "the dashboard does not respond; reconnecting"));
   stream.addEventListener("queries", (event) => {
     queries = JSON.parse(event.data);
     if (chosen === null) pick();

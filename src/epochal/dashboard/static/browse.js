@@ -1,4 +1,4 @@
-// Offsets and state at any version, and state by partition: asked for a page at a time.
+// Shows offsets and state of any version, and state by partition. It loads one page at a time.
 
 import { count, el, moment, table } from "./charts.js";
 
@@ -27,7 +27,7 @@ async function showOffsets(before) {
     older = found.older;
     $("offsets-older").disabled = older === null;
     $("offsets-range").textContent = found.count ? `${found.count} batches, ${found.oldest} to ${found.newest}` : "no batches";
-    table($("offsets-table"), [["batch", true], ["state"], ["began"], ["watermark"], ["offsets"]], found.batches.map((batch) => [
+    table($("offsets-table"), [["batch", true], ["state"], ["started"], ["watermark"], ["offsets"]], found.batches.map((batch) => [
       batch.batch_id, batch.committed ? "✓ committed" : "open", moment(batch.timestamp_ms),
       batch.watermark_ms ? new Date(batch.watermark_ms).toISOString() : "–",
       batch.problem ? el("span", { class: "chip", "data-kind": "bad" }, batch.problem) : el("pre", {}, JSON.stringify(batch.offsets)),
@@ -55,7 +55,7 @@ async function showState() {
     fill($("state-store"), stateStores);
     fill($("store"), stateStores);
     const at = place($("state-store"));
-    if (!at) { $("state-range").textContent = "This query keeps no state."; table($("state-table"), [["key"]], []); return; }
+    if (!at) { $("state-range").textContent = "This query has no state."; table($("state-table"), [["key"]], []); return; }
     const found = await ask("state", { ...at, batch, partition: $("state-partition").value, page });
     const parts = ["", ...found.partitions.map(String)];
     if ($("state-partition").options.length !== parts.length) {
@@ -73,7 +73,7 @@ async function showState() {
 
 async function showPartitions() {
   const at = place($("store"));
-  if (!at) { $("skew").textContent = "This query keeps no state, or none that is committed."; $("partitions").replaceChildren(); return; }
+  if (!at) { $("skew").textContent = "This query has no committed state."; $("partitions").replaceChildren(); return; }
   try {
     const found = await ask("stats", at);
     const most = Math.max(1, ...found.partitions.map((part) => part.rows));

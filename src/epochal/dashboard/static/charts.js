@@ -1,4 +1,5 @@
-// Drawings: plain SVG, made anew when the data changes. Text goes in as text, never as markup.
+// Draws charts as plain SVG, again whenever the data changes. Text is inserted as text, never as
+// markup, so that data from a checkpoint cannot inject code.
 
 const SVG = "http://www.w3.org/2000/svg";
 export const PHASES = ["cut", "state", "prepare", "log", "commit", "ack"];
@@ -63,7 +64,7 @@ function ticks(highest) {
   return found;
 }
 
-// series: [{name, kind, points: [[ms, value]]}], all over the same times.
+// series: [{name, kind, points: [[ms, value]]}]; all series have the same times.
 export function lines(box, series, unit) {
   const times = series[0].points.map(([at]) => at);
   if (times.length < 2) {

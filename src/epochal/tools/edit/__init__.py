@@ -1,1 +1,1 @@
-"""Changes a checkpoint: each edit is a plan that is journaled, applied and undone."""
+"""Changes checkpoints. Each edit is a plan that is journaled, applied, and can be undone."""

@@ -1,9 +1,11 @@
-"""Carries a plan out on a checkpoint that nobody else is using: guard, quiet, journal.
+"""Applies a plan to a checkpoint that no query is using.
 
-Spark takes no lock, so a live query can only be seen by what it does. Three things stand between
-an edit and a running query: the guard, for runs that use it; watching the checkpoint for a moment;
-and the journal's own checks of every file it touches. What a reader would get wrong: an idle query
-shows nothing at all. The operator has to stop it; these checks catch forgetting, not intent.
+Spark takes no lock, so a running query can be detected only by its writes. Three checks protect it
+from an edit. The guard excludes Epochal's own runs. Watching the checkpoint for a moment reveals a
+query that writes. And the journal checks every file before it changes it.
+
+Note: an idle query writes nothing, so it cannot be detected. The operator must stop it. The checks
+are a safety net for those who forget.
 """
 
 from __future__ import annotations
@@ -27,22 +29,22 @@ EVIDENCE_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What came of it: the journal's entry, or None if there was nothing to change."""
+    """The result of an edit: its journal entry, or None if there was nothing to change."""
 
     entry: JournalEntry | None
     finished_earlier: bool = False
-    """True if an interrupted run of the same command was finished, and nothing else done."""
+    """Whether only an interrupted run of the same command was finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """How an edit is carried out."""
+    """How an edit is applied."""
 
     run_id: str
     settle_seconds: float = DEFAULT_SETTLE_SECONDS
-    """How long to watch for signs of a live query first; 0 looks once."""
+    """How long to watch for a running query first; with 0, the checkpoint is listed only once."""
     even_if_busy: bool = False
-    """Go on although the checkpoint seems to be written to."""
+    """Apply the edit even if a query seems to write to the checkpoint."""
     clock: Clock = field(default_factory=SystemClock)
     open_root: Callable[[str], Files] = open_files
 
@@ -54,12 +56,12 @@ def apply(
     conditions: Conditions,
     progress: Progress | None = None,
 ) -> Applied:
-    """Make a plan and carry it out, or finish the one that a crash interrupted."""
+    """Make a plan and apply it, or finish an interrupted one of the same command."""
     with _claimed(files, command, conditions) as guard:
         journal = _journal(files, conditions)
         if (entry := journal.unfinished()) is not None:
             if entry.command != command or entry.state is not JournalState.UNFINISHED:
-                raise _in_the_way(files, entry)
+                raise _interrupted_error(files, entry)
             return Applied(
                 journal.finish(entry.id, _checked(guard, files, conditions, progress)), True
             )
@@ -76,22 +78,26 @@ def undo(
     conditions: Conditions,
     progress: Progress | None = None,
 ) -> JournalEntry:
-    """Take an edit back: the newest one unless named."""
+    """Undo the edit `entry_id`, by default the newest one."""
     with _claimed(files, "undo", conditions) as guard:
         journal = _journal(files, conditions)
-        if journal.unfinished() is None:  # otherwise no query can have started
+        # While an edit is unfinished, `metadata` keeps every query from starting.
+        if journal.unfinished() is None:
             require_quiet(files, conditions)
         return journal.undo(entry_id, _checked(guard, files, conditions, progress))
 
 
 def prune(files: Files, conditions: Conditions) -> list[str]:
-    """Forget every finished edit; under the claim, so that none is being prepared meanwhile."""
+    """Remove every finished edit from the journal.
+
+    The checkpoint is claimed meanwhile, so that no other tool prepares an edit.
+    """
     with _claimed(files, "undo --prune", conditions):
         return _journal(files, conditions).prune()
 
 
 def require_quiet(files: Files, conditions: Conditions) -> None:
-    """Watch a checkpoint; CheckpointInUseError if anything in it moves meanwhile."""
+    """Watch a checkpoint for a moment; CheckpointInUseError if a file changes."""
     if conditions.even_if_busy:
         return
     before = read_tree(files)
@@ -110,7 +116,10 @@ def require_quiet(files: Files, conditions: Conditions) -> None:
 
 
 def disturbances(before: Tree, after: Tree, now_ms: int) -> list[str]:
-    """What happened between two listings, and temporary files too fresh to be forgotten ones."""
+    """Return the changes between two listings, and the temporary files of the last seconds.
+
+    An older temporary file was left behind by a crash.
+    """
     seen = [f"{path} appeared" for path in after.infos if path not in before]
     seen += [f"{path} vanished" for path in before.infos if path not in after]
     seen += [
@@ -137,34 +146,38 @@ def _journal(files: Files, conditions: Conditions) -> Journal:
 def _checked(
     guard: Claim, files: Files, conditions: Conditions, progress: Progress | None
 ) -> Progress:
-    """Progress that also stops the edit when the claim is lost, as after a long sleep."""
-    looked = conditions.clock.monotonic()
+    """Return a progress function that also stops the edit if its claim is lost.
+
+    This happens if the process was suspended for longer than its lease.
+    """
+    checked_at = conditions.clock.monotonic()
 
     def advance(done: int, total: int) -> None:
-        nonlocal looked
-        if conditions.clock.monotonic() - looked > GUARD_CHECK_SECONDS:
+        nonlocal checked_at
+        if conditions.clock.monotonic() - checked_at > GUARD_CHECK_SECONDS:
             if not guard.still_mine():
                 raise EditError(
                     files.url,
-                    f"run {conditions.run_id} was silent for so long that it lost its claim. "
-                    f"Nothing more is changed; run the same command again to finish.",
+                    f"run {conditions.run_id} did not renew its claim on the checkpoint in time "
+                    f"and lost its claim. The edit stops here, unfinished. Run the same command "
+                    f"again to finish it.",
                 )
-            looked = conditions.clock.monotonic()
+            checked_at = conditions.clock.monotonic()
         if progress is not None:
             progress(done, total)
 
     return advance
 
 
-def _in_the_way(files: Files, entry: JournalEntry) -> EditError:
-    way = (
-        f"run the same {entry.command} again to finish it, or `epochal checkpoint undo` to take "
-        f"it back"
+def _interrupted_error(files: Files, entry: JournalEntry) -> EditError:
+    remedy = (
+        f"run the same {entry.command} again to finish it, or `epochal checkpoint undo` to revert "
+        f"it"
         if entry.state is JournalState.UNFINISHED
-        else "run `epochal checkpoint undo` again to complete the way back"
+        else "run `epochal checkpoint undo` again to finish the undo"
     )
     return EditError(
         files.url,
-        f"the {entry.command} {entry.id} was interrupted and is {entry.state}: {way}. Nothing "
+        f"the {entry.command} {entry.id} was interrupted and is {entry.state}: {remedy}. Nothing "
         f"was changed.",
     )

@@ -1,8 +1,8 @@
-"""Many files' bytes in few: the backups of a journal.
+"""Stores the contents of many files in a few packs: the backups of a journal.
 
-Deleting forty thousand deltas must not mean forty thousand backup files, each with its own sync
-or request. Contents are strung together into packs of bounded size; a `Blob` says where one lies
-and what it must hash to. At most one pack, or one file if that is larger, is in memory.
+Deleting forty thousand deltas must not create forty thousand backup files, each with a sync or a
+request. So contents are concatenated into packs of bounded size. A `Blob` records where a content
+is and its hash. At most one pack is in memory, or one file if it is larger than a pack.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Self
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.errors import MalformedFileError
 from epochal.files import AtomicFile, Files, join_url
-from epochal.tools.edit.edit_plan import Elsewhere
+from epochal.tools.edit.edit_plan import FileRef
 
 STAGE_DIRECTORY: Final = f"{EPOCHAL}/stage"
 PACK_BYTES: Final = 16 * 1024 * 1024
@@ -23,7 +23,7 @@ NOWHERE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Some bytes: their digest, and their place in a pack unless that is NOWHERE."""
+    """The digest of some bytes, and their place in a pack; NOWHERE if they are in none."""
 
     size: int
     sha256: str
@@ -34,32 +34,32 @@ class Blob:
         return len(content) == self.size and _sha256(content) == self.sha256
 
     def matches_blob(self, other: Blob | None) -> bool:
-        """Whether both are the same bytes, wherever they lie."""
+        """Whether both have the same bytes."""
         return other is not None and (self.size, self.sha256) == (other.size, other.sha256)
 
 
 def digest(content: bytes) -> Blob:
-    """A blob that is kept nowhere, only recognised."""
+    """Return the blob of a content that is in no pack, to recognize it later."""
     return Blob(len(content), _sha256(content))
 
 
 class Stage:
-    """A place for content too large to hold in a plan; emptied when the edit is done."""
+    """A directory for content that is too large for a plan; removed when the edit is done."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._count = 0
 
-    def put(self, content: bytes) -> Elsewhere:
-        """Keep `content` on the checkpoint's storage until the plan that names it is done."""
+    def put(self, content: bytes) -> FileRef:
+        """Store `content` beside the checkpoint until the plan that refers to it is done."""
         path = f"{STAGE_DIRECTORY}/{self._count:06d}"
         self._count += 1
         self._files.create(path, content)
-        return Elsewhere("", path, len(content))
+        return FileRef("", path, len(content))
 
 
 class PackWriter:
-    """Strings contents together into `PREFIX-00000.pack` and its successors."""
+    """Concatenates contents into `PREFIX-00000.pack`, `PREFIX-00001.pack` and so on."""
 
     def __init__(self, files: Files, prefix: str, *, pack_bytes: int = PACK_BYTES) -> None:
         self._files, self._prefix, self._pack_bytes = files, prefix, pack_bytes
@@ -90,7 +90,7 @@ class PackWriter:
 
 
 class PackReader:
-    """Gives blobs back, checked; asking in the order of writing reads each pack once."""
+    """Reads and verifies blobs. It reads each pack once if they are read in writing order."""
 
     def __init__(self, files: Files, prefix: str) -> None:
         self._files, self._prefix = files, prefix
@@ -104,13 +104,13 @@ class PackReader:
         if not blob.matches(content):
             raise MalformedFileError(
                 join_url(self._files.url, pack_name(self._prefix, blob.pack)),
-                f"{blob.size} bytes at {blob.offset} do not have the recorded checksum",
+                f"the {blob.size} bytes at {blob.offset} do not have the recorded checksum",
             )
         return content
 
 
 def pack_name(prefix: str, pack: int) -> str:
-    """How the journal names a pack."""
+    """The file name of a pack."""
     return f"{prefix}-{pack:05d}.pack"
 
 

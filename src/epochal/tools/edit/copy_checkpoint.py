@@ -1,9 +1,9 @@
-"""Plans a copy of a checkpoint to another place, with the paths inside it made right.
+"""Plans a copy of a checkpoint to another location, with the paths inside it adapted.
 
-Three kinds of files hold absolute paths. Operator metadata of version 2 names schema files of its
-own checkpoint, so those paths always follow. The log of a file source names its input, the log of a
-file sink its output: they move only if the data did, which the caller says with a map. Hadoop's
-hidden crcs and temporary files stay behind.
+Three kinds of files contain absolute paths. Operator metadata of version 2 names the checkpoint's
+schema files, so these paths are always adapted. The log of a file source names input files, and the
+log of a file sink output files. Their paths change only if the data was moved, which the caller
+declares with a map. Hadoop's hidden crcs and temporary files are not copied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from epochal.tools.edit.edit_file_log import SINK, SINK_FORMAT, SinkSurvey, log_
 from epochal.tools.edit.edit_plan import (
     Change,
     Content,
-    Elsewhere,
+    FileRef,
     Plan,
     Tree,
     is_crc,
@@ -32,7 +32,7 @@ from epochal.tools.edit.edit_plan import (
 from epochal.tools.edit.survey import Survey
 
 ORIGIN = "origin"
-"""The root that a plan gives to the checkpoint being copied."""
+"""The name of the checkpoint that is copied among a plan's roots."""
 
 SOURCE_FORMAT: FileLogFormat[FileEntry] = FileLogFormat(FileEntry)
 
@@ -47,12 +47,15 @@ def plan_copy(
     *,
     sink: SinkSurvey | None = None,
 ) -> Plan:
-    """What to write at `target`, which must be empty; `moved` maps old prefixes to new ones."""
+    """Plan the files to write at `target`, which must be empty.
+
+    `moved` maps old prefixes of logged paths to new ones.
+    """
     _refuse_nested(surveyed.url, target.url)
     _refuse_occupied(target)
     empty = Tree({})
     paths = [path for path in surveyed.tree.infos if not is_crc(path) and not is_temporary(path)]
-    contents = {path: Elsewhere(ORIGIN, path, surveyed.tree.infos[path].size) for path in paths}
+    contents = {path: FileRef(ORIGIN, path, surveyed.tree.infos[path].size) for path in paths}
     rewritten = dict(_rewritten(surveyed, target, moved))
     changes = [
         empty.write(path, rewritten.get(path, content), _why(path, rewritten))
@@ -73,9 +76,9 @@ def plan_copy(
 
 
 def move_path(path: str, moved: Mapping[str, str]) -> str:
-    """A logged path below one of the old prefixes, under the new one; others stay.
+    """Replace the longest matching old prefix of a logged path; without a match, keep the path.
 
-    A prefix may be given as a plain path or as a URL; logged paths are URLs with escapes.
+    A prefix may be a plain path or a URL. Logged paths are URLs with escapes.
     """
     for old, new in sorted(moved.items(), key=lambda item: len(item[0]), reverse=True):
         for prefix in (old.rstrip("/"), quote(old.rstrip("/"), safe="/:")):
@@ -86,12 +89,12 @@ def move_path(path: str, moved: Mapping[str, str]) -> str:
 
 
 def _forms(prefix: str) -> tuple[str, ...]:
-    """The ways in which Hadoop writes a local path; a URL has one."""
+    """Return the ways in which Hadoop writes a local path. A URL has only one."""
     return (prefix,) if scheme_of(prefix) else (f"file://{prefix}", f"file:{prefix}", prefix)
 
 
 def _like(form: str, new: str) -> str:
-    """`new` written as the old path was: with `file://`, `file:` or neither."""
+    """Write `new` in the form of the old path: with `file://`, with `file:` or without."""
     if scheme_of(new):
         return new.rstrip("/")
     scheme = next((each for each in ("file://", "file:") if form.startswith(each)), "")
@@ -112,7 +115,7 @@ def _rewritten(
 
 
 def follow_schema_paths(raw: bytes, url: str, target: Files) -> bytes:
-    """Operator metadata whose schema files are looked for below `target`."""
+    """Rewrite operator metadata so that its schema files are below `target`."""
     entry = OPERATOR_FORMAT.deserialize(raw, url)
     stores = tuple(
         replace(
@@ -170,29 +173,31 @@ def _moved_sink(sink: SinkSurvey, moved: Mapping[str, str]) -> Iterator[Change]:
             for entry in entries
         ]
         if list(entries) != followed:
-            yield sink.tree.write(path, SINK_FORMAT.serialize(followed), "paths follow the map")
+            yield sink.tree.write(path, SINK_FORMAT.serialize(followed), "mapped paths")
 
 
 def _why(path: str, rewritten: Mapping[str, Content]) -> str:
-    return "copied, its paths made right" if path in rewritten else "copied"
+    return "copied, with adapted paths" if path in rewritten else "copied"
 
 
 def _warnings(
     surveyed: Survey, rewritten: Mapping[str, Content], moved: Mapping[str, str]
 ) -> Iterator[str]:
     if moved and not any(path.startswith(f"{SOURCES}/") for path in rewritten):
-        yield "No path in a source's log begins with any of the mapped prefixes."
+        yield "No path in the log of a source begins with one of the mapped prefixes."
     if not surveyed.offsets:
         yield "The checkpoint has no batches yet."
     yield (
-        "The copy has the same query id. Run only one of the two: both would write the same "
-        "batches to the same sink."
+        "The copy has the same query id. Run only one of the two queries: both would write the "
+        "same batches to the same sink."
     )
 
 
 def _refuse_nested(origin: str, target: str) -> None:
     if f"{target}/".startswith(f"{origin}/") or f"{origin}/".startswith(f"{target}/"):
-        raise OptionError(f"{target} and {origin} lie inside each other: choose another place.")
+        raise OptionError(
+            f"{target} and {origin} lie inside each other: choose a target outside the checkpoint."
+        )
 
 
 def _refuse_occupied(target: Files) -> None:
@@ -200,6 +205,6 @@ def _refuse_occupied(target: Files) -> None:
         if not path.startswith(".epochal/"):
             raise EditError(
                 target.url,
-                f"is not empty ({path}). A copy over another checkpoint would mix two histories: "
-                f"choose an empty place.",
+                f"is not empty ({path}). Copying over another checkpoint would mix two histories: "
+                f"choose an empty directory.",
             )

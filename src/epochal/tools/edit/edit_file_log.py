@@ -1,9 +1,8 @@
-"""Changes to the logs of files that a source has read and a sink has written. Pure, given a log.
+"""Plans changes to the logs of file sources and file sinks. It reads, but never writes.
 
-What a reader would get wrong: a batch of such a log cannot simply be taken away or left out. A
-compact file repeats everything before it, so going back needs the plain files it was made of; and
-the next compaction reads every batch since the last one, so a batch that is missing stops the sink
-for good.
+Note: a batch of such a log cannot simply be removed or left out. A compact file repeats all earlier
+entries, so going back to a batch before it requires the plain files from which it was made. And the
+next compaction reads every batch since the last one, so a missing batch stops the sink for good.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from epochal.files import Files, join_url, local_path, scheme_of
 from epochal.tools.edit.edit_plan import Change, Tree, read_tree
 
 SINK = "sink"
-"""The root that a plan gives to the output directory."""
+"""The name of the output directory among a plan's roots."""
 
 SINK_FORMAT: FileLogFormat[SinkFileStatus] = FileLogFormat(SinkFileStatus)
 
@@ -47,19 +46,19 @@ class SinkSurvey:
 
 
 def survey_sink(files: Files) -> SinkSurvey:
-    """Read the output directory at `files`; EditError if no file sink has written there."""
+    """Read the output directory in `files`; EditError if no file sink has written to it."""
     if files.info(SINK_LOG) is None:
         raise EditError(
             join_url(files.url, SINK_LOG),
-            "is not there, so no file sink has written to this directory. Give the path that the "
-            "query writes to.",
+            "it does not exist, so no file sink has written to this directory. Pass the path that "
+            "the query writes to.",
         )
     tree = read_tree(files, root=SINK)
     return SinkSurvey(files, tree, FileSinkLog(files.at(SINK_LOG), read_only=True))
 
 
 def log_batches(tree: Tree, directory: str) -> dict[str, int]:
-    """Every batch file of a file log with its id."""
+    """Return the name of every batch file of a file log, with the batch id."""
     names = tree.names(directory)
     found = {name: batch_id_of_file_name(name) for name in names}
     return {name: batch_id for name, batch_id in found.items() if batch_id is not None}
@@ -71,7 +70,10 @@ def rewind_file_log(
     directory: str,
     to_batch: int,
 ) -> Iterator[Change]:
-    """Remove the batches after `to_batch`; EditError if the ones before are compacted away."""
+    """Delete the batches after `to_batch`.
+
+    Raises EditError if a compaction has removed files that the remaining log needs.
+    """
     names = log_batches(tree, directory)
     interval = log.compact_interval
     if to_batch >= 0 and max(names.values(), default=-1) > to_batch:
@@ -80,9 +82,9 @@ def rewind_file_log(
             if path not in tree:
                 raise EditError(
                     join_url(log.url, log.path_of(batch_id)),
-                    f"is needed to go back to batch {to_batch} of this log, and has been removed "
-                    f"since a later compaction took it in. The earliest batch that can be gone "
-                    f"back to is {earliest_batch(names, interval)}.",
+                    f"is needed to go back to batch {to_batch} of this log, but was removed after "
+                    f"a later compaction. The earliest batch to which this log can go back is "
+                    f"{earliest_batch(names, interval)}.",
                 )
     for name, batch_id in sorted(names.items(), key=lambda item: item[1], reverse=True):
         if batch_id > to_batch:
@@ -90,7 +92,7 @@ def rewind_file_log(
 
 
 def earliest_batch(names: dict[str, int], interval: int) -> int:
-    """The first batch whose every live entry is still on disk."""
+    """Return the first batch whose live entries are all still on disk."""
     ids = set(names.values())
     latest = max(ids)
     return next(
@@ -99,7 +101,10 @@ def earliest_batch(names: dict[str, int], interval: int) -> int:
 
 
 def empty_sink_batch(sink: SinkSurvey, batch_id: int) -> Change:
-    """The log entry of a batch that wrote nothing: what a sink needs for an id that Spark skips."""
+    """Write the sink's log entry of a batch without files.
+
+    The sink needs an entry for every batch id, also for one that a tool has added.
+    """
     entries: Iterable[SinkFileStatus] = ()
     if is_compaction_batch(batch_id, sink.log.compact_interval):
         entries = sink.log.all_files()
@@ -108,7 +113,10 @@ def empty_sink_batch(sink: SinkSurvey, batch_id: int) -> Change:
 
 
 def orphaned_files(sink: SinkSurvey, to_batch: int) -> tuple[list[str], int]:
-    """The data files that only batches after `to_batch` list, and how many lie elsewhere."""
+    """Return the data files that only batches after `to_batch` list.
+
+    Also returns how many such files are outside the output directory.
+    """
     newest = sink.latest
     if newest is None or newest <= to_batch:
         return [], 0
@@ -126,7 +134,7 @@ def _live(log: FileSinkLog, batch_id: int) -> Iterator[SinkFileStatus]:
 
 
 def relative_to(files: Files) -> Callable[[str], str | None]:
-    """A function from a logged, URI-encoded path to the path below the root of `files`."""
+    """Return a function from a logged, URI-encoded path to the path below the root of `files`."""
     root = _bare(files.url)
 
     def inside(uri: str) -> str | None:
@@ -137,7 +145,7 @@ def relative_to(files: Files) -> Callable[[str], str | None]:
 
 
 def _bare(location: str) -> str:
-    """A location without scheme, escapes and doubled slashes; the authority stays."""
+    """Remove the scheme, escapes and doubled slashes of a location, but not the authority."""
     if scheme_of(location) in ("", "file"):
         return local_path(location).rstrip("/")
     parts = urlsplit(location)

@@ -1,24 +1,25 @@
-"""Carries out plans so that a crash at any moment loses nothing, and takes them back.
+"""Executes plans so that a crash at any moment loses nothing, and undoes them.
 
-Everything lies in `.epochal/journal/NNNN-COMMAND/` of the checkpoint:
+Each edit has a directory `.epochal/journal/NNNN-COMMAND/` in the checkpoint:
 
-    before-*.pack    the bytes of everything the plan touches, hidden crcs too
-    after-*.pack     the bytes it will write; removed when done
-    plan.json        the decision: once it exists the edit will be finished, or undone
+    before-*.pack    the old bytes of all files that the plan changes, and of their hidden crcs
+    after-*.pack     the new bytes; removed when the edit is done
+    plan.json        the decision: once it exists, the edit must be finished or undone
     done             every change has been made
-    undoing, undone  the same for the way back
+    undoing, undone  the same two steps for an undo
 
-Files are created in this order and never rewritten, and each change is made only to a file that is
-still as the plan saw it, or found already made. So a crash leaves the checkpoint as it was (no
-`plan.json`), or a journal that `finish` or `undo` completes, as often as it takes. No rename or
-lock of the storage is needed. The caller holds the checkpoint's guard meanwhile.
+These files are created in this order and never rewritten. A change is made only if its file is
+still as it was when the plan was made; a change that is already made is skipped. So a crash leaves
+either the old checkpoint (no `plan.json`), or a journal that `finish` or `undo` completes. They may
+crash and be repeated any number of times. The storage needs no rename and no lock. The caller must
+hold the checkpoint's guard meanwhile.
 
-A plan of several changes closes the gate first: the file `metadata` is replaced by a notice that
-no release of Spark starts with, and gets its own content back as the last step. So nobody can run
-the query on a checkpoint that is caught half-way.
+A plan with several changes first closes the gate: it replaces the file `metadata` by a notice with
+which no release of Spark starts. The last step restores `metadata`. So no query can run on a
+checkpoint that is only partly edited.
 
-What a reader would get wrong: Files deletes a file's hidden crc with it and never writes one, so
-undo writes crcs back as files of their own, after the file they belong to.
+Note: `Files` deletes a file's hidden crc together with the file, and never writes one. So an undo
+writes crcs back as separate files, each after the file that it belongs to.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from epochal.files import Files, join_url, open_files
 from epochal.tools.edit.backup_packs import STAGE_DIRECTORY, PackReader, PackWriter, Stage, digest
 from epochal.tools.edit.edit_plan import (
     Change,
-    Elsewhere,
+    FileRef,
     Plan,
     ancestors,
     check_plan,
@@ -44,14 +45,14 @@ from epochal.tools.edit.edit_plan import (
 from epochal.tools.edit.journal_records import (
     Record,
     RecordedChange,
+    change_is_made,
     changed,
     check_watches,
     crc_bytes,
+    describe,
     stamp_of,
-    stands_after,
     temporaries,
     touched_names,
-    worded,
 )
 from epochal.tools.inspect.edit_status import (
     FORMAT_VERSION,
@@ -67,9 +68,10 @@ from epochal.tools.inspect.edit_status import (
 )
 
 NOTICE: Final = "unfinished edit"
-"""The key in `metadata` where the id should be, while an edit is under way."""
+"""The key that replaces the query's `id` in `metadata` while an edit is unfinished."""
 
 Progress = Callable[[int, int], None]
+"""Called with the number of changes made so far, and the total."""
 
 
 class Journal:
@@ -88,21 +90,21 @@ class Journal:
         self._roots: dict[str, Files] = {}
 
     def entries(self) -> list[JournalEntry]:
-        """What was decided here, oldest first; preparations that never became a plan are not."""
+        """List the edits that have a plan, oldest first."""
         return journal_entries(self._files)
 
     def unfinished(self) -> JournalEntry | None:
-        """The edit, or the undo, that a crash interrupted."""
+        """Return the edit or undo that was interrupted, if any."""
         return unfinished_edit(self._files)
 
     def stage(self) -> Stage:
-        """Start collecting large content for one plan, dropping what a crash left of another."""
+        """Start to collect large content for a plan, and remove what a crash left of another."""
         self._refuse_unfinished()
         self._files.delete_tree(STAGE_DIRECTORY)
         return Stage(self._files)
 
     def execute(self, plan: Plan, progress: Progress | None = None) -> JournalEntry:
-        """Make every change of `plan`, or none; an interrupted one is completed by `finish`."""
+        """Make every change of `plan`. If this is interrupted, `finish` completes it."""
         self._refuse_unfinished()
         check_plan(plan)
         self._sweep()
@@ -113,8 +115,8 @@ class Journal:
         return self._entry(entry_id)
 
     def finish(self, entry_id: str, progress: Progress | None = None) -> JournalEntry:
-        """Complete an edit that a crash interrupted; a done one is left as it is."""
-        record = self._needed(entry_id)
+        """Complete an edit that was interrupted. An edit that is done stays unchanged."""
+        record = self._record(entry_id)
         state = entry_state(self._files, entry_id)
         if state is JournalState.DONE:
             self._drop_leftovers(entry_id)
@@ -123,23 +125,24 @@ class Journal:
             raise EditError(
                 self._url(entry_id),
                 f"this {record.command} is {state}, so it cannot be finished. "
-                f"Run `epochal checkpoint undo` to complete the way back.",
+                f"Run `epochal checkpoint undo` again to finish the undo.",
             )
         check_watches(record, self._root)
         self._check_gate(record)
         self._sweep_temporaries(record)
+        # Check all files before changing any: raises if one is neither in its old nor new state.
         for change in record.changes:
-            stands_after(self._root(record, change.root), change)
+            change_is_made(self._root(record, change.root), change)
         self._roll_forward(entry_id, record, _Steps(len(record.changes), progress))
         return self._entry(entry_id)
 
     def undo(self, entry_id: str | None = None, progress: Progress | None = None) -> JournalEntry:
-        """Restore the bytes and names from before an edit: the newest one unless named."""
+        """Restore all files to their state before an edit, by default the newest one."""
         entry = self.undoable(entry_id)
-        record = self._needed(entry.id)
+        record = self._record(entry.id)
         if entry.state is JournalState.UNDONE:
             return entry
-        made = self._standing(record)
+        made = self._made_changes(record)
         if entry.state is not JournalState.DONE:
             self._sweep_temporaries(record)
         self._mark(entry.id, "undoing")
@@ -160,36 +163,38 @@ class Journal:
         return self._entry(entry.id)
 
     def why_not_undo(self, entry_id: str) -> EditError | None:
-        """Why `undo` would refuse this edit now: the query has gone on, or its files changed."""
+        """Return the error with which `undo` would fail: the query has continued, or files of the
+        edit have changed."""
         try:
-            self._standing(self._needed(entry_id))
+            self._made_changes(self._record(entry_id))
         except EditError as error:
             return error
         return None
 
     def prune(self) -> list[str]:
-        """Forget every edit that is done or undone; what is pruned cannot be undone."""
-        gone = self.prunable()
-        for entry_id in gone:
-            # Without its plan a journal is only rubbish, whatever else is still there.
+        """Remove every edit that is done or undone. They can no longer be undone."""
+        pruned = self.prunable()
+        for entry_id in pruned:
+            # Delete the plan first: a directory without a plan is ignored and swept later, so a
+            # crash here does no harm.
             self._files.delete(f"{entry_path(entry_id)}/{PLAN_FILE}")
         self._sweep()
-        return gone
+        return pruned
 
     def prunable(self) -> list[str]:
-        """The edits that `prune` would forget."""
+        """List the edits that `prune` would remove."""
         finished = (JournalState.DONE, JournalState.UNDONE)
         return [entry.id for entry in self.entries() if entry.state in finished]
 
     def verify(self, entry_id: str, progress: Progress | None = None) -> None:
-        """Read back every file that an edit wrote; EditError if one is not as it should be."""
-        record = self._needed(entry_id)
+        """Read every file that an edit wrote; EditError if one has other content."""
+        record = self._record(entry_id)
         written = [*record.changes, record.gate] if record.gate else record.changes
         steps = _Steps(len(written), progress)
         for change in written:
             files = self._root(record, change.root)
-            if not stands_after(files, change, trust_stamp=False):
-                raise changed(files, change.path, "what was written", "what was there before")
+            if not change_is_made(files, change, trust_stamp=False):
+                raise changed(files, change.path, "the new content", "the old content")
             steps.one_more()
 
     def _prepare(self, entry_id: str, plan: Plan, steps: _Steps) -> Record:
@@ -219,7 +224,11 @@ class Journal:
         return record
 
     def _gate_of(self, plan: Plan) -> tuple[Change | None, list[Change]]:
-        """The step that `metadata` takes last, and the other changes."""
+        """Split a plan into the last change, of `metadata`, and the other changes.
+
+        A plan of a single change needs no gate. If the plan does not change `metadata`, the gate
+        restores its content.
+        """
         if len(plan.changes) < 2:
             return None, list(plan.changes)
         own = [each for each in plan.changes if (each.root, each.path) == ("", METADATA)]
@@ -235,18 +244,18 @@ class Journal:
     ) -> RecordedChange:
         files = self._root(plan, change.root)
         before = crc = after = None
-        source: Elsewhere | None = None
+        source: FileRef | None = None
         stamp = stamp_of(files, change.path)
         if stamp != change.before:
-            raise changed(files, change.path, worded(change.before), worded(stamp))
+            raise changed(files, change.path, describe(change.before), describe(stamp))
         if stamp is not None:
             before = backups.add(files.read(change.path))
-            if before.size != stamp.size:
-                raise changed(files, change.path, worded(stamp), f"{before.size} bytes")
+            if before.size != stamp.size:  # the file changed since its status was read
+                raise changed(files, change.path, describe(stamp), f"{before.size} bytes")
         if (hidden := crc_bytes(files, change.path)) is not None:
             crc = backups.add(hidden)
         match change.after:
-            case Elsewhere():
+            case FileRef():
                 source = change.after
                 after = digest(self._root(plan, source.root).read(source.path))
             case bytes():
@@ -266,10 +275,11 @@ class Journal:
         contents = PackReader(at, "after")
         self._close_gate(entry_id, record)
         for change in record.changes:
-            if not stands_after(self._root(record, change.root), change):
+            if not change_is_made(self._root(record, change.root), change):
                 self._apply(record, change, contents)
             elif change.after is None:
-                self._root(record, change.root).delete(change.path)  # its crc may be left
+                # A crash may have deleted the file but not its crc. Deleting again removes it.
+                self._root(record, change.root).delete(change.path)
             steps.one_more()
         for directory in record.emptied:
             _remove_if_empty(self._files, directory)
@@ -283,18 +293,18 @@ class Journal:
         self._mark(entry_id, "done")
         self._drop_leftovers(entry_id)
 
-    def _standing(self, record: Record) -> list[bool]:
-        """Of each change whether it is made; EditError if anything else has happened since."""
+    def _made_changes(self, record: Record) -> list[bool]:
+        """Whether each change has been made; EditError if something else changed the files."""
         check_watches(record, self._root)
         self._check_gate(record)
         return [
-            stands_after(self._root(record, change.root), change, trust_stamp=False)
+            change_is_made(self._root(record, change.root), change, trust_stamp=False)
             for change in record.changes
         ]
 
     def _check_gate(self, record: Record) -> None:
         if record.gate is not None and not self._gate_is_closed():
-            stands_after(self._files, record.gate)
+            change_is_made(self._files, record.gate)
 
     def _close_gate(self, entry_id: str, record: Record) -> None:
         if record.gate is not None and not self._gate_is_closed():
@@ -341,6 +351,7 @@ class Journal:
             files.delete(change.path)
         elif is_made and change.before is not None:
             files.replace(change.path, backups.get(change.before))
+        # Replacing the file has removed its crc, so the old one comes last.
         if change.crc is not None and crc_bytes(files, change.path) is None:
             files.create(crc_of(change.path), backups.get(change.crc))
 
@@ -360,24 +371,25 @@ class Journal:
         return list(made)
 
     def undoable(self, entry_id: str | None = None) -> JournalEntry:
-        """The edit that `undo` would take back; EditError if a later one stands in the way."""
+        """Return the edit that `undo` would undo; EditError if a later edit must go first."""
         entries = self.entries()
         if entry_id is None:
             for entry in reversed(entries):
                 if entry.state is not JournalState.UNDONE:
                     return entry
-            raise EditError(self._files.url, "the journal holds no edit that could be undone.")
+            raise EditError(self._files.url, "the journal contains no edit that could be undone.")
         known = [entry.id for entry in entries]
         if entry_id not in known:
             raise EditError(
                 self._files.url,
-                f"no edit {entry_id!r} in the journal; known: {', '.join(known) or 'none'}.",
+                f"there is no edit {entry_id!r} in the journal; known: "
+                f"{', '.join(known) or 'none'}.",
             )
         for entry in entries[known.index(entry_id) + 1 :]:
             if entry.state is not JournalState.UNDONE:
                 raise EditError(
                     self._url(entry.id),
-                    f"the {entry.command} came after {entry_id} and builds on it. "
+                    f"the {entry.command} was made after {entry_id} and depends on it. "
                     f"Undo {entry.id} first.",
                 )
         return entries[known.index(entry_id)]
@@ -387,17 +399,17 @@ class Journal:
             raise EditError(
                 self._url(entry.id),
                 f"a {entry.command} that was interrupted is {entry.state} here. Run the same "
-                f"command again to finish it, or `epochal checkpoint undo` to take it back.",
+                f"command again to finish it, or `epochal checkpoint undo` to revert it.",
             )
 
     def _sweep(self) -> None:
-        """Remove preparations that never became a plan: nothing was touched on their behalf."""
+        """Remove the directories of edits without a plan, which have changed nothing."""
         for entry_id in entry_ids(self._files):
             if self._files.info(f"{entry_path(entry_id)}/{PLAN_FILE}") is None:
                 self._files.delete_tree(entry_path(entry_id))
 
     def _sweep_temporaries(self, record: Record) -> None:
-        """Remove what a process that was killed had begun to write under the names of the plan."""
+        """Remove the temporary files that a killed process left while it wrote the plan's files."""
         for (root, folder), names in touched_names(record).items():
             files = self._root(record, root)
             for name in temporaries(names, (info.name for info in files.list(folder))):
@@ -414,19 +426,16 @@ class Journal:
         numbers = [int(entry_id.partition("-")[0]) for entry_id in entry_ids(self._files)]
         return f"{max(numbers, default=0) + 1:04d}-{command}"
 
-    def _record(self, entry_id: str) -> Record | None:
+    def _record(self, entry_id: str) -> Record:
         path = f"{entry_path(entry_id)}/{PLAN_FILE}"
         try:
             raw = self._files.read(path)
         except FileNotFoundError:
-            return None
+            raise EditError(
+                self._url(entry_id),
+                "the journal contains no such edit. `epochal checkpoint undo --list` lists them.",
+            ) from None
         return decode_plan(raw, Record, join_url(self._files.url, path))
-
-    def _needed(self, entry_id: str) -> Record:
-        record = self._record(entry_id)
-        if record is None:
-            raise EditError(self._url(entry_id), "the journal holds no such edit.")
-        return record
 
     def _entry(self, entry_id: str) -> JournalEntry:
         return next(entry for entry in self.entries() if entry.id == entry_id)
@@ -447,7 +456,7 @@ class Journal:
 
 
 class _Steps:
-    """Counts what is done and tells whoever shows it."""
+    """Counts the steps that are done and reports the progress."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._done, self._total, self._progress = 0, total, progress

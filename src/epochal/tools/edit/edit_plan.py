@@ -1,10 +1,11 @@
-"""What a writing tool wants done to a checkpoint, as data. Pure, but for `read_tree`.
+"""Describes an edit of a checkpoint as data. Pure, except for `read_tree`.
 
-An edit is decided completely before anything is touched: a `Plan` lists every file that will be
-created, replaced or deleted, each with what was there when it was decided. `journal.py` carries
-plans out. The one thing a reader would get wrong: the order of `changes` is part of the plan.
-Should somebody start Spark on a checkpoint caught half-way, it must find one that it resumes
-rightly or one that it refuses, never one that it resumes wrongly.
+An edit is planned completely before any file is changed. A `Plan` lists every file to create,
+replace or delete, with the size and time that the file had when the plan was made.
+`edit_journal.py` executes plans.
+
+Note: the order of `changes` is part of the plan. If Spark starts on a checkpoint whose edit was
+interrupted, it must either continue correctly or refuse to start. It must never continue wrongly.
 """
 
 from __future__ import annotations
@@ -19,36 +20,34 @@ from epochal.checkpoint.layout import EPOCHAL
 from epochal.files import FileInfo, Files
 
 CHECKPOINT = ""
-"""The root that every plan has; a plan that also changes a sink names that root itself."""
-
-"""Where the tools keep journals and marks inside a checkpoint; Spark passes over it."""
+"""The root that every plan has. A plan that also changes a sink's output names that root."""
 
 Action: TypeAlias = Literal["create", "replace", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a listing said of a file when the plan was made."""
+    """The size and time of a file when the plan was made."""
 
     size: int
     modified_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Content that is read from another file only when it is needed, because it may be large."""
+class FileRef:
+    """The content of another file. It may be large, so it is read only when it is needed."""
 
     root: str
     path: str
     size: int
 
 
-Content: TypeAlias = bytes | Elsewhere
+Content: TypeAlias = bytes | FileRef
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file's step from `before` (None: absent) to `after` (None: deleted)."""
+    """A change of one file from `before` (None: absent) to `after` (None: deleted)."""
 
     path: str
     before: Stamp | None
@@ -68,7 +67,7 @@ class Change:
         match self.after:
             case None:
                 return self.before.size if self.before else 0
-            case Elsewhere(size=size):
+            case FileRef(size=size):
                 return size
             case bytes():
                 return len(self.after)
@@ -76,10 +75,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A directory in which nothing may appear or vanish but what the plan itself changes.
+    """A directory in which only the plan itself may add or remove files.
 
-    Digests protect the files a plan touches; this protects against a query that has gone on and
-    written beside them, for whom an undo would come too late.
+    The digests in the journal protect the files that a plan changes. A watch detects a query that
+    has continued and written other files: then neither an edit nor its undo is safe.
     """
 
     directory: str
@@ -89,7 +88,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a tool would do, in order; nothing has been done yet."""
+    """All changes of an edit, in order. Nothing has been changed yet."""
 
     command: str
     summary: str
@@ -119,7 +118,7 @@ class Plan:
 
 
 class Tree:
-    """The files below a root at one moment, without the tools' own; makes changes to them."""
+    """The files below a root at one moment, except Epochal's own; builds changes of them."""
 
     def __init__(self, infos: Mapping[str, FileInfo], root: str = CHECKPOINT) -> None:
         self.infos = infos
@@ -130,7 +129,7 @@ class Tree:
         return path in self.infos
 
     def under(self, directory: str) -> Iterator[str]:
-        """Every path below `directory`, sorted, hidden names too."""
+        """Yield every path below `directory`, sorted, hidden files included."""
         start = f"{directory}/" if directory else ""
         for path in self._paths[bisect_left(self._paths, start) :]:
             if not path.startswith(start):
@@ -138,22 +137,22 @@ class Tree:
             yield path
 
     def names(self, directory: str) -> list[str]:
-        """The visible names of files and directories directly in `directory`, sorted."""
+        """Return the visible names of files and directories directly in `directory`, sorted."""
         skip = len(directory) + 1 if directory else 0
         found = {path[skip:].partition("/")[0] for path in self.under(directory)}
         return sorted(name for name in found if not name.startswith("."))
 
     def delete(self, path: str, why: str) -> Change:
-        """Remove `path`, which is there; its hidden crc goes with it."""
+        """Delete the existing file `path`, and with it its hidden crc."""
         return Change(path, self._stamp(path), None, why, self.root)
 
     def write(self, path: str, content: Content, why: str) -> Change:
-        """Create `path`, or replace it if it is there."""
+        """Create `path`, or replace it if it exists."""
         before = self._stamp(path) if path in self.infos else None
         return Change(path, before, content, why, self.root)
 
     def watch(self, directory: str) -> Watch:
-        """Hold the plan to what `directory` contains now."""
+        """Make the plan fail if `directory` no longer contains the same names."""
         return Watch(directory, tuple(self.names(directory)), self.root)
 
     def _stamp(self, path: str) -> Stamp:
@@ -170,7 +169,7 @@ def read_tree(files: Files, *directories: str, root: str = CHECKPOINT) -> Tree:
 
 
 def crc_of(path: str) -> str:
-    """The hidden Hadoop checksum file beside `path`."""
+    """The path of the hidden Hadoop checksum file of `path`."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.crc"
 
@@ -188,7 +187,7 @@ def is_temporary(path: str) -> bool:
 
 
 def check_plan(plan: Plan) -> None:
-    """Hold a tool to the rules that make its plan executable: our own mistakes stop here."""
+    """Assert the rules that every plan must keep. A violation is a bug in a tool."""
     seen: set[tuple[str, str]] = set()
     for change in plan.changes:
         place = (change.root, change.path)
@@ -197,11 +196,11 @@ def check_plan(plan: Plan) -> None:
         assert not change.root or change.root in plan.roots, change.root
         seen.add(place)
     for root, path in seen:
-        assert (root, crc_of(path)) not in seen, f"{path} takes its crc along"
+        assert (root, crc_of(path)) not in seen, f"changing {path} removes its crc already"
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """The directories that `path` lies in, outermost first."""
+    """Yield the directories above `path`, outermost first."""
     parts = path.split("/")
     for length in range(1, len(parts)):
         yield "/".join(parts[:length])

@@ -1,9 +1,9 @@
-"""The same state once more, under the next version: what a batch without rows leaves behind.
+"""Plans the state files of batches that change no state.
 
-Spark loads version N+1 for every partition and store after batch N, so a batch that a tool adds
-must give each of them that version. For HDFS-backed state it is an empty delta; for RocksDB the
-snapshot again, or an empty changelog where there is no snapshot of the version before. Reads the
-last changelogs; decides; writes nothing.
+After batch N, Spark loads version N+1 of every store. So a batch that a tool adds must give every
+store of every partition its next version. HDFS-backed state gets an empty delta. RocksDB gets a
+copy of the previous version's snapshot, or an empty changelog if there is no such snapshot. This
+module reads, but never writes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from epochal.errors import EditError
 from epochal.state.files.codecs import compress
 from epochal.state.files.delta_snapshot import encode_records
 from epochal.state.files.rocksdb_changelog import LineageItem
-from epochal.tools.edit.edit_plan import Change, Elsewhere
+from epochal.tools.edit.edit_plan import Change, FileRef
 from epochal.tools.edit.survey import CODEC, JOIN_STORES, Survey, rocks_directory
-from epochal.tools.inspect.state_listing import ROCKSDB, StorePicture
+from epochal.tools.inspect.state_listing import ROCKSDB, StoreListing
 from epochal.tools.read_state.rocksdb import file_name
 
 END_OF_PLAIN = b"\xff\xff\xff\xff"
@@ -27,74 +27,77 @@ END_OF_TAGGED = b"\x00"
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """The files of the new versions, and the commit entry of the last one."""
+class EmptyBatches:
+    """The state files of the new batches, and the commit entry of each."""
 
     changes: tuple[Change, ...]
     commits: tuple[CommitEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """How one store's newest version is held, while it is carried on from one to the next."""
+class _StoreVersion:
+    """One version of a store, from which the next one is derived."""
 
-    store: StorePicture
+    store: StoreListing
     item: LineageItem
-    snapshot: Elsewhere | None
+    snapshot: FileRef | None
     layout: int = 0
     lineage: tuple[LineageItem, ...] = ()
 
 
-def carry_state(
+def empty_batches(
     surveyed: Survey, batch_id: int, batches: int, new_id: Callable[[], str]
-) -> Carried:
-    """Give every store that batch `batch_id` left the versions of `batches` more."""
+) -> EmptyBatches:
+    """Plan `batches` new versions with the state after `batch_id`, for every store."""
     codec = surveyed.offsets[batch_id].conf.get(CODEC, "lz4")
-    helds = [_held(surveyed, store, batch_id) for store in surveyed.stores_at(batch_id)]
+    newest = [_store_version(surveyed, store, batch_id) for store in surveyed.stores_at(batch_id)]
     commit = surveyed.commits[batch_id]
     changes: list[Change] = []
     commits: list[CommitEntry] = []
     for _ in range(batches):
         ids: dict[tuple[int, int, str], str] = {}
-        following: list[_Held] = []
-        for held in helds:
-            item = LineageItem(held.item.version + 1, new_id() if held.item.unique_id else "")
-            change, after = _carried(surveyed, held, item, codec)
+        following: list[_StoreVersion] = []
+        for version in newest:
+            item = LineageItem(version.item.version + 1, new_id() if version.item.unique_id else "")
+            change, after = _next_version(surveyed, version, item, codec)
             changes.append(change)
             following.append(after)
-            ids[held.store.operator, held.store.partition, held.store.name] = item.unique_id
-        helds = following
+            store = version.store
+            ids[store.operator, store.partition, store.name] = item.unique_id
+        newest = following
         commit = _with_ids(surveyed, commit, ids)
         commits.append(commit)
-    return Carried(tuple(changes), tuple(commits))
+    return EmptyBatches(tuple(changes), tuple(commits))
 
 
-def _held(surveyed: Survey, store: StorePicture, batch_id: int) -> _Held:
+def _store_version(surveyed: Survey, store: StoreListing, batch_id: int) -> _StoreVersion:
     item = LineageItem(batch_id + 1, surveyed.unique_id(store, batch_id))
     if store.provider != ROCKSDB:
-        return _Held(store, item, None)
+        return _StoreVersion(store, item, None)
     snapshot = f"{store.path}/{file_name(item, 'zip')}"
     if snapshot in surveyed.tree:
         size = surveyed.tree.infos[snapshot].size
-        return _Held(store, item, Elsewhere("", snapshot, size), 0, (item,))
+        return _StoreVersion(store, item, FileRef("", snapshot, size), 0, (item,))
     changelog = rocks_directory(surveyed, store, batch_id).changelog(item)
-    return _Held(store, item, None, changelog.layout, (*changelog.lineage, item))
+    return _StoreVersion(store, item, None, changelog.layout, (*changelog.lineage, item))
 
 
-def _carried(surveyed: Survey, held: _Held, item: LineageItem, codec: str) -> tuple[Change, _Held]:
-    tree, store = surveyed.tree, held.store
-    why = f"version {item.version}, the same state as {held.item.version}"
+def _next_version(
+    surveyed: Survey, version: _StoreVersion, item: LineageItem, codec: str
+) -> tuple[Change, _StoreVersion]:
+    tree, store = surveyed.tree, version.store
+    why = f"version {item.version}, the same state as {version.item.version}"
     if store.provider != ROCKSDB:
         content = compress(encode_records(()), codec)
         return tree.write(f"{store.path}/{item.version}.delta", content, why), replace(
-            held, item=item
+            version, item=item
         )
-    if held.snapshot is not None:
+    if version.snapshot is not None:
         path = f"{store.path}/{file_name(item, 'zip')}"
-        return tree.write(path, held.snapshot, why), replace(held, item=item, lineage=(item,))
+        return tree.write(path, version.snapshot, why), replace(version, item=item, lineage=(item,))
     path = f"{store.path}/{file_name(item, 'changelog')}"
-    content = compress(_empty_changelog(held.layout, held.lineage), codec)
-    after = replace(held, item=item, lineage=(*held.lineage, item))
+    content = compress(_empty_changelog(version.layout, version.lineage), codec)
+    after = replace(version, item=item, lineage=(*version.lineage, item))
     return tree.write(path, content, why), after
 
 
@@ -110,7 +113,7 @@ def _empty_changelog(layout: int, lineage: tuple[LineageItem, ...]) -> bytes:
 
 
 def _utf(text: str) -> bytes:
-    """A string as Java writes it; versions and ids are plain ASCII."""
+    """Encode a string like Java's `writeUTF`. Versions and ids are plain ASCII."""
     raw = text.encode("ascii")
     return len(raw).to_bytes(2, "big") + raw
 
@@ -146,6 +149,6 @@ def _new_id(
     except KeyError:
         raise EditError(
             f"{surveyed.url}/state/{operator}/{partition}",
-            f"the commit log names a store {name!r} here that has no directory; a batch cannot "
-            f"be added to it. Run `epochal checkpoint verify`.",
+            f"the commit log names a store {name!r} here, but it has no directory. No batch can be "
+            f"added without it. Run `epochal checkpoint verify` to see how to restore it.",
         ) from None

@@ -1,7 +1,7 @@
-"""An edit as the journal keeps it, and how a file stands to it: as before, as after, or neither.
+"""Defines what the journal records of an edit, and finds out whether a change has been made.
 
-What a reader would get wrong: size and time of a file prove that nobody touched it, not that we
-did. Only its bytes tell a change already made from one made by somebody else.
+Note: an unchanged size and time show that a file was not touched since the plan. Other values do
+not show that this edit changed it: only the file's bytes distinguish our change from another one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from epochal.checkpoint.layout import METADATA
 from epochal.errors import EditError
 from epochal.files import Files, join_url
 from epochal.tools.edit.backup_packs import Blob
-from epochal.tools.edit.edit_plan import Elsewhere, Stamp, Watch, crc_of, is_crc, read_tree
+from epochal.tools.edit.edit_plan import FileRef, Stamp, Watch, crc_of, is_crc, read_tree
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}-[0-9a-f-]{27}\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedChange:
-    """A change with the bytes on both sides of it, as digests and places in the packs."""
+    """A change, with the digests of the bytes before and after it and their places in packs."""
 
     root: str
     path: str
@@ -29,7 +29,7 @@ class RecordedChange:
     modified_ms: int
     crc: Blob | None
     after: Blob | None
-    source: Elsewhere | None = None
+    source: FileRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,21 @@ class Record:
     emptied: list[str]
     changes: list[RecordedChange]
     gate: RecordedChange | None
-    """The step of `metadata`, taken last; None if there is only one change."""
+    """The change of `metadata`, made last; None if the plan has only one change."""
 
 
-def stands_after(files: Files, change: RecordedChange, *, trust_stamp: bool = True) -> bool:
-    """Whether a change has been made already; EditError if the file is neither."""
+def change_is_made(files: Files, change: RecordedChange, *, trust_stamp: bool = True) -> bool:
+    """Whether a change has already been made; EditError if the file has other content.
+
+    With `trust_stamp`, a file with its old size and time counts as unchanged without reading it.
+    """
     stamp = stamp_of(files, change.path)
     if stamp is None:
         if change.after is None:
             return True
         if change.before is None:
             return False
-        raise changed(files, change.path, f"{change.before.size} bytes", "absent")
+        raise changed(files, change.path, f"{change.before.size} bytes", "no file")
     before, after = change.before, change.after
     if trust_stamp and before and stamp == Stamp(before.size, change.modified_ms):
         return False
@@ -67,22 +70,26 @@ def stands_after(files: Files, change: RecordedChange, *, trust_stamp: bool = Tr
         return True
     if before is not None and before.matches(content):
         return False
-    expected = " or ".join(f"{blob.size} bytes" for blob in (before, after) if blob) or "absent"
+    expected = " or ".join(f"{blob.size} bytes" for blob in (before, after) if blob) or "no file"
     raise changed(files, change.path, expected, f"{stamp.size} bytes of other content")
 
 
 def stamp_of(files: Files, path: str) -> Stamp | None:
-    """What a listing says of a file now."""
+    """Return the current size and time of a file; None if it does not exist."""
     info = files.info(path)
     if info is None:
         return None
     if info.is_dir:
-        raise EditError(join_url(files.url, path), "is a directory where a file is expected.")
+        raise EditError(
+            join_url(files.url, path),
+            "is a directory, but the edit needs a file of this name. Move the directory away, and "
+            "plan the edit again.",
+        )
     return Stamp(info.size, info.modified_ms)
 
 
 def crc_bytes(files: Files, path: str) -> bytes | None:
-    """The content of a file's hidden crc; None if there is none."""
+    """Return the content of a file's hidden crc; None if there is none."""
     if is_crc(path):
         return None
     try:
@@ -91,23 +98,26 @@ def crc_bytes(files: Files, path: str) -> bytes | None:
         return None
 
 
-def worded(stamp: Stamp | None) -> str:
-    """A stamp as messages name it."""
-    return f"{stamp.size} bytes of {stamp.modified_ms} ms" if stamp else "absent"
+def describe(stamp: Stamp | None) -> str:
+    """Describe a stamp in an error message."""
+    return f"{stamp.size} bytes, modified at {stamp.modified_ms} ms" if stamp else "no file"
 
 
 def changed(files: Files, path: str, expected: str, found: str) -> EditError:
-    """The error of a file that somebody else has changed."""
+    """Return the error for a file that something else has changed."""
     return EditError(
         join_url(files.url, path),
-        f"expected {expected}, found {found}: something else changed it since this edit was "
-        f"planned. To go on would lose what it wrote. Make sure that no query runs on the "
-        f"checkpoint, look at the file, and plan again.",
+        f"expected {expected}, found {found}: something else changed the file since this edit was "
+        f"planned. Continuing would overwrite that change. Make sure that no query runs on the "
+        f"checkpoint, look at the file, and plan the edit again.",
     )
 
 
 def touched_names(record: Record) -> dict[tuple[str, str], set[str]]:
-    """Root and directory to the names in it that an edit writes, their crcs and the gate too."""
+    """Return the names that an edit writes, by root and directory.
+
+    They include the crcs of the files, and `metadata`.
+    """
     touched = {("", ""): {METADATA, crc_of(METADATA)}}
     for change in record.changes:
         folder, _, name = change.path.rpartition("/")
@@ -116,7 +126,7 @@ def touched_names(record: Record) -> dict[tuple[str, str], set[str]]:
 
 
 def temporaries(names: Collection[str], listed: Iterable[str]) -> Iterator[str]:
-    """Of the names in a directory, those under which one of `names` was being written."""
+    """Yield the names in `listed` of temporary files from which one of `names` was being made."""
     for name in listed:
         found = _TEMPORARY.fullmatch(name)
         if found and found[1] in names:
@@ -124,7 +134,7 @@ def temporaries(names: Collection[str], listed: Iterable[str]) -> Iterator[str]:
 
 
 def check_watches(record: Record, root_of: Callable[[Record, str], Files]) -> None:
-    """EditError if names came or went, beside those of the edit, since it was planned."""
+    """Raise EditError if files other than those of the edit appeared or vanished."""
     for watch in record.watches:
         prefix = f"{watch.directory}/" if watch.directory else ""
         touched = {
@@ -138,7 +148,7 @@ def check_watches(record: Record, root_of: Callable[[Record, str], Files]) -> No
             event = "appeared" if name in there else "vanished"
             raise EditError(
                 join_url(files.url, f"{prefix}{name}"),
-                f"{event} since this {record.command} was planned: a query, or something else, has "
-                f"gone on with the checkpoint. To change it now would mix two histories. Make sure "
-                f"that nothing runs on it, and plan again.",
+                f"{event} since this {record.command} was planned: a query or another program has "
+                f"used the checkpoint. Changing it now would mix two histories. Make sure that "
+                f"nothing uses the checkpoint, and plan the edit again.",
             )

@@ -1,9 +1,9 @@
-"""Decides how to mend what `verify` finds, finding by finding. Pure but for the files it re-reads.
+"""Plans the repair of what `verify` has found, one finding at a time. It reads, but never writes.
 
-Every change is the smallest after which Spark starts and reads what it read before. Three rules:
-what is moved out of the way stays in the journal; nothing is invented that a query would take for
-data; and a batch that is committed is dropped only when the caller allows going back. What cannot
-be mended is said, with the rewind that would help.
+Each repair is the smallest change after which Spark starts and reads the same data as before. Three
+rules limit it. Removed files stay in the journal. Nothing is invented that a query would take for
+data. A committed batch is dropped only if the caller allows going back. A finding that cannot be
+repaired is reported with the reason, and with a rewind that would help.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, EpochalError, OptionError
 from epochal.files import join_url
-from epochal.tools.edit.edit_plan import Change, Plan, crc_of
-from epochal.tools.edit.rewind import possible_batches, state_after
-from epochal.tools.edit.survey import Survey, missing_file, newest_first
-from epochal.tools.inspect.state_listing import ROCKSDB, StorePicture
+from epochal.tools.edit.edit_plan import Plan, crc_of
+from epochal.tools.edit.repair_draft import RepairDraft, RepairOptions, chain_of
+from epochal.tools.edit.repair_sources import mend_file_log, mend_source_batch
+from epochal.tools.edit.rewind import delete_state_after
+from epochal.tools.edit.survey import Survey, missing_file
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_logs import STATE_SHAPE_KEYS
 from epochal.tools.verify.findings import Finding, Severity
 
-_TRUST = "the file may be damaged; name this code to trust it and drop its checksum"
+_TRUST = "the file may be damaged; name this code to trust it and remove its checksum"
 
 ONLY_IF_NAMED = {
     "CHECKSUM_MISMATCH": _TRUST,
     "CRC_REFUSED": _TRUST,
-    "STATE_SNAPSHOT_DISAGREES": "name this code to trust the deltas and drop the snapshot",
+    "STATE_SNAPSHOT_DISAGREES": "name this code to trust the deltas and remove the snapshot",
 }
+"""Codes that are repaired only if the caller names them, since the repair relies on a guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A finding that stays, and why."""
+    """A finding that is not repaired, and why."""
 
     finding: Finding
     reason: str
@@ -49,203 +52,106 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What would be changed, what that mends, and what it does not."""
+    """The plan of a repair, the findings that it repairs, and those that it does not."""
 
     plan: Plan
     mended: tuple[Finding, ...]
     left: tuple[Left, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairOptions:
-    """What the caller allows."""
-
-    query_id: str
-    """The id to write if the checkpoint has lost its own."""
-    codes: Collection[str] = ()
-    """Mend only these; empty mends whatever is safe."""
-    may_go_back: bool = False
-    """Whether committed batches may be dropped where nothing else helps."""
-
-
-class Mender:
-    """Collects the changes for one finding after the other."""
-
-    def __init__(
-        self, surveyed: Survey, findings: Iterable[Finding], options: RepairOptions
-    ) -> None:
-        self.surveyed, self.options = surveyed, options
-        self.findings = list(findings)
-        self.warnings: list[str] = []
-        self.emptied: list[str] = []
-        self._changes: dict[str, Change] = {}
-
-    def add(self, *changes: Change) -> None:
-        """Take changes in; where two concern one file, its deletion wins."""
-        for change in changes:
-            held = self._changes.get(change.path)
-            if held is None or change.after is None:
-                self._changes[change.path] = change
-
-    def remove(self, path: str, why: str) -> None:
-        """Delete a file if it is there."""
-        if path in self.surveyed.tree:
-            self.add(self.surveyed.tree.delete(path, why))
-
-    def changes(self) -> tuple[Change, ...]:
-        """Everything collected; a hidden crc goes with its file."""
-        own = {crc_of(path) for path in self._changes}
-        return tuple(each for path, each in self._changes.items() if path not in own)
-
-    def go_back(self, below: int | None, why: str) -> str | None:
-        """Drop batches down to the last restartable one, below `below` if given."""
-        surveyed = self.surveyed
-        possible = [
-            batch_id
-            for batch_id in possible_batches(surveyed)
-            if (below is None or batch_id < below) and not self._needs_broken_state(batch_id)
-        ]
-        if not possible:
-            return "no batch is left that a restart could stand on: restore files from a backup"
-        to_batch = possible[-1]
-        committed = [each for each in surveyed.picture.commits.ids if each > to_batch]
-        if committed and not self.options.may_go_back:
-            return (
-                f"batch {committed[0]} to {committed[-1]} would have to go: run `epochal "
-                f"checkpoint rewind --to-batch {to_batch}`, or repair with --rewind"
-            )
-        self.add(*state_after(surveyed, to_batch + 1), *newest_first(surveyed.tree, to_batch, why))
-        if committed:
-            self.warnings.append(
-                f"Batches {committed[0]} to {committed[-1]} were committed and will run again: "
-                f"a sink that does not know batch ids gets their rows twice, and a file sink "
-                f"must be rewound with `rewind --sink`."
-            )
-        else:
-            self.warnings.append(
-                f"What comes after batch {to_batch} was not committed and will be cut anew."
-            )
-        return None
-
-    @property
-    def broken_state(self) -> set[str]:
-        """The state files that no version may be built on."""
-        return {
-            each.path
-            for each in self.findings
-            if each.code in ("STATE_FILE_UNREADABLE", "STATE_ROW_CHECKSUM", "STATE_ROW_INVALID")
-        }
-
-    def _needs_broken_state(self, batch_id: int) -> bool:
-        broken = self.broken_state
-        return any(
-            f"{store.path}/{name}" in broken
-            for store in self.surveyed.stores_at(batch_id)
-            for name in chain_of(store, batch_id + 1)
-        )
-
-
-Handler = Callable[[Mender, Finding], str | None]
-"""Mends one finding, or says why it does not."""
+Handler = Callable[[RepairDraft, Finding], str | None]
+"""Adds the repair of one finding to the draft; returns why it cannot be repaired, or None."""
 
 
 def plan_repair(surveyed: Survey, findings: Iterable[Finding], options: RepairOptions) -> Repair:
-    """What to change so that as many findings as possible are gone."""
+    """Plan the changes that repair as many findings as possible."""
     found = list(findings)
     unknown = set(options.codes) - HANDLERS.keys()
     if unknown:
-        raise OptionError(f"No repair for {', '.join(sorted(unknown))}.")
+        raise OptionError(
+            f"No repair for {', '.join(sorted(unknown))}. Name codes that `epochal checkpoint "
+            f"verify` has printed."
+        )
     if any(each.code == "EDIT_UNFINISHED" for each in found):
         raise EditError(
             surveyed.url,
-            "an edit was interrupted here: finish it by running the same command again, or take "
-            "it back with `epochal checkpoint undo`, before repairing.",
+            "an edit was interrupted here. Before repairing, run the same command again to finish "
+            "it, or run `epochal checkpoint undo` to revert it.",
         )
-    mender = Mender(surveyed, found, options)
+    draft = RepairDraft(surveyed, found, options)
     mended: list[Finding] = []
     left: list[Left] = []
     for each in found:
-        reason = _mend(mender, each)
+        reason = _mend(draft, each)
         if reason is None:
             mended.append(each)
         elif each.severity is not Severity.INFO:
             left.append(Left(each, reason))
     plan = Plan(
         command="repair",
-        summary=f"mend {len(mended)} of {len(mended) + len(left)} findings",
-        changes=mender.changes(),
+        summary=f"repair {len(mended)} of {len(mended) + len(left)} findings",
+        changes=draft.changes(),
         arguments={"codes": ",".join(sorted({each.code for each in mended}))},
-        warnings=tuple(dict.fromkeys(mender.warnings)),
+        warnings=tuple(dict.fromkeys(draft.warnings)),
         watches=surveyed.log_watches(),
-        emptied=tuple(mender.emptied),
+        emptied=tuple(draft.emptied),
     )
     return Repair(plan, tuple(mended), tuple(left))
 
 
-def _mend(mender: Mender, found: Finding) -> str | None:
-    codes = mender.options.codes
+def _mend(draft: RepairDraft, found: Finding) -> str | None:
+    codes = draft.options.codes
     if codes and found.code not in codes:
         return "not asked for"
     if found.code in ONLY_IF_NAMED and found.code not in codes:
         return ONLY_IF_NAMED[found.code]
     handler = HANDLERS.get(found.code)
-    return handler(mender, found) if handler else found.remedy
+    return handler(draft, found) if handler else found.remedy
 
 
-def chain_of(store: StorePicture, version: int) -> list[str]:
-    """The files that make a version; with unique ids, all that might be among them."""
-    base = max((each for each in store.bases if each <= version), default=0)
-    steps = range(base + 1, version + 1)
-    if store.provider == ROCKSDB:
-        changelogs = [name for each in steps for name in store.changelogs.get(each, ())]
-        return [*store.zips.get(base, ()), *changelogs]
-    snapshots = [store.snapshots[base]] if base else []
-    return snapshots + [store.deltas[each] for each in steps if each in store.deltas]
-
-
-def _remove(mender: Mender, found: Finding) -> str | None:
-    mender.remove(found.path, found.code.lower().replace("_", " "))
+def _remove(draft: RepairDraft, found: Finding) -> str | None:
+    draft.remove(found.path, found.code.lower().replace("_", " "))
     return None
 
 
-def _remove_hidden_crc(mender: Mender, found: Finding) -> str | None:
-    mender.remove(crc_of(found.path), "stale checksum")
+def _remove_hidden_crc(draft: RepairDraft, found: Finding) -> str | None:
+    draft.remove(crc_of(found.path), "stale checksum")
     return None
 
 
-def _remove_spark_checksum(mender: Mender, found: Finding) -> str | None:
-    mender.remove(f"{found.path}.crc", "stale checksum")
+def _remove_spark_checksum(draft: RepairDraft, found: Finding) -> str | None:
+    draft.remove(f"{found.path}.crc", "stale checksum")
     return None
 
 
-def _write_metadata(mender: Mender, found: Finding) -> str | None:
-    content = QueryMetadata(mender.options.query_id).serialize()
-    mender.add(mender.surveyed.tree.write(METADATA, content, "a query id"))
-    mender.warnings.append(
-        f"The query id becomes {mender.options.query_id}; sinks that remember the old one take "
-        f"this for another query. Give the old one with --query-id if it is known."
+def _write_metadata(draft: RepairDraft, found: Finding) -> str | None:
+    content = QueryMetadata(draft.options.query_id).serialize()
+    draft.add(draft.surveyed.tree.write(METADATA, content, "a new query id"))
+    draft.warnings.append(
+        f"The query id becomes {draft.options.query_id}. Sinks that remember the old id will take "
+        f"this for another query. If you know the old id, pass it with --query-id."
     )
     return None
 
 
-def _rename(mender: Mender, found: Finding) -> str | None:
+def _rename(draft: RepairDraft, found: Finding) -> str | None:
     folder, _, name = found.path.rpartition("/")
     batch_id = parse_batch_id(name)
     assert batch_id is not None
-    if _fills_hole(mender, folder, batch_id) and (raw := _readable(mender, folder, name)):
-        mender.add(mender.surveyed.tree.write(f"{folder}/{batch_id}", raw, f"was named {name}"))
-    mender.remove(found.path, "a name that Spark does not write")
+    if _fills_hole(draft, folder, batch_id) and (raw := _readable(draft, folder, name)):
+        draft.add(draft.surveyed.tree.write(f"{folder}/{batch_id}", raw, f"was named {name}"))
+    draft.remove(found.path, "a name in a spelling that Spark does not use")
     return None
 
 
-def _fills_hole(mender: Mender, folder: str, batch_id: int) -> bool:
-    picture = mender.surveyed.picture
-    ids = {OFFSETS: picture.offsets.ids, COMMITS: picture.commits.ids}.get(folder, [])
+def _fills_hole(draft: RepairDraft, folder: str, batch_id: int) -> bool:
+    listing = draft.surveyed.listing
+    ids = {OFFSETS: listing.offsets.ids, COMMITS: listing.commits.ids}.get(folder, [])
     return bool(ids) and batch_id not in ids and ids[0] < batch_id < ids[-1]
 
 
-def _readable(mender: Mender, folder: str, name: str) -> bytes | None:
-    raw = mender.surveyed.files.read(f"{folder}/{name}")
+def _readable(draft: RepairDraft, folder: str, name: str) -> bytes | None:
+    raw = draft.surveyed.files.read(f"{folder}/{name}")
     try:
         (OFFSET_FORMAT if folder == OFFSETS else COMMIT_FORMAT).deserialize(raw, name)
     except EpochalError:
@@ -253,122 +159,118 @@ def _readable(mender: Mender, folder: str, name: str) -> bytes | None:
     return raw
 
 
-def _clear_directory(mender: Mender, found: Finding) -> str | None:
-    for path in mender.surveyed.tree.under(found.path):
+def _clear_directory(draft: RepairDraft, found: Finding) -> str | None:
+    for path in draft.surveyed.tree.under(found.path):
         if not path.rpartition("/")[2].startswith("."):
-            mender.remove(path, "in a directory that has the name of a batch")
-    mender.emptied.append(found.path)
+            draft.remove(path, "in a directory that has the name of a batch")
+    draft.emptied.append(found.path)
     return None
 
 
-def _unreadable_entry(mender: Mender, found: Finding) -> str | None:
+def _unreadable_entry(draft: RepairDraft, found: Finding) -> str | None:
     folder, _, name = found.path.rpartition("/")
     batch_id = parse_batch_id(name.removesuffix(".compact"))
     if batch_id is None:
         return found.remedy
     if folder == COMMITS:
-        return _unreadable_commit(mender, batch_id)
+        return _unreadable_commit(draft, batch_id)
     if folder == OFFSETS:
-        return _unreadable_offsets(mender, batch_id)
+        return _unreadable_offsets(draft, batch_id)
     if folder.startswith(f"{SOURCES}/"):
-        from epochal.tools.edit.repair_sources import mend_source_batch
-
-        return mend_source_batch(mender, folder, batch_id)
+        return mend_source_batch(draft, folder, batch_id)
     return found.remedy
 
 
-def _unreadable_commit(mender: Mender, batch_id: int) -> str | None:
-    surveyed = mender.surveyed
-    newest = surveyed.picture.offsets.latest
+def _unreadable_commit(draft: RepairDraft, batch_id: int) -> str | None:
+    surveyed = draft.surveyed
+    newest = surveyed.listing.offsets.latest
     if batch_id == newest and (batch_id == 0 or batch_id - 1 in surveyed.commits):
         if batch_id and (missing := surveyed.missing_state(batch_id - 1)) is not None:
-            return f"the batch cannot run again: {missing} is gone"
-        mender.remove(f"{COMMITS}/{batch_id}", "unreadable: the batch runs again")
-        mender.warnings.append(f"Batch {batch_id} runs again, with the same offsets.")
+            return f"the batch cannot run again: {missing} is missing"
+        draft.remove(f"{COMMITS}/{batch_id}", "unreadable: the batch runs again")
+        draft.warnings.append(f"Batch {batch_id} runs again, with the same offsets.")
         return None
-    return _write_commit(mender, batch_id)
+    return _write_commit(draft, batch_id)
 
 
-def _write_commit(mender: Mender, batch_id: int) -> str | None:
-    """Write a commit again from what the batch after it recorded."""
-    surveyed = mender.surveyed
+def _write_commit(draft: RepairDraft, batch_id: int) -> str | None:
+    """Write a commit again: its watermark is also in the offsets of the next batch."""
+    surveyed = draft.surveyed
     following = surveyed.offsets.get(batch_id + 1)
     versions = {entry.version for entry in surveyed.commits.values()}
     if following is None or batch_id not in surveyed.offsets or versions != {1}:
-        return "what it said cannot be told from its neighbours; a restart does not need it"
+        return "its content cannot be derived from other entries; a restart does not need it"
     content = COMMIT_FORMAT.serialize(CommitEntry(1, following.watermark_ms))
-    mender.add(
-        surveyed.tree.write(f"{COMMITS}/{batch_id}", content, f"as batch {batch_id + 1} tells")
-    )
+    draft.add(surveyed.tree.write(f"{COMMITS}/{batch_id}", content, f"from offsets/{batch_id + 1}"))
     return None
 
 
-def _write_commits(mender: Mender, found: Finding) -> str | None:
-    ids = mender.surveyed.picture.commits.ids
-    lost = [i for i in mender.surveyed.offsets if ids[0] < i < ids[-1] and i not in ids]
-    reasons = [_write_commit(mender, batch_id) for batch_id in lost]
+def _write_commits(draft: RepairDraft, found: Finding) -> str | None:
+    ids = draft.surveyed.listing.commits.ids
+    lost = [i for i in draft.surveyed.offsets if ids[0] < i < ids[-1] and i not in ids]
+    reasons = [_write_commit(draft, batch_id) for batch_id in lost]
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def _unreadable_offsets(mender: Mender, batch_id: int) -> str | None:
-    surveyed = mender.surveyed
-    newest = surveyed.picture.offsets.latest
+def _unreadable_offsets(draft: RepairDraft, batch_id: int) -> str | None:
+    surveyed = draft.surveyed
+    newest = surveyed.listing.offsets.latest
     assert newest is not None
     if batch_id < newest - 1:
-        return "a restart does not need it, and Spark will purge it; no rewind can go there"
+        return "a restart does not need it, and Spark will purge it; a rewind to it is impossible"
     if batch_id == newest - 1 and newest in surveyed.commits and newest in surveyed.offsets:
-        return _stand_in(mender, batch_id, newest)
-    if batch_id == newest and batch_id not in surveyed.picture.commits.ids:
-        return mender.go_back(None, "unreadable and not committed: cut anew")
-    return mender.go_back(batch_id, f"after the unreadable offsets of {batch_id}")
+        return _stand_in(draft, batch_id, newest)
+    if batch_id == newest and batch_id not in surveyed.listing.commits.ids:
+        return draft.go_back(None, "unreadable and not committed: planned again")
+    return draft.go_back(batch_id, f"after the unreadable offsets of {batch_id}")
 
 
-def _stand_in(mender: Mender, batch_id: int, newest: int) -> str | None:
-    """Fill the place before a committed batch, which a restart only checks to be there."""
-    entry: OffsetEntry = mender.surveyed.offsets[newest]
-    earlier = mender.surveyed.offsets.get(batch_id - 1)
+def _stand_in(draft: RepairDraft, batch_id: int, newest: int) -> str | None:
+    """Write substitute offsets before a committed batch. A restart only checks that they exist."""
+    entry: OffsetEntry = draft.surveyed.offsets[newest]
+    earlier = draft.surveyed.offsets.get(batch_id - 1)
     if earlier is not None:
         entry = replace(entry, watermark_ms=earlier.watermark_ms, timestamp_ms=earlier.timestamp_ms)
     path = f"{OFFSETS}/{batch_id}"
     content = OFFSET_FORMAT.serialize(entry)
-    mender.add(mender.surveyed.tree.write(path, content, f"stands in, with the end of {newest}"))
-    mender.warnings.append(
-        f"{path} gets the offsets of batch {newest}: good for a restart, not for a rewind to "
-        f"batch {batch_id}."
+    draft.add(draft.surveyed.tree.write(path, content, f"substitute, with offsets of {newest}"))
+    draft.warnings.append(
+        f"{path} gets the offsets of batch {newest}. This suffices for a restart, but not for a "
+        f"rewind to batch {batch_id}."
     )
     return None
 
 
-def _fill_gap(mender: Mender, found: Finding) -> str | None:
-    surveyed = mender.surveyed
-    newest = surveyed.picture.offsets.latest
+def _fill_gap(draft: RepairDraft, found: Finding) -> str | None:
+    surveyed = draft.surveyed
+    newest = surveyed.listing.offsets.latest
     assert newest is not None
-    if newest > 0 and newest - 1 not in surveyed.picture.offsets.ids:
+    if newest > 0 and newest - 1 not in surveyed.listing.offsets.ids:
         if newest in surveyed.commits and newest in surveyed.offsets:
-            return _stand_in(mender, newest - 1, newest)
-        return mender.go_back(None, "cannot be restarted: the batch before is missing")
-    return "a restart does not need the missing batches; no rewind can go there"
+            return _stand_in(draft, newest - 1, newest)
+        return draft.go_back(None, "cannot be restarted: the batch before it is missing")
+    return "a restart does not need the missing batches; a rewind to them is impossible"
 
 
-def _drop_undecided(mender: Mender, found: Finding) -> str | None:
-    return mender.go_back(None, "not committed: cut anew")
+def _drop_uncommitted(draft: RepairDraft, found: Finding) -> str | None:
+    return draft.go_back(None, "not committed: planned again")
 
 
-def _remove_commit(mender: Mender, found: Finding) -> str | None:
-    mender.remove(found.path, "a commit without offsets")
+def _remove_commit(draft: RepairDraft, found: Finding) -> str | None:
+    draft.remove(found.path, "a commit without offsets")
     batch_id = parse_batch_id(found.path.rpartition("/")[2])
-    newest = mender.surveyed.picture.offsets.latest
+    newest = draft.surveyed.listing.offsets.latest
     if batch_id is not None and newest is not None and batch_id > newest:
-        mender.add(*state_after(mender.surveyed, newest + 1))
-        mender.warnings.append(
-            f"Batch {batch_id} was committed and will be cut anew: rewind the sink too."
+        draft.add(*delete_state_after(draft.surveyed, newest + 1))
+        draft.warnings.append(
+            f"Batch {batch_id} was committed, and Spark will plan it again: rewind the sink too."
         )
     return None
 
 
-def _restore_conf(mender: Mender, found: Finding) -> str | None:
-    """Carry the pinned settings of the first batch through all later ones."""
-    surveyed = mender.surveyed
+def _restore_conf(draft: RepairDraft, found: Finding) -> str | None:
+    """Give every batch the pinned settings of the batches before it."""
+    surveyed = draft.surveyed
     pinned: dict[str, str] = {}
     for batch_id, entry in sorted(surveyed.offsets.items()):
         keys = [SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS]
@@ -377,43 +279,43 @@ def _restore_conf(mender: Mender, found: Finding) -> str | None:
         if conf != dict(entry.conf):
             content = OFFSET_FORMAT.serialize(replace(entry, conf=conf))
             path = f"{OFFSETS}/{batch_id}"
-            mender.add(surveyed.tree.write(path, content, "settings of the batch before"))
+            draft.add(surveyed.tree.write(path, content, "settings of the batch before it"))
     return None
 
 
-def _undo_repartition(mender: Mender, found: Finding) -> str | None:
-    mender.warnings.append("To finish the repartition instead, run the same one again.")
-    return mender.go_back(None, "an unfinished repartition")
+def _undo_repartition(draft: RepairDraft, found: Finding) -> str | None:
+    draft.warnings.append("To finish the repartition instead, run the same repartition again.")
+    return draft.go_back(None, "an unfinished repartition")
 
 
-def _remove_ahead(mender: Mender, found: Finding) -> str | None:
-    newest = mender.surveyed.picture.offsets.latest
-    mender.add(*state_after(mender.surveyed, 0 if newest is None else newest + 1))
+def _remove_ahead(draft: RepairDraft, found: Finding) -> str | None:
+    newest = draft.surveyed.listing.offsets.latest
+    draft.add(*delete_state_after(draft.surveyed, 0 if newest is None else newest + 1))
     return None
 
 
-def _broken_state(mender: Mender, found: Finding) -> str | None:
+def _broken_state(draft: RepairDraft, found: Finding) -> str | None:
     store = next(
-        (each for each in mender.surveyed.stores if found.path.startswith(f"{each.path}/")), None
+        (each for each in draft.surveyed.stores if found.path.startswith(f"{each.path}/")), None
     )
     name = found.path.rpartition("/")[2]
     if store is None:
         return found.remedy
     version = int(name.partition(".")[0].partition("_")[0])
     if name.endswith(".snapshot"):
-        good = _good_files(store, mender.broken_state | {found.path})
-        wanted = mender.surveyed.picture.restart_version
+        good = _good_files(store, draft.broken_state | {found.path})
+        wanted = draft.surveyed.listing.restart_version
         if missing_file(good, max(version, wanted)) is None:
-            mender.remove(found.path, "its deltas tell the same")
-            mender.remove(f"{found.path}.crc", "checksum of a removed snapshot")
+            draft.remove(found.path, "its deltas have the same content")
+            draft.remove(f"{found.path}.crc", "checksum of a removed snapshot")
             return None
-    elif name not in chain_of(store, mender.surveyed.picture.restart_version):
-        return "a restart does not need it; versions that do cannot be rewound to"
-    return mender.go_back(version - 1, f"needs {found.path}, which is broken")
+    elif name not in chain_of(store, draft.surveyed.listing.restart_version):
+        return "a restart does not need it; a rewind to a version that does is impossible"
+    return draft.go_back(version - 1, f"needs {found.path}, which is damaged")
 
 
-def _good_files(store: StorePicture, broken: Collection[str]) -> StorePicture:
-    """The store as if its broken files were gone."""
+def _good_files(store: StoreListing, broken: Collection[str]) -> StoreListing:
+    """Return the store without its damaged files."""
 
     def good(files: Mapping[int, str]) -> dict[int, str]:
         return {each: file for each, file in files.items() if f"{store.path}/{file}" not in broken}
@@ -421,28 +323,26 @@ def _good_files(store: StorePicture, broken: Collection[str]) -> StorePicture:
     return replace(store, snapshots=good(store.snapshots), deltas=good(store.deltas))
 
 
-def _remove_operator_metadata(mender: Mender, found: Finding) -> str | None:
+def _remove_operator_metadata(draft: RepairDraft, found: Finding) -> str | None:
     if not found.path.endswith("/_metadata/metadata"):
         return found.remedy
-    mender.remove(found.path, "unreadable: Spark writes it again on the next start")
+    draft.remove(found.path, "unreadable: Spark writes it again on the next start")
     return None
 
 
-def _follow_move(mender: Mender, found: Finding) -> str | None:
+def _follow_move(draft: RepairDraft, found: Finding) -> str | None:
     from epochal.tools.edit.copy_checkpoint import follow_schema_paths
 
-    surveyed = mender.surveyed
+    surveyed = draft.surveyed
     raw = surveyed.files.read(found.path)
     content = follow_schema_paths(raw, join_url(surveyed.url, found.path), surveyed.files)
-    mender.add(surveyed.tree.write(found.path, content, "points at this checkpoint"))
+    draft.add(surveyed.tree.write(found.path, content, "points at this checkpoint"))
     return None
 
 
-def _mend_file_log(mender: Mender, found: Finding) -> str | None:
-    from epochal.tools.edit.repair_sources import mend_file_log
-
+def _mend_file_log(draft: RepairDraft, found: Finding) -> str | None:
     folder = found.path.rpartition("/")[0]
-    return mend_file_log(mender, folder) if folder.startswith(f"{SOURCES}/") else found.remedy
+    return mend_file_log(draft, folder) if folder.startswith(f"{SOURCES}/") else found.remedy
 
 
 HANDLERS: dict[str, Handler] = {
@@ -459,7 +359,7 @@ HANDLERS: dict[str, Handler] = {
     "LOG_ENTRY_UNREADABLE": _unreadable_entry,
     "OFFSETS_GAP": _fill_gap,
     "COMMITS_GAP": _write_commits,
-    "COMMITS_BEHIND": _drop_undecided,
+    "COMMITS_BEHIND": _drop_uncommitted,
     "COMMIT_WITHOUT_OFFSETS": _remove_commit,
     "CONF_KEY_LOST": _restore_conf,
     "CONF_CHANGED": _restore_conf,

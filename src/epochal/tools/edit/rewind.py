@@ -1,14 +1,16 @@
-"""Decides what has to go so that a query restarts right after an earlier batch. Pure but for reads.
+"""Plans a rewind: which files to delete so that a query continues after an earlier batch.
 
-After a rewind to N the newest batch of both logs is N and no state file is of a version above N+1,
-so Spark cuts batch N+1 anew. Three things a reader would get wrong:
+After a rewind to batch N, the newest batch of both logs is N, and no state file has a version above
+N+1. So Spark plans batch N+1 again, with new offsets. This module reads, but never writes.
 
-- A snapshot left above N+1 is not waste but poison: Spark rewrites the deltas beside it and loads
-  the old snapshot instead, at the next cold start.
-- A file source keeps its own log, and entries after N stay there on purpose: the source reads them
-  again, all in one batch, and loses no file that has been cleaned away since.
-- A file sink skips every batch up to the latest in its own log, so a replay writes nothing unless
-  that log goes back too.
+Note:
+
+- A snapshot that is left above N+1 corrupts the state. Spark writes new deltas next to it, and
+  loads the old snapshot instead of them at the next cold start.
+- The log of a file source keeps its entries after N on purpose. The source reads their files again,
+  all in one batch, even those that are no longer in the input directory.
+- A file sink skips every batch up to the latest in its log. A replay writes nothing unless that
+  log is rewound too.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import EditError
 from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, orphaned_files, rewind_file_log
 from epochal.tools.edit.edit_plan import Change, Plan
-from epochal.tools.edit.survey import Survey, newest_first
+from epochal.tools.edit.survey import Survey, delete_batches_after
 
 
 def plan_rewind(
@@ -36,7 +38,7 @@ def plan_rewind(
     sink: SinkSurvey | None = None,
     keep_sink_files: bool = False,
 ) -> Plan:
-    """What to delete so that the query goes on right after `to_batch`."""
+    """Plan the deletions after which the query continues right after `to_batch`."""
     if (obstacle := obstacle_to(surveyed, to_batch)) is not None:
         raise EditError(
             surveyed.url,
@@ -44,9 +46,9 @@ def plan_rewind(
         )
     tree = surveyed.tree
     changes = [
-        *state_after(surveyed, to_batch + 1),
+        *delete_state_after(surveyed, to_batch + 1),
         *_schemas_after(surveyed, to_batch),
-        *newest_first(tree, to_batch, f"batch after {to_batch}"),
+        *delete_batches_after(tree, to_batch, f"batch after {to_batch}"),
     ]
     warnings = list(_warnings(surveyed, to_batch))
     watches = surveyed.log_watches()
@@ -60,19 +62,19 @@ def plan_rewind(
             changes += [sink.tree.delete(path, f"written after batch {to_batch}") for path in files]
             if elsewhere:
                 warnings.append(
-                    f"{elsewhere} files of the removed batches stay: they are not below "
+                    f"{elsewhere} files of the removed batches are kept, because they are outside "
                     f"{sink.files.url}."
                 )
         else:
             warnings.append(
-                "The data files of the removed batches stay. Spark reads this directory by its "
-                "log and passes over them; other readers will see their rows twice."
+                "The data files of the removed batches are kept. Spark ignores them, because it "
+                "reads this directory through its log; other readers will see duplicate rows."
             )
     elif changes:
         warnings.append(
-            "If the query writes to a file sink, name its directory with --sink: that sink skips "
-            f"every batch up to the latest in its own log, so what is replayed after batch "
-            f"{to_batch} would not be written."
+            "If the query writes to a file sink, pass its output directory with --sink. A file "
+            f"sink skips every batch up to the latest in its log, so it would not write the "
+            f"batches that run again after batch {to_batch}."
         )
     return Plan(
         command="rewind",
@@ -86,7 +88,7 @@ def plan_rewind(
 
 
 def batch_at(surveyed: Survey, moment_ms: int) -> int:
-    """The last committed batch that was cut at or before `moment_ms`."""
+    """Return the last committed batch that was planned at or before `moment_ms`."""
     times = {
         batch_id: entry.timestamp_ms
         for batch_id, entry in surveyed.offsets.items()
@@ -98,34 +100,34 @@ def batch_at(surveyed: Survey, moment_ms: int) -> int:
         raise EditError(
             surveyed.url,
             f"no committed batch is as old as {moment_ms} ms; the oldest is of {oldest} ms. "
-            f"Choose a later moment, or start over on an empty checkpoint directory.",
+            f"Choose a later time, or start over with an empty checkpoint directory.",
         )
     return max(earlier)
 
 
 def obstacle_to(surveyed: Survey, to_batch: int) -> str | None:
     """Why a query cannot restart right after `to_batch`; None if it can."""
-    for log, name in ((surveyed.picture.offsets, "offsets"), (surveyed.picture.commits, "commits")):
+    for log, name in ((surveyed.listing.offsets, "offsets"), (surveyed.listing.commits, "commits")):
         if to_batch in log.broken:
             return f"{name}/{to_batch} cannot be read"
         if to_batch not in log.entries:
-            return f"{name}/{to_batch} is not there"
+            return f"{name}/{to_batch} does not exist"
     if to_batch > 0 and to_batch - 1 not in surveyed.offsets and surveyed.stores:
-        return f"a restart also needs offsets/{to_batch - 1}, which is not there or unreadable"
+        return f"a restart also needs offsets/{to_batch - 1}, which is missing or unreadable"
     if (missing := surveyed.missing_state(to_batch)) is not None:
-        return f"the state after it needs {missing}, which is gone"
+        return f"the state after it needs {missing}, which is missing"
     return None
 
 
 def possible_batches(surveyed: Survey) -> Iterator[int]:
-    """The batches that a rewind can go to, ascending."""
+    """Yield the batches that a rewind can go to, ascending."""
     for batch_id in sorted(surveyed.offsets.keys() & surveyed.commits.keys()):
         if obstacle_to(surveyed, batch_id) is None:
             yield batch_id
 
 
-def state_after(surveyed: Survey, version: int) -> Iterator[Change]:
-    """Remove the state files of every version above `version`, checksums with them."""
+def delete_state_after(surveyed: Survey, version: int) -> Iterator[Change]:
+    """Delete the state files of every version above `version`, with their checksum files."""
     tree = surveyed.tree
     for store in surveyed.stores:
         found = [(parse_state_file(name), name) for name in sorted(store.files)]
@@ -133,7 +135,7 @@ def state_after(surveyed: Survey, version: int) -> Iterator[Change]:
         for file, name in sorted(newer, key=lambda item: item[0].version, reverse=True):
             path = f"{store.path}/{name}"
             main = name[1:].removesuffix(".crc") if name.startswith(".") else ""
-            if not main or main not in store.files:  # a crc goes with its file
+            if not main or main not in store.files:  # deleting a file deletes its hidden crc too
                 kind = "checksum" if file.crc is not CrcKind.NONE else str(file.kind)
                 yield tree.delete(path, f"{kind} of version {file.version}")
 
@@ -154,8 +156,8 @@ def _schemas_after(surveyed: Survey, to_batch: int) -> Iterator[Change]:
 def _warnings(surveyed: Survey, to_batch: int) -> Iterator[str]:
     if to_batch > 0 and to_batch - 1 not in surveyed.offsets:
         yield (
-            f"offsets/{to_batch - 1} is not there. Only a query that runs with "
-            f"asyncProgressTrackingEnabled restarts without it."
+            f"offsets/{to_batch - 1} does not exist. Only a query that runs with "
+            f"asyncProgressTrackingEnabled can restart without it."
         )
 
 
@@ -168,4 +170,4 @@ def _possible(surveyed: Survey, to_batch: int) -> str:
     below = max((each for each in possible if each < to_batch), default=None)
     above = min((each for each in possible if each > to_batch), default=None)
     nearest = " and ".join(str(each) for each in (below, above) if each is not None)
-    return f"The nearest possible: {nearest}."
+    return f"The nearest possible batches: {nearest}."

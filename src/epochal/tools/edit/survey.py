@@ -1,8 +1,7 @@
-"""What the writing tools look at before they decide: one reading of a checkpoint, and what it says.
+"""Reads a checkpoint once, before an edit is planned.
 
-`survey` reads; everything else here is pure. What a reader would get wrong: that a version has
-files does not mean it can be loaded. Cleanup takes old snapshots away and leaves the deltas that
-stood on them.
+Note: a version that has files cannot always be loaded. Spark's cleanup removes old snapshots and
+may leave the deltas that depend on them.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, StateError
 from epochal.files import Files
 from epochal.tools.edit.edit_plan import Change, Tree, Watch, read_tree
-from epochal.tools.inspect.listing import Picture, gather
-from epochal.tools.inspect.state_listing import ROCKSDB, OperatorPicture, StorePicture, operators_of
+from epochal.tools.inspect.listing import CheckpointListing, gather
+from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing, operators_of
 
 if TYPE_CHECKING:
     from epochal.tools.read_state.rocksdb import RocksDirectory
@@ -32,44 +31,44 @@ JOIN_STORES = (
     "right-keyToNumValues",
     "right-keyWithIndexToValue",
 )
-"""The order in which the commit log lists the ids of a join's stores."""
+"""The order in which the commit log lists the unique ids of a join's stores."""
 
 
 class Survey:
-    """A checkpoint at one moment: parsed logs, every file's stamp, the state's names."""
+    """A checkpoint at one moment: its logs, the size and time of every file, its state stores."""
 
-    def __init__(self, picture: Picture, tree: Tree) -> None:
-        self.picture, self.tree = picture, tree
+    def __init__(self, listing: CheckpointListing, tree: Tree) -> None:
+        self.listing, self.tree = listing, tree
 
     @property
     def files(self) -> Files:
-        return self.picture.files
+        return self.listing.files
 
     @property
     def url(self) -> str:
-        return self.picture.url
+        return self.listing.url
 
     @property
     def offsets(self) -> Mapping[int, OffsetEntry]:
-        return self.picture.offsets.entries
+        return self.listing.offsets.entries
 
     @property
     def commits(self) -> Mapping[int, CommitEntry]:
-        return self.picture.commits.entries
+        return self.listing.commits.entries
 
     @cached_property
-    def operators(self) -> list[OperatorPicture]:
-        return operators_of(self.picture.listing)
+    def operators(self) -> list[OperatorListing]:
+        return operators_of(self.listing.directories)
 
     @cached_property
-    def stores(self) -> list[StorePicture]:
+    def stores(self) -> list[StoreListing]:
         return [store for operator in self.operators for store in operator.stores]
 
     def log_watches(self) -> tuple[Watch, ...]:
-        """Hold a plan to the batches that are there now."""
+        """Watches that make a plan fail if batches are added or removed before it is applied."""
         return self.tree.watch(OFFSETS), self.tree.watch(COMMITS)
 
-    def stores_at(self, batch_id: int) -> Iterator[StorePicture]:
+    def stores_at(self, batch_id: int) -> Iterator[StoreListing]:
         """The stores that a restart after `batch_id` loads: a repartition may have made more."""
         entry = self.offsets.get(batch_id)
         count = entry.conf.get(SHUFFLE_PARTITIONS, "") if entry else ""
@@ -84,7 +83,7 @@ class Survey:
                 return missing
         return None
 
-    def unique_id(self, store: StorePicture, batch_id: int) -> str:
+    def unique_id(self, store: StoreListing, batch_id: int) -> str:
         """The id of the files that hold a store's version after `batch_id`; empty in format 1."""
         commit = self.commits.get(batch_id)
         if commit is None or not commit.state_unique_ids:
@@ -96,7 +95,7 @@ class Survey:
         place = JOIN_STORES.index(store.name) if store.name in JOIN_STORES else 0
         return ids[place] if place < len(ids) else ""
 
-    def _missing(self, store: StorePicture, batch_id: int) -> str | None:
+    def _missing(self, store: StoreListing, batch_id: int) -> str | None:
         unique_id = self.unique_id(store, batch_id)
         if not unique_id:
             name = missing_file(store, batch_id + 1)
@@ -109,11 +108,11 @@ class Survey:
 
 
 def survey(files: Files) -> Survey:
-    """Read the checkpoint at `files`."""
+    """Read the checkpoint in `files`."""
     return Survey(gather(files), read_tree(files))
 
 
-def missing_file(store: StorePicture, version: int) -> str | None:
+def missing_file(store: StoreListing, version: int) -> str | None:
     """The first file that loading `version` of a store without unique ids would not find."""
     base = max((each for each in store.bases if each <= version), default=0)
     rocksdb = store.provider == ROCKSDB
@@ -124,8 +123,8 @@ def missing_file(store: StorePicture, version: int) -> str | None:
     return None
 
 
-def rocks_directory(surveyed: Survey, store: StorePicture, batch_id: int) -> RocksDirectory:
-    """A RocksDB store's directory, read with the settings of a batch."""
+def rocks_directory(surveyed: Survey, store: StoreListing, batch_id: int) -> RocksDirectory:
+    """Open the directory of a RocksDB store with the settings of a batch."""
     from epochal.state.files.codecs import decompress
     from epochal.state.files.rocksdb_values import ValueForm
     from epochal.tools.read_state.rocksdb import RocksDirectory
@@ -144,14 +143,14 @@ def last_committed(surveyed: Survey) -> int:
     if not both:
         raise EditError(
             surveyed.url,
-            "no batch is both decided and committed here, so there is nothing to stand on. Let "
-            "the query finish its first batch, or start it on an empty checkpoint directory.",
+            "no batch has both offsets and a commit, so there is nothing to continue from. Let "
+            "the query finish its first batch, or start it with an empty checkpoint directory.",
         )
     return max(both)
 
 
 def log_names(tree: Tree, log: str) -> dict[str, int]:
-    """Every name in a log that Spark takes for a batch, odd ones too, with its id."""
+    """Return every name that Spark takes for a batch, `007` included, with its batch id."""
     found: dict[str, int] = {}
     for path in tree.under(log):
         name = path[len(log) + 1 :]
@@ -161,11 +160,11 @@ def log_names(tree: Tree, log: str) -> dict[str, int]:
     return found
 
 
-def newest_first(tree: Tree, above: int, why: str) -> Iterator[Change]:
-    """Remove every batch above `above` from both logs.
+def delete_batches_after(tree: Tree, above: int, why: str) -> Iterator[Change]:
+    """Delete every batch above `above` from both logs.
 
-    From the newest down and the commit before the offsets, so that at every moment what is left is
-    a log that Spark can restart from.
+    The newest batch goes first, and of each batch the commit before the offsets. So at every moment
+    the remaining logs are such that Spark can restart from them.
     """
     commits, offsets = log_names(tree, COMMITS), log_names(tree, OFFSETS)
     for batch_id in sorted({*commits.values(), *offsets.values()}, reverse=True):

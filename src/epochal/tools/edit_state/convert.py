@@ -32,7 +32,7 @@ from epochal.tools.edit_state.edit_state import (
     snapshot_bytes,
     stand_on,
 )
-from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
     HDFS_CLASS,
@@ -86,7 +86,7 @@ def plan_convert(surveyed: Survey, to: Provider) -> Plan:
     )
 
 
-def _target(batch: StateBatch, store: StorePicture) -> StoreTarget:
+def _target(batch: StateBatch, store: StoreListing) -> StoreTarget:
     name = batch.operator_name(store.operator)
     families = batch.uses_join_families(store.operator)
     if families or batch.variables(store.operator) is not None:
@@ -115,7 +115,7 @@ def _refuse_too_many(base: EditBase, stores: int) -> None:
         )
 
 
-def _from_rocksdb(base: EditBase, store: StorePicture, parts: list[Rows]) -> dict[str, bytes]:
+def _from_rocksdb(base: EditBase, store: StoreListing, parts: list[Rows]) -> dict[str, bytes]:
     plain = [
         Rows(rows_of(rows.keys, rows.source), rows_of(rows.values, rows.source), rows.source)
         for rows in parts
@@ -124,7 +124,7 @@ def _from_rocksdb(base: EditBase, store: StorePicture, parts: list[Rows]) -> dic
     return {path: snapshot_bytes(plain, base.settings)}
 
 
-def _to_rocksdb(base: EditBase, store: StorePicture, parts: list[Rows]) -> dict[str, bytes]:
+def _to_rocksdb(base: EditBase, store: StoreListing, parts: list[Rows]) -> dict[str, bytes]:
     form, codec = base.settings.form, base.settings.codec
     records = [
         form.record(b"\0" + key, b"\0" + value)
@@ -137,7 +137,7 @@ def _to_rocksdb(base: EditBase, store: StorePicture, parts: list[Rows]) -> dict[
     return {**files, f"{store.path}/{base.next_version}.changelog": last}
 
 
-def _old_files(base: EditBase, stores: list[StorePicture]) -> Iterator[Change]:
+def _old_files(base: EditBase, stores: list[StoreListing]) -> Iterator[Change]:
     """Everything the old provider wrote, checksums and shared files too."""
     tree = base.surveyed.tree
     for store in stores:

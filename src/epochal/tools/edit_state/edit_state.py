@@ -24,10 +24,10 @@ from epochal.state.files.delta_snapshot import END_MARK, encode_records, encode_
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
 from epochal.tools.edit.edit_plan import Change, Plan
-from epochal.tools.edit.empty_batch import carry_state
-from epochal.tools.edit.rewind import state_after
+from epochal.tools.edit.empty_batch import empty_batches
+from epochal.tools.edit.rewind import delete_state_after
 from epochal.tools.edit.survey import Survey, rocks_directory
-from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read_target import Provider, StateSettings
 from epochal.tools.read_state.rocksdb import file_name, parse_name
 
@@ -57,7 +57,7 @@ class EditBase:
         return self.batch_id + 2
 
     @property
-    def stores(self) -> list[StorePicture]:
+    def stores(self) -> list[StoreListing]:
         """Every store that the batch has."""
         return list(self.surveyed.stores_at(self.batch_id))
 
@@ -86,8 +86,8 @@ def stand_on(
     `batch_id` names the batch where the caller knows that what follows it may be replaced.
     """
     url = surveyed.url
-    started = surveyed.picture.offsets.latest if batch_id is None else batch_id
-    committed = surveyed.picture.commits.latest
+    started = surveyed.listing.offsets.latest if batch_id is None else batch_id
+    committed = surveyed.listing.commits.latest
     if started is None:
         raise EditError(url, "[NO_BATCH_FOUND] the offset log is empty: there is no state to edit.")
     if committed is None:
@@ -99,7 +99,7 @@ def stand_on(
             f"{committed}. Start the query so that it finishes, or take it back with `epochal "
             f"checkpoint rewind --to-batch {committed}`, then edit.",
         )
-    for log in (surveyed.picture.offsets, surveyed.picture.commits):
+    for log in (surveyed.listing.offsets, surveyed.listing.commits):
         if started in log.broken:
             raise EditError(url, f"{log.path}/{started} cannot be read: {log.broken[started]}")
     if not surveyed.stores:
@@ -154,7 +154,7 @@ def changelog_edit(
 
     Spark replays a changelog above the newest snapshot whether or not it would write one itself.
     """
-    carried = carry_state(base.surveyed, base.batch_id, 1, lambda: str(uuid.uuid4()))
+    carried = empty_batches(base.surveyed, base.batch_id, 1, lambda: str(uuid.uuid4()))
     commit = carried.commits[0]
     files: dict[str, bytes] = {}
     others: list[Change] = []
@@ -207,7 +207,9 @@ def plan_batch(
     written = [tree.write(path, data, why) for path, data in edited.files.items()]
     touched = {change.path for change in (*written, *edited.others)}
     # Leftovers of an attempt that came to nothing would be taken for the new version, or hide it.
-    leftovers = [c for c in state_after(base.surveyed, base.version) if c.path not in touched]
+    leftovers = [
+        c for c in delete_state_after(base.surveyed, base.version) if c.path not in touched
+    ]
     offsets = replace(base.offsets, conf={**base.offsets.conf, **edited.conf}, extra={})
     commit = replace(edited.commit or base.commit, extra={})
     logs = [

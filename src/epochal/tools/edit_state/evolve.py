@@ -44,7 +44,7 @@ from epochal.tools.edit_state.edit_state import (
     snapshot_bytes,
     stand_on,
 )
-from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_version
 from epochal.tools.read_state.read_target import StateBatch
 
@@ -185,7 +185,7 @@ def _rewritten(rows: Rows, old: StructType, new: StructType, rewrites: Sequence[
     return Rows(rows.keys, spans_of(values), rows.source)
 
 
-def _older(base: EditBase, stores: Sequence[StorePicture]) -> Iterator[Change]:
+def _older(base: EditBase, stores: Sequence[StoreListing]) -> Iterator[Change]:
     for store in stores:
         for name in sorted(store.files):
             file = parse_state_file(name)

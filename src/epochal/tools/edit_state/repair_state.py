@@ -25,7 +25,7 @@ from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.rewind import plan_rewind
 from epochal.tools.edit.survey import Survey, last_committed
 from epochal.tools.edit_state.edit_state import snapshot_bytes
-from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import read_records
 from epochal.tools.read_state.read import StoreReader
 from epochal.tools.read_state.read_target import Provider, StateBatch, StateSettings
@@ -35,7 +35,7 @@ from epochal.tools.read_state.read_target import Provider, StateBatch, StateSett
 class StoreHealth:
     """Which files of one store can be read, and why the others cannot."""
 
-    store: StorePicture
+    store: StoreListing
     deltas: frozenset[int]
     snapshots: frozenset[int]
     broken: dict[str, str]

@@ -41,7 +41,7 @@ from epochal.tools.edit_state.edit_state import (
     snapshot_bytes,
     stand_on,
 )
-from epochal.tools.inspect.state_listing import OperatorPicture, StorePicture
+from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.read_state.load_version import load_version
 from epochal.tools.read_state.read_target import StateBatch
 
@@ -102,7 +102,7 @@ class _Mover:
                 files.update(self._store(operator, store_name))
         return files
 
-    def _store(self, operator: OperatorPicture, store_name: str) -> dict[str, bytes]:
+    def _store(self, operator: OperatorListing, store_name: str) -> dict[str, bytes]:
         number = operator.operator
         key = self._batch.store(number, store_name).schema.key
         placing = placing_columns(self._batch.operator_name(number), store_name, key)
@@ -123,7 +123,7 @@ class _Mover:
         }
 
     def _moved(
-        self, store: StorePicture, key: StructType, placing: StructType
+        self, store: StoreListing, key: StructType, placing: StructType
     ) -> Iterator[tuple[int, Rows]]:
         files = self._base.surveyed.files.at(store.path)
         for rows in load_version(files, self._base.version, self._base.settings):
@@ -143,7 +143,7 @@ class _Mover:
 
 def _base(surveyed: Survey, partitions: int) -> EditBase:
     """The batch to stand on: the newest, or the one before a repartition that was given up."""
-    started, committed = surveyed.picture.offsets.latest, surveyed.picture.commits.latest
+    started, committed = surveyed.listing.offsets.latest, surveyed.listing.commits.latest
     if started is None or committed is None or started != committed + 1:
         return stand_on(surveyed)
     given_up = _repartition_of(surveyed.offsets.get(committed), surveyed.offsets.get(started))

@@ -1,1 +1,1 @@
-"""Shows what a checkpoint holds. These tools are read-only."""
+"""Shows what a checkpoint contains. These tools are read-only."""

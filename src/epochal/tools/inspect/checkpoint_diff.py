@@ -1,6 +1,6 @@
-"""What differs between two batches, or between two checkpoints. Pure: views in, differences out.
+"""Compares two batches or two checkpoints. Pure: takes views and returns differences.
 
-Offsets are compared inside: a Kafka offset differs per topic and partition, not as one text.
+The content of offsets is compared: a Kafka offset differs per topic and partition, not as one text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from epochal.tools.inspect.view_models import BatchView, CheckpointView, Operato
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that is not the same; None where a side has none."""
+    """One value that differs; None where a side lacks it."""
 
     path: str
     before: object
@@ -25,7 +25,7 @@ class Difference:
 
     @property
     def step(self) -> int | None:
-        """How far a number moved."""
+        """The change of a number; None for other values."""
         numbers = (self.before, self.after)
         if any(isinstance(each, bool) or not isinstance(each, int) for each in numbers):
             return None
@@ -33,12 +33,12 @@ class Difference:
 
 
 def diff_batches(before: BatchView, after: BatchView) -> list[Difference]:
-    """From one batch to another of the same, or of another, checkpoint."""
+    """Compare two batches of the same checkpoint or of two checkpoints."""
     return list(_batch(before, after, ""))
 
 
 def diff_checkpoints(before: CheckpointView, after: CheckpointView) -> list[Difference]:
-    """Between two checkpoints: the query, the batches in both or in one, the state."""
+    """Compare two checkpoints: the query id, every batch in either of them, and the state."""
     return [
         *_value("query_id", before.query_id, after.query_id),
         *_value("offset_log_version", before.offset_log_version, after.offset_log_version),
@@ -97,7 +97,7 @@ def _operator(operator: OperatorView) -> dict[str, object]:
 
 
 def _keyed(offsets: object) -> object:
-    """Offsets by source, so that a list's positions become names."""
+    """Return offsets by source: positions of a list become names."""
     if isinstance(offsets, tuple):
         return {str(position): offset for position, offset in enumerate(offsets)}
     return offsets
@@ -112,6 +112,6 @@ def _value(path: str, before: object, after: object) -> Iterator[Difference]:
 
 
 def _natural(key: str) -> tuple[bool, int, str]:
-    """Numbers first, in their order."""
+    """Sort key that puts numbers first, in numeric order."""
     is_number = key.isdecimal() and key.isascii() and len(key) < 20
     return (not is_number, int(key) if is_number else 0, key)

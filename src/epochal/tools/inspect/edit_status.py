@@ -1,7 +1,7 @@
-"""Says which edits a checkpoint's journal holds, and whether one of them was interrupted.
+"""Lists the edits in a checkpoint's journal, and finds one that was interrupted.
 
-The journal is written by `tools.edit`. This module reads no more of it than the tools that only
-look at a checkpoint need, so that they do not depend on the ones that change it.
+`tools.edit` writes the journal. This module reads only the part that read-only tools show, so that
+they do not depend on the tools that change a checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENTRY_NAME = re.compile(r"\d+-[a-z-]+")
 
 
 class JournalState(StrEnum):
-    """How far an edit, or its undo, has come."""
+    """The progress of an edit or of its undo."""
 
     UNFINISHED = "unfinished"
     DONE = "done"
@@ -69,7 +69,7 @@ def entry_path(entry_id: str) -> str:
 
 
 def entry_ids(files: Files) -> list[str]:
-    """The directories in the journal, oldest first; some may hold no plan yet."""
+    """List the journal's directories, oldest first. Some may not contain a plan yet."""
     return [
         info.name
         for info in files.list(JOURNAL_DIRECTORY)
@@ -78,7 +78,7 @@ def entry_ids(files: Files) -> list[str]:
 
 
 def entry_state(files: Files, entry_id: str) -> JournalState:
-    """How far an edit has come, by the marker files in its directory."""
+    """Return the progress of an edit, which the marker files in its directory show."""
     marks = {info.name for info in files.list(entry_path(entry_id))}
     if "undone" in marks:
         return JournalState.UNDONE
@@ -88,7 +88,10 @@ def entry_state(files: Files, entry_id: str) -> JournalState:
 
 
 def journal_entries(files: Files) -> list[JournalEntry]:
-    """The edits that were decided, oldest first; preparations without a plan are left out."""
+    """List the edits that have a plan, oldest first.
+
+    A directory without a plan belongs to an edit that crashed before it changed anything.
+    """
     found = []
     for entry_id in entry_ids(files):
         path = f"{entry_path(entry_id)}/{PLAN_FILE}"
@@ -112,7 +115,7 @@ def journal_entries(files: Files) -> list[JournalEntry]:
 
 
 def unfinished_edit(files: Files) -> JournalEntry | None:
-    """The edit, or the undo, that a crash interrupted."""
+    """Return the newest edit or undo that was interrupted, if any."""
     interrupted = (JournalState.UNFINISHED, JournalState.HALF_UNDONE)
     for entry in reversed(journal_entries(files)):
         if entry.state in interrupted:
@@ -121,7 +124,7 @@ def unfinished_edit(files: Files) -> JournalEntry | None:
 
 
 def decode_plan(raw: bytes, kind: type[T], url: str) -> T:
-    """The content of `plan.json` as a `kind`; errors name `url`."""
+    """Decode the content of `plan.json` as a `kind`. Errors name `url`."""
     try:
         version = msgspec.json.decode(raw, type=_Versioned).version
         if version > FORMAT_VERSION:

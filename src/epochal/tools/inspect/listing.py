@@ -1,9 +1,10 @@
-"""A checkpoint as it lies on disk: names and log entries, gathered once. Reads, decides nothing.
+"""Lists a checkpoint: the names of its files and the entries of its logs, read once.
 
-Everything `show` and `verify` say is worked out from this picture, and nothing in it raises: what
-cannot be read is kept beside what can, with the reason. The one thing a reader would get wrong:
-names only are listed, not sizes and times. A checkpoint has tens of thousands of state files, and
-asking about each would take longer than everything else together.
+`show` and `verify` work from this listing only. A file that cannot be read does not raise: the
+listing keeps the error in place of the content.
+
+Note: only names are listed, not sizes and times. A checkpoint has tens of thousands of state files,
+and asking for the status of each one would take longer than all other work together.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from epochal.checkpoint.entries import (
 )
 from epochal.checkpoint.layout import COMMITS, COMPACT_SUFFIX, METADATA, OFFSETS, SOURCES, STATE
 from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import CheckpointError, EpochalError, MalformedFileError, StorageError
 from epochal.files import Files, join_url
 from epochal.files.local import LocalFiles
@@ -38,46 +40,46 @@ PARTS = (METADATA, OFFSETS, COMMITS, SOURCES, STATE)
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """The names in one directory; files include hidden ones."""
+    """The names in one directory, hidden files included."""
 
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """Every directory below a root by its path, and those that could not be listed."""
+class Directories:
+    """Every directory below a root, by its path, and those that could not be listed."""
 
-    directories: dict[str, Directory] = field(default_factory=dict)
+    by_path: dict[str, Directory] = field(default_factory=dict)
     unreadable: dict[str, StorageError] = field(default_factory=dict)
 
     def __getitem__(self, path: str) -> Directory:
-        return self.directories.get(path, Directory())
+        return self.by_path.get(path, Directory())
 
     def below(self, path: str) -> Iterator[tuple[str, Directory]]:
-        """`path` and every directory below it."""
-        for name, directory in self.directories.items():
+        """Yield `path` and every directory below it."""
+        for name, directory in self.by_path.items():
             if name == path or name.startswith(f"{path}/"):
                 yield name, directory
 
     @property
-    def count(self) -> int:
-        """How many files there are."""
-        return sum(len(directory.files) for directory in self.directories.values())
+    def file_count(self) -> int:
+        """The number of files in all directories."""
+        return sum(len(directory.files) for directory in self.by_path.values())
 
 
 @dataclass(frozen=True, slots=True)
-class LogPicture(Generic[T]):
-    """A log directory: its entries by id, and the reasons why some have none."""
+class LogListing(Generic[T]):
+    """A log directory: the entries by batch id, and the errors of those that cannot be read."""
 
     path: str
     directory: Directory
     entries: dict[int, T] = field(default_factory=dict)
     broken: dict[int, EpochalError] = field(default_factory=dict)
     odd_names: dict[str, int] = field(default_factory=dict)
-    """Names that Java reads as a number but would write otherwise, with that number."""
+    """Names such as `007` that Java parses as a number but would not write, with that number."""
     taken: tuple[str, ...] = ()
-    """Directories that have the name of a batch."""
+    """Directories whose name is a batch id, so that no file can have it."""
     raw: dict[str, bytes] = field(default_factory=dict)
 
     def path_of(self, batch_id: int) -> str:
@@ -98,16 +100,16 @@ class LogPicture(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """What was gathered from a checkpoint."""
+class CheckpointListing:
+    """A checkpoint's directories, query metadata and logs."""
 
     files: Files
-    listing: Listing
+    directories: Directories
     metadata: QueryMetadata | EpochalError | None
-    """None if the file is not there."""
+    """None if the file does not exist; the error if it cannot be read."""
     metadata_raw: bytes
-    offsets: LogPicture[OffsetEntry]
-    commits: LogPicture[CommitEntry]
+    offsets: LogListing[OffsetEntry]
+    commits: LogListing[CommitEntry]
 
     @property
     def url(self) -> str:
@@ -115,49 +117,62 @@ class Picture:
 
     @property
     def misplaced(self) -> list[str]:
-        """Files that have the name of one of a checkpoint's directories."""
-        return [part for part in PARTS if part != METADATA and part in self.listing[""].files]
+        """Files that have the name of one of the checkpoint's directories."""
+        return [part for part in PARTS if part != METADATA and part in self.directories[""].files]
 
     @property
     def is_stateful(self) -> bool:
         """Whether any operator has a directory below `state`."""
-        return any(name.isdigit() for name in self.listing[STATE].folders)
+        return any(name.isdigit() for name in self.directories[STATE].folders)
 
     @property
     def restart_version(self) -> int:
-        """The version of state that a restart loads: what the next batch starts from."""
+        """The version of the state that a restart loads.
+
+        Batch N reads version N and writes version N + 1. A restart runs the newest batch again if
+        it is not committed, otherwise the batch after it.
+        """
         newest, committed = self.offsets.latest, self.commits.latest
         if newest is None:
             return 0
         return newest + 1 if newest == committed else newest
 
+    def partitions_at(self, batch_id: int) -> int | None:
+        """The number of state partitions that a batch pins; None if it pins no valid number."""
+        entry = self.offsets.entries.get(batch_id)
+        text = "" if entry is None else entry.conf.get(SHUFFLE_PARTITIONS, "")
+        return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
 
-def gather(files: Files, listing: Listing | None = None) -> Picture:
-    """Read names and logs; OSError or CheckpointError if there is no checkpoint at all."""
-    if listing is None:
+
+def gather(files: Files, directories: Directories | None = None) -> CheckpointListing:
+    """List a checkpoint and read its logs.
+
+    Raises OSError or CheckpointError if there is no checkpoint at all.
+    """
+    if directories is None:
         require_directory(files)
-        listing = list_all(files)
-    root = listing[""]
+        directories = list_all(files)
+    root = directories[""]
     if not any(part in root.folders or part in root.files for part in PARTS):
-        if "" in listing.unreadable:
-            raise listing.unreadable[""]
+        if "" in directories.unreadable:
+            raise directories.unreadable[""]
         raise CheckpointError(
-            f"{files.url} is not a checkpoint: it has none of {', '.join(PARTS)}. Give the "
-            f"directory that the query has as its checkpointLocation."
+            f"{files.url} is not a checkpoint: it contains none of {', '.join(PARTS)}. Pass the "
+            f"directory that the query uses as its checkpointLocation."
         )
     metadata, raw = _read_metadata(files, root)
-    return Picture(
+    return CheckpointListing(
         files,
-        listing,
+        directories,
         metadata,
         raw,
-        read_log(files, OFFSETS, listing[OFFSETS], OFFSET_FORMAT.deserialize),
-        read_log(files, COMMITS, listing[COMMITS], COMMIT_FORMAT.deserialize),
+        read_log(files, OFFSETS, directories[OFFSETS], OFFSET_FORMAT.deserialize),
+        read_log(files, COMMITS, directories[COMMITS], COMMIT_FORMAT.deserialize),
     )
 
 
 def require_directory(files: Files) -> None:
-    """Raise if the root is not there, or is a file."""
+    """Raise OSError if the root does not exist or is a file."""
     info = files.info("")
     if info is None:
         raise FileNotFoundError(2, "No such directory", files.url)
@@ -165,8 +180,8 @@ def require_directory(files: Files) -> None:
         raise NotADirectoryError(20, "Not a directory", files.url)
 
 
-def list_all(files: Files) -> Listing:
-    """The names of every directory below the root."""
+def list_all(files: Files) -> Directories:
+    """List the names in every directory below the root."""
     return _list_local(files) if isinstance(files, LocalFiles) else _list_by_walking(files)
 
 
@@ -177,13 +192,13 @@ def read_log(
     deserialize: Callable[[bytes, str], T],
     *,
     suffix: str = "",
-) -> LogPicture[T]:
-    """Read every entry of the log in `directory`, where names of entries may end in `suffix`."""
+) -> LogListing[T]:
+    """Read every entry of the log in `directory`. File names may end in `suffix`."""
 
     def number_of(name: str) -> int | None:
         return parse_batch_id(name.removesuffix(suffix))
 
-    log: LogPicture[T] = LogPicture(
+    log: LogListing[T] = LogListing(
         path,
         directory,
         taken=tuple(name for name in directory.folders if number_of(name) is not None),
@@ -203,7 +218,7 @@ def read_log(
 
 def _fill_log(
     files: Files,
-    log: LogPicture[T],
+    log: LogListing[T],
     batches: Mapping[str, int],
     deserialize: Callable[[bytes, str], T],
 ) -> None:
@@ -223,7 +238,7 @@ def _fill_log(
 
 
 def read_many(files: Files, paths: list[str]) -> list[bytes | EpochalError]:
-    """As `read_bytes` for each; where reading means waiting, many at a time."""
+    """Call `read_bytes` for each path: one by one on a local disk, in threads elsewhere."""
     if isinstance(files, LocalFiles) or len(paths) < MANY_FILES:
         return [read_bytes(files, path) for path in paths]
     from concurrent.futures import ThreadPoolExecutor
@@ -233,7 +248,10 @@ def read_many(files: Files, paths: list[str]) -> list[bytes | EpochalError]:
 
 
 def read_bytes(files: Files, path: str) -> bytes | EpochalError:
-    """A file's content, or why there is none. `path` comes from a listing or from a constant."""
+    """Return a file's content, or the error that reading it raised.
+
+    `path` must come from a listing or a constant: on a local disk it is not checked again.
+    """
     try:
         if isinstance(files, LocalFiles):
             return _read_local(f"{files.url}/{path}")
@@ -245,12 +263,15 @@ def read_bytes(files: Files, path: str) -> bytes | EpochalError:
 
 
 def storage_error(files: Files, path: str, error: OSError) -> StorageError:
-    """An operating system's error as one of ours, naming the file."""
+    """Convert an error of the operating system to a StorageError that names the file."""
     return StorageError(join_url(files.url, path), error.strerror or type(error).__name__)
 
 
 def _read_local(path: str) -> bytes:
-    """As `LocalFiles.read`, at a third of its cost: it matters when there are 20,000 of them."""
+    """Read a file like `LocalFiles.read`, at a third of its cost.
+
+    This matters in a checkpoint of 20,000 files. Most of them fit into the first read.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(descriptor, SMALL_FILE_BYTES)
@@ -269,7 +290,7 @@ def _read_metadata(
 ) -> tuple[QueryMetadata | EpochalError | None, bytes]:
     url = join_url(files.url, METADATA)
     if METADATA in root.folders:
-        return MalformedFileError(url, "a directory has its name"), b""
+        return MalformedFileError(url, "it is a directory, not a file"), b""
     if METADATA not in root.files:
         return None, b""
     data = read_bytes(files, METADATA)
@@ -281,8 +302,8 @@ def _read_metadata(
         return error, data
 
 
-def _list_local(files: LocalFiles) -> Listing:
-    listing = Listing()
+def _list_local(files: LocalFiles) -> Directories:
+    directories = Directories()
     pending = [""]
     while pending:
         path = pending.pop()
@@ -293,17 +314,18 @@ def _list_local(files: LocalFiles) -> Listing:
                 for entry in entries:
                     (folders if entry.is_dir() else names).append(entry.name)
         except OSError as error:
-            listing.unreadable[path] = storage_error(files, path, error)
+            directories.unreadable[path] = storage_error(files, path, error)
             continue
-        listing.directories[path] = Directory(tuple(sorted(folders)), tuple(sorted(names)))
+        directories.by_path[path] = Directory(tuple(sorted(folders)), tuple(sorted(names)))
         pending.extend(f"{path}/{name}" if path else name for name in sorted(folders, reverse=True))
-    return listing
+    return directories
 
 
-def _list_by_walking(files: Files) -> Listing:
+def _list_by_walking(files: Files) -> Directories:
+    """Build the directories from the files' paths: object stores have no directories."""
     folders: dict[str, set[str]] = {"": set()}
     names: dict[str, list[str]] = {}
-    listing = Listing()
+    directories = Directories()
 
     def register(folder: str) -> None:
         if folder not in folders:
@@ -318,9 +340,9 @@ def _list_by_walking(files: Files) -> Listing:
             register(folder)
             names.setdefault(folder, []).append(info.name)
     except OSError as error:
-        listing.unreadable[""] = storage_error(files, "", error)
+        directories.unreadable[""] = storage_error(files, "", error)
     for path, below in sorted(folders.items()):
-        listing.directories[path] = Directory(
+        directories.by_path[path] = Directory(
             tuple(sorted(below)), tuple(sorted(names.get(path, ())))
         )
-    return listing
+    return directories

@@ -1,7 +1,7 @@
-"""The live entries of any single log directory, whatever log it is.
+"""Reads the live entries of a single log directory of any kind.
 
-The kind is told by the directory's name where Spark fixed it (`offsets`, `commits`,
-`_spark_metadata`), otherwise by what its newest file holds.
+Spark gives three logs fixed names: `offsets`, `commits` and `_spark_metadata`. The kind of every
+other log is inferred from the content of its newest file.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class LogKind(StrEnum):
 
 
 Line = tuple[int, object]
-"""Batch id, and the entry as JSON."""
+"""A batch id, and the entry as JSON."""
 
 
 def read_lines(files: Files) -> tuple[LogKind, list[Line], list[EpochalError]]:
-    """The kind of a log, its live entries in order, and what could not be read."""
+    """Return the kind of a log, its live entries in order, and the errors of the others."""
     require_directory(files)
     infos = files.list()
     directory = Directory(
@@ -59,7 +59,7 @@ def read_lines(files: Files) -> tuple[LogKind, list[Line], list[EpochalError]]:
 
 
 def kind_of(files: Files, directory: Directory) -> LogKind:
-    """Tell which log a directory holds; CheckpointError if it is none."""
+    """Return the kind of the log in a directory; CheckpointError if it contains no log."""
     name = files.url.rstrip("/").rpartition("/")[2]
     if name == OFFSETS:
         return LogKind.OFFSETS
@@ -74,8 +74,9 @@ def kind_of(files: Files, directory: Directory) -> LogKind:
     ]
     if not batches:
         raise CheckpointError(
-            f"{files.url} is not a log: no file in it is named by a batch. Give one directory of a "
-            f"checkpoint, such as offsets, commits or sources/0, or an output's {SINK_LOG}."
+            f"{files.url} is not a log: no file in it has a batch id as its name. Pass one "
+            f"directory of a checkpoint, such as offsets, commits or sources/0, or the "
+            f"{SINK_LOG} directory of a file sink's output."
         )
     newest = files.read(max(batches)[1])
     if len(batches) == 1 and not newest.startswith(b"v"):
@@ -120,8 +121,8 @@ def _source_lines(files: Files, kind: LogKind) -> Iterator[Line]:
             raise MissingBatchError(
                 join_url(files.url, name),
                 (batch_id,),
-                f"it is not there, and every live entry up to batch {newest} needs it. "
-                f"`epochal checkpoint verify` says what can be done.",
+                f"it does not exist, but the live entries up to batch {newest} depend on it. Run "
+                f"`epochal checkpoint verify` to see how to repair the log.",
             )
         for entry in entries:
             own = getattr(entry, "batch_id", batch_id)
@@ -129,7 +130,7 @@ def _source_lines(files: Files, kind: LogKind) -> Iterator[Line]:
 
 
 def offset_json(entry: OffsetEntry) -> dict[str, object]:
-    """An offset entry as JSON."""
+    """Convert an offset entry to JSON."""
     offsets = offsets_of(entry)
     return {
         "version": entry.version,
@@ -142,7 +143,7 @@ def offset_json(entry: OffsetEntry) -> dict[str, object]:
 
 
 def commit_json(entry: CommitEntry) -> dict[str, object]:
-    """A commit entry as JSON."""
+    """Convert a commit entry to JSON."""
     found: dict[str, object] = {
         "version": entry.version,
         "next_watermark_ms": entry.next_watermark_ms,

@@ -1,7 +1,7 @@
-"""What a checkpoint holds, as plain values for people and programs. Writes nothing, ever.
+"""Describes a checkpoint in plain values, which the command line prints and the dashboard draws.
 
-A half-broken checkpoint still has a view: what can be read is in it, and `problems` names what
-could not. The command line prints these values, the dashboard draws them.
+A damaged checkpoint can be shown too: the view contains everything that could be read, and
+`problems` names what could not. This module never writes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,14 @@ from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetada
 from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
 from epochal.errors import EpochalError
 from epochal.files import Files
-from epochal.tools.inspect.listing import LogPicture, Picture, gather, read_bytes, read_log
-from epochal.tools.inspect.state_listing import OperatorPicture, StorePicture, operators_of
+from epochal.tools.inspect.listing import (
+    CheckpointListing,
+    LogListing,
+    gather,
+    read_bytes,
+    read_log,
+)
+from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
 from epochal.tools.inspect.view_models import (
     BatchView,
     CheckpointView,
@@ -46,84 +52,88 @@ from epochal.tools.inspect.view_models import (
 
 
 def inspect(files: Files) -> CheckpointView:
-    """Look at a checkpoint; raises only if there is none."""
-    picture = gather(files)
-    problems = list(_log_problems(picture))
+    """Describe a checkpoint. Raises only if there is none."""
+    listing = gather(files)
+    problems = list(_log_problems(listing))
     operators = tuple(
-        _operator(picture, operator, problems) for operator in operators_of(picture.listing)
+        _operator(listing, operator, problems) for operator in operators_of(listing.directories)
     )
-    batches = _batches(picture)
+    batches = _batches(listing)
     return CheckpointView(
-        url=picture.url,
-        query_id=picture.metadata.id if isinstance(picture.metadata, QueryMetadata) else None,
-        offset_log_version=_version(picture.offsets),
-        commit_log_version=_version(picture.commits),
+        url=listing.url,
+        query_id=listing.metadata.id if isinstance(listing.metadata, QueryMetadata) else None,
+        offset_log_version=_version(listing.offsets),
+        commit_log_version=_version(listing.commits),
         batches=batches,
-        gaps=(*_gaps(picture.offsets), *_gaps(picture.commits)),
+        gaps=(*_gaps(listing.offsets), *_gaps(listing.commits)),
         conf_changes=_conf_changes(batches),
-        restart=restart_of(picture),
+        restart=restart_of(listing),
         sources=tuple(
-            _source(picture, name, problems)
-            for name in picture.listing[SOURCES].folders
+            _source(listing, name, problems)
+            for name in listing.directories[SOURCES].folders
             if not name.startswith(".")
         ),
-        sinks=_sinks(picture),
+        sinks=_sinks(listing),
         operators=operators,
-        owner=_owner(picture, problems),
-        edit=_edit(picture, problems),
+        owner=_owner(listing, problems),
+        edit=_edit(listing, problems),
         problems=tuple(problems),
     )
 
 
-def _sinks(picture: Picture) -> tuple[SinkMetadata, ...]:
-    newest = picture.commits.entries.get(max(picture.commits.entries, default=-1))
+def _sinks(listing: CheckpointListing) -> tuple[SinkMetadata, ...]:
+    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
     return tuple(newest.sink_metadata.values()) if newest else ()
 
 
-def restart_of(picture: Picture) -> RestartPlan:
-    """What a restart would do; for a stateless query whose log has gaps, as an asynchronous one."""
-    if isinstance(picture.metadata, EpochalError):
-        return RestartPlan(RestartAction.FAIL, reason=str(picture.metadata))
-    plan = _plan(picture, async_progress=False)
-    if plan.action is RestartAction.FAIL and not picture.is_stateful:
-        other = _plan(picture, async_progress=True)
+def restart_of(listing: CheckpointListing) -> RestartPlan:
+    """Predict what a restart does.
+
+    If a stateless query cannot restart because its log has gaps, assume asynchronous progress
+    tracking, which leaves such gaps.
+    """
+    if isinstance(listing.metadata, EpochalError):
+        return RestartPlan(RestartAction.FAIL, reason=str(listing.metadata))
+    plan = _plan(listing, async_progress=False)
+    if plan.action is RestartAction.FAIL and not listing.is_stateful:
+        other = _plan(listing, async_progress=True)
         if other.action is not RestartAction.FAIL:
             note = f"only with asyncProgressTrackingEnabled; without it: {plan.reason}"
             return replace(other, notes=(*other.notes, note))
     return plan
 
 
-def _plan(picture: Picture, *, async_progress: bool) -> RestartPlan:
+def _plan(listing: CheckpointListing, *, async_progress: bool) -> RestartPlan:
     return plan_restart(
-        picture.offsets.ids,
-        picture.commits.ids,
-        picture.offsets.entries,
-        picture.commits.entries,
+        listing.offsets.ids,
+        listing.commits.ids,
+        listing.offsets.entries,
+        listing.commits.entries,
         async_progress=async_progress,
-        has_query_metadata=picture.metadata is not None,
+        has_query_metadata=listing.metadata is not None,
         occupied=[
             name
             for name in (OFFSETS, COMMITS, STATE)
-            if picture.listing[name].folders or picture.listing[name].files
+            if listing.directories[name].folders or listing.directories[name].files
         ],
     )
 
 
-def _log_problems(picture: Picture) -> list[Problem]:
+def _log_problems(listing: CheckpointListing) -> list[Problem]:
     problems = [
-        Problem(path or ".", error.reason) for path, error in picture.listing.unreadable.items()
+        Problem(path or ".", error.reason) for path, error in listing.directories.unreadable.items()
     ]
-    problems += [Problem(part, "it is a file, not a directory") for part in picture.misplaced]
-    if isinstance(picture.metadata, EpochalError):
-        problems.append(Problem(METADATA, _reason(picture.metadata)))
-    elif picture.metadata is None:
-        problems.append(Problem(METADATA, "it is not there"))
-    logs: tuple[LogPicture[Any], ...] = (picture.offsets, picture.commits)
+    problems += [Problem(part, "it is a file, not a directory") for part in listing.misplaced]
+    if isinstance(listing.metadata, EpochalError):
+        problems.append(Problem(METADATA, _reason(listing.metadata)))
+    elif listing.metadata is None:
+        problems.append(Problem(METADATA, "it does not exist"))
+    logs: tuple[LogListing[Any], ...] = (listing.offsets, listing.commits)
     for log in logs:
         for batch_id, error in sorted(log.broken.items()):
             problems.append(Problem(f"{log.path}/{batch_id}", _reason(error)))
         problems.extend(
-            Problem(f"{log.path}/{name}", "Spark lists this name as a batch and does not find it")
+            Problem(f"{log.path}/{name}", "Spark lists this name as a batch but cannot open it")
             for name in log.odd_names
         )
     return problems
@@ -133,17 +143,17 @@ def _reason(error: EpochalError) -> str:
     return str(getattr(error, "reason", None) or error)
 
 
-def _version(log: LogPicture[OffsetEntry] | LogPicture[CommitEntry]) -> int | None:
+def _version(log: LogListing[OffsetEntry] | LogListing[CommitEntry]) -> int | None:
     newest = max(log.entries, default=None)
     return None if newest is None else log.entries[newest].version
 
 
-def _batches(picture: Picture) -> tuple[BatchView, ...]:
-    committed = set(picture.commits.ids)
+def _batches(listing: CheckpointListing) -> tuple[BatchView, ...]:
+    committed = set(listing.commits.ids)
     views: list[BatchView] = []
-    for batch_id in sorted({*picture.offsets.ids, *committed}):
-        entry = picture.offsets.entries.get(batch_id)
-        commit = picture.commits.entries.get(batch_id)
+    for batch_id in sorted({*listing.offsets.ids, *committed}):
+        entry = listing.offsets.entries.get(batch_id)
+        commit = listing.commits.entries.get(batch_id)
         after = None if commit is None else commit.next_watermark_ms
         if entry is None:
             views.append(BatchView(batch_id, None, None, None, None, batch_id in committed, after))
@@ -162,7 +172,7 @@ def _batches(picture: Picture) -> tuple[BatchView, ...]:
     return tuple(views)
 
 
-def _gaps(log: LogPicture[Any]) -> tuple[Gap, ...]:
+def _gaps(log: LogListing[Any]) -> tuple[Gap, ...]:
     ids = log.ids
     if not ids:
         return ()
@@ -184,18 +194,18 @@ def _conf_changes(batches: tuple[BatchView, ...]) -> tuple[ConfChange, ...]:
     return tuple(changes)
 
 
-def _source(picture: Picture, name: str, problems: list[Problem]) -> SourceView:
+def _source(listing: CheckpointListing, name: str, problems: list[Problem]) -> SourceView:
     path = f"{SOURCES}/{name}"
     ids = sorted(
         batch_id
-        for file in picture.listing[path].files
+        for file in listing.directories[path].files
         if (batch_id := parse_batch_id(file.removesuffix(COMPACT_SUFFIX))) is not None
     )
     if not ids:
         return SourceView(name, "empty", 0, None)
     if ids != [0]:
         return SourceView(name, "file", len(ids), ids[-1])
-    data = read_bytes(picture.files, f"{path}/0")
+    data = read_bytes(listing.files, f"{path}/0")
     if isinstance(data, EpochalError):
         problems.append(Problem(f"{path}/0", _reason(data)))
         return SourceView(name, "unknown", 1, 0)
@@ -209,8 +219,10 @@ def _source(picture: Picture, name: str, problems: list[Problem]) -> SourceView:
     return SourceView(name, "file", 1, 0)
 
 
-def _operator(picture: Picture, operator: OperatorPicture, problems: list[Problem]) -> OperatorView:
-    metadata = _operator_metadata(picture, operator.operator, problems)
+def _operator(
+    listing: CheckpointListing, operator: OperatorListing, problems: list[Problem]
+) -> OperatorView:
+    metadata = _operator_metadata(listing, operator.operator, problems)
     stores: dict[str, list[StoreView]] = {name: [] for name in operator.store_names}
     for store in operator.stores:
         stores[store.name].append(_store(store))
@@ -223,7 +235,7 @@ def _operator(picture: Picture, operator: OperatorPicture, problems: list[Proble
     )
 
 
-def _store(store: StorePicture) -> StoreView:
+def _store(store: StoreListing) -> StoreView:
     versions, bases = store.versions, store.bases
     return StoreView(
         store.partition,
@@ -235,10 +247,10 @@ def _store(store: StorePicture) -> StoreView:
 
 
 def _operator_metadata(
-    picture: Picture, operator: int, problems: list[Problem]
+    listing: CheckpointListing, operator: int, problems: list[Problem]
 ) -> OperatorMetadata | None:
     path = operator_metadata_log_path(operator)
-    log = read_log(picture.files, path, picture.listing[path], OPERATOR_FORMAT.deserialize)
+    log = read_log(listing.files, path, listing.directories[path], OPERATOR_FORMAT.deserialize)
     problems.extend(
         Problem(f"{path}/{batch_id}", _reason(error)) for batch_id, error in log.broken.items()
     )
@@ -247,9 +259,9 @@ def _operator_metadata(
         return log.entries[newest]
     path = operator_metadata_path(operator)
     folder, _, name = path.rpartition("/")
-    if name not in picture.listing[folder].files:
+    if name not in listing.directories[folder].files:
         return None
-    data = read_bytes(picture.files, path)
+    data = read_bytes(listing.files, path)
     try:
         if isinstance(data, EpochalError):
             raise data
@@ -259,14 +271,14 @@ def _operator_metadata(
     return None
 
 
-def _owner(picture: Picture, problems: list[Problem]) -> OwnerView | None:
-    attempts = picture.listing[f"{EPOCHAL}/attempts"]
+def _owner(listing: CheckpointListing, problems: list[Problem]) -> OwnerView | None:
+    attempts = listing.directories[f"{EPOCHAL}/attempts"]
     if not attempts.files:
         return None
     from epochal.checkpoint.claim import AttemptFormat
 
     path = f"{EPOCHAL}/attempts"
-    log = read_log(picture.files, path, attempts, AttemptFormat().deserialize)
+    log = read_log(listing.files, path, attempts, AttemptFormat().deserialize)
     newest = log.latest
     if newest is None:
         return None
@@ -274,17 +286,17 @@ def _owner(picture: Picture, problems: list[Problem]) -> OwnerView | None:
         problems.append(Problem(f"{path}/{newest}", _reason(log.broken[newest])))
         return None
     entry = log.entries[newest]
-    leases = picture.listing[f"{EPOCHAL}/lease"].files
+    leases = listing.directories[f"{EPOCHAL}/lease"].files
     return OwnerView(entry.run_id, entry.purpose, entry.host, entry.run_id in leases)
 
 
-def _edit(picture: Picture, problems: list[Problem]) -> EditView | None:
-    if not picture.listing[f"{EPOCHAL}/journal"].folders:
+def _edit(listing: CheckpointListing, problems: list[Problem]) -> EditView | None:
+    if not listing.directories[f"{EPOCHAL}/journal"].folders:
         return None
     from epochal.tools.inspect.edit_status import unfinished_edit
 
     try:
-        entry = unfinished_edit(picture.files)
+        entry = unfinished_edit(listing.files)
     except (EpochalError, OSError) as error:
         problems.append(Problem(f"{EPOCHAL}/journal", str(error)))
         return None

@@ -1,7 +1,8 @@
-"""The private logs below `sources`, gathered: which source wrote each, and its entries.
+"""Reads the logs that sources keep below `sources`, and recognizes the kind of each source.
 
-A directory does not say what kind of source it belongs to. A file source's log has one JSON object
-per line; Kafka's is one file that does not begin with `v`; a rate source's holds a number.
+Nothing in a checkpoint records the kind, so it is inferred from the content. A file source's log
+has one JSON object per line; a Kafka source's log is a single file that does not begin with `v`; a
+rate source's log contains a number.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.source_logs import KAFKA_INITIAL_OFFSET_FORMAT, RATE_FORMAT
 from epochal.errors import EpochalError
 from epochal.files import Files
-from epochal.tools.inspect.listing import Directory, Listing, LogPicture, read_bytes, read_log
+from epochal.tools.inspect.listing import Directories, Directory, LogListing, read_bytes, read_log
 
 FILE, KAFKA, RATE, EMPTY = "file", "kafka", "rate", "empty"
 
@@ -30,36 +31,36 @@ SINK_FORMAT = FileLogFormat(SinkFileStatus)
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePicture:
-    """One source's directory."""
+class SourceListing:
+    """The directory of one source."""
 
     name: str
     kind: str
-    log: LogPicture[Any]
+    log: LogListing[Any]
 
 
-def read_sources(files: Files, listing: Listing) -> dict[str, SourcePicture]:
-    """Every source that has a directory, by its position or name."""
+def read_sources(files: Files, directories: Directories) -> dict[str, SourceListing]:
+    """Read the log of every source that has a directory, by the source's position or name."""
     return {
-        name: _read_source(files, name, f"{SOURCES}/{name}", listing[f"{SOURCES}/{name}"])
-        for name in listing[SOURCES].folders
+        name: _read_source(files, name, f"{SOURCES}/{name}", directories[f"{SOURCES}/{name}"])
+        for name in directories[SOURCES].folders
         if not name.startswith(".")
     }
 
 
-def read_sink_log(files: Files, listing: Listing, path: str = SINK_LOG) -> LogPicture[Any]:
-    """The log of a file sink, in `path` below its output directory."""
-    return read_log(files, path, listing[path], SINK_FORMAT.deserialize, suffix=COMPACT_SUFFIX)
+def read_sink_log(files: Files, directories: Directories, path: str = SINK_LOG) -> LogListing[Any]:
+    """Read the log of a file sink, in `path` below its output directory."""
+    return read_log(files, path, directories[path], SINK_FORMAT.deserialize, suffix=COMPACT_SUFFIX)
 
 
-def _read_source(files: Files, name: str, path: str, directory: Directory) -> SourcePicture:
+def _read_source(files: Files, name: str, path: str, directory: Directory) -> SourceListing:
     batches = [each for each in directory.files if batch_id_of_file_name(each) is not None]
     if not batches:
-        return SourcePicture(name, EMPTY, LogPicture(path, directory))
+        return SourceListing(name, EMPTY, LogListing(path, directory))
     only = read_bytes(files, f"{path}/0") if batches == ["0"] else b""
     kind, deserialize = _kind_of(only)
     log = read_log(files, path, directory, deserialize, suffix=COMPACT_SUFFIX)
-    return SourcePicture(name, kind, log)
+    return SourceListing(name, kind, log)
 
 
 def _kind_of(data: bytes | EpochalError) -> tuple[str, Callable[[bytes, str], Any]]:

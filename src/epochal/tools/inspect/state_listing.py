@@ -1,7 +1,7 @@
-"""The state directory by its names: operators, partitions, stores, versions. Pure.
+"""Sorts the names below `state` into operators, partitions, stores and versions. Pure.
 
-Forty thousand names are sorted out here, so the loop is plain string work; the same rules, name by
-name and with reasons, are in `layout.parse_state_file`.
+A checkpoint may have forty thousand of these names, so this module parses them with plain string
+methods. `layout.parse_state_file` has the same rules for a single name, with the reasons.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from epochal.checkpoint.layout import DEFAULT_STORE, STATE
-from epochal.tools.inspect.listing import Directory, Listing
+from epochal.tools.inspect.listing import Directories, Directory
 
 HDFS, ROCKSDB = "hdfs", "rocksdb"
 
@@ -19,8 +19,8 @@ _KINDS = ("delta", "snapshot", "changelog", "zip")
 
 
 @dataclass(frozen=True, slots=True)
-class StorePicture:
-    """One store of one partition: which versions have which files."""
+class StoreListing:
+    """One store of one partition: the files of each version."""
 
     operator: int
     partition: int
@@ -31,84 +31,89 @@ class StorePicture:
     """Version to file name."""
     changelogs: dict[int, list[str]]
     zips: dict[int, list[str]]
-    """Version to file names: with checkpoint format 2 several attempts may lie side by side."""
+    """Version to file names. With checkpoint format 2, each attempt of a batch leaves its own."""
     checksums: tuple[str, ...]
     """Spark's visible checksum files, `NAME.crc`."""
     strays: tuple[str, ...]
-    """Names that Spark's listings trip over."""
+    """Names that make Spark fail when it lists the directory."""
     files: frozenset[str]
 
     @property
     def provider(self) -> str | None:
-        """Which provider wrote here; None if nothing tells."""
+        """The provider that wrote the files; None if there are no files to tell."""
         if self.zips or self.changelogs:
             return ROCKSDB
         return HDFS if self.deltas or self.snapshots else None
 
     @property
     def versions(self) -> list[int]:
-        """Every version with a file of its own, ascending."""
+        """Every version that has a file, ascending."""
         found = self.deltas.keys() | self.snapshots.keys()
         return sorted(found | self.changelogs.keys() | self.zips.keys())
 
     @property
     def bases(self) -> list[int]:
-        """The versions that can be loaded without an earlier one, ascending."""
+        """The versions that can be loaded without an earlier version, ascending."""
         return sorted(self.snapshots.keys() | self.zips.keys())
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorPicture:
-    """A stateful operator: its partitions' stores."""
+class OperatorListing:
+    """A stateful operator and the stores of all its partitions."""
 
     operator: int
     path: str
     partitions: tuple[int, ...]
-    stores: tuple[StorePicture, ...] = field(default=())
+    stores: tuple[StoreListing, ...] = field(default=())
 
     @property
     def store_names(self) -> list[str]:
-        """The names of its stores, each once."""
+        """The distinct names of its stores, sorted."""
         return sorted({store.name for store in self.stores})
 
     @property
     def provider(self) -> str | None:
-        """Which provider wrote its files; None if nothing tells."""
+        """The provider that wrote its files; None if there are no files to tell."""
         return next((store.provider for store in self.stores if store.provider), None)
 
 
-def operators_of(listing: Listing) -> list[OperatorPicture]:
-    """Every operator below `state`, ascending."""
+def operators_of(directories: Directories) -> list[OperatorListing]:
+    """List every operator below `state`, ascending."""
     return [
-        _operator(listing, operator, f"{STATE}/{operator}") for operator in _numbers(listing[STATE])
+        _operator(directories, operator, f"{STATE}/{operator}")
+        for operator in _numbers(directories[STATE])
     ]
 
 
-def _operator(listing: Listing, operator: int, path: str) -> OperatorPicture:
-    partitions = _numbers(listing[path])
+def _operator(directories: Directories, operator: int, path: str) -> OperatorListing:
+    partitions = _numbers(directories[path])
     stores = tuple(
         store
         for partition in partitions
-        for store in _stores(listing, operator, partition, f"{path}/{partition}")
+        for store in _stores(directories, operator, partition, f"{path}/{partition}")
     )
-    return OperatorPicture(operator, path, tuple(partitions), stores)
+    return OperatorListing(operator, path, tuple(partitions), stores)
 
 
-def _stores(listing: Listing, operator: int, partition: int, path: str) -> Iterator[StorePicture]:
-    directory = listing[path]
+def _stores(
+    directories: Directories, operator: int, partition: int, path: str
+) -> Iterator[StoreListing]:
+    # The default store's files lie in the partition's directory, those of a named store in a
+    # directory below it. Joins have only named stores.
+    directory = directories[path]
     named = [
         name for name in directory.folders if name not in _NOT_STORES and not name.startswith(".")
     ]
     if not named or any(name.rpartition(".")[2] in _KINDS for name in directory.files):
         yield _store(operator, partition, DEFAULT_STORE, path, directory)
     for name in named:
-        yield _store(operator, partition, name, f"{path}/{name}", listing[f"{path}/{name}"])
+        yield _store(operator, partition, name, f"{path}/{name}", directories[f"{path}/{name}"])
 
 
 def _store(
     operator: int, partition: int, name: str, path: str, directory: Directory
-) -> StorePicture:
-    store = StorePicture(
+) -> StoreListing:
+    store = StoreListing(
         operator,
         partition,
         name,
@@ -138,7 +143,8 @@ def _store(
     return store
 
 
-def _add_with_id(store: StorePicture, name: str, stem: str, kind: str) -> None:
+def _add_with_id(store: StoreListing, name: str, stem: str, kind: str) -> None:
+    """Add a file named `VERSION_UNIQUEID.KIND`, as checkpoint format 2 names them."""
     version, _, unique_id = stem.partition("_")
     if is_number(version) and unique_id:
         if kind == "changelog":
@@ -148,7 +154,7 @@ def _add_with_id(store: StorePicture, name: str, stem: str, kind: str) -> None:
 
 
 def _strays(names: tuple[str, ...]) -> Iterator[str]:
-    """Names of two parts whose first is not a version as Spark writes it."""
+    """Yield the names of the form `X.Y` whose X is not a version in Spark's spelling."""
     for name in names:
         if name.count(".") == 1:
             version = name.partition(".")[0].partition("_")[0]
@@ -157,7 +163,7 @@ def _strays(names: tuple[str, ...]) -> Iterator[str]:
 
 
 def is_number(text: str) -> bool:
-    """Whether a name, or its part before the dot, is a number as Spark writes it."""
+    """Whether `text` is a number in Spark's spelling: ASCII digits without leading zeros."""
     return text.isdecimal() and text.isascii() and (text[0] != "0" or text == "0")
 
 

@@ -1,6 +1,6 @@
-"""What `show` tells about a checkpoint, as values, and their JSON. Pure.
+"""The values that `show` prints about a checkpoint, and their JSON. Pure.
 
-The JSON forms are a contract: keys may be added, never renamed or removed.
+Note: programs read the JSON. Keys may be added, but never renamed or removed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class BatchView:
-    """One batch: what it was to read, and whether it is done."""
+    """One batch: the offsets it reads up to, and whether it is committed."""
 
     batch_id: int
     offsets: tuple[JsonValue, ...] | dict[str, JsonValue] | None
-    """In the order of the plan, or by name; None if the entry is missing or unreadable."""
+    """By position in the plan, or by source name; None if the entry is missing or unreadable."""
     watermark_ms: int | None
     timestamp_ms: int | None
     conf: Mapping[str, str] | None
@@ -49,7 +49,7 @@ class BatchView:
 
 @dataclass(frozen=True, slots=True)
 class ConfChange:
-    """A pinned setting that differs from the batch before; None where one lacks it."""
+    """A pinned setting that differs from the previous batch; None where a batch lacks it."""
 
     batch_id: int
     key: str
@@ -59,7 +59,7 @@ class ConfChange:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Batches that are missing from a log, from the first to the last."""
+    """A range of batches that are missing from a log; `first` and `last` are included."""
 
     log: str
     first: int
@@ -68,11 +68,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """What one source keeps below `sources`."""
+    """The log that one source keeps below `sources`."""
 
     name: str
     kind: str
-    """`file`, `kafka`, `rate` or `empty`."""
+    """`file`, `kafka`, `rate`, `empty`, or `unknown` if it cannot be read."""
     entries: int
     latest: int | None
     detail: str = ""
@@ -80,7 +80,7 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """One store of one partition: which versions have files."""
+    """One store of one partition: the range of versions that have files."""
 
     partition_id: int
     min_version: int | None
@@ -95,7 +95,7 @@ class OperatorView:
 
     operator_id: int
     name: str | None
-    """As its metadata says; None before Spark 4.0, which wrote none."""
+    """From its metadata; None for checkpoints of Spark before 4.0, which have no metadata."""
     provider: str | None
     partitions: int
     stores: Mapping[str, tuple[StoreView, ...]]
@@ -103,7 +103,7 @@ class OperatorView:
 
 @dataclass(frozen=True, slots=True)
 class OwnerView:
-    """The run of ours that claimed the checkpoint last."""
+    """The run of an Epochal query or tool that claimed the checkpoint last."""
 
     run_id: str
     purpose: str
@@ -113,7 +113,7 @@ class OwnerView:
 
 @dataclass(frozen=True, slots=True)
 class EditView:
-    """A writing command that was interrupted."""
+    """An edit that was interrupted."""
 
     id: str
     command: str
@@ -123,7 +123,7 @@ class EditView:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointView:
-    """Everything `show` tells."""
+    """Everything that `show` prints."""
 
     url: str
     query_id: str | None
@@ -135,7 +135,7 @@ class CheckpointView:
     restart: RestartPlan
     sources: tuple[SourceView, ...]
     sinks: tuple[SinkMetadata, ...]
-    """The sink in use and those before it; empty unless the commit log is of version 3."""
+    """The current sink and the earlier ones; empty unless the commit log has version 3."""
     operators: tuple[OperatorView, ...]
     owner: OwnerView | None
     edit: EditView | None
@@ -239,14 +239,14 @@ def _operator_json(operator: OperatorView) -> dict[str, object]:
 
 
 def offsets_of(entry: OffsetEntry) -> tuple[JsonValue, ...] | dict[str, JsonValue]:
-    """An entry's offsets as JSON values; text that is no JSON stays text."""
+    """Parse an entry's offsets as JSON. Text that is not JSON stays text."""
     if isinstance(entry.offsets, dict):
         return {name: _offset(text) for name, text in entry.offsets.items()}
     return tuple(_offset(text) for text in entry.offsets)
 
 
 def offsets_json(entry: OffsetEntry | None) -> list[JsonValue] | dict[str, JsonValue] | None:
-    """An entry's offsets as `show --json` has them; None for no entry."""
+    """Return an entry's offsets in the form of `show --json`; None for no entry."""
     offsets = None if entry is None else offsets_of(entry)
     return list(offsets) if isinstance(offsets, tuple) else offsets
 

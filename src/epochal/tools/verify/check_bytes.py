@@ -1,8 +1,8 @@
-"""Checks the bytes of deltas and snapshots: framing, records, rows, keys in their partition.
+"""Checks the bytes of deltas and snapshots: framing, records, rows, and the partition of each key.
 
-Most state files are tiny and there are tens of thousands of them, so a row is first held against
-a check that can only say "surely right" and is made for its schema once; whatever that does not
-settle goes to `state.rows`, whose verdict counts. Files above `LARGE_BYTES` are checked in columns.
+A checkpoint has tens of thousands of state files, most of them tiny. So each row first goes through
+a fast check that is built once per schema and accepts only rows that are certainly valid. All other
+rows go to the full validation in `state.rows`. Files above `LARGE_BYTES` are checked in columns.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from epochal.errors import StateFormatError
 from epochal.state.files.codecs import decompress
 from epochal.state.rows.types import Kind, StructType, bitset_bytes, padded
 from epochal.state.rows.unsafe_row import validate_row
-from epochal.tools.verify.key_partition import place_of_key
+from epochal.tools.verify.key_partition import partition_of_key
 
 LARGE_BYTES = 1 << 20
 ROW_CHECKSUM_CONDITION = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
 
 Record = tuple[bytes, bytes | None]
-"""Key and value; None for a delete."""
+"""A key and its value; the value of a deleted key is None."""
 
 _INT = struct.Struct(">i")
 
 
 def scan_small(data: bytes, *, is_snapshot: bool, row_checksums: bool, source: str) -> list[Record]:
-    """The records of an uncompressed file, one by one; StateFormatError where they break off."""
+    """Parse the records of an uncompressed file; StateFormatError where they break off."""
     records: list[Record] = []
     at = 0
     read_int = _INT.unpack_from
@@ -52,30 +52,33 @@ def scan_small(data: bytes, *, is_snapshot: bool, row_checksums: bool, source: s
             value = data[value_at:at] if value_bytes >= 0 else None
             if row_checksums:
                 key, value = _without_checksum(key, value, source, start)
-            # Spark before 2.3 appended four bytes to some values, and drops them; so do we.
+            # Rows have a multiple of eight bytes. Spark before 2.3 appended four bytes to some
+            # values; Spark drops them, and so does this line.
             records.append((key, value if value is None else value[: len(value) & ~7]))
     except struct.error:
         raise StateFormatError(source, at, "the file ends without an end mark") from None
 
 
 def _without_checksum(key: bytes, value: bytes | None, source: str, at: int) -> Record:
-    carrier = key if value is None else value
-    held, rest = int.from_bytes(carrier[:4], "little"), carrier[4:]
+    # The checksum stands before the value, or before the key of a deletion, which has no value.
+    prefixed = key if value is None else value
+    stored, rest = int.from_bytes(prefixed[:4], "little"), prefixed[4:]
     record: Record = (rest, None) if value is None else (key, rest)
     computed = google_crc32c.extend(google_crc32c.value(record[0]), record[1] or b"")
-    if len(carrier) < 4 or held != computed:
+    if len(prefixed) < 4 or stored != computed:
         raise StateFormatError(
             source,
             at,
-            f"a row checksum is {held:#010x}, its row has {computed:#010x}",
+            f"the stored row checksum is {stored:#010x}, but the row's checksum is "
+            f"{computed:#010x}",
             ROW_CHECKSUM_CONDITION,
         )
     return record
 
 
 NO_VALUE = bytes([1, *[0] * 15])
-"""A row with one null: what a deduplication stores. Spark 3.2 and 3.3 wrote the schema of its input
-beside it instead, which later releases therefore overlook."""
+"""A row with one null, which deduplication stores as value. Spark 3.2 and 3.3 recorded the schema
+of the input for it, which such a row does not fit. Later releases accept it, and so does this."""
 
 SureCheck = Callable[[bytes], bool]
 
@@ -84,7 +87,10 @@ _POINTED = frozenset({Kind.STRING, Kind.BINARY})
 
 
 def sure_check(schema: StructType) -> SureCheck:
-    """A quick check of one schema's rows: True is certain, False only means ask the reader."""
+    """Build a fast check for the rows of one schema.
+
+    True means that a row is valid. False means only that it needs the full validation.
+    """
     kinds = [child.kind for child in schema.layout.children]
     if not kinds:
         return lambda row: not row
@@ -120,7 +126,7 @@ def sure_check(schema: StructType) -> SureCheck:
 
 
 class RowChecker:
-    """Checks keys and values of one store's schema; remembers the keys it has found right."""
+    """Checks the keys and values of one store. It remembers valid keys, since most occur often."""
 
     def __init__(self, key: StructType, value: StructType, placing_columns: int) -> None:
         self.key, self.value, self.placing_columns = key, value, placing_columns
@@ -128,7 +134,7 @@ class RowChecker:
         self._right: dict[tuple[int, int | None], set[bytes]] = {}
 
     def check(self, records: list[Record], source: str, partition: int, count: int | None) -> int:
-        """Raise StateFormatError for the first bad row; return how many keys are misplaced."""
+        """Raise StateFormatError for the first bad row; return the number of misplaced keys."""
         right = self._right.setdefault((partition, count), set())
         sure_value = self._sure_value
         misplaced = 0
@@ -147,19 +153,19 @@ class RowChecker:
     def _is_misplaced(self, key: bytes, partition: int, count: int | None) -> bool:
         if count is None or not self.placing_columns:
             return False
-        home = place_of_key(key, self.key, self.placing_columns, count)
+        home = partition_of_key(key, self.key, self.placing_columns, count)
         return home is not None and home != partition
 
 
 EMPTY_LZ4 = bytes.fromhex(
     "4c5a34426c6f636b150400000004000000db804d08ffffffff4c5a34426c6f636b15000000000000000000000000"
 )
-"""An lz4 delta without changes, as Spark writes it: most deltas of most queries."""
+"""The lz4 delta without changes that Spark writes. Most deltas of most queries are like this."""
 END_MARK = b"\xff\xff\xff\xff"
 
 
 def unpack(data: bytes, codec: str, source: str) -> bytes:
-    """Undo a file's compression; StateFormatError if it is damaged."""
+    """Decompress a file; StateFormatError if it is damaged."""
     if data == EMPTY_LZ4 and codec == "lz4":
         return END_MARK
     return decompress(data, codec, source=source)

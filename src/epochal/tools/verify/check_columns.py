@@ -1,7 +1,7 @@
-"""Checks a large state file in columns: the same verdict as `state_files`, for a million rows.
+"""Checks a large state file in columns, with the same results as `check_bytes`.
 
-Importing this imports numpy and pyarrow, which takes longer than checking a thousand small files
-one row at a time.
+Import this module only when it is needed: it imports numpy and pyarrow, which takes longer than
+checking a thousand small files row by row.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from epochal.tools.verify.check_bytes import NO_VALUE, Record, RowChecker
 
 
 def scan_large(data: bytes, *, is_snapshot: bool, row_checksums: bool, source: str) -> Records:
-    """The records of an uncompressed file."""
+    """Find the records of an uncompressed file."""
     kind = FileKind.SNAPSHOT if is_snapshot else FileKind.DELTA
     return scan_records(data, kind, row_checksums=row_checksums, source=source)
 
 
 def as_list(records: Records) -> list[Record]:
-    """The records one by one."""
+    """Convert the records to a list of pairs."""
     return list(records.to_list())
 
 
 def check_large(
     checker: RowChecker, records: Records, source: str, partition: int, count: int | None
 ) -> int:
-    """As `RowChecker.check`: raise for the first bad row, return how many keys are misplaced."""
+    """Do what `RowChecker.check` does: raise StateFormatError for the first bad row and return the
+    number of misplaced keys."""
     values = records.values.take(~records.deleted)
     validate_rows(records.keys, checker.key, source=f"{source}, key")
     try:

@@ -1,8 +1,8 @@
-"""Reads every state file of a checkpoint once and checks what is in it.
+"""Reads every state file once and checks its content.
 
-Beside the rules of the names (`verify_state`): the bytes of deltas and snapshots, Spark's and
-Hadoop's checksums, every row against the schema, every key against its partition, and, when asked
-to go deep, every snapshot against the replay of the deltas below it.
+It checks the bytes of deltas and snapshots, Spark's and Hadoop's checksums, every row against the
+schema, and every key against its partition. In deep mode it also compares every snapshot with the
+replay of the deltas before it. `check_state` has the rules about file names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import google_crc32c
 from epochal.errors import EpochalError, StateFormatError
 from epochal.files import Files
 from epochal.tools.inspect.listing import read_bytes
-from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_bytes import (
     LARGE_BYTES,
     ROW_CHECKSUM_CONDITION,
@@ -33,26 +33,27 @@ Tick = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class ContentSettings:
-    """What the offset log says about how state files are written, and how far to look."""
+    """The format of the state files, taken from the offset log, and how much to check."""
 
     codec: str
     row_checksums: bool
     partitions: Mapping[int, int]
-    """Version to number of partitions, as far as the logs reach."""
+    """The number of partitions of each version that the logs still cover."""
     deep: bool
 
 
 class ContentCheck:
-    """Goes through stores one by one and collects what it finds."""
+    """Checks stores one by one and collects the findings."""
 
     def __init__(self, files: Files, settings: ContentSettings, tick: Tick) -> None:
         self._files, self._settings, self._tick = files, settings, tick
-        # lz4 files carry checksums of their own; reading Hadoop's too would double the work.
+        # lz4 files contain checksums. Reading Hadoop's too would double the number of reads.
         self._with_crc = settings.deep or settings.codec != "lz4"
         self.findings: list[Finding] = []
 
-    def store(self, store: StorePicture, checker: RowChecker | None) -> None:
+    def store(self, store: StoreListing, checker: RowChecker | None) -> None:
         """Check every delta and snapshot of one store, in the order of versions."""
+        # The replay. It goes on only while no delta is missing, and starts again at each snapshot.
         state: dict[bytes, bytes] = {}
         at = 0
         for version in store.versions:
@@ -71,15 +72,15 @@ class ContentCheck:
                     else:
                         state[key] = value
             if snapshot is not None:
-                held = {key: value for key, value in snapshot if value is not None}
-                if at == version and held != state:
-                    self.findings.append(_disagreement(store, version, held, state))
-                state, at = held, version
+                stored = {key: value for key, value in snapshot if value is not None}
+                if at == version and stored != state:
+                    self.findings.append(_disagreement(store, version, stored, state))
+                state, at = stored, version
 
     def _records(
-        self, store: StorePicture, name: str, version: int, checker: RowChecker | None
+        self, store: StoreListing, name: str, version: int, checker: RowChecker | None
     ) -> list[Record] | None:
-        """The records of one file; None, after noting why, if they cannot be trusted."""
+        """Return the records of one file; None, with a finding, if the file is damaged."""
         self._tick()
         path = f"{store.path}/{name}"
         data = read_bytes(self._files, path)
@@ -118,18 +119,17 @@ class ContentCheck:
                 finding(
                     "STATE_KEY_WRONG_PARTITION",
                     path,
-                    f"{misplaced} keys belong in another of the {count} partitions than "
-                    f"{partition}",
+                    f"{misplaced} keys do not belong in partition {partition} of {count}",
                 )
             )
         return records
 
     def checksums(
-        self, store: StorePicture, name: str, data: bytes, *, checked: bool = False
+        self, store: StoreListing, name: str, data: bytes, *, checked: bool = False
     ) -> None:
-        """Hold a file that was read against the checksums beside it.
+        """Compare the content of a file with its checksum files.
 
-        `checked`: whether Spark reads it through the file system that checks Hadoop's.
+        `checked`: whether Spark reads this file through Hadoop's checksumming file system.
         """
         path = f"{store.path}/{name}"
         if f"{name}.crc" in store.files:
@@ -145,7 +145,7 @@ class ContentCheck:
     def hadoop_checksum(
         self, folder: str, names: Collection[str], name: str, data: bytes, code: str
     ) -> None:
-        """Hold a file against its hidden checksum, if there is one among `names`."""
+        """Compare a file with its hidden checksum file, if `names` contains one."""
         crc_name = f".{name}.crc"
         if crc_name not in names:
             return
@@ -155,7 +155,7 @@ class ContentCheck:
                 finding(
                     code,
                     f"{folder}/{name}",
-                    f"its {len(data)} bytes are not those that {crc_name} was written for",
+                    f"its {len(data)} bytes do not match the checksums in {crc_name}",
                 )
             )
 
@@ -164,42 +164,44 @@ def _broken(path: str, error: StateFormatError) -> Finding:
     if error.condition == ROW_CHECKSUM_CONDITION:
         return finding("STATE_ROW_CHECKSUM", path, f"byte {error.offset}: {error.reason}")
     where = error.source.removeprefix(path).removeprefix(", ")
-    if where:  # a row inside the file
+    if where:  # the error names a row inside the file
         return finding("STATE_ROW_INVALID", path, f"{where}, byte {error.offset}: {error.reason}")
     return finding("STATE_FILE_UNREADABLE", path, f"byte {error.offset}: {error.reason}")
 
 
 def _disagreement(
-    store: StorePicture, version: int, held: dict[bytes, bytes], replayed: dict[bytes, bytes]
+    store: StoreListing, version: int, stored: dict[bytes, bytes], replayed: dict[bytes, bytes]
 ) -> Finding:
-    only_held = len(held.keys() - replayed.keys())
-    only_replayed = len(replayed.keys() - held.keys())
-    other = sum(replayed[key] != value for key, value in held.items() if key in replayed)
+    extra = len(stored.keys() - replayed.keys())
+    missing = len(replayed.keys() - stored.keys())
+    other = sum(replayed[key] != value for key, value in stored.items() if key in replayed)
     return finding(
         "STATE_SNAPSHOT_DISAGREES",
         f"{store.path}/{store.snapshots[version]}",
-        f"against the replay of its deltas it has {only_held} keys too many, {only_replayed} too "
-        f"few, and {other} with another value",
+        f"compared with the replay of the deltas, {extra} keys are extra, {missing} are missing, "
+        f"and {other} have another value",
     )
 
 
 def spark_checksum_rules(path: str, data: bytes, text: bytes) -> Iterator[Finding]:
-    """A state file against the JSON checksum that Spark 4.1 and later keep beside it."""
+    """Compare a state file with the JSON checksum file that Spark 4.1 and later write."""
     try:
-        held = json.loads(text)
-        algorithm, value, size = held["algorithm"], held["value"], held["mainFileSize"]
+        expected = json.loads(text)
+        algorithm, value, size = expected["algorithm"], expected["value"], expected["mainFileSize"]
     except (ValueError, KeyError, TypeError, RecursionError):
         yield finding("CHECKSUM_UNREADABLE", f"{path}.crc", "it is not a checksum in JSON")
         return
     if algorithm != "CRC32C":
-        yield finding("CHECKSUM_UNREADABLE", f"{path}.crc", f"algorithm {algorithm!r:.40}")
+        yield finding(
+            "CHECKSUM_UNREADABLE", f"{path}.crc", f"its algorithm is {algorithm!r:.40}, not CRC32C"
+        )
         return
     computed = google_crc32c.value(data)
-    signed = computed - (1 << 32) if computed >> 31 else computed
+    signed = computed - (1 << 32) if computed >> 31 else computed  # Spark writes a Java int
     if (signed, len(data)) != (value, size):
         yield finding(
             "CHECKSUM_MISMATCH",
             path,
-            f"it has {len(data)} bytes of CRC-32C {signed}; {path.rpartition('/')[2]}.crc says "
-            f"{size!r:.40} bytes of {value!r:.40}",
+            f"it has {len(data)} bytes and CRC-32C {signed}; {path.rpartition('/')[2]}.crc expects "
+            f"{size!r:.40} bytes and {value!r:.40}",
         )

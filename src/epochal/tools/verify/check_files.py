@@ -1,9 +1,9 @@
-"""Rules about Hadoop's hidden checksums, and about the logs of files: sources and sink. Pure.
+"""Checks Hadoop's hidden checksum files, and the logs of file sources and file sinks. Pure.
 
-A hidden `.NAME.crc` harms in two ways only. Alone, it stops Spark when that name must be written,
-unless the file is one that Spark writes over. Stale, it stops Spark where the file is read through
-the checking file system, which are the files of RocksDB; elsewhere it tells us, but not Spark,
-that the file was changed.
+A hidden `.NAME.crc` does harm in two cases. If its file is missing, Spark fails when it creates
+the file, unless it is a file that Spark overwrites. If it does not match its file, Spark fails to
+read the file through the checksumming file system, which it uses for RocksDB's files. It ignores
+the checksums of other files, so there a mismatch only shows that the file was changed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from epochal.checkpoint.layout import COMPACT_SUFFIX, SOURCES, crc_target, is_te
 from epochal.checkpoint.pinned import SOURCE_EVOLUTION
 from epochal.checkpoint.spark_json import parse_json
 from epochal.errors import MalformedFileError
-from epochal.tools.inspect.listing import Directory, LogPicture, Picture
-from epochal.tools.inspect.source_listing import FILE, SourcePicture
+from epochal.tools.inspect.listing import CheckpointListing, Directory, LogListing
+from epochal.tools.inspect.source_listing import FILE, SourceListing
 from epochal.tools.verify.findings import Finding, Severity, finding
 
 CRC_MAGIC = b"crc\0"
@@ -34,26 +34,29 @@ CRC_HEADER_BYTES = 8
 
 
 def crc_agrees(data: bytes, crc: bytes) -> bool | None:
-    """Whether a Hadoop checksum file fits its file; None if Hadoop would not check at all."""
+    """Whether a Hadoop checksum file matches `data`; None if Hadoop would ignore it.
+
+    After a header come the CRC-32 values of the chunks of the file.
+    """
     chunk_bytes = int.from_bytes(crc[4:CRC_HEADER_BYTES], "big", signed=True)
     if not crc.startswith(CRC_MAGIC) or len(crc) < CRC_HEADER_BYTES or chunk_bytes <= 0:
         return None
-    held = crc[CRC_HEADER_BYTES:]
+    sums = crc[CRC_HEADER_BYTES:]
     chunks = range(0, len(data), chunk_bytes)
-    if len(held) != 4 * len(chunks):
+    if len(sums) != 4 * len(chunks):
         return False
     view = memoryview(data)
     return all(
-        zlib.crc32(view[start : start + chunk_bytes]).to_bytes(4, "big") == held[4 * n : 4 * n + 4]
+        zlib.crc32(view[start : start + chunk_bytes]).to_bytes(4, "big") == sums[4 * n : 4 * n + 4]
         for n, start in enumerate(chunks)
     )
 
 
 def orphan_rules(path: str, directory: Directory, newest: int | None = None) -> Iterator[Finding]:
-    """Checksums without their file, where Spark creates and never writes over.
+    """Find checksum files without their file, in a directory where Spark never overwrites files.
 
-    With `newest`, the names are batch ids: those up to it are not written again, unless the
-    query is rewound.
+    With `newest`, the names are batch ids. Spark does not write ids up to `newest` again, unless
+    the query is rewound.
     """
     names = set(directory.files)
     for name in directory.files:
@@ -61,12 +64,13 @@ def orphan_rules(path: str, directory: Directory, newest: int | None = None) -> 
         if target is None or target in names or is_temp_file(name):
             continue
         batch_id = batch_id_of_file_name(target)
-        passed = newest is not None and batch_id is not None and batch_id <= newest
+        is_past = newest is not None and batch_id is not None and batch_id <= newest
         yield finding(
             "CRC_ORPHAN",
             f"{path}/{name}" if path else name,
-            f"{target} is not there" + (", nor will it be, unless rewound" if passed else ""),
-            severity=Severity.WARNING if passed else Severity.ERROR,
+            f"{target} does not exist"
+            + (", and will only be written after a rewind" if is_past else ""),
+            severity=Severity.WARNING if is_past else Severity.ERROR,
         )
 
 
@@ -76,7 +80,7 @@ def stale_rules(
     raw: Mapping[str, bytes],
     read: Callable[[str], bytes | None],
 ) -> Iterator[Finding]:
-    """Files that are not what their hidden checksum was written for."""
+    """Find files that do not match their hidden checksum file."""
     names = set(directory.files)
     for name, data in raw.items():
         crc_name = f".{name}.crc"
@@ -88,12 +92,12 @@ def stale_rules(
             yield finding(
                 "CRC_STALE",
                 f"{path}/{name}" if path else name,
-                f"its {len(data)} bytes are not those that {crc_name} was written for",
+                f"its {len(data)} bytes do not match the checksums in {crc_name}",
             )
 
 
-def file_log_rules(log: LogPicture[tuple[object, ...]]) -> Iterator[Finding]:
-    """Names and completeness of a compactible log."""
+def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
+    """Check the names and the completeness of a log that Spark compacts."""
     ids = log.ids
     if not ids:
         return
@@ -101,18 +105,19 @@ def file_log_rules(log: LogPicture[tuple[object, ...]]) -> Iterator[Finding]:
     if len(compact) > 1:
         yield from _compact_name_rules(log, compact)
     start = compact[-1] if compact else 0
-    gone = missing_runs(ids, start, ids[-1])
-    if gone:
+    missing = missing_runs(ids, start, ids[-1])
+    if missing:
         yield finding(
             "FILE_LOG_HOLE",
-            f"{log.path}/{gone[0].start}",
-            f"batch {listed(gone)} is not there; the log needs all from {start} to {ids[-1]}",
+            f"{log.path}/{missing[0].start}",
+            f"batch {listed(missing)} is missing; the log needs all from {start} to {ids[-1]}",
         )
 
 
 def _compact_name_rules(
-    log: LogPicture[tuple[object, ...]], compact: list[int]
+    log: LogListing[tuple[object, ...]], compact: list[int]
 ) -> Iterator[Finding]:
+    # Spark derives the interval from the newest two compact files too, not from its settings.
     interval = compact[-1] - compact[-2]
     for name in log.directory.files:
         batch_id = batch_id_of_file_name(name)
@@ -124,18 +129,20 @@ def _compact_name_rules(
             yield finding(
                 "FILE_LOG_COMPACT_NAME",
                 f"{log.path}/{name}",
-                f"with an interval of {interval} the batch is looked for as {wanted}",
+                f"with a compaction interval of {interval}, Spark looks for {wanted}",
             )
 
 
-def source_rules(picture: Picture, sources: Mapping[str, SourcePicture]) -> Iterator[Finding]:
-    """File sources: their log, and whether it holds what the offsets promise."""
+def source_rules(
+    listing: CheckpointListing, sources: Mapping[str, SourceListing]
+) -> Iterator[Finding]:
+    """Check the logs of file sources, and that they contain every entry that the offsets name."""
     for source in sources.values():
         if source.kind == FILE:
             yield from file_log_rules(source.log)
             yield from _entry_rules(source.log)
-    newest = picture.offsets.latest
-    entry = None if newest is None else picture.offsets.entries.get(newest)
+    newest = listing.offsets.latest
+    entry = None if newest is None else listing.offsets.entries.get(newest)
     if entry is None or _are_named_elsewhere(entry):
         return
     for name, offset in entry.by_source.items():
@@ -148,18 +155,21 @@ def source_rules(picture: Picture, sources: Mapping[str, SourcePicture]) -> Iter
             yield finding(
                 "SOURCE_LOG_BEHIND",
                 f"{SOURCES}/{name}",
-                f"offsets/{newest} reaches its entry {promised}, the log "
-                + ("has none" if latest is None else f"ends at {latest}"),
+                f"offsets/{newest} names its entry {promised}, but the log "
+                + ("is empty" if latest is None else f"ends at {latest}"),
             )
 
 
 def _are_named_elsewhere(entry: OffsetEntry) -> bool:
-    """Spark 4.2 names the sources' directories but may still log their offsets by position."""
+    """Whether the offsets cannot be matched with the sources' directories.
+
+    Spark 4.2 may name the directories, and still log the offsets by position.
+    """
     by_position = not isinstance(entry.offsets, dict)
     return by_position and entry.conf.get(SOURCE_EVOLUTION) == "true"
 
 
-def _entry_rules(log: LogPicture[tuple[FileEntry, ...]]) -> Iterator[Finding]:
+def _entry_rules(log: LogListing[tuple[FileEntry, ...]]) -> Iterator[Finding]:
     compact = {name for name in log.directory.files if name.endswith(COMPACT_SUFFIX)}
     for batch_id, entries in log.entries.items():
         is_compact = f"{batch_id}{COMPACT_SUFFIX}" in compact
@@ -169,13 +179,13 @@ def _entry_rules(log: LogPicture[tuple[FileEntry, ...]]) -> Iterator[Finding]:
                 yield finding(
                     "FILE_LOG_BATCH_MISMATCH",
                     log.path_of(batch_id),
-                    f"{entry.path} says it belongs to batch {entry.batch_id}",
+                    f"its entry for {entry.path} has the batch id {entry.batch_id}",
                 )
                 break
 
 
 def _log_offset(offset: str | None) -> int | None:
-    """What a file source's offset points at; None for the offset of any other source."""
+    """The log entry that a file source's offset names; None for other sources."""
     if offset is None or "logOffset" not in offset:
         return None
     try:
@@ -187,16 +197,17 @@ def _log_offset(offset: str | None) -> int | None:
 
 
 def sink_rules(
-    log: LogPicture[tuple[SinkFileStatus, ...]], output: Iterable[str], newest: int | None
+    log: LogListing[tuple[SinkFileStatus, ...]], output: Iterable[str], newest: int | None
 ) -> Iterator[Finding]:
-    """The sink's log against the names in its output directory and the checkpoint's offsets."""
+    """Compare a sink's log with the files in its output directory and the checkpoint's offsets."""
     there = set(output)
     newest_compact = max(_compact_ids(log), default=0)
     for batch_id, entries in sorted(log.entries.items()):
         if batch_id < newest_compact:
             continue
         for entry in entries:
-            # By its last part: a moved output directory keeps its log, whose paths are absolute.
+            # Only the file name is compared: the paths are absolute, and an output directory that
+            # was moved keeps its old log.
             name = unquote(entry.path).rstrip("/").rpartition("/")[2]
             if entry.action == "add" and name not in there:
                 yield finding(
@@ -208,11 +219,12 @@ def sink_rules(
         yield finding(
             "SINK_AHEAD",
             log.path,
-            f"the sink has written batch {log.latest}, the newest offsets are {newest}",
+            f"the sink has written batch {log.latest}, but the newest offsets are of batch "
+            f"{newest}",
         )
 
 
-def _compact_ids(log: LogPicture[Any]) -> list[int]:
+def _compact_ids(log: LogListing[Any]) -> list[int]:
     return sorted(
         batch_id
         for name in log.directory.files

@@ -1,11 +1,12 @@
-"""Rules about a query's own logs: `metadata`, `offsets` and `commits`. Pure.
+"""Checks the logs of a query: `metadata`, `offsets` and `commits`. Pure.
 
-The hard one is the gap. Spark writes every batch id, unless the query is stateless and tracks its
-progress asynchronously; then ids are missing from both logs alike, and only such a query can
-restart from them. Nothing on disk says which kind of query it was. So a gap is called legal where
-asynchronous progress explains all of it: no state, and no id missing from one log only. One
-pattern is explained better by a lost file: a log that is dense but for one hole right below its
-newest, uncommitted batch. That is a warning.
+Note: a gap in the batch ids is not always an error. Spark writes every id, unless the query is
+stateless and tracks its progress asynchronously. Then the same ids are missing from both logs, and
+only a query with asynchronous progress tracking can restart from them. A checkpoint does not record
+which kind of query it belongs to. So a gap counts as legal if asynchronous progress explains all of
+it: there is no state, and no id is missing from one log only. In one case a lost file is the more
+likely explanation: the log is dense except for a gap right before its newest, uncommitted batch.
+That case is a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from epochal.checkpoint.layout import (
 from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, PROVIDER
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EpochalError, StorageError, UnsupportedVersionError
-from epochal.tools.inspect.listing import LogPicture, Picture
+from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.verify.findings import Finding, Severity, finding
 
 NEEDED_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
@@ -41,45 +42,45 @@ STATE_SHAPE_KEYS = (
     "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion",
     "spark.sql.streaming.join.stateFormatVersion",
 )
-"""Pinned for the life of a checkpoint: with another value its state is read wrongly or not at
-all."""
+"""Settings that must not change during the life of a checkpoint. With another value, Spark reads
+the state wrongly or not at all."""
 
 
-def log_rules(picture: Picture) -> Iterator[Finding]:
-    """Everything the logs alone can show."""
-    yield from _metadata(picture)
-    yield from log_file_rules(picture.offsets)
-    yield from log_file_rules(picture.commits)
-    yield from _fresh_start(picture)
-    yield from _gaps(picture)
-    yield from _commits(picture)
-    yield from _neighbours(picture)
-    yield from _repartition(picture)
-    yield from _first_conf(picture)
-    yield from _operators(picture)
+def log_rules(listing: CheckpointListing) -> Iterator[Finding]:
+    """Check everything that can be seen in the logs alone."""
+    yield from _metadata(listing)
+    yield from log_file_rules(listing.offsets)
+    yield from log_file_rules(listing.commits)
+    yield from _fresh_start(listing)
+    yield from _gaps(listing)
+    yield from _commits(listing)
+    yield from _neighbours(listing)
+    yield from _repartition(listing)
+    yield from _first_conf(listing)
+    yield from _operators(listing)
 
 
-def log_file_rules(log: LogPicture[Any]) -> Iterator[Finding]:
-    """What is wrong with single names and files of any log."""
+def log_file_rules(log: LogListing[Any]) -> Iterator[Finding]:
+    """Check the names and the readability of a log's files."""
     for name in log.taken:
         yield finding("LOG_NAME_TAKEN", f"{log.path}/{name}", "it is a directory, not a file")
     for name, batch_id in log.odd_names.items():
         yield finding(
             "LOG_NAME_NOT_CANONICAL",
             f"{log.path}/{name}",
-            f"the name counts as batch {batch_id}, whose file would be named {batch_id}",
+            f"Spark takes the name for batch {batch_id}, but looks for a file named {batch_id}",
         )
     for batch_id, error in sorted(log.broken.items()):
         yield broken_entry(log.path_of(batch_id), error)
 
 
 def broken_entry(path: str, error: EpochalError) -> Finding:
-    """An entry that cannot be had, by the kind of its error."""
+    """Return the finding for an entry that cannot be read."""
     reason = getattr(error, "reason", None) or str(error)
     match error:
         case UnsupportedVersionError():
             code = "LOG_VERSION_UNKNOWN"
-            reason = f"it has version v{error.found}; the newest known here is v{error.newest}"
+            reason = f"it has version v{error.found}; Epochal knows versions up to v{error.newest}"
         case StorageError():
             code = "FILE_UNREADABLE"
         case _:
@@ -87,38 +88,38 @@ def broken_entry(path: str, error: EpochalError) -> Finding:
     return finding(code, path, reason)
 
 
-def _metadata(picture: Picture) -> Iterator[Finding]:
-    if picture.metadata is None:
-        if picture.offsets.ids or picture.commits.ids:
+def _metadata(listing: CheckpointListing) -> Iterator[Finding]:
+    if listing.metadata is None:
+        if listing.offsets.ids or listing.commits.ids:
             yield finding(
                 "METADATA_MISSING",
                 METADATA,
-                f"{len(picture.offsets.ids)} offsets and {len(picture.commits.ids)} commits are "
-                f"there, the query's id is not",
+                f"the logs have {len(listing.offsets.ids)} offsets and "
+                f"{len(listing.commits.ids)} commits, but the query's id is missing",
             )
-    elif isinstance(picture.metadata, StorageError):
-        yield finding("FILE_UNREADABLE", METADATA, picture.metadata.reason)
-    elif isinstance(picture.metadata, EpochalError):
-        reason = getattr(picture.metadata, "reason", str(picture.metadata))
+    elif isinstance(listing.metadata, StorageError):
+        yield finding("FILE_UNREADABLE", METADATA, listing.metadata.reason)
+    elif isinstance(listing.metadata, EpochalError):
+        reason = getattr(listing.metadata, "reason", str(listing.metadata))
         yield finding("METADATA_UNREADABLE", METADATA, reason)
 
 
-def _fresh_start(picture: Picture) -> Iterator[Finding]:
-    if picture.offsets.ids or OFFSETS in picture.listing.unreadable:
+def _fresh_start(listing: CheckpointListing) -> Iterator[Finding]:
+    if listing.offsets.ids or OFFSETS in listing.directories.unreadable:
         return
     for part in (COMMITS, STATE):
-        if any(not name.startswith(".") for name in _content(picture, part)):
-            yield finding("OFFSETS_MISSING", OFFSETS, f"{part} has content, offsets has none")
+        if any(not name.startswith(".") for name in _content(listing, part)):
+            yield finding("OFFSETS_MISSING", OFFSETS, f"{part} is not empty, but offsets is")
             return
 
 
-def _content(picture: Picture, part: str) -> tuple[str, ...]:
-    directory = picture.listing[part]
+def _content(listing: CheckpointListing, part: str) -> tuple[str, ...]:
+    directory = listing.directories[part]
     return directory.folders + directory.files
 
 
-def _gaps(picture: Picture) -> Iterator[Finding]:
-    offsets, commits = picture.offsets.ids, picture.commits.ids
+def _gaps(listing: CheckpointListing) -> Iterator[Finding]:
+    offsets, commits = listing.offsets.ids, listing.commits.ids
     if not offsets:
         return
     newest = offsets[-1]
@@ -126,17 +127,17 @@ def _gaps(picture: Picture) -> Iterator[Finding]:
     missing = missing_runs(offsets, min(offsets[0], max(newest - 1, 0)), newest)
     if not missing:
         return
-    text = f"batch {listed(missing)} is not there; the newest is {newest}"
+    text = f"batch {listed(missing)} is missing; the newest is {newest}"
     where = f"{OFFSETS}/{missing[-1].stop - 1}"
-    if not _asynchronous(picture):
+    if not _asynchronous(listing):
         severity = Severity.ERROR if previous_lost else Severity.WARNING
-        why = f"; a restart stops: batch {newest - 1} doesn't exist" if previous_lost else ""
+        why = f"; a restart fails: batch {newest - 1} doesn't exist" if previous_lost else ""
         yield finding("OFFSETS_GAP", where, text + why, severity=severity)
     elif previous_lost and newest not in commits and _looks_dense(offsets):
         yield finding(
             "OFFSETS_GAP",
             where,
-            f"{text}; a restart without asynchronous progress tracking stops: batch "
+            f"{text}; a restart without asynchronous progress tracking fails: batch "
             f"{newest - 1} doesn't exist",
             severity=Severity.WARNING,
         )
@@ -144,40 +145,40 @@ def _gaps(picture: Picture) -> Iterator[Finding]:
         yield finding("OFFSETS_GAP_ASYNC", OFFSETS, text)
 
 
-def _asynchronous(picture: Picture) -> bool:
+def _asynchronous(listing: CheckpointListing) -> bool:
     """Whether asynchronous progress tracking explains every missing id."""
-    offsets, commits = picture.offsets.ids, set(picture.commits.ids)
-    if picture.is_stateful or any(each > offsets[0] for each in commits.difference(offsets)):
+    offsets, commits = listing.offsets.ids, set(listing.commits.ids)
+    if listing.is_stateful or any(each > offsets[0] for each in commits.difference(offsets)):
         return False
     first = min(commits, default=offsets[-1])
     return all(each in commits for each in offsets[:-1] if each >= first)
 
 
 def _looks_dense(offsets: list[int]) -> bool:
-    """Whether all but the newest id follow each other, and there are enough to say so."""
+    """Whether the ids before the newest are consecutive, and there are at least two of them."""
     older = offsets[:-1]
     return len(older) > 1 and older[-1] - older[0] == len(older) - 1
 
 
-def _commits(picture: Picture) -> Iterator[Finding]:
-    offsets, commits = picture.offsets.ids, picture.commits.ids
+def _commits(listing: CheckpointListing) -> Iterator[Finding]:
+    offsets, commits = listing.offsets.ids, listing.commits.ids
     if not offsets:
         return
     known = set(offsets)
     for batch_id in commits:
-        # Older commits outlive their offsets for a moment: Spark purges offsets first.
+        # Spark purges offsets before commits, so the oldest commits may have no offsets.
         if batch_id > offsets[0] and batch_id not in known:
             ahead = batch_id > offsets[-1]
             yield finding(
                 "COMMIT_WITHOUT_OFFSETS",
                 f"{COMMITS}/{batch_id}",
                 f"batch {batch_id} is committed, but "
-                + (f"the newest offsets are {offsets[-1]}" if ahead else "has no offsets"),
+                + (f"the newest offsets are of batch {offsets[-1]}" if ahead else "has no offsets"),
             )
     if not commits:
-        # Spark 2.1 had no commit log, nor did its offsets pin any settings.
-        newest = picture.offsets.entries.get(offsets[-1])
-        had_commits = COMMITS in picture.listing[""].folders or (newest and newest.conf)
+        # Spark 2.1 had no commit log. Its offsets can be recognized: they pin no settings.
+        newest = listing.offsets.entries.get(offsets[-1])
+        had_commits = COMMITS in listing.directories[""].folders or (newest and newest.conf)
         if offsets[-1] > offsets[0] and had_commits:
             yield _behind(offsets, -1)
         return
@@ -187,8 +188,8 @@ def _commits(picture: Picture) -> Iterator[Finding]:
         yield finding(
             "COMMITS_GAP",
             f"{COMMITS}/{lost[-1]}",
-            f"batch {listed(runs_of(lost))} has offsets but no commit, although {commits[-1]} is "
-            f"committed",
+            f"batch {listed(runs_of(lost))} has offsets but no commit, although the later batch "
+            f"{commits[-1]} is committed",
         )
     if sum(each > commits[-1] for each in offsets) > 1:
         yield _behind(offsets, commits[-1])
@@ -199,15 +200,15 @@ def _behind(offsets: list[int], committed: int) -> Finding:
     return finding(
         "COMMITS_BEHIND",
         COMMITS,
-        f"the newest offsets are {offsets[-1]}, the newest commit is "
-        f"{committed if committed >= 0 else 'none'}: a restart runs only {offsets[-1]} again, "
-        f"not {listed(runs_of(skipped))}",
+        f"the newest offsets are of batch {offsets[-1]}, "
+        + (f"the newest commit is of batch {committed}" if committed >= 0 else "there is no commit")
+        + f": a restart runs only batch {offsets[-1]} again, not {listed(runs_of(skipped))}",
     )
 
 
-def _neighbours(picture: Picture) -> Iterator[Finding]:
-    """Rules about two batches in a row."""
-    entries = sorted(picture.offsets.entries.items())
+def _neighbours(listing: CheckpointListing) -> Iterator[Finding]:
+    """Compare each batch with the one before it."""
+    entries = sorted(listing.offsets.entries.items())
     for (before_id, before), (batch_id, entry) in pairwise(entries):
         path = f"{OFFSETS}/{batch_id}"
         if before.version == entry.version == 1 and len(before.offsets) != len(entry.offsets):
@@ -216,30 +217,30 @@ def _neighbours(picture: Picture) -> Iterator[Finding]:
                 path,
                 f"it has {len(entry.offsets)} sources, batch {before_id} has {len(before.offsets)}",
             )
-        if picture.is_stateful:
+        if listing.is_stateful:
             yield from _conf_rules(path, before_id, before, entry)
         if entry.watermark_ms < before.watermark_ms:
             yield finding(
                 "WATERMARK_BACKWARDS",
                 path,
-                f"its watermark is {entry.watermark_ms}, batch {before_id} had "
+                f"its watermark is {entry.watermark_ms}; the watermark of batch {before_id} is "
                 f"{before.watermark_ms}",
             )
         if entry.timestamp_ms < before.timestamp_ms:
             yield finding(
                 "TIMESTAMP_BACKWARDS",
                 path,
-                f"its timestamp is {entry.timestamp_ms}, batch {before_id} had "
+                f"its timestamp is {entry.timestamp_ms}; the timestamp of batch {before_id} is "
                 f"{before.timestamp_ms}",
             )
-    for batch_id, commit in sorted(picture.commits.entries.items()):
-        offsets = picture.offsets.entries.get(batch_id)
+    for batch_id, commit in sorted(listing.commits.entries.items()):
+        offsets = listing.offsets.entries.get(batch_id)
         if offsets is not None and 0 < commit.next_watermark_ms < offsets.watermark_ms:
             yield finding(
                 "WATERMARK_BACKWARDS",
                 f"{COMMITS}/{batch_id}",
-                f"the watermark after the batch is {commit.next_watermark_ms}, during it it was "
-                f"{offsets.watermark_ms}",
+                f"the watermark after the batch is {commit.next_watermark_ms}; the watermark "
+                f"during the batch is {offsets.watermark_ms}",
             )
 
 
@@ -248,28 +249,31 @@ def _conf_rules(
 ) -> Iterator[Finding]:
     for key in (SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS):
         old = before.conf.get(key)
-        # An older release leaves out the keys it does not know; that alone changes nothing.
+        # An older release leaves out the keys that it does not know. This does no harm if the key
+        # had the value that Spark assumes when it is missing.
         if old is not None and key not in entry.conf and old != LEGACY_DEFAULTS.get(key):
             yield finding(
-                "CONF_KEY_LOST", path, f"it lacks {key}, which batch {before_id} has as {old!r}"
+                "CONF_KEY_LOST", path, f"it lacks {key}, which batch {before_id} sets to {old!r}"
             )
     for key in STATE_SHAPE_KEYS:
         old, new = before.conf.get(key), entry.conf.get(key)
         if old is not None and new is not None and old != new:
-            yield finding("CONF_CHANGED", path, f"{key} is {new!r}, batch {before_id} has {old!r}")
+            yield finding(
+                "CONF_CHANGED", path, f"{key} is {new!r}; in batch {before_id} it is {old!r}"
+            )
     if _repartitions(before, entry) and not _same_position(before, entry):
         yield finding(
             "PARTITIONS_CHANGED",
             path,
-            f"{SHUFFLE_PARTITIONS} is {entry.conf[SHUFFLE_PARTITIONS]}, batch {before_id} has "
-            f"{before.conf[SHUFFLE_PARTITIONS]}, and the batch reads data besides: no repartition "
-            f"does that",
+            f"{SHUFFLE_PARTITIONS} is {entry.conf[SHUFFLE_PARTITIONS]}; in batch {before_id} it is "
+            f"{before.conf[SHUFFLE_PARTITIONS]}. The batch is not a repartition, because it also "
+            f"reads data",
         )
 
 
 def _same_position(before: OffsetEntry, entry: OffsetEntry) -> bool:
-    """Whether a batch repeats the one before it, as a repartition does; an idle batch has a time
-    of its own."""
+    """Whether a batch repeats the one before it, as a repartition does. A batch without new data
+    has the same offsets too, but a later timestamp."""
     return (entry.by_source, entry.watermark_ms, entry.timestamp_ms) == (
         before.by_source,
         before.watermark_ms,
@@ -282,26 +286,26 @@ def _repartitions(before: OffsetEntry, entry: OffsetEntry) -> bool:
     return old is not None and new is not None and old != new
 
 
-def _repartition(picture: Picture) -> Iterator[Finding]:
-    newest, committed = picture.offsets.latest, picture.commits.latest
-    if newest is None or committed is None or newest <= committed or not picture.is_stateful:
+def _repartition(listing: CheckpointListing) -> Iterator[Finding]:
+    newest, committed = listing.offsets.latest, listing.commits.latest
+    if newest is None or committed is None or newest <= committed or not listing.is_stateful:
         return
-    entry, before = (picture.offsets.entries.get(each) for each in (newest, newest - 1))
+    entry, before = (listing.offsets.entries.get(each) for each in (newest, newest - 1))
     if entry is not None and before is not None and _repartitions(before, entry):
         yield finding(
             "REPARTITION_UNFINISHED",
             f"{OFFSETS}/{newest}",
-            f"the batch goes from {before.conf[SHUFFLE_PARTITIONS]} to "
-            f"{entry.conf[SHUFFLE_PARTITIONS]} partitions and is not committed",
+            f"the batch changes {before.conf[SHUFFLE_PARTITIONS]} partitions to "
+            f"{entry.conf[SHUFFLE_PARTITIONS]} and is not committed",
         )
 
 
-def _first_conf(picture: Picture) -> Iterator[Finding]:
-    newest = picture.offsets.latest
-    entry = None if newest is None else picture.offsets.entries.get(newest)
-    if entry is None or not picture.is_stateful:
+def _first_conf(listing: CheckpointListing) -> Iterator[Finding]:
+    newest = listing.offsets.latest
+    entry = None if newest is None else listing.offsets.entries.get(newest)
+    if entry is None or not listing.is_stateful:
         return
-    pinned = {key for each in picture.offsets.entries.values() for key in each.conf}
+    pinned = {key for each in listing.offsets.entries.values() for key in each.conf}
     lacking = [key for key in NEEDED_KEYS if key not in pinned]
     if lacking:
         yield finding(
@@ -309,12 +313,15 @@ def _first_conf(picture: Picture) -> Iterator[Finding]:
         )
 
 
-def _operators(picture: Picture) -> Iterator[Finding]:
-    """Operators are counted from 0, and commits of version 2 and 3 name those that have state."""
-    newest = picture.commits.entries.get(max(picture.commits.entries, default=-1))
+def _operators(listing: CheckpointListing) -> Iterator[Finding]:
+    """Check that no operator's directory is missing.
+
+    Operators are numbered from 0. Commits of versions 2 and 3 name the operators that have state.
+    """
+    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
     if newest is None:
         return
-    numbers = (parse_partition(name) for name in picture.listing[STATE].folders)
+    numbers = (parse_partition(name) for name in listing.directories[STATE].folders)
     there = {number for number in numbers if number is not None}
     last = max(there | (newest.state_unique_ids or {}).keys(), default=-1)
     for run in missing_runs(there, 0, last):

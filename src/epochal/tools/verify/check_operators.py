@@ -1,7 +1,7 @@
-"""Rules about stateful operators: their metadata, their schemas, and all their stores.
+"""Checks stateful operators: their metadata, their schemas and all their stores.
 
-This is where the two halves of verifying state meet: what names show (`verify_state`) and what
-bytes show (`verify_content`, `verify_rocksdb`).
+This module combines the two halves of verifying state: rules about file names (`check_state`) and
+rules about file contents (`check_content`, `check_rocksdb`).
 """
 
 from __future__ import annotations
@@ -24,115 +24,118 @@ from epochal.files.local import LocalFiles
 from epochal.state.files.codecs import codec_name
 from epochal.state.files.schema_file import FamilySchema, parse_schema_file
 from epochal.state.rows.types import Kind, StructType
-from epochal.tools.inspect.listing import LogPicture, Picture, read_bytes, read_log
-from epochal.tools.inspect.state_listing import ROCKSDB, OperatorPicture, StorePicture
+from epochal.tools.inspect.listing import CheckpointListing, LogListing, read_bytes, read_log
+from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing
 from epochal.tools.verify.check_bytes import RowChecker
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
 from epochal.tools.verify.check_files import orphan_rules, stale_rules
 from epochal.tools.verify.check_logs import broken_entry, log_file_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
+from epochal.tools.verify.depth import Depth, Progress
 from epochal.tools.verify.findings import Finding, finding
-from epochal.tools.verify.parallel import Work, spread, spread_waiting
-from epochal.tools.verify.verify import Depth, Progress, partitions_at
+from epochal.tools.verify.parallel import Work, check_in_processes, check_in_threads
 
-SPREAD_FROM_FILES = 2_000
-"""Below this, starting a process takes longer than it saves."""
+PARALLEL_FROM_FILES = 2_000
+"""With fewer files, starting a process takes longer than it saves."""
 
 ROW_CHECKSUM_KEY = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 STRICT_KEY = "spark.sql.streaming.statefulOperator.useStrictDistribution"
-ENCODING_KEY = "spark.sql.streaming.stateStore.encodingFormat"
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
-    """An operator's own files, as far as they could be read."""
+    """An operator's metadata and schemas, as far as they could be read."""
 
     metadata: OperatorMetadata | None = None
     schemas: dict[str, FamilySchema] = field(default_factory=dict)
-    """By store; only of stores that have one schema for everything in them."""
+    """By store name; only stores that have a single schema for all their rows."""
     findings: list[Finding] = field(default_factory=list)
 
 
 def state_rules(
-    picture: Picture,
-    operators: list[OperatorPicture],
+    listing: CheckpointListing,
+    operators: list[OperatorListing],
     facts: StateFacts,
     depth: Depth,
     progress: Progress | None,
     workers: int,
 ) -> Iterator[Finding]:
-    """Everything about state."""
-    settings, found = content_settings(picture, depth)
+    """Check all operators. At depth QUICK, file contents are not read."""
+    settings, found = content_settings(listing, depth)
     yield from found
     total = sum(_file_count(store) for operator in operators for store in operator.stores)
-    if total < SPREAD_FROM_FILES:
+    if total < PARALLEL_FROM_FILES:
         workers = 1
     tick = _ticker(total, workers, progress)
     for operator in operators:
-        own = read_operator_facts(picture, operator)
+        own = read_operator_facts(listing, operator)
         yield from own.findings
         yield from operator_rules(operator, facts, is_keyed=_is_keyed(own))
         if depth is not Depth.QUICK and settings is not None:
-            check = _content_check(picture, operator, own, facts, settings, tick)
-            if workers > 1 and not isinstance(picture.files, LocalFiles):
-                yield from spread_waiting(operator.stores, check)
+            check = _content_check(listing, operator, own, facts, settings, tick)
+            if workers > 1 and not isinstance(listing.files, LocalFiles):
+                yield from check_in_threads(operator.stores, check)
             else:
-                yield from spread(operator.stores, check, workers)
+                yield from check_in_processes(operator.stores, check, workers)
 
 
 def content_settings(
-    picture: Picture, depth: Depth
+    listing: CheckpointListing, depth: Depth
 ) -> tuple[ContentSettings | None, list[Finding]]:
-    """How state files are to be read, from the newest offsets that can be."""
-    newest = max(picture.offsets.entries, default=None)
-    conf = {} if newest is None else picture.offsets.entries[newest].conf
+    """Take the format of the state files from the newest readable offsets."""
+    newest = max(listing.offsets.entries, default=None)
+    conf = {} if newest is None else listing.offsets.entries[newest].conf
     try:
         codec = codec_name(conf.get(CODEC, LEGACY_DEFAULTS[CODEC]))
     except OptionError as error:
         return None, [finding("CONF_INVALID", f"{OFFSETS}/{newest}", str(error))]
     counts = {
         batch_id + 1: count
-        for batch_id in picture.offsets.entries
-        if (count := partitions_at(picture, batch_id)) is not None
+        for batch_id in listing.offsets.entries
+        if (count := listing.partitions_at(batch_id)) is not None
     }
     checksums = conf.get(ROW_CHECKSUM_KEY, "false").lower() == "true"
     if conf.get(STRICT_KEY, "false").lower() != "true":
-        counts = {}  # a key's place was then up to the plan, and nothing on disk tells it
+        # Without strict distribution the plan chose the partition of each key, and the checkpoint
+        # does not record how. Then keys are not checked against their partition.
+        counts = {}
     return ContentSettings(codec, checksums, counts, depth is Depth.DEEP), []
 
 
-def read_operator_facts(picture: Picture, operator: OperatorPicture) -> OperatorFacts:
-    """Read an operator's metadata and schemas, noting what is wrong with them."""
+def read_operator_facts(listing: CheckpointListing, operator: OperatorListing) -> OperatorFacts:
+    """Read an operator's metadata and schemas, and record what is wrong with them."""
     found: list[Finding] = []
-    facts = OperatorFacts(_metadata(picture, operator, found), findings=found)
-    _check_side_files(picture, operator, found)
+    facts = OperatorFacts(_metadata(listing, operator, found), findings=found)
+    _check_side_files(listing, operator, found)
     for store in operator.store_names:
-        for path in _schema_paths(picture, operator.operator, store):
-            families = _schema(picture, path, found)
+        for path in _schema_paths(listing, operator.operator, store):
+            families = _schema(listing, path, found)
             if path.endswith("/schema") and len(families) == 1:
                 facts.schemas[store] = families[0]
     return facts
 
 
 def _metadata(
-    picture: Picture, operator: OperatorPicture, found: list[Finding]
+    listing: CheckpointListing, operator: OperatorListing, found: list[Finding]
 ) -> OperatorMetadata | None:
     log_path = operator_metadata_log_path(operator.operator)
-    log = read_log(picture.files, log_path, picture.listing[log_path], OPERATOR_FORMAT.deserialize)
+    log = read_log(
+        listing.files, log_path, listing.directories[log_path], OPERATOR_FORMAT.deserialize
+    )
     found.extend(
         finding("OPERATOR_METADATA_UNREADABLE", each.path, each.message)
         if each.code == "LOG_ENTRY_UNREADABLE"
         else each
         for each in log_file_rules(log)
     )
-    found.extend(_moved_rules(picture, log))
+    found.extend(_moved_rules(listing, log))
     newest = newest_at(log.entries, None)
     if newest is not None:
         return log.entries[newest]
     path = operator_metadata_path(operator.operator)
-    if path.rpartition("/")[2] not in picture.listing[path.rpartition("/")[0]].files:
+    if path.rpartition("/")[2] not in listing.directories[path.rpartition("/")[0]].files:
         return None
-    data = read_bytes(picture.files, path)
+    data = read_bytes(listing.files, path)
     try:
         if isinstance(data, EpochalError):
             raise data
@@ -145,40 +148,44 @@ def _metadata(
     return None
 
 
-def _moved_rules(picture: Picture, log: LogPicture[OperatorMetadata]) -> Iterator[Finding]:
+def _moved_rules(
+    listing: CheckpointListing, log: LogListing[OperatorMetadata]
+) -> Iterator[Finding]:
     newest = newest_at(log.entries, None)
     if newest is None:
         return
-    here = place_of(picture.url)
+    here = _without_scheme(listing.url)
     for store in log.entries[newest].stores:
         elsewhere = [
-            path for path in store.schema_file_paths if not place_of(path).startswith(f"{here}/")
+            path
+            for path in store.schema_file_paths
+            if not _without_scheme(path).startswith(f"{here}/")
         ]
         if elsewhere:
             yield finding(
                 "OPERATOR_METADATA_MOVED",
                 f"{log.path}/{newest}",
-                f"it names {elsewhere[0]}, which is not below {picture.url}",
+                f"it points at {elsewhere[0]}, which is outside {listing.url}",
             )
 
 
-def place_of(location: str) -> str:
-    """A path or URL without its scheme, so that `file:/a`, `file:///a` and `/a` are one place."""
+def _without_scheme(location: str) -> str:
+    """Remove the scheme of a URL, so that `file:/a`, `file:///a` and `/a` compare equal."""
     return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]+:/*", "/", location)
 
 
-def _schema_paths(picture: Picture, operator: int, store: str) -> Iterator[str]:
+def _schema_paths(listing: CheckpointListing, operator: int, store: str) -> Iterator[str]:
     path = state_schema_path(operator, store)
-    if "schema" in picture.listing[path.rpartition("/")[0]].files:
+    if "schema" in listing.directories[path.rpartition("/")[0]].files:
         yield path
     log_path = state_schema_log_path(operator, store)
-    for name in picture.listing[log_path].files:
+    for name in listing.directories[log_path].files:
         if not name.startswith("."):
             yield f"{log_path}/{name}"
 
 
-def _schema(picture: Picture, path: str, found: list[Finding]) -> list[FamilySchema]:
-    data = read_bytes(picture.files, path)
+def _schema(listing: CheckpointListing, path: str, found: list[Finding]) -> list[FamilySchema]:
+    data = read_bytes(listing.files, path)
     try:
         if isinstance(data, EpochalError):
             raise data
@@ -191,14 +198,16 @@ def _schema(picture: Picture, path: str, found: list[Finding]) -> list[FamilySch
     return []
 
 
-def _check_side_files(picture: Picture, operator: OperatorPicture, found: list[Finding]) -> None:
-    """Hadoop's checksums beside metadata and schemas, which are never written over."""
+def _check_side_files(
+    listing: CheckpointListing, operator: OperatorListing, found: list[Finding]
+) -> None:
+    """Check Hadoop's checksums of metadata and schema files, which Spark never overwrites."""
 
     def read(path: str) -> bytes | None:
-        data = read_bytes(picture.files, path)
+        data = read_bytes(listing.files, path)
         return data if isinstance(data, bytes) else None
 
-    for path, directory in picture.listing.below(operator.path):
+    for path, directory in listing.directories.below(operator.path):
         if "/_metadata" not in path and "/_stateSchema" not in path:
             continue
         found.extend(orphan_rules(path, directory))
@@ -218,25 +227,26 @@ def _is_keyed(own: OperatorFacts) -> bool | None:
 
 
 def _content_check(
-    picture: Picture,
-    operator: OperatorPicture,
+    listing: CheckpointListing,
+    operator: OperatorListing,
     own: OperatorFacts,
     facts: StateFacts,
     settings: ContentSettings,
     tick: Tick,
-) -> Work[StorePicture]:
-    """How any share of an operator's stores is checked."""
+) -> Work[StoreListing]:
+    """Return the function that checks a share of an operator's stores."""
 
-    def rocksdb(stores: Sequence[StorePicture], watched: bool) -> list[Finding]:
+    def rocksdb(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
         from epochal.tools.verify.check_rocksdb import RocksCheck
 
-        check = RocksCheck(picture.files, picture.listing, settings, tick if watched else _silent)
+        share_tick = tick if reports_progress else _no_progress
+        check = RocksCheck(listing.files, listing.directories, settings, share_tick)
         for store in stores:
             check.store(store, facts, unique_id_of(operator, store, facts))
         return check.findings
 
-    def hdfs(stores: Sequence[StorePicture], watched: bool) -> list[Finding]:
-        check = ContentCheck(picture.files, settings, tick if watched else _silent)
+    def hdfs(stores: Sequence[StoreListing], reports_progress: bool) -> list[Finding]:
+        check = ContentCheck(listing.files, settings, tick if reports_progress else _no_progress)
         checkers = {
             name: RowChecker(schema.key, schema.value, _placing_columns(own, name, schema.key))
             for name, schema in own.schemas.items()
@@ -248,12 +258,12 @@ def _content_check(
     return rocksdb if operator.provider == ROCKSDB else hdfs
 
 
-def _silent() -> None:
-    """Progress that nobody watches."""
+def _no_progress() -> None:
+    """Report no progress."""
 
 
-def unique_id_of(operator: OperatorPicture, store: StorePicture, facts: StateFacts) -> str:
-    """The id that the commit log gives to a store's files of the restart's version."""
+def unique_id_of(operator: OperatorListing, store: StoreListing, facts: StateFacts) -> str:
+    """The unique id of the store's files that a restart loads; empty if no commit names one."""
     partitions = (facts.unique_ids or {}).get(operator.operator, ())
     position = operator.store_names.index(store.name)
     if store.partition >= len(partitions) or position >= len(partitions[store.partition]):
@@ -262,29 +272,32 @@ def unique_id_of(operator: OperatorPicture, store: StorePicture, facts: StateFac
 
 
 def _placing_columns(own: OperatorFacts, store: str, key: StructType) -> int:
-    """How many of a key's first columns place it; 0 if everything is in partition 0."""
+    """How many of a key's first columns choose its partition; 0 if all keys are in partition 0."""
     count = len(key.fields)
     if not _is_keyed(own):
         return 0
+    # Spark appends a column that does not take part: a join the index of the row, a session window
+    # the start of the session.
     if store.endswith("-keyWithIndexToValue") or key.fields[-1].name == "sessionStartTime":
         return count - 1
     return count
 
 
-def _file_count(store: StorePicture) -> int:
+def _file_count(store: StoreListing) -> int:
     kinds = (store.deltas, store.snapshots, store.changelogs, store.zips)
     return sum(len(kind) for kind in kinds)
 
 
 def _ticker(total: int, workers: int, progress: Progress | None) -> Tick:
     if progress is None:
-        return _silent
+        return _no_progress
     report = progress
     done = 0
 
     def tick() -> None:
         nonlocal done
-        done = min(done + workers, total)  # the others are about as far
+        # Only this process reports. It assumes that the other workers are about as far.
+        done = min(done + workers, total)
         report(done, total)
 
     return tick

@@ -1,9 +1,11 @@
-"""Whether Spark 2.4 left this checkpoint, or this sink's log, under a wrongly escaped name.
+"""Finds checkpoints and sink logs that Spark 2.4 stored under a wrongly escaped name.
 
-Spark before 3.0 took paths for URLs once too often: of `chk %@#chk` it made `chk%252520…`, escaped
-three times, and of a file sink's `out put` it kept the log below `out%20put`. Later releases look
-under the right name and stop if the wrong one is there too, so that a query does not begin anew
-beside its own history. What a reader would get wrong: every part of the path counts, not the last.
+Spark before 3.0 escaped special characters in paths as if they were URLs. It stored the checkpoint
+`chk %@#chk` in `chk%252520…` (escaped three times), and the log of a file sink's output `out put`
+below `out%20put` (escaped once). Later releases use the right name. They refuse to start if the
+escaped name exists too, because the query would begin from scratch beside its own history.
+
+Note: every component of the path is escaped, not only the last one.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from epochal.tools.verify.findings import Finding, finding
 CHECKPOINT_ESCAPES = 3
 SINK_ESCAPES = 1
 _ILLEGAL = re.compile(r"""[\x00-\x20\x7f"#%<>?\[\\\]^`{|}]""")
-"""What Java's URI escapes in a path; letters beyond ASCII are none of it."""
+"""The characters that Java's URI escapes in a path. It leaves letters beyond ASCII alone."""
 
 Open = Callable[[str], Files]
 
 
 def escaped(location: str, times: int) -> str:
-    """The name that Spark 2.4 made of a location: its path escaped, scheme and host left alone."""
+    """Escape the path of a location as Spark 2.4 did, leaving scheme and host alone."""
     start, path = _parts(location)
     for _ in range(times):
         path = _ILLEGAL.sub(lambda found: f"%{ord(found[0]):02X}", path)
@@ -34,7 +36,7 @@ def escaped(location: str, times: int) -> str:
 
 
 def unescaped(location: str, times: int) -> str | None:
-    """The location that Spark 2.4 meant by this name; None if it never made such a name."""
+    """Return the location that Spark 2.4 escaped to this one; None if there is none."""
     start, path = _parts(location)
     for _ in range(times):
         path = unquote(path)
@@ -43,33 +45,33 @@ def unescaped(location: str, times: int) -> str | None:
 
 
 def checkpoint_path_rules(url: str, open_root: Open = open_files) -> Iterator[Finding]:
-    """What the checkpoint's own name shows, and whether it has a twin."""
+    """Check whether the checkpoint's path is escaped, or has an escaped twin."""
     wrong = escaped(url, CHECKPOINT_ESCAPES)
     if wrong != url and _exists(wrong, "", open_root):
         yield finding(
             "PATH_ESCAPED",
             ".",
-            f"Spark before 3.0 kept the checkpoint of {url} in {wrong}, which is there: later "
+            f"Spark before 3.0 stored the checkpoint of {url} in {wrong}, which exists: later "
             f"releases refuse to start",
         )
     elif (meant := unescaped(url, CHECKPOINT_ESCAPES)) is not None:
         yield finding(
             "PATH_ESCAPED",
             ".",
-            f"this is the name by which Spark before 3.0 kept the checkpoint of {meant}: later "
-            f"releases do not look here",
+            f"Spark before 3.0 stored the checkpoint of {meant} under this name: later releases "
+            f"do not look here",
         )
 
 
 def sink_path_rules(url: str, open_root: Open = open_files) -> Iterator[Finding]:
-    """Whether the log of a file sink lies below a wrongly escaped twin of its output."""
+    """Check whether the log of a file sink is below an escaped twin of its output directory."""
     wrong = escaped(url, SINK_ESCAPES)
     if wrong != url and _exists(wrong, SINK_LOG, open_root):
         yield finding(
             "PATH_ESCAPED",
             SINK_LOG,
-            f"Spark before 3.0 kept the log of {url} in {wrong}/{SINK_LOG}, which is there: later "
-            f"releases refuse to write or read",
+            f"Spark before 3.0 stored the log of {url} in {wrong}/{SINK_LOG}, which exists: later "
+            f"releases refuse to write to or read from the output directory",
         )
 
 
@@ -83,4 +85,4 @@ def _exists(location: str, path: str, open_root: Open) -> bool:
     try:
         return open_root(location).info(path) is not None
     except (EpochalError, OSError):
-        return False  # as Spark has it: what may not be looked at does not stop a query
+        return False  # like Spark, which ignores a twin that it is not allowed to look at

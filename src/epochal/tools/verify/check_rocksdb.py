@@ -1,9 +1,9 @@
-"""Checks the files of RocksDB stores as far as that goes without RocksDB.
+"""Checks the files of RocksDB stores, as far as this is possible without RocksDB.
 
-Zips open and their metadata reads, the data files they name are there with the size they name,
-changelogs parse to their end, and with unique ids the lineage inside a changelog leads through
-files that exist. What is inside the data files is RocksDB's own business; its blocks carry
-checksums that RocksDB verifies when it reads them.
+It checks that zips and their metadata can be read, that the data files they name exist and have
+the right size, and that changelogs parse to their end. With unique ids, it also checks that every
+file in a changelog's lineage exists. It does not look into the data files: RocksDB verifies the
+checksums of their blocks when it reads them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from epochal.errors import EpochalError, OptionError, StateError, StateFormatErr
 from epochal.files import Files
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_changelog import Changelog, parse_changelog
-from epochal.tools.inspect.listing import Listing, read_bytes
-from epochal.tools.inspect.state_listing import StorePicture
+from epochal.tools.inspect.listing import Directories, read_bytes
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.rocksdb import SnapshotMetadata, parse_snapshot_metadata
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
 from epochal.tools.verify.check_state import StateFacts
@@ -26,25 +26,30 @@ from epochal.tools.verify.findings import Finding, finding
 
 
 class RocksCheck:
-    """Goes through RocksDB stores one by one and collects what it finds."""
+    """Checks RocksDB stores one by one and collects the findings."""
 
     def __init__(
-        self, files: Files, listing: Listing, settings: ContentSettings, tick: Tick
+        self, files: Files, directories: Directories, settings: ContentSettings, tick: Tick
     ) -> None:
-        self._files, self._listing, self._settings, self._tick = files, listing, settings, tick
+        self._files, self._directories, self._settings, self._tick = (
+            files,
+            directories,
+            settings,
+            tick,
+        )
         self._content = ContentCheck(files, settings, tick)
 
     @property
     def findings(self) -> list[Finding]:
         return self._content.findings
 
-    def store(self, store: StorePicture, facts: StateFacts, unique_id: str) -> None:
-        """Check zips, data files and changelogs; with an id, the lineage that leads to it."""
+    def store(self, store: StoreListing, facts: StateFacts, unique_id: str) -> None:
+        """Check zips, data files and changelogs, and with a unique id the lineage of its file."""
         sizes = self._shared_sizes(store)
-        told: set[str] = set()
+        reported: set[str] = set()
         for names in store.zips.values():
             for name in names:
-                self._zip(store, name, sizes, told)
+                self._zip(store, name, sizes, reported)
         changelogs: dict[str, Changelog] = {}
         for names in store.changelogs.values():
             for name in names:
@@ -56,12 +61,12 @@ class RocksCheck:
             if name in changelogs:
                 self.findings.extend(lineage_rules(store, name, changelogs[name]))
 
-    def _shared_sizes(self, store: StorePicture) -> dict[str, int]:
-        """The sizes of the data files beside a store's zips; when deep, their checksums too."""
+    def _shared_sizes(self, store: StoreListing) -> dict[str, int]:
+        """Return the sizes of a store's data files. In deep mode, check their checksums too."""
         sizes: dict[str, int] = {}
         for folder in ("SSTs", "logs"):
             path = f"{store.path}/{folder}"
-            if path not in self._listing.directories:
+            if path not in self._directories.by_path:
                 continue
             try:
                 for info in self._files.list(path):
@@ -74,15 +79,17 @@ class RocksCheck:
         return sizes
 
     def _shared_checksums(self, path: str) -> None:
-        names = set(self._listing[path].files)
-        for name in self._listing[path].files:
+        names = set(self._directories[path].files)
+        for name in self._directories[path].files:
             if f".{name}.crc" in names:
                 data = read_bytes(self._files, f"{path}/{name}")
                 if isinstance(data, bytes):
                     self._content.hadoop_checksum(path, names, name, data, "CRC_REFUSED")
 
-    def _zip(self, store: StorePicture, name: str, sizes: dict[str, int], told: set[str]) -> None:
-        """One snapshot; `told` are the data files already found wanting."""
+    def _zip(
+        self, store: StoreListing, name: str, sizes: dict[str, int], reported: set[str]
+    ) -> None:
+        """Check one snapshot. `reported` are the data files that already have a finding."""
         self._tick()
         path = f"{store.path}/{name}"
         data = read_bytes(self._files, path)
@@ -96,24 +103,24 @@ class RocksCheck:
         for shared in metadata.files:
             size = sizes.get(shared.path)
             where = f"{store.path}/{shared.path}"
-            if size == shared.size or shared.path in told:
+            if size == shared.size or shared.path in reported:
                 continue
-            told.add(shared.path)
+            reported.add(shared.path)
             if size is None:
                 self.findings.append(
-                    finding("ROCKSDB_FILE_MISSING", where, f"{name} needs it; it is not there")
+                    finding("ROCKSDB_FILE_MISSING", where, f"{name} needs it, but it is missing")
                 )
             else:
                 self.findings.append(
                     finding(
                         "ROCKSDB_FILE_SIZE",
                         where,
-                        f"it has {size} bytes, {name} needs {shared.size}",
+                        f"it has {size} bytes, but {name} needs {shared.size}",
                     )
                 )
         self._content.checksums(store, name, data, checked="_" not in name)
 
-    def _changelog(self, store: StorePicture, name: str) -> Changelog | None:
+    def _changelog(self, store: StoreListing, name: str) -> Changelog | None:
         self._tick()
         path = f"{store.path}/{name}"
         data = read_bytes(self._files, path)
@@ -135,18 +142,18 @@ class RocksCheck:
 
 
 def read_zip(data: bytes, path: str) -> SnapshotMetadata | str:
-    """The metadata of a snapshot whose every part unpacks; or what is wrong with it."""
+    """Unpack every part of a snapshot. Return its metadata, or a text about the problem."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             broken = archive.testzip()
             if broken is not None:
-                return f"{broken} in it is damaged"
+                return f"its part {broken} is damaged"
             text = archive.read("metadata").decode()
     except KeyError:
-        return "it holds no metadata"
+        return "it contains no metadata"
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError) as error:
-        return f"it is not a zip that can be read ({error})"
-    except RuntimeError as error:  # zipfile says so of a part marked as encrypted
+        return f"it is not a readable zip file ({error})"
+    except RuntimeError as error:  # raised by zipfile for a part that is marked as encrypted
         return f"it cannot be unpacked ({error})"
     try:
         return parse_snapshot_metadata(text, path)
@@ -154,7 +161,7 @@ def read_zip(data: bytes, path: str) -> SnapshotMetadata | str:
         return error.reason
 
 
-def lineage_rules(store: StorePicture, name: str, changelog: Changelog) -> Iterator[Finding]:
+def lineage_rules(store: StoreListing, name: str, changelog: Changelog) -> Iterator[Finding]:
     """From the version the commit log names back to a snapshot: every file must be there."""
     base = max(
         (

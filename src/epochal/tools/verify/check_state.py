@@ -1,9 +1,11 @@
-"""Rules about state that names alone can show: versions, chains, partitions, leftovers. Pure.
+"""Checks the names of state files: versions, chains, partitions, leftovers. Pure.
 
-Version N of a store is the newest snapshot at or below N plus every delta after it. What a reader
-would get wrong is what may be missing: everything below the oldest snapshot, since cleanup takes
-it away file by file and leaves single deltas behind; all partitions but the first of an operator
-that has no key to partition by; and every file of a partition that a repartition left behind.
+Version N of a store consists of the newest snapshot at or below N and every delta after it.
+
+Note: some files may be missing without harm. Everything below the oldest snapshot may be, since
+Spark's cleanup removes it file by file and leaves single deltas behind. An operator without a key
+to partition by has only partition 0. A partition that no longer exists after a repartition needs
+no files.
 """
 
 from __future__ import annotations
@@ -12,29 +14,33 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
-from epochal.tools.inspect.state_listing import ROCKSDB, OperatorPicture, StorePicture
+from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing
 from epochal.tools.verify.findings import Finding, finding
 
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """What the logs say that state has to agree with."""
+    """What the logs require of the state."""
 
     restart_version: int
     newest_version: int | None
-    """The newest version that the logs allow, one above the newest offsets; None without any."""
+    """The newest version that the logs allow: one above the newest batch; None without offsets."""
     from_the_start: bool
-    """Whether the logs still hold batch 0, so that no version has been cleaned up."""
+    """Whether the logs still contain batch 0, so that no version has been cleaned up."""
     partitions: int | None = None
-    """How many partitions the batch has that a restart runs or continues; None if unknown."""
+    """The number of partitions of the batch that a restart runs or continues; None if unknown."""
     unique_ids: Mapping[int, tuple[tuple[str, ...], ...]] | None = None
-    """Operator to the ids per partition and store that the restart's version has (format 2)."""
+    """With checkpoint format 2: the unique ids of the files of the version that a restart loads, by
+    operator, then partition, then store."""
 
 
 def operator_rules(
-    operator: OperatorPicture, facts: StateFacts, *, is_keyed: bool | None
+    operator: OperatorListing, facts: StateFacts, *, is_keyed: bool | None
 ) -> Iterator[Finding]:
-    """`is_keyed`: whether its key has columns to partition by; None if no schema tells."""
+    """Check the files of one operator.
+
+    `is_keyed`: whether its key has columns to partition by; None if there is no schema to tell.
+    """
     count = facts.partitions
     if count is None:
         count = max(operator.partitions, default=0) + 1
@@ -54,7 +60,7 @@ def operator_rules(
 
 
 def _partition_rules(
-    operator: OperatorPicture, count: int, is_keyed: bool | None
+    operator: OperatorListing, count: int, is_keyed: bool | None
 ) -> Iterator[Finding]:
     there = set(operator.partitions)
     single = there <= {0}
@@ -79,7 +85,7 @@ def _partition_rules(
                 )
 
 
-def _chain_rules(store: StorePicture, facts: StateFacts) -> Iterator[Finding]:
+def _chain_rules(store: StoreListing, facts: StateFacts) -> Iterator[Finding]:
     wanted = facts.restart_version
     steps = store.changelogs.keys() if store.provider == ROCKSDB else store.deltas.keys()
     suffix = "changelog" if store.provider == ROCKSDB else "delta"
@@ -106,7 +112,7 @@ def _chain_rules(store: StorePicture, facts: StateFacts) -> Iterator[Finding]:
 
 
 def _hole_rules(
-    store: StorePicture, base: int, versions: set[int], suffix: str, facts: StateFacts
+    store: StoreListing, base: int, versions: set[int], suffix: str, facts: StateFacts
 ) -> Iterator[Finding]:
     """Versions below the restart's base that are gone although older ones can be loaded."""
     lowest = min(versions)
@@ -125,12 +131,12 @@ def _hole_rules(
         )
 
 
-def _is_loadable(store: StorePicture, lowest: int, version: int) -> bool:
+def _is_loadable(store: StoreListing, lowest: int, version: int) -> bool:
     """Whether `version`, the last before the first hole, has something to start from."""
     return lowest == 1 or any(each <= version for each in store.bases)
 
 
-def _ahead_rules(store: StorePicture, newest: int) -> Iterator[Finding]:
+def _ahead_rules(store: StoreListing, newest: int) -> Iterator[Finding]:
     steps = sorted(each for each in store.deltas.keys() | store.changelogs.keys() if each > newest)
     if steps:
         name = store.deltas.get(steps[0]) or store.changelogs[steps[0]][0]
@@ -150,7 +156,7 @@ def _ahead_rules(store: StorePicture, newest: int) -> Iterator[Finding]:
 
 
 def _id_rules(
-    operator: OperatorPicture, store: StorePicture, facts: StateFacts
+    operator: OperatorListing, store: StoreListing, facts: StateFacts
 ) -> Iterator[Finding]:
     partitions = (facts.unique_ids or {}).get(operator.operator, ())
     position = operator.store_names.index(store.name)
@@ -167,17 +173,17 @@ def _id_rules(
         )
 
 
-def _stray_rules(store: StorePicture) -> Iterator[Finding]:
+def _stray_rules(store: StoreListing) -> Iterator[Finding]:
     for name in store.strays:
         code = "STATE_STRAY_SNAPSHOT" if name.endswith(".snapshot") else "STATE_STRAY_FILE"
-        yield finding(code, f"{store.path}/{name}", "the part before the dot is no version")
+        yield finding(code, f"{store.path}/{name}", "the part before the dot is not a version")
 
 
-def _checksum_rules(store: StorePicture) -> Iterator[Finding]:
+def _checksum_rules(store: StoreListing) -> Iterator[Finding]:
     for name in store.checksums:
         if name.removesuffix(".crc") not in store.files:
             yield finding(
                 "CHECKSUM_ORPHAN",
                 f"{store.path}/{name}",
-                f"{name.removesuffix('.crc')} is not there",
+                f"{name.removesuffix('.crc')} does not exist",
             )

@@ -1,7 +1,9 @@
-"""What `verify` can find: every code with its severity, its meaning and its remedy. Pure.
+"""Defines everything that `verify` can find: each code with its severity, meaning and remedy. Pure.
 
-The codes are a contract: programs match on them, `repair` works from them, the documentation lists
-them from this table. `healthy` means that nothing here is above `info`.
+`repair` chooses its steps by these codes, and the documentation is generated from this table. A
+checkpoint is healthy if no finding is worse than `info`.
+
+Note: programs match on the codes. Never rename one.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad it is: `error` stops a restart or means wrong data, `warning` limits what can be
-    done, `info` is worth knowing."""
+    """How bad a finding is.
+
+    An `error` prevents a restart or means wrong data. A `warning` limits what can be done. An
+    `info` is worth knowing.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -22,7 +27,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be, where, and what to do about it."""
+    """One problem: where it is, what is wrong, and what to do about it."""
 
     code: str
     severity: Severity
@@ -43,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A code of the table: its usual severity, what it means, what to do."""
+    """The usual severity of a code, what it means, and what to do."""
 
     severity: Severity
     meaning: str
@@ -59,7 +64,7 @@ RULES: dict[str, Rule] = {
     "FILE_UNREADABLE": Rule(
         _E,
         "A file or directory cannot be read from its storage.",
-        "Let this user read it, or check the storage below it; then verify again.",
+        "Give this user permission to read it, or check the storage; then verify again.",
     ),
     "NOT_A_DIRECTORY": Rule(
         _E,
@@ -68,96 +73,98 @@ RULES: dict[str, Rule] = {
     ),
     "PATH_ESCAPED": Rule(
         _E,
-        "Spark before 3.0 escaped special characters in the path and kept the files under that "
-        "name; later releases stop where they find it.",
-        "Stop the query and move the directory with the escaped name to the right one; if both "
+        "Spark before 3.0 escaped special characters in the path and stored the files under that "
+        "name. Later releases refuse to start if that directory exists.",
+        "Stop the query and rename the directory with the escaped name to the right name. If both "
         "have content, keep the one whose batches are newer.",
     ),
     "METADATA_MISSING": Rule(
         _E,
-        "The logs have entries, but there is no `metadata` with the query's id: Spark 4.2 and "
-        "later refuse to start, earlier ones start under a new id.",
-        f"Use {_REPAIR}: it writes a new query id; or restore the file from a backup.",
+        "The logs have entries, but the file `metadata` with the query's id is missing: Spark 4.2 "
+        "and later refuse to start, earlier releases start with a new id.",
+        f"Use {_REPAIR}, which writes a new query id, or restore the file from a backup.",
     ),
     "METADATA_UNREADABLE": Rule(
         _E,
-        "`metadata` holds no query id.",
-        f"Use {_REPAIR}: it writes a new query id; or restore the file from a backup.",
+        "The file `metadata` contains no valid query id.",
+        f"Use {_REPAIR}, which writes a new query id, or restore the file from a backup.",
     ),
     "OFFSETS_MISSING": Rule(
         _E,
-        "`commits` or `state` have content, `offsets` has none: Spark 4.1 and later refuse to "
-        "start, earlier ones start at batch 0 beside the state of another life.",
+        "`commits` or `state` is not empty, but `offsets` is: Spark 4.1 and later refuse to "
+        "start, earlier releases start at batch 0 on top of the old state.",
         "Restore `offsets` from a backup, or start over with an empty checkpoint directory.",
     ),
     "LOG_ENTRY_UNREADABLE": Rule(
         _E,
-        "A file of a log breaks the log's format.",
+        "A file of a log does not have the log's format.",
         f"Restore the file from a backup, or use {_REPAIR}, which goes back "
         f"to the last batch whose files can be read.",
     ),
     "LOG_VERSION_UNKNOWN": Rule(
         _E,
-        "A file of a log was written in a format newer than the formats known here.",
+        "A file of a log has a newer format version than this release of Epochal knows.",
         "Read it with the release of Spark that wrote it, or upgrade Epochal.",
     ),
     "LOG_NAME_NOT_CANONICAL": Rule(
         _E,
-        "A file's name stands for a batch id, but is not how Spark writes it (`007`, `+9`): Spark "
-        "lists the batch and then does not find its file.",
+        "A file's name parses as a batch id, but Spark would spell it differently (`007`, `+9`): "
+        "Spark lists the batch and then does not find its file.",
         f"Use {_REPAIR}: it moves the file out of the log.",
     ),
     "LOG_NAME_TAKEN": Rule(
         _E,
-        "A directory has the name of a batch: Spark passes over it when it reads and stops when "
-        "it must write that batch.",
+        "A directory has the name of a batch: Spark ignores it when it reads, and fails when it "
+        "writes that batch.",
         f"Use {_REPAIR}: it moves the directory out of the log.",
     ),
     "OFFSETS_GAP": Rule(
         _E,
-        "Batches are missing from `offsets`. A restart needs the newest one and the one before.",
+        "Batches are missing from `offsets`. A restart needs the newest batch and the one before "
+        "it.",
         f"Use {_REPAIR}, which goes back to the last batch that can be restarted. (If the query "
         f"is stateless and runs with asyncProgressTrackingEnabled, such gaps are legal.)",
     ),
     "OFFSETS_GAP_ASYNC": Rule(
         _I,
-        "Batches are missing from `offsets` and `commits` alike, as asynchronous progress "
-        "tracking leaves them.",
-        "Nothing, as long as the query runs with asyncProgressTrackingEnabled: without it the "
-        "newest batch and the one before must both be in the log.",
+        "The same batches are missing from `offsets` and `commits`. Asynchronous progress "
+        "tracking leaves such gaps.",
+        "Do nothing, as long as the query runs with asyncProgressTrackingEnabled: without it the "
+        "newest batch and the one before it must both be in the log.",
     ),
     "COMMITS_GAP": Rule(
         _W,
-        "Batches that have offsets, and later commits, have no commit of their own.",
+        "Batches have offsets but no commit, although a later batch is committed.",
         f"A restart does not need them. Use {_REPAIR} to write them again.",
     ),
     "COMMITS_BEHIND": Rule(
         _W,
-        "More than the newest batch is not committed: Spark runs only the newest one again, the "
-        "output of the others is never made up for.",
+        "Several batches are not committed: Spark runs only the newest one again, so the output "
+        "of the others is lost.",
         f"Use {_REWIND}, so that everything after the newest commit is run again.",
     ),
     "COMMIT_WITHOUT_OFFSETS": Rule(
         _E,
-        "A batch is committed but has no offsets, which Spark never does.",
+        "A batch is committed but has no offsets. Spark never leaves a checkpoint like this.",
         f"Restore the offsets from a backup, or use {_REPAIR}, which removes the commit.",
     ),
     "SOURCE_COUNT_CHANGED": Rule(
         _E,
-        "Neighbouring batches have offsets of a different number of sources.",
-        f"Use {_REWIND}, with the plan that has as many sources.",
+        "Two consecutive batches have offsets for different numbers of sources.",
+        f"Use {_REWIND}, and restart a query that has as many sources as that batch.",
     ),
     "CONF_KEY_LOST": Rule(
         _E,
-        "A batch lacks a setting that the batch before it had pinned: a restart takes a legacy "
-        "default instead, or cannot read its state at all.",
+        "A batch lacks a setting that the batch before it pins: a restart uses a legacy default "
+        "instead, or cannot read the state at all.",
         f"Use {_REPAIR}: it copies the setting from the batch before.",
     ),
     "CONF_INCOMPLETE": Rule(
         _I,
-        "A stateful query's batches do not pin the number of partitions or the state store "
-        "provider, as early releases left it; Spark's `statestore` reader refuses them.",
-        "Nothing: a restart uses the session's values. Start it with the values it always had.",
+        "The batches of a stateful query do not pin the number of partitions or the state store "
+        "provider. Early releases of Spark left this out; the `statestore` reader rejects it.",
+        "Do nothing: a restart uses the session's values. Always start the query with the same "
+        "values.",
     ),
     "CONF_INVALID": Rule(
         _E,
@@ -166,13 +173,13 @@ RULES: dict[str, Rule] = {
     ),
     "CONF_CHANGED": Rule(
         _E,
-        "A setting that decides how state is read differs between neighbouring batches: older "
+        "A setting that decides how state is read differs between consecutive batches: older "
         "state files can no longer be read.",
         f"Use {_REPAIR}: it restores the value of the batch before.",
     ),
     "PARTITIONS_CHANGED": Rule(
         _E,
-        "The number of state partitions changes between batches that are not a repartition.",
+        "The number of state partitions changes in a batch that is not a repartition.",
         f"Use {_REPAIR}: it restores the number of the batch before.",
     ),
     "REPARTITION_UNFINISHED": Rule(
@@ -183,35 +190,36 @@ RULES: dict[str, Rule] = {
     ),
     "WATERMARK_BACKWARDS": Rule(
         _W,
-        "The watermark goes back from one batch to the next, so rows already dropped as late "
-        "would be accepted and windows already closed would open again.",
-        "If nobody set it on purpose, rewind to the batch before and let Spark go on from there.",
+        "The watermark moves backwards from one batch to the next: rows that were already "
+        "dropped as late are accepted, and windows that were already closed open again.",
+        "If this was not set on purpose, rewind to the batch before it and restart the query.",
     ),
     "TIMESTAMP_BACKWARDS": Rule(
         _W,
         "A batch has an earlier timestamp than the batch before it.",
-        "Check the clocks of the machines the driver runs on; processing-time timers depend on it.",
+        "Check the clocks of the machines that the driver runs on: processing-time timers depend "
+        "on the timestamp.",
     ),
     "SOURCE_LOG_BEHIND": Rule(
         _E,
-        "The offsets name entries of a file source's log that are not there: a restart fails, or "
+        "The offsets name entries that a file source's log does not have: a restart fails, or "
         "files are lost.",
         f"Restore `sources` from a backup, or use {_REWIND}.",
     ),
     "FILE_LOG_HOLE": Rule(
         _E,
-        "A file log lacks batches that its entries, or its next compaction, are made of.",
-        f"Use {_REPAIR}, which writes the batch again from what is known of it.",
+        "A file log lacks batches that its readers or its next compaction need.",
+        f"Use {_REPAIR}, which writes the batch again from the other entries.",
     ),
     "FILE_LOG_COMPACT_NAME": Rule(
         _E,
-        "A batch of a file log is `N` where the interval demands `N.compact`, or the reverse: "
-        "Spark does not find it.",
+        "A batch of a file log is named `N` although the compaction interval requires "
+        "`N.compact`, or the reverse: Spark does not find it.",
         f"Use {_REPAIR}: it renames or rewrites the file.",
     ),
     "FILE_LOG_BATCH_MISMATCH": Rule(
         _E,
-        "An entry of a file source's log names another batch than the one it is in: the file is "
+        "An entry of a file source's log names a batch other than the one it is in: the file is "
         "read in the wrong batch, or never.",
         "Restore the file from a backup.",
     ),
@@ -222,79 +230,81 @@ RULES: dict[str, Rule] = {
     ),
     "SINK_AHEAD": Rule(
         _W,
-        "The sink's log has batches that the checkpoint has not decided: the sink will skip them, "
-        "and their rows are lost unless they are the same as before.",
+        "The sink's log has batches that the checkpoint's offsets do not have yet: the sink will "
+        "skip them, and their rows are lost unless they are the same as before.",
         "Rewind the sink together with the checkpoint.",
     ),
     "CRC_ORPHAN": Rule(
         _E,
-        "A hidden Hadoop checksum is there without its file: when Spark writes that file it stops "
-        "with a misleading concurrency error.",
+        "A hidden Hadoop checksum file exists without its file: when Spark writes that file, it "
+        "fails with a misleading concurrency error.",
         f"Use {_REPAIR}: it removes the checksum file.",
     ),
     "CRC_STALE": Rule(
         _W,
-        "A file is not what its hidden Hadoop checksum was written for: somebody changed it, or "
-        "the disk did. Spark does not check this file.",
-        f"If the content is wanted, use {_REPAIR}, which removes the "
-        f"checksum. Otherwise restore the file.",
+        "A file does not match its hidden Hadoop checksum: a person or a disk fault changed it. "
+        "Spark does not check this file.",
+        f"If the content is right, use {_REPAIR}, which removes the checksum file. Otherwise "
+        f"restore the file from a backup.",
     ),
     "CRC_REFUSED": Rule(
         _E,
-        "A file is not what its hidden Hadoop checksum was written for, and Spark checks this "
-        "one: loading the state fails.",
+        "A file does not match its hidden Hadoop checksum, and Spark checks this file: loading "
+        "the state fails.",
         "Restore the file from a backup, or rewind to an older version of the state.",
     ),
     "CHECKSUM_MISMATCH": Rule(
         _E,
-        "A state file is not what the checksum file beside it says: Spark 4.1 refuses it.",
+        "A state file does not match its checksum file: Spark 4.1 refuses to load it.",
         "Restore the file from a backup, or rewind to an older version of the state.",
     ),
     "CHECKSUM_UNREADABLE": Rule(
         _E,
-        "The checksum file beside a state file cannot be read: Spark 4.1 refuses the state file.",
+        "The checksum file of a state file cannot be read: Spark 4.1 refuses to load the state "
+        "file.",
         f"Use {_REPAIR}: it removes the checksum file.",
     ),
     "CHECKSUM_ORPHAN": Rule(
         _I,
-        "A checksum file is there without its state file.",
-        "Nothing: Spark sweeps it in its next cleanup.",
+        "A checksum file exists without its state file.",
+        "Do nothing: Spark's next cleanup removes it.",
     ),
     "STATE_BEHIND": Rule(
         _E,
-        "A store ends before the version that a restart needs.",
+        "The newest version of a store is older than the version that a restart needs.",
         f"Restore its files from a backup, or use {_REWIND}.",
     ),
     "STATE_CHAIN_BROKEN": Rule(
         _E,
-        "A file that the restart's version of a store is made of is missing.",
+        "A store lacks a file of the version that a restart loads.",
         f"Restore it from a backup, or use {_REWIND}.",
     ),
     "STATE_HOLE": Rule(
         _W,
-        "A file that an older, retained version of a store is made of is missing.",
-        "A restart does not need it, but the query cannot be rewound to that version.",
+        "A store lacks a file of an older version that is still retained.",
+        "A restart does not need this file, but the query cannot be rewound to that version.",
     ),
     "STATE_AHEAD": Rule(
         _W,
-        "A store has deltas of batches that the logs have not decided, as an incomplete rewind "
-        "leaves them.",
+        "A store has deltas of batches that are not in the logs. An incomplete rewind leaves such "
+        "files.",
         f"Use {_REPAIR}: it removes them.",
     ),
     "STATE_SNAPSHOT_AHEAD": Rule(
         _E,
-        "A store has a snapshot of a batch that the logs have not decided: once Spark reaches "
-        "that version it loads this instead of what it has just computed.",
+        "A store has a snapshot of a batch that is not in the logs: once Spark reaches that "
+        "version, it loads this snapshot instead of the state that it has computed.",
         f"Use {_REPAIR}: it removes the snapshot.",
     ),
     "STATE_OPERATOR_MISSING": Rule(
         _E,
-        "An operator has no directory although a later one does, or a commit names its state.",
-        "Restore it from a backup. Without it a restart is refused, or begins with empty state.",
+        "An operator has no directory, although a later operator has one or a commit names its "
+        "state.",
+        "Restore it from a backup. Without it, a restart fails or begins with empty state.",
     ),
     "STATE_PARTITION_MISSING": Rule(
         _E,
-        "A partition has no directory although others of its operator do.",
+        "A partition has no directory, although other partitions of its operator have one.",
         f"Restore it from a backup, or use {_REWIND}.",
     ),
     "STATE_STORE_MISSING": Rule(
@@ -304,58 +314,59 @@ RULES: dict[str, Rule] = {
     ),
     "STATE_FILE_UNREADABLE": Rule(
         _E,
-        "A delta, snapshot or changelog breaks its format.",
+        "A delta, snapshot or changelog is damaged.",
         f"Restore it from a backup, or use {_REPAIR}, which removes a broken "
         f"snapshot that its deltas can replace, and otherwise goes back to a version that loads.",
     ),
     "STATE_ROW_INVALID": Rule(
         _E,
-        "A key or value in a state file does not fit the schema: Spark would read garbage.",
+        "A key or value in a state file does not fit the schema: Spark would read garbage from it.",
         "Rewind to a version before it, or replace the row with `epochal state put`.",
     ),
     "STATE_ROW_CHECKSUM": Rule(
         _E,
-        "A row in a state file does not have the checksum written with it.",
+        "A row in a state file does not match the checksum that was stored with it.",
         "Restore the file from a backup, or rewind to a version before it.",
     ),
     "STATE_KEY_WRONG_PARTITION": Rule(
         _E,
-        "A key lies in a partition where Spark will not look for it: it would be counted anew.",
-        "Run `epochal state repartition` to put every key in its place.",
+        "A key is in a partition where Spark does not look for it: Spark treats the key as new.",
+        "Run `epochal state repartition` to move every key to its partition.",
     ),
     "STATE_SNAPSHOT_DISAGREES": Rule(
         _E,
-        "A snapshot holds something else than the snapshot before it and the deltas since.",
+        "A snapshot's content differs from the previous snapshot plus the deltas since then.",
         f"If the deltas are right, use {_REPAIR}, which removes the snapshot.",
     ),
     "STATE_STRAY_SNAPSHOT": Rule(
         _E,
-        "A file ends in `.snapshot` but its name is no version: Spark 4.2 and later fail to load "
-        "the store.",
+        "A file's name ends in `.snapshot` but does not begin with a version: Spark 4.2 and later "
+        "fail to load the store.",
         f"Use {_REPAIR}: it moves the file away.",
     ),
     "STATE_STRAY_FILE": Rule(
         _W,
-        "A file in a store's directory is named `X.Y`, and X is no version: Spark's maintenance "
+        "A file in a store's directory is named `X.Y`, and X is not a version: Spark's maintenance "
         "fails on it, so that snapshots and cleanup stop.",
         f"Use {_REPAIR}: it moves the file away.",
     ),
     "STATE_SCHEMA_UNREADABLE": Rule(
         _E,
-        "A state schema file breaks its format: a restart stops at it.",
+        "A state schema file is damaged: a restart fails.",
         "Restore it from a backup; without it the rows of the state cannot be checked.",
     ),
     "OPERATOR_METADATA_UNREADABLE": Rule(
         _E,
-        "The metadata of a stateful operator breaks its format: a restart stops at it, and "
-        "Spark's state readers too.",
-        "Restore it from a backup. Without any, Spark writes it again on the next start.",
+        "The metadata of a stateful operator is damaged: a restart fails, and so do Spark's state "
+        "readers.",
+        "Restore it from a backup. If there is no metadata file, Spark writes it on the next "
+        "start.",
     ),
     "OPERATOR_METADATA_MOVED": Rule(
         _W,
         "The metadata of a stateful operator points at schema files outside this checkpoint, as "
-        "it does after a plain copy.",
-        "Run `epochal checkpoint copy` instead of a plain copy: it rewrites the paths.",
+        "it does after a plain copy of the directory.",
+        "Use `epochal checkpoint copy` to copy a checkpoint: it rewrites the paths.",
     ),
     "ROCKSDB_ZIP_UNREADABLE": Rule(
         _E,
@@ -364,23 +375,23 @@ RULES: dict[str, Rule] = {
     ),
     "ROCKSDB_FILE_MISSING": Rule(
         _E,
-        "A RocksDB snapshot names a data file that is not there.",
+        "A RocksDB snapshot names a data file that is missing.",
         "Restore it from a backup, or rewind to a version that loads without it.",
     ),
     "ROCKSDB_FILE_SIZE": Rule(
         _E,
-        "A data file of a RocksDB snapshot does not have the size the snapshot says.",
+        "A data file of a RocksDB snapshot does not have the size that the snapshot records.",
         "Restore it from a backup, or rewind to a version that loads without it.",
     ),
     "ROCKSDB_ID_MISSING": Rule(
         _E,
-        "The commit log names state files that are not there.",
+        "The commit log names state files that are missing.",
         f"Restore them from a backup, or use {_REWIND}.",
     ),
     "EDIT_UNFINISHED": Rule(
         _E,
-        "A writing command was interrupted here: the checkpoint is between two states.",
-        "Run the same command again to finish it, or `epochal checkpoint undo` to take it back.",
+        "An edit was interrupted: the checkpoint is between two states.",
+        "Run the same command again to finish it, or `epochal checkpoint undo` to revert it.",
     ),
 }
 
@@ -388,13 +399,13 @@ RULES: dict[str, Rule] = {
 def finding(
     code: str, path: str, message: str, *, severity: Severity | None = None, remedy: str = ""
 ) -> Finding:
-    """A finding of a known code; severity and remedy are the table's unless this case differs."""
+    """Return a finding with a code's usual severity and remedy, unless others are given."""
     rule = RULES[code]
     return Finding(code, severity or rule.severity, path, message, remedy or rule.remedy)
 
 
 def is_healthy(findings: Iterable[Finding]) -> bool:
-    """Whether nothing was found that is worse than `info`."""
+    """Whether no finding is worse than `info`."""
     return all(each.severity is Severity.INFO for each in findings)
 
 
@@ -402,5 +413,5 @@ _RANK = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
 def by_weight(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first; among equals by path, then by code."""
+    """Sort findings: the worst first, then by path, then by code."""
     return sorted(findings, key=lambda each: (_RANK[each.severity], each.path, each.code))

@@ -1,8 +1,8 @@
-"""Which partition one key belongs in, for checking a few of them without importing columns. Pure.
+"""Computes the partition of a single key in plain Python. Pure.
 
-The same answer as `state.murmur` gives for whole columns, in plain Python: Spark's Murmur3 over
-the partitioning columns, chained with seed 42, modulo the number of partitions. A null leaves the
-hash as it is. Types that cannot be grouped by have no answer.
+The partition is Spark's Murmur3 hash of the partitioning columns, chained with seed 42, modulo the
+number of partitions. A null leaves the hash unchanged. `state.rows.murmur3` computes the same for
+whole columns, but importing it (and numpy) takes longer than checking a few keys here.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ _HASHED_KINDS = _INT_KINDS | {
 }
 
 
-def place_of_key(key: bytes, schema: StructType, columns: int, partitions: int) -> int | None:
-    """The partition of a key by its first `columns`; None if its types have no hash."""
+def partition_of_key(key: bytes, schema: StructType, columns: int, partitions: int) -> int | None:
+    """Hash the first `columns` of a key to its partition.
+
+    None if one of their types has no hash: Spark cannot group by such a column.
+    """
     placing = schema.layout.children[:columns]
     if not all(map(_has_hash, placing)):
         return None
@@ -91,7 +94,8 @@ def _bytes(data: bytes, state: int) -> int:
     for (word,) in struct.iter_unpack("<I", data[:whole]):
         state = _mix(state, word)
     for byte in data[whole:]:
-        # Not the tail of the standard: each byte left over is a round of its own, sign-extended.
+        # Standard Murmur3 mixes the last 1 to 3 bytes together. Spark mixes each one separately,
+        # sign-extended to 32 bits.
         state = _mix(state, byte if byte < 0x80 else byte | 0xFFFFFF00)
     return _finish(state, len(data))
 

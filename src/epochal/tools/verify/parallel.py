@@ -1,10 +1,11 @@
-"""Spreads independent checks: over processes on a local disk, over threads elsewhere.
+"""Runs independent checks in parallel: in processes on a local disk, in threads elsewhere.
 
-On a local disk the work is computing, and each share is checked by a fork of this process, which
-sends its findings back through a pipe and ends. Only the command line asks for more than one: a
-process with threads should not fork. A share whose process fails is checked again here, so that a
-failure shows as itself. Elsewhere the work is waiting, which threads do as well, and the clients
-of object stores do not survive a fork.
+On a local disk the checks are bound by the CPU. Each share runs in a fork of this process, which
+sends its findings back through a pipe and exits. If a fork fails, this process checks its share
+again, so that the original error surfaces. On other storage the checks mostly wait, for which
+threads suffice, and the clients of object stores do not survive a fork.
+
+Note: a process that has threads must not fork. Only the command line asks for more than one worker.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from epochal.tools.verify.findings import Finding, Severity
 T = TypeVar("T")
 
 Work = Callable[[Sequence[T], bool], list[Finding]]
-"""A share, and whether to report progress, to findings."""
+"""Checks a share of the items. The flag tells whether this share reports progress."""
 
 READ_BYTES = 1 << 16
 
@@ -32,8 +33,8 @@ class _Child:
     pipe: int
 
 
-def spread(items: Sequence[T], work: Work[T], workers: int) -> list[Finding]:
-    """The findings of `work` over all items, in no particular order."""
+def check_in_processes(items: Sequence[T], work: Work[T], workers: int) -> list[Finding]:
+    """Return the findings of `work` for all items, in no particular order."""
     workers = min(workers, len(items))
     if workers <= 1:
         return work(items, True)
@@ -46,8 +47,8 @@ def spread(items: Sequence[T], work: Work[T], workers: int) -> list[Finding]:
     return found
 
 
-def spread_waiting(items: Sequence[T], work: Work[T]) -> list[Finding]:
-    """As `spread`, for work that mostly waits."""
+def check_in_threads(items: Sequence[T], work: Work[T]) -> list[Finding]:
+    """Do the same as `check_in_processes`, for work that mostly waits."""
     from concurrent.futures import ThreadPoolExecutor
 
     threads = min(WAITING_THREADS, len(items))
@@ -73,11 +74,15 @@ def _start(share: Sequence[T], work: Work[T]) -> _Child:
             answer = answer[os.write(send, answer) :]
         status = 0
     finally:
+        # Exit without cleanup: buffers and exit handlers belong to the parent.
         os._exit(status)
 
 
 def _collect(child: _Child) -> list[Finding] | None:
-    """What a child found; None if it did not get to the end."""
+    """Return a child's findings; None if it failed.
+
+    The pipe is read to its end before waiting: a child blocks once the pipe is full.
+    """
     parts = []
     while part := os.read(child.pipe, READ_BYTES):
         parts.append(part)

@@ -1,30 +1,22 @@
-"""Says whether a checkpoint is whole: gathers it once, asks every rule, returns findings.
+"""Verifies a checkpoint: lists it once, applies every rule and returns the findings.
 
-Nothing here writes, and nothing that a disk can hold makes it raise: what cannot be read becomes a
-finding. It raises only if there is no checkpoint to look at. Three depths: `QUICK` reads the logs
-and the names of state files; `NORMAL` reads every state file and checks every row; `DEEP` also
-replays the deltas below every snapshot and reads Hadoop's checksums of files that have their own.
+It never writes. Damaged content never raises: a file that cannot be read becomes a finding. An
+error means that there is no checkpoint to verify.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from epochal.checkpoint.layout import (
-    EPOCHAL,
-    SINK_LOG,
-    SOURCES,
-)
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.checkpoint.layout import EPOCHAL, SINK_LOG, SOURCES
 from epochal.errors import CheckpointError, EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.listing import (
-    Listing,
-    LogPicture,
-    Picture,
+    CheckpointListing,
+    Directories,
+    LogListing,
     gather,
     list_all,
     read_bytes,
@@ -33,6 +25,7 @@ from epochal.tools.inspect.listing import (
 from epochal.tools.inspect.state_listing import operators_of
 from epochal.tools.verify.check_logs import log_file_rules, log_rules
 from epochal.tools.verify.check_paths import checkpoint_path_rules, sink_path_rules
+from epochal.tools.verify.depth import Depth, Progress
 from epochal.tools.verify.findings import (
     Finding,
     Severity,
@@ -44,20 +37,10 @@ from epochal.tools.verify.findings import (
 if TYPE_CHECKING:
     from epochal.tools.verify.check_state import StateFacts
 
-Progress = Callable[[int, int], None]
-
-
-class Depth(StrEnum):
-    """How much is read."""
-
-    QUICK = "quick"
-    NORMAL = "normal"
-    DEEP = "deep"
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, the worst first, and how much was looked at."""
+    """The findings, worst first, and how many files and batches were checked."""
 
     url: str
     findings: tuple[Finding, ...]
@@ -67,7 +50,7 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is worse than `info`."""
+        """Whether no finding is worse than `info`."""
         return is_healthy(self.findings)
 
     def as_json(self) -> dict[str, object]:
@@ -86,108 +69,101 @@ def verify(
     progress: Progress | None = None,
     workers: int = 1,
 ) -> Report:
-    """Check a checkpoint, and with `sink` the output directory of its file sink.
+    """Verify a checkpoint and, with `sink`, the output directory of its file sink.
 
-    `files` may also be that output directory itself. With more than one of `workers` this process
-    forks where there is much to read: not for a process that has threads.
+    `files` may also be such an output directory itself. With `workers` above one, this process
+    forks if there are many files to read. A process that has threads must not ask for that.
     """
     twin = list(checkpoint_path_rules(files.url))
     if twin and files.info("") is None:
         return Report(files.url, tuple(twin), 0, 0, depth)
     require_directory(files)
-    listing = list_all(files)
-    if SINK_LOG in listing[""].folders:
-        found = list(_sink_rules(files, listing, None))
-        names = [name for name in listing[SINK_LOG].files if not name.startswith(".")]
-        return _report(files, found, listing, len(names), depth)
-    picture = gather(files, listing)
-    found = [*twin, *_checkpoint_rules(picture)]
-    if picture.is_stateful:
+    directories = list_all(files)
+    if SINK_LOG in directories[""].folders:
+        found = list(_sink_rules(files, directories, None))
+        names = [name for name in directories[SINK_LOG].files if not name.startswith(".")]
+        return _report(files, found, directories, len(names), depth)
+    listing = gather(files, directories)
+    found = [*twin, *_checkpoint_rules(listing)]
+    if listing.is_stateful:
         from epochal.tools.verify.check_operators import state_rules
 
-        operators = operators_of(listing)
-        facts = state_facts(picture)
-        found.extend(state_rules(picture, operators, facts, depth, progress, workers))
+        operators = operators_of(directories)
+        facts = state_facts(listing)
+        found.extend(state_rules(listing, operators, facts, depth, progress, workers))
     if sink is not None:
         require_directory(sink)
-        found.extend(_sink_rules(sink, list_all(sink), picture.offsets.latest))
-    return _report(files, found, listing, len(picture.offsets.ids), depth)
+        found.extend(_sink_rules(sink, list_all(sink), listing.offsets.latest))
+    return _report(files, found, directories, len(listing.offsets.ids), depth)
 
 
 def _report(
-    files: Files, found: list[Finding], listing: Listing, batches: int, depth: Depth
+    files: Files, found: list[Finding], directories: Directories, batches: int, depth: Depth
 ) -> Report:
-    findings = tuple(by_weight(_without_echoes(found)))
-    return Report(files.url, findings, listing.count, batches, depth)
+    findings = tuple(by_weight(_without_repeats(found)))
+    return Report(files.url, findings, directories.file_count, batches, depth)
 
 
-def state_facts(picture: Picture) -> StateFacts:
-    """What the logs demand of state."""
+def state_facts(listing: CheckpointListing) -> StateFacts:
+    """Return what the logs require of the state."""
     from epochal.tools.verify.check_state import StateFacts
 
-    newest = picture.offsets.latest
-    version = picture.restart_version
-    decided = picture.commits.entries.get(version - 1)
+    newest = listing.offsets.latest
+    version = listing.restart_version
+    decided = listing.commits.entries.get(version - 1)
     return StateFacts(
         restart_version=version,
         newest_version=None if newest is None else newest + 1,
-        from_the_start=0 in picture.offsets.entries,
-        partitions=partitions_at(picture, version - 1) or partitions_at(picture, version),
+        from_the_start=0 in listing.offsets.entries,
+        partitions=listing.partitions_at(version - 1) or listing.partitions_at(version),
         unique_ids=None if decided is None else decided.state_unique_ids,
     )
 
 
-def partitions_at(picture: Picture, batch_id: int) -> int | None:
-    """The number of state partitions that a batch pins; None if it says nothing usable."""
-    entry = picture.offsets.entries.get(batch_id)
-    text = "" if entry is None else entry.conf.get(SHUFFLE_PARTITIONS, "")
-    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
-
-
-def _checkpoint_rules(picture: Picture) -> Iterator[Finding]:
-    yield from _listing_rules(picture.listing)
-    for part in picture.misplaced:
+def _checkpoint_rules(listing: CheckpointListing) -> Iterator[Finding]:
+    yield from _directory_rules(listing.directories)
+    for part in listing.misplaced:
         yield finding("NOT_A_DIRECTORY", part, "it is a file")
-    yield from log_rules(picture)
-    yield from _crc_rules(picture)
-    if picture.listing[SOURCES].folders:
-        yield from _source_rules(picture)
-    if EPOCHAL in picture.listing[""].folders:
-        yield from _journal_rules(picture)
+    yield from log_rules(listing)
+    yield from _crc_rules(listing)
+    if listing.directories[SOURCES].folders:
+        yield from _source_rules(listing)
+    if EPOCHAL in listing.directories[""].folders:
+        yield from _journal_rules(listing)
 
 
-def _listing_rules(listing: Listing) -> Iterator[Finding]:
-    for path, error in sorted(listing.unreadable.items()):
+def _directory_rules(directories: Directories) -> Iterator[Finding]:
+    for path, error in sorted(directories.unreadable.items()):
         yield finding("FILE_UNREADABLE", path or ".", error.reason)
 
 
-def _crc_rules(picture: Picture) -> Iterator[Finding]:
+def _crc_rules(listing: CheckpointListing) -> Iterator[Finding]:
     from epochal.tools.verify.check_files import orphan_rules, stale_rules
 
     def read(path: str) -> bytes | None:
-        data = read_bytes(picture.files, path)
+        data = read_bytes(listing.files, path)
         return data if isinstance(data, bytes) else None
 
-    root = picture.listing[""]
+    root = listing.directories[""]
     yield from orphan_rules("", root)
-    raw = {"metadata": picture.metadata_raw} if picture.metadata_raw else {}
+    raw = {"metadata": listing.metadata_raw} if listing.metadata_raw else {}
     yield from stale_rules("", root, raw, read)
-    for log in (picture.offsets, picture.commits):
+    for log in (listing.offsets, listing.commits):
         yield from orphan_rules(log.path, log.directory, log.latest)
         yield from stale_rules(log.path, log.directory, log.raw, read)
 
 
-def _source_rules(picture: Picture) -> Iterator[Finding]:
+def _source_rules(listing: CheckpointListing) -> Iterator[Finding]:
     from epochal.tools.inspect.source_listing import read_sources
     from epochal.tools.verify.check_files import source_rules
 
-    sources = read_sources(picture.files, picture.listing)
+    sources = read_sources(listing.files, listing.directories)
     for source in sources.values():
-        yield from _log_with_crc_rules(picture.files, source.log)
-    yield from source_rules(picture, sources)
+        yield from _log_with_crc_rules(listing.files, source.log)
+    yield from source_rules(listing, sources)
 
 
-def _log_with_crc_rules(files: Files, log: LogPicture[object]) -> Iterator[Finding]:
+def _log_with_crc_rules(files: Files, log: LogListing[object]) -> Iterator[Finding]:
     from epochal.tools.verify.check_files import orphan_rules, stale_rules
 
     def read(path: str) -> bytes | None:
@@ -199,34 +175,34 @@ def _log_with_crc_rules(files: Files, log: LogPicture[object]) -> Iterator[Findi
     yield from stale_rules(log.path, log.directory, log.raw, read)
 
 
-def _sink_rules(output: Files, listing: Listing, newest: int | None) -> Iterator[Finding]:
+def _sink_rules(output: Files, directories: Directories, newest: int | None) -> Iterator[Finding]:
     from epochal.tools.inspect.source_listing import read_sink_log
     from epochal.tools.verify.check_files import file_log_rules, sink_rules
 
     twin = list(sink_path_rules(output.url))
     yield from twin
-    if SINK_LOG not in listing[""].folders:
+    if SINK_LOG not in directories[""].folders:
         if twin:
             return
         raise CheckpointError(
-            f"{output.url} has no {SINK_LOG}: no file sink of a streaming query wrote there. Give "
-            f"the directory that the query has as its output path."
+            f"{output.url} has no {SINK_LOG} directory, so it is not the output of a streaming "
+            f"file sink. Pass the directory that the query uses as its output path."
         )
-    yield from _listing_rules(listing)
-    log = read_sink_log(output, listing)
+    yield from _directory_rules(directories)
+    log = read_sink_log(output, directories)
     yield from _log_with_crc_rules(output, log)
     yield from file_log_rules(log)
-    names = (name for directory in listing.directories.values() for name in directory.files)
+    names = (name for directory in directories.by_path.values() for name in directory.files)
     yield from sink_rules(log, names, newest)
 
 
-def _journal_rules(picture: Picture) -> Iterator[Finding]:
+def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:
     from epochal.tools.inspect.edit_status import unfinished_edit
 
     try:
-        unfinished = unfinished_edit(picture.files)
+        unfinished = unfinished_edit(listing.files)
     except (EpochalError, OSError) as error:
-        yield finding("EDIT_UNFINISHED", EPOCHAL, f"its journal cannot be read: {error}")
+        yield finding("EDIT_UNFINISHED", EPOCHAL, f"the journal cannot be read: {error}")
         return
     if unfinished is not None:
         yield finding(
@@ -236,8 +212,8 @@ def _journal_rules(picture: Picture) -> Iterator[Finding]:
         )
 
 
-def _without_echoes(findings: list[Finding]) -> Iterator[Finding]:
-    """Leave out a stale checksum where the file's content says more."""
+def _without_repeats(findings: list[Finding]) -> Iterator[Finding]:
+    """Leave out a stale checksum if another finding already reports the file as broken."""
     broken = {
         each.path
         for each in findings

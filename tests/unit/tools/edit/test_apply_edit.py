@@ -1,4 +1,4 @@
-"""An edit is carried out only on a checkpoint that nobody else is seen to use."""
+"""An edit is applied only if no other program is seen to use the checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A_DAY_MS = 86_400_000
 
 @dataclass(slots=True)
 class BusyClock:
-    """While somebody sleeps, something happens."""
+    """A clock that runs a function during each sleep."""
 
     inner: ManualClock
     meanwhile: Callable[[], None]

@@ -1,4 +1,4 @@
-"""A copy has every file of the checkpoint, without crcs, and paths that are true where it lies."""
+"""A copy has every file of the checkpoint except crcs, and paths that fit its location."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_source_log_follows_only_what_the_map_moves() -> None:
     plain = MemoryFiles(prefix="plain")
     plan = copied(files, plain, {"/elsewhere": "/x"})
     assert plain.read("sources/0/3") == files.read("sources/0/3")
-    assert "No path in a source's log begins with any of the mapped prefixes." in plan.warnings
+    assert "No path in the log of a source begins with one of the mapped prefixes." in plan.warnings
 
 
 def test_a_moved_sinks_log_follows_the_map_in_place() -> None:

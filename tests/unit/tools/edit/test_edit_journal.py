@@ -1,4 +1,4 @@
-"""The journal makes every change of a plan or none, finishes after a crash, and takes it back."""
+"""The journal makes all changes of a plan or none, finishes after a crash, and undoes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epochal.testing.clock import ManualClock
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 from epochal.tools.edit.backup_packs import PackReader, PackWriter
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.edit_plan import Elsewhere, Plan, Tree, read_tree
+from epochal.tools.edit.edit_plan import FileRef, Plan, Tree, read_tree
 from epochal.tools.inspect.edit_status import JournalState
 
 BEFORE = {
@@ -95,7 +95,7 @@ def test_undo_removes_the_directories_that_the_edit_made(tmp_path: Path) -> None
 
 
 def crash_points(act: Callable[[Files], object], start: Callable[[], MemoryFiles]) -> list[int]:
-    """How many changing operations `act` makes, as the list of places to crash before."""
+    """The numbers of the write operations that `act` makes; the test crashes before each."""
     count = 0
 
     def before(operation: str, path: str) -> None:
@@ -185,7 +185,7 @@ def test_a_file_changed_after_planning_stops_the_edit_before_it_begins(files: Fi
     planned = plan(files)
     files.replace("offsets/1", b"somebody was here")
     held = content(files)
-    with pytest.raises(EditError, match=r"offsets/1: expected 3 bytes .* found 17 bytes"):
+    with pytest.raises(EditError, match=r"offsets/1: expected 3 bytes, .* found 17 bytes"):
         Journal(files).execute(planned)
     assert content(files) == held
     assert Journal(files).entries() == []
@@ -307,7 +307,7 @@ def test_content_from_another_root_must_not_change_meanwhile() -> None:
     copied = Plan(
         "copy",
         "",
-        (Tree({}).write("f", Elsewhere("source", "f", 10), ""),),
+        (Tree({}).write("f", FileRef("source", "f", 10), ""),),
         roots={"source": "memory:source"},
     )
     journal = Journal(FaultyFiles(files, changing), open_root={"memory:source": source}.__getitem__)

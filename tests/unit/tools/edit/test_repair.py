@@ -1,4 +1,4 @@
-"""Repair makes the smallest change after which a restart works, and says what it leaves."""
+"""A repair is the smallest change after which a restart works, and lists what it leaves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from epochal.files import Files
 from epochal.files.local import LocalFiles
 from epochal.testing.files import MemoryFiles
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.repair import HANDLERS, Repair, RepairOptions, plan_repair
+from epochal.tools.edit.repair import HANDLERS, Repair, plan_repair
+from epochal.tools.edit.repair_draft import RepairOptions
 from epochal.tools.edit.survey import survey
 from epochal.tools.verify.findings import RULES, Finding, finding
 
@@ -43,7 +44,7 @@ def repaired(
     codes: Collection[str] = (),
     may_go_back: bool = False,
 ) -> Repair:
-    """Plan, carry out, and take back again to see that the bytes return; then carry out."""
+    """Plan and apply a repair, undo it to see that the bytes return, then apply it again."""
     found = [finding(code, path, "") for code, path in findings]
     options = RepairOptions(query_id=NEW_ID, codes=codes, may_go_back=may_go_back)
     repair = plan_repair(survey(files), found, options)
@@ -64,7 +65,7 @@ def actions(repair: Repair) -> list[tuple[str, str]]:
 def restart(files: Files) -> RestartPlan:
     found = survey(files)
     return plan_restart(
-        found.picture.offsets.ids, found.picture.commits.ids, found.offsets, found.commits
+        found.listing.offsets.ids, found.listing.commits.ids, found.offsets, found.commits
     )
 
 

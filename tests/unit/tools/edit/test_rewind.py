@@ -1,4 +1,4 @@
-"""Rewinding removes what came after a batch, in logs, state and sink alike, and nothing else."""
+"""A rewind removes everything after a batch from logs, state and sink, and nothing else."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def test_rewinding_to_the_newest_batch_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("to_batch", "reason"),
     [
-        (5, r"commits/5 is not there\. The earliest possible batch is 0, the latest 4"),
-        (9, r"offsets/9 is not there"),
+        (5, r"commits/5 does not exist\. The earliest possible batch is 0, the latest 4"),
+        (9, r"offsets/9 does not exist"),
     ],
 )
 def test_a_batch_that_is_not_committed_is_refused(to_batch: int, reason: str) -> None:
@@ -141,7 +141,7 @@ def test_state_that_cleanup_took_away_is_named_with_the_earliest_possible_batch(
     for version in (1, 2):
         files.delete(f"state/0/1/{version}.delta")
     with pytest.raises(
-        EditError, match=r"needs state/0/1/1\.delta, which is gone.*earliest possible batch is 2"
+        EditError, match=r"needs state/0/1/1\.delta, which is missing.*earliest possible batch is 2"
     ):
         plan_rewind(survey(files), 1)
     assert list(possible_batches(survey(files))) == [2, 3, 4, 5]
@@ -152,7 +152,7 @@ def test_in_a_log_with_gaps_the_nearest_possible_batches_are_named() -> None:
     for batch_id in (2, 3, 4, 6):
         files.delete(f"offsets/{batch_id}")
         files.delete(f"commits/{batch_id}")
-    with pytest.raises(EditError, match=r"The nearest possible: 1 and 5\."):
+    with pytest.raises(EditError, match=r"The nearest possible batches: 1 and 5\."):
         plan_rewind(survey(files), 3)
 
 
@@ -184,7 +184,7 @@ def test_an_unreadable_batch_can_be_rewound_past_but_not_to() -> None:
 
 def test_without_a_sink_the_plan_says_what_a_file_sink_would_do() -> None:
     plan = plan_rewind(survey(checkpoint(6)), 3)
-    assert "skips every batch up to the latest in its own log" in plan.warnings[0]
+    assert "skips every batch up to the latest in its log" in plan.warnings[0]
 
 
 def test_the_sinks_log_and_the_files_it_unlists_go_back_too() -> None:
@@ -206,7 +206,7 @@ def test_the_sinks_log_and_the_files_it_unlists_go_back_too() -> None:
 def test_the_sinks_files_can_be_kept() -> None:
     plan = plan_rewind(survey(checkpoint(6)), 3, sink=survey_sink(sink(6)), keep_sink_files=True)
     assert deleted(plan, "sink") == ["_spark_metadata/5.compact", "_spark_metadata/4"]
-    assert "other readers will see their rows twice" in plan.warnings[0]
+    assert "other readers will see duplicate rows" in plan.warnings[0]
 
 
 def test_a_sink_whose_log_was_compacted_and_cleaned_cannot_go_below() -> None:

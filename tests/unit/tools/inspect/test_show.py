@@ -1,4 +1,4 @@
-"""Views of checkpoints, whole and half-broken; any single log; differences."""
+"""Views of intact and damaged checkpoints, reading a single log, comparing checkpoints."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_shows_what_can_be_read_and_names_what_cannot(files: LocalFiles) -> None
 def test_a_missing_query_id_is_a_problem(files: LocalFiles) -> None:
     fill(files, [0], [])
     files.delete("metadata")
-    assert inspect(files).problems == (Problem("metadata", "it is not there"),)
+    assert inspect(files).problems == (Problem("metadata", "it does not exist"),)
 
 
 def test_tells_which_settings_changed_when(files: LocalFiles) -> None:
@@ -173,7 +173,7 @@ def test_a_log_of_files_that_lacks_one_cannot_be_listed(files: LocalFiles) -> No
     for n in range(5):
         log.add(n, [FileEntry(f"file:///i/{n}", n, n)])
     files.delete("log/2.compact")
-    with pytest.raises(MissingBatchError, match="every live entry up to batch 4 needs it"):
+    with pytest.raises(MissingBatchError, match="the live entries up to batch 4 depend on it"):
         read_lines(files.at("log"))
 
 

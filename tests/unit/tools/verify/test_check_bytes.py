@@ -1,4 +1,4 @@
-"""Checking state files row by row, and in columns: two ways, one verdict."""
+"""Checking state files row by row and in columns gives the same results."""
 
 from random import Random
 from typing import Any
@@ -25,7 +25,7 @@ from epochal.tools.verify.check_bytes import (
     unpack,
 )
 from epochal.tools.verify.check_columns import as_list, check_large, scan_large
-from epochal.tools.verify.key_partition import place_of_key
+from epochal.tools.verify.key_partition import partition_of_key
 
 KEY = struct_of([StringType()])
 VALUE = struct_of([AtomicType("long"), StringType()])
@@ -99,7 +99,7 @@ def test_knows_an_empty_delta_at_sight() -> None:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_a_row_called_surely_right_is_right(seed: int) -> None:
-    """The quick check may only say yes where the careful one does."""
+    """The fast check accepts only rows that the full validation accepts."""
     draw = Random(seed)
     schema = draw.choice(
         [KEY, VALUE, struct_of([AtomicType("long")] * 3), random_table(draw, 1)[0]]
@@ -126,7 +126,7 @@ def test_the_quick_check_says_yes_to_what_most_queries_store() -> None:
 
 
 def check_both(found: list[Record], partition: int = 0, count: int | None = None) -> list[Any]:
-    """What each way says: misplaced keys, or the error."""
+    """The result of each way: the number of misplaced keys, or the error."""
     checker = RowChecker(KEY, VALUE, placing_columns=1)
     columns = scan_large(encode_records(found), is_snapshot=False, row_checksums=False, source="f")
     ways = (
@@ -151,7 +151,7 @@ def test_both_ways_overlook_the_schema_that_old_deduplications_wrote() -> None:
 @pytest.mark.parametrize("partition", [0, 1, 2])
 def test_both_ways_count_the_same_misplaced_keys(partition: int) -> None:
     found = records(90)
-    homes = [place_of_key(key, KEY, 1, 3) for key, _ in found]
+    homes = [partition_of_key(key, KEY, 1, 3) for key, _ in found]
     wrong = sum(home != partition for home in homes)
     assert 0 < wrong < 90
     assert check_both(found, partition, 3) == [wrong, wrong]
@@ -184,11 +184,11 @@ def test_places_single_keys_where_whole_columns_go() -> None:
     ]
     keys = [encode_row(row, WIDE) for row in rows]
     columns = decode_rows(spans_of(keys), WIDE).flatten()
-    assert [place_of_key(key, WIDE, len(WIDE.fields), 7) for key in keys] == partition_ids(
+    assert [partition_of_key(key, WIDE, len(WIDE.fields), 7) for key in keys] == partition_ids(
         columns, WIDE, 7
     ).tolist()
 
 
 def test_has_no_place_for_keys_of_types_spark_does_not_partition_by() -> None:
     schema = struct_of([AtomicType("interval")])
-    assert place_of_key(encode_row((None,), schema), schema, 1, 3) is None
+    assert partition_of_key(encode_row((None,), schema), schema, 1, 3) is None

@@ -1,4 +1,4 @@
-"""Checks spread over processes or threads find what one alone would."""
+"""Checks in several processes or threads find the same as in one."""
 
 import os
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ import pytest
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog, QueryMetadata
 from epochal.files.local import LocalFiles
 from epochal.testing.files import FaultyFiles
-from epochal.tools.verify import check_operators as verify_operators
+from epochal.tools.verify import check_operators
 from epochal.tools.verify.check_bytes import EMPTY_LZ4
 from epochal.tools.verify.findings import Finding, finding
-from epochal.tools.verify.parallel import spread, spread_waiting
+from epochal.tools.verify.parallel import check_in_processes, check_in_threads
 from epochal.tools.verify.verify import verify
 
 ITEMS = list(range(23))
 
 
-def odd(share: Sequence[int], watched: bool) -> list[Finding]:
-    del watched
+def odd(share: Sequence[int], reports_progress: bool) -> list[Finding]:
+    del reports_progress
     return [finding("STATE_HOLE", str(n), f"{n} ≠ even") for n in share if n % 2]
 
 
@@ -29,39 +29,39 @@ def ordered(findings: list[Finding]) -> list[Finding]:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 40])
 def test_processes_find_what_one_finds(workers: int) -> None:
-    assert ordered(spread(ITEMS, odd, workers)) == odd(ITEMS, False)
+    assert ordered(check_in_processes(ITEMS, odd, workers)) == odd(ITEMS, False)
 
 
 def test_threads_find_what_one_finds() -> None:
-    assert ordered(spread_waiting(ITEMS, odd)) == odd(ITEMS, False)
+    assert ordered(check_in_threads(ITEMS, odd)) == odd(ITEMS, False)
 
 
 def test_nothing_to_do_is_nothing_found() -> None:
-    assert spread([], odd, 4) == []
-    assert spread_waiting([], odd) == []
+    assert check_in_processes([], odd, 4) == []
+    assert check_in_threads([], odd) == []
 
 
 def test_the_share_of_a_process_that_died_is_done_again() -> None:
     here = os.getpid()
 
-    def dies_elsewhere(share: Sequence[int], watched: bool) -> list[Finding]:
+    def dies_elsewhere(share: Sequence[int], reports_progress: bool) -> list[Finding]:
         if os.getpid() != here:
             os._exit(7)
-        return odd(share, watched)
+        return odd(share, reports_progress)
 
-    assert ordered(spread(ITEMS, dies_elsewhere, 3)) == odd(ITEMS, False)
+    assert ordered(check_in_processes(ITEMS, dies_elsewhere, 3)) == odd(ITEMS, False)
 
 
 def test_only_one_share_reports_progress() -> None:
-    watched: list[bool] = []
+    reports_progress: list[bool] = []
 
     def note(share: Sequence[int], shown: bool) -> list[Finding]:
         del share
-        watched.append(shown)
+        reports_progress.append(shown)
         return []
 
-    spread_waiting(ITEMS, note)
-    assert sorted(watched) == [False] * 15 + [True]
+    check_in_threads(ITEMS, note)
+    assert sorted(reports_progress) == [False] * 15 + [True]
 
 
 @pytest.mark.parametrize("remote", [False, True])
@@ -76,7 +76,7 @@ def test_verify_finds_the_same_however_many_work_on_it(
     for partition in range(9):
         local.create(f"state/0/{partition}/1.delta", EMPTY_LZ4 if partition % 2 else b"?")
     files = FaultyFiles(local, lambda operation, path: None) if remote else local
-    monkeypatch.setattr(verify_operators, "SPREAD_FROM_FILES", 1)
+    monkeypatch.setattr(check_operators, "PARALLEL_FROM_FILES", 1)
     alone, together = verify(files), verify(files, workers=3)
     assert alone.findings == together.findings
     broken = [each.path for each in alone.findings if each.code == "STATE_FILE_UNREADABLE"]

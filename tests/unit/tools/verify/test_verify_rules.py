@@ -1,4 +1,4 @@
-"""The rules that decide, on pictures made by hand: what is legal, what is not, how bad it is."""
+"""The rules, applied to listings made by hand: what is legal, what is not, and how severe it is."""
 
 import zlib
 
@@ -7,8 +7,8 @@ import pytest
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
 from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
 from epochal.testing.files import MemoryFiles
-from epochal.tools.inspect.listing import Directory, Listing, LogPicture, Picture
-from epochal.tools.inspect.state_listing import OperatorPicture, operators_of
+from epochal.tools.inspect.listing import CheckpointListing, Directories, Directory, LogListing
+from epochal.tools.inspect.state_listing import OperatorListing, operators_of
 from epochal.tools.verify.check_files import crc_agrees, file_log_rules, orphan_rules
 from epochal.tools.verify.check_logs import log_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
@@ -20,23 +20,23 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 CONF = {PARTITIONS: "2", PROVIDER: "HDFS"}
 
 
-def picture(
+def listing(
     offsets: list[int], commits: list[int], *, stateful: bool = False, **changes: OffsetEntry
-) -> Picture:
-    """Logs with these ids; `changes` replaces entries, `_5=...` that of batch 5."""
+) -> CheckpointListing:
+    """Logs with these ids. `changes` replaces entries: `_5=...` that of batch 5."""
     folders = ("offsets", "commits", *(["state"] if stateful else []))
-    listing = Listing({"": Directory(folders, ("metadata",))})
+    directories = Directories({"": Directory(folders, ("metadata",))})
     if stateful:
-        listing.directories["state"] = Directory(("0",))
+        directories.by_path["state"] = Directory(("0",))
     entries = {n: OffsetEntry(1, (str(n),), n, n, CONF) for n in offsets}
     entries |= {int(name[1:]): entry for name, entry in changes.items()}
-    return Picture(
+    return CheckpointListing(
         MemoryFiles(),
-        listing,
+        directories,
         QueryMetadata("53b62e34-0476-452d-8313-c1786e091891"),
         b"",
-        LogPicture("offsets", Directory(), entries),
-        LogPicture("commits", Directory(), {n: CommitEntry() for n in commits}),
+        LogListing("offsets", Directory(), entries),
+        LogListing("commits", Directory(), {n: CommitEntry() for n in commits}),
     )
 
 
@@ -53,7 +53,7 @@ def found(findings: list[Finding]) -> list[tuple[str, str, str]]:
         ([0, 1, 2], [0, 1], []),
         ([55, 56, 57], [55, 56], []),
         ([56, 57], [55, 56], []),
-        # What asynchronous progress leaves: ids in both logs alike.
+        # Asynchronous progress tracking leaves the same ids in both logs.
         ([0, 3, 7], [0, 3, 7], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
         ([8, 12], [8, 12], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
         ([0, 3], [0], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
@@ -61,9 +61,9 @@ def found(findings: list[Finding]) -> list[tuple[str, str, str]]:
         ([0, 2], [0], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
         ([3], [], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
         ([0, 1, 2, 5, 6], [0, 1, 2, 5, 6], [("OFFSETS_GAP_ASYNC", "info", "offsets")]),
-        # Dense, then one hole below a batch that is not committed: more likely a lost file.
+        # Dense, then one gap before a batch that is not committed: probably a lost file.
         ([0, 1, 2, 4], [0, 1, 2], [("OFFSETS_GAP", "warning", "offsets/3")]),
-        # Missing from one log only: nothing explains that.
+        # Missing from one log only: asynchronous progress does not explain that.
         ([0, 1, 3, 4], [0, 1, 2, 3, 4], [
             ("COMMIT_WITHOUT_OFFSETS", "error", "commits/2"),
             ("OFFSETS_GAP", "warning", "offsets/2"),
@@ -81,32 +81,32 @@ def found(findings: list[Finding]) -> list[tuple[str, str, str]]:
 def test_judges_gaps_of_a_stateless_query(
     offsets: list[int], commits: list[int], expected: list[tuple[str, str, str]]
 ) -> None:
-    assert found(list(log_rules(picture(offsets, commits)))) == expected
+    assert found(list(log_rules(listing(offsets, commits)))) == expected
 
 
 @pytest.mark.parametrize(
     ("offsets", "severity"), [([0, 3, 7], "error"), ([0, 1, 2, 4], "error"), ([0, 2, 3], "warning")]
 )
 def test_a_stateful_query_may_have_no_gaps(offsets: list[int], severity: str) -> None:
-    gaps = list(log_rules(picture(offsets, offsets, stateful=True)))
+    gaps = list(log_rules(listing(offsets, offsets, stateful=True)))
     assert [(each.code, each.severity) for each in gaps] == [("OFFSETS_GAP", severity)]
 
 
 def test_a_newer_release_may_pin_more_settings_and_an_older_one_fewer() -> None:
     more = CONF | {"spark.sql.streaming.stateStore.rowChecksum.enabled": "false"}
-    upgraded = picture([0, 1], [0], stateful=True, _1=OffsetEntry(1, ("1",), 1, 1, more))
-    downgraded = picture([0, 1], [0], stateful=True, _0=OffsetEntry(1, ("0",), 0, 0, more))
+    upgraded = listing([0, 1], [0], stateful=True, _1=OffsetEntry(1, ("1",), 1, 1, more))
+    downgraded = listing([0, 1], [0], stateful=True, _0=OffsetEntry(1, ("0",), 0, 0, more))
     assert found(list(log_rules(upgraded))) == []
     assert found(list(log_rules(downgraded))) == []
 
 
 def test_a_repartition_repeats_the_batch_before_it() -> None:
     other = CONF | {PARTITIONS: "5"}
-    done = picture([0, 1], [0, 1], stateful=True, _1=OffsetEntry(1, ("0",), 0, 0, other))
+    done = listing([0, 1], [0, 1], stateful=True, _1=OffsetEntry(1, ("0",), 0, 0, other))
     assert found(list(log_rules(done))) == []
-    reads = picture([0, 1], [0, 1], stateful=True, _1=OffsetEntry(1, ("1",), 0, 0, other))
+    reads = listing([0, 1], [0, 1], stateful=True, _1=OffsetEntry(1, ("1",), 0, 0, other))
     assert found(list(log_rules(reads))) == [("PARTITIONS_CHANGED", "error", "offsets/1")]
-    idle = picture([0, 1], [0, 1], stateful=True, _1=OffsetEntry(1, ("0",), 0, 9, other))
+    idle = listing([0, 1], [0, 1], stateful=True, _1=OffsetEntry(1, ("0",), 0, 9, other))
     assert found(list(log_rules(idle))) == [("PARTITIONS_CHANGED", "error", "offsets/1")]
 
 
@@ -118,19 +118,19 @@ def test_a_repartition_repeats_the_batch_before_it() -> None:
 def test_a_restart_needs_the_state_before_the_batch_it_runs(
     offsets: list[int], commits: list[int], restart: int, newest: int | None
 ) -> None:
-    facts = state_facts(picture(offsets, commits, stateful=True))
+    facts = state_facts(listing(offsets, commits, stateful=True))
     assert (facts.restart_version, facts.newest_version) == (restart, newest)
 
 
-def operator(*partitions: list[str]) -> OperatorPicture:
-    """One operator whose partitions hold these files."""
+def operator(*partitions: list[str]) -> OperatorListing:
+    """One operator whose partitions have these files."""
     directories = {
         "state": Directory(("0",)),
         "state/0": Directory(tuple(str(n) for n in range(len(partitions)))),
     }
     for number, names in enumerate(partitions):
         directories[f"state/0/{number}"] = Directory((), tuple(sorted(names)))
-    [only] = operators_of(Listing(directories))
+    [only] = operators_of(Directories(directories))
     return only
 
 
@@ -148,7 +148,7 @@ def deltas(*versions: int) -> list[str]:
         (deltas(1, 2, 3, 4), []),
         ([*deltas(1, 2, 4), "3.snapshot"], []),
         ([*deltas(4), "3.snapshot"], []),
-        # Cleanup leaves a delta that a snapshot, now gone, had hidden.
+        # Cleanup has removed a snapshot and left an older delta.
         ([*deltas(1, 4), "3.snapshot", "..4.delta.x.tmp.crc"], [("STATE_HOLE", "2.delta")]),
         (deltas(1, 2, 4), [("STATE_CHAIN_BROKEN", "3.delta")]),
         (deltas(2, 3, 4), [("STATE_CHAIN_BROKEN", "1.delta")]),
@@ -224,8 +224,8 @@ def test_an_orphan_checksum_is_worse_where_spark_is_going_to_write() -> None:
     ]
 
 
-def file_log(*names: str) -> LogPicture[tuple[object, ...]]:
-    log: LogPicture[tuple[object, ...]] = LogPicture("sources/0", Directory((), names))
+def file_log(*names: str) -> LogListing[tuple[object, ...]]:
+    log: LogListing[tuple[object, ...]] = LogListing("sources/0", Directory((), names))
     for name in names:
         log.entries[int(name.removesuffix(".compact"))] = ()
     return log
@@ -237,8 +237,8 @@ def file_log(*names: str) -> LogPicture[tuple[object, ...]]:
         (("0", "1", "2"), []),
         (("0", "1", "2.compact", "3", "4", "5.compact", "6"), []),
         (("5.compact", "6"), []),
-        (tuple(map(str, range(15))), []),  # an interval above 10 has had no compaction yet
-        ((*map(str, range(39)), "39.compact", "40"), []),  # nor does one tell the interval
+        (tuple(map(str, range(15))), []),  # the interval may be above 15
+        ((*map(str, range(39)), "39.compact", "40"), []),  # one compact file does not determine it
         (("1", "2"), [("FILE_LOG_HOLE", "sources/0/0")]),
         (("2.compact", "4"), [("FILE_LOG_HOLE", "sources/0/3")]),
         (("2.compact", "5.compact", "6", "7", "8"), [("FILE_LOG_COMPACT_NAME", "sources/0/8")]),

@@ -1,1 +1,1 @@
-"""Edits of the offset log."""
+"""Edits the offset log."""

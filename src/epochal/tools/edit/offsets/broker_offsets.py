@@ -1,6 +1,7 @@
-"""Asks a Kafka broker where partitions begin, end, or were at a moment: the only Kafka client here.
+"""Asks a Kafka broker for the earliest or latest offsets of partitions, or those at a time.
 
-`confluent-kafka` (extra `kafka`) is imported when a broker is first asked.
+This is the only Kafka client in the tools. It imports `confluent-kafka` (extra `kafka`) when it
+first asks a broker.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ NO_SUCH_OFFSET = -1
 
 
 def broker(bootstrap_servers: str, config: Mapping[str, str]) -> AskBroker:
-    """A function that asks the brokers at `bootstrap_servers`; `config` is librdkafka's."""
+    """Return a function that asks the brokers; `config` are settings of librdkafka."""
 
     def ask(
         partitions: Mapping[str, tuple[int, ...]], target: ToEarliest | ToLatest | ToTime
     ) -> Mapping[str, Mapping[int, int]]:
         kafka = _import_kafka()
         client = kafka.admin.AdminClient({**config, "bootstrap.servers": bootstrap_servers})
-        places = [(topic, number) for topic, numbers in partitions.items() for number in numbers]
-        found = _list_offsets(kafka, client, places, target, bootstrap_servers)
-        after_the_end = [place for place, offset in found.items() if offset == NO_SUCH_OFFSET]
-        if after_the_end:  # nothing was written since that moment: go on from the end
-            found |= _list_offsets(kafka, client, after_the_end, ToLatest(), bootstrap_servers)
+        wanted = [(topic, number) for topic, numbers in partitions.items() for number in numbers]
+        found = _list_offsets(kafka, client, wanted, target, bootstrap_servers)
+        # A partition without a record since that time has no offset for it: take its end.
+        at_the_end = [each for each, offset in found.items() if offset == NO_SUCH_OFFSET]
+        if at_the_end:
+            found |= _list_offsets(kafka, client, at_the_end, ToLatest(), bootstrap_servers)
         answer: dict[str, dict[int, int]] = {}
         for (topic, number), offset in found.items():
             answer.setdefault(topic, {})[number] = offset
@@ -39,26 +41,26 @@ def broker(bootstrap_servers: str, config: Mapping[str, str]) -> AskBroker:
 def _list_offsets(
     kafka: Any,
     client: Any,
-    places: list[tuple[str, int]],
+    partitions: list[tuple[str, int]],
     target: ToEarliest | ToLatest | ToTime,
     bootstrap_servers: str,
 ) -> dict[tuple[str, int], int]:
     match target:
         case ToEarliest():
-            wanted = kafka.admin.OffsetSpec.earliest()
+            spec = kafka.admin.OffsetSpec.earliest()
         case ToLatest():
-            wanted = kafka.admin.OffsetSpec.latest()
+            spec = kafka.admin.OffsetSpec.latest()
         case ToTime(moment_ms):
-            wanted = kafka.admin.OffsetSpec.for_timestamp(moment_ms)
-    request = {kafka.TopicPartition(topic, number): wanted for topic, number in places}
+            spec = kafka.admin.OffsetSpec.for_timestamp(moment_ms)
+    request = {kafka.TopicPartition(topic, number): spec for topic, number in partitions}
     found: dict[tuple[str, int], int] = {}
     try:
         answers = client.list_offsets(request, request_timeout=TIMEOUT_SECONDS)
-        for place, answer in answers.items():
-            found[place.topic, place.partition] = answer.result(TIMEOUT_SECONDS).offset
+        for each, answer in answers.items():
+            found[each.topic, each.partition] = answer.result(TIMEOUT_SECONDS).offset
     except (kafka.KafkaException, TimeoutError) as error:
         raise StorageError(
-            bootstrap_servers, f"the broker did not say its offsets: {error}"
+            bootstrap_servers, f"the broker did not return its offsets: {error}"
         ) from error
     return found
 
@@ -69,7 +71,7 @@ def _import_kafka() -> Any:
         import confluent_kafka.admin
     except ImportError:
         raise OptionError(
-            "Asking a Kafka broker needs the client: pip install 'epochal[kafka]'. Offsets given "
-            "with --to-offset or --shift-by need none."
+            "Asking a Kafka broker requires its client: pip install 'epochal[kafka]'. The options "
+            "--to-offset and --shift-by work without it."
         ) from None
     return confluent_kafka

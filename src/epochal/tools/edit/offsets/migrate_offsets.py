@@ -1,9 +1,11 @@
-"""Plans the step from offset log version 1 to 2, with which sources can be named and reordered.
+"""Plans the conversion of the offset log from version 1 to version 2, which names the sources.
 
-Version 1 lists offsets in the order of the query's sources; version 2 names each. Spark 4.2 reads
-both but never converts: a checkpoint keeps the version it began with, and asking for named sources
-on an old one is refused (CANNOT_ENABLE_ON_EXISTING_CHECKPOINT). What a reader would get wrong:
-naming a source also moves its private directory, `sources/0` to `sources/NAME`.
+Version 1 lists offsets in the order of the query's sources. Version 2 has a name for each, so that
+sources can be reordered. Spark 4.2 reads both versions but never converts one to the other. A
+checkpoint keeps the version that it began with, and Spark refuses to use named sources with an old
+checkpoint (CANNOT_ENABLE_ON_EXISTING_CHECKPOINT).
+
+Note: naming a source also moves its directory, from `sources/0` to `sources/NAME`.
 """
 
 from __future__ import annotations
@@ -16,27 +18,27 @@ from epochal.checkpoint.entries import OFFSET_FORMAT, OffsetEntry
 from epochal.checkpoint.layout import OFFSETS, SOURCES, source_log_path
 from epochal.checkpoint.pinned import SOURCE_EVOLUTION
 from epochal.errors import EditError, OptionError
-from epochal.tools.edit.edit_plan import Change, Elsewhere, Plan, Tree, is_crc, is_temporary
+from epochal.tools.edit.edit_plan import Change, FileRef, Plan, Tree, is_crc, is_temporary
 from epochal.tools.edit.survey import Survey
 
 _NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
 def plan_migrate(surveyed: Survey, names: Mapping[int, str]) -> Plan:
-    """What to write so that every offset entry is of version 2; with `names`, named."""
-    broken = sorted(surveyed.picture.offsets.broken)
+    """Plan the conversion of every offset entry to version 2, with `names` for the sources."""
+    broken = sorted(surveyed.listing.offsets.broken)
     if broken:
         raise EditError(
             surveyed.url,
-            f"offsets/{broken[0]} cannot be read, so the log cannot be converted. Run "
-            f"`epochal checkpoint verify`, repair it first.",
+            f"offsets/{broken[0]} cannot be read, so the log cannot be converted. Run `epochal "
+            f"checkpoint verify` to see what is wrong, and repair it first.",
         )
     old = {i: entry for i, entry in surveyed.offsets.items() if entry.version == 1}
     if names and len(old) < len(surveyed.offsets):
         raise EditError(
             surveyed.url,
-            "its offset log is of version 2 already; sources get their names on the first "
-            "conversion only.",
+            "its offset log has version 2 already. Sources can be named only when version 1 is "
+            "converted.",
         )
     _check_names(surveyed, old, names)
     tree = surveyed.tree
@@ -57,13 +59,15 @@ def plan_migrate(surveyed: Survey, names: Mapping[int, str]) -> Plan:
         summary=f"{len(old)} offset entries to version 2" + (f", sources {named}" if named else ""),
         changes=tuple(changes),
         arguments={"to": "v2", **({"names": named} if named else {})},
-        warnings=("Spark 4.2 and later read the result; 3.5 to 4.1 refuse it.",) if changes else (),
+        warnings=("Spark 4.2 and later can read the result; Spark 3.5 to 4.1 cannot.",)
+        if changes
+        else (),
         watches=(*surveyed.log_watches(), tree.watch(SOURCES)),
     )
 
 
 def convert(entry: OffsetEntry, names: Mapping[int, str]) -> OffsetEntry:
-    """An entry of version 1 as version 2; a source without an offset is left out, as Spark does."""
+    """Convert an entry to version 2. Like Spark, leave out sources that have no offset."""
     assert isinstance(entry.offsets, tuple)
     offsets: dict[str, str | None] = {
         names.get(place, str(place)): offset
@@ -82,7 +86,7 @@ def _moved_sources(tree: Tree, names: Mapping[int, str]) -> Iterator[Change]:
         if not is_crc(path) and not is_temporary(path)
     ]
     for path, target in moves:
-        content = Elsewhere("", path, tree.infos[path].size)
+        content = FileRef("", path, tree.infos[path].size)
         yield tree.write(target, content, f"moved from {path}")
     for path, target in moves:
         yield tree.delete(path, f"moved to {target}")
@@ -97,13 +101,15 @@ def _check_names(
     wanted = set(range(max(counts, default=0)))
     if set(names) != wanted:
         raise OptionError(
-            f"Name every source: {len(wanted)} are in the offset log, named are "
-            f"{sorted(names) or 'none'}."
+            f"The offset log has {len(wanted)} sources, but names are given for "
+            f"{sorted(names) or 'none'}. Name every source, from 0 to {len(wanted) - 1}."
         )
     for name in names.values():
         if not _NAME.fullmatch(name):
-            raise OptionError(f"A source's name is letters, digits and `_`, not {name!r}.")
+            raise OptionError(
+                f"{name!r} is not a valid name of a source: use only letters, digits and `_`."
+            )
         if name in map(str, wanted) or any(True for _ in surveyed.tree.under(f"{SOURCES}/{name}")):
-            raise OptionError(f"{SOURCES}/{name} is there already: choose another name.")
+            raise OptionError(f"{SOURCES}/{name} exists already: choose another name.")
     if len(set(names.values())) < len(names):
         raise OptionError(f"Two sources have the same name: {', '.join(sorted(names.values()))}.")

@@ -1,9 +1,11 @@
-"""Decides a source's new offset from its old one and what the user asked for. Pure.
+"""Computes a source's new offset from its current one and the user's request. Pure.
 
-A checkpoint does not say what its sources are; the form of their offsets does. Kafka is a map from
-topics to partitions, a file source counts the batches of its own log, the rate source is a number.
-What a reader would get wrong: every offset is where the *next* row is read, except a file source's,
-which is the last batch that was read; before the first it is -1.
+A checkpoint does not record the kinds of its sources, so they are inferred from the form of the
+offsets. A Kafka offset maps topics to partitions. A file source's offset is a batch of its log. A
+rate source's offset is a number.
+
+Note: every offset names the *next* row to read, except that of a file source. It names the last
+batch that was read, and is -1 before the first.
 """
 
 from __future__ import annotations
@@ -22,31 +24,31 @@ TopicOffsets: TypeAlias = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class ToOffset:
-    """Exactly there: JSON, or `topic:partition:offset`, which leaves other partitions alone."""
+    """To these offsets: JSON, or `topic:partition:offset`. Other partitions do not change."""
 
     values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """So many further, or back if negative."""
+    """Forward by a number of rows or log batches; backward if it is negative."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class ToEarliest:
-    """Everything that is still there."""
+    """To the earliest offset that still exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToLatest:
-    """Only what is still to come."""
+    """To the end, so that only new data is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToTime:
-    """What was written at or after a moment."""
+    """To the first record that was written at or after a time."""
 
     moment_ms: int
 
@@ -56,16 +58,16 @@ Target: TypeAlias = ToOffset | ShiftBy | ToEarliest | ToLatest | ToTime
 AskBroker: TypeAlias = Callable[
     [Mapping[str, tuple[int, ...]], ToEarliest | ToLatest | ToTime], Mapping[str, Mapping[int, int]]
 ]
-"""Topics with partitions, and a target; answers an offset for each of them."""
+"""Returns the offset of each given topic and partition for a target."""
 
 
 def no_broker(
     partitions: Mapping[str, tuple[int, ...]], target: ToEarliest | ToLatest | ToTime
 ) -> Mapping[str, Mapping[int, int]]:
-    """What to say when only a broker can answer and none was named."""
+    """Raise the error for a target that only a broker can answer, when none is configured."""
     del partitions, target
     raise OptionError(
-        "Only the broker knows these offsets of a Kafka source. Give --bootstrap-servers, or name "
+        "Only the broker knows these offsets of a Kafka source. Pass --bootstrap-servers, or give "
         "the offsets with --to-offset."
     )
 
@@ -77,36 +79,37 @@ def move(
     latest_log_batch: int | None = None,
     ask_broker: AskBroker = no_broker,
 ) -> str:
-    """The JSON of the new offset of a source whose offset was `current`."""
+    """Return the JSON of the new offset of a source whose offset is `current`."""
     if current is None:
         if isinstance(target, ToOffset) and len(target.values) == 1:
             return _json_text(target.values[0])
         raise OptionError(
-            "This source has no offset yet, so there is nothing to move from. Give a complete "
-            "offset with --to-offset JSON."
+            "This source has no offset yet, so it cannot be moved. Give a complete offset with "
+            "--to-offset JSON."
         )
-    held = _parse(current)
-    if _is_kafka(held):
+    parsed = _parse(current)
+    if _is_kafka(parsed):
         return _move_kafka(parse_kafka_offsets(current, "the offset"), target, ask_broker)
-    if isinstance(held, dict) and set(held) == {"logOffset"}:
-        batch = _move_number(_number(held["logOffset"]), target, -1, latest_log_batch)
+    if isinstance(parsed, dict) and set(parsed) == {"logOffset"}:
+        batch = _move_number(_number(parsed["logOffset"]), target, -1, latest_log_batch)
         if latest_log_batch is not None and batch > latest_log_batch:
             raise OptionError(
-                f"The source's log ends at {latest_log_batch}; it cannot go on from {batch}."
+                f"The source's log ends at {latest_log_batch}, so the source cannot continue from "
+                f"{batch}. Choose an offset up to {latest_log_batch}."
             )
         return to_json({"logOffset": batch})
-    if isinstance(held, int) and not isinstance(held, bool):
-        return str(_move_number(held, target, 0, None))
+    if isinstance(parsed, int) and not isinstance(parsed, bool):
+        return str(_move_number(parsed, target, 0, None))
     if isinstance(target, ToOffset) and len(target.values) == 1:
         return _json_text(target.values[0])
     raise OptionError(
-        f"The offset {current} is of a source unknown here: give the new one whole, with "
-        f"--to-offset JSON."
+        f"The offset {current} belongs to a source of unknown kind: give the complete new offset "
+        f"with --to-offset JSON."
     )
 
 
 def goes_back(current: str | None, moved: str) -> bool:
-    """Whether anything would be read again."""
+    """Whether the source would read rows again."""
     if current is None:
         return False
     old, new = _parse(current), _parse(moved)
@@ -125,15 +128,15 @@ def goes_back(current: str | None, moved: str) -> bool:
 
 
 def is_file_offset(offset: str | None) -> bool:
-    """Whether an offset is a file source's."""
+    """Whether an offset belongs to a file source."""
     if offset is None:
         return False
-    held = _parse(offset)
-    return isinstance(held, dict) and set(held) == {"logOffset"}
+    parsed = _parse(offset)
+    return isinstance(parsed, dict) and set(parsed) == {"logOffset"}
 
 
-def parse_places(values: tuple[str, ...]) -> TopicOffsets:
-    """`topic:partition:offset` or Kafka's JSON, merged; later values win."""
+def parse_topic_offsets(values: tuple[str, ...]) -> TopicOffsets:
+    """Parse and merge `topic:partition:offset` and Kafka's JSON. Later values win."""
     found: TopicOffsets = {}
     for value in values:
         if value.lstrip().startswith("{"):
@@ -154,19 +157,19 @@ def _place(value: str) -> tuple[str, int, int]:
     partition, _, offset = rest.partition(":")
     if not (topic and partition.isdigit() and offset.isdigit()):
         raise OptionError(
-            f"--to-offset {value!r}: give JSON such as "
+            f"--to-offset {value!r} cannot be parsed: give JSON such as "
             f'{{"topic":{{"0":42}}}}, or TOPIC:PARTITION:OFFSET.'
         )
     return topic, int(partition), int(offset)
 
 
 def _move_kafka(
-    held: Mapping[str, Mapping[int, int]], target: Target, ask_broker: AskBroker
+    current: Mapping[str, Mapping[int, int]], target: Target, ask_broker: AskBroker
 ) -> str:
-    moved: TopicOffsets = {topic: dict(partitions) for topic, partitions in held.items()}
+    moved: TopicOffsets = {topic: dict(partitions) for topic, partitions in current.items()}
     match target:
         case ToOffset(values):
-            for topic, partitions in parse_places(values).items():
+            for topic, partitions in parse_topic_offsets(values).items():
                 moved.setdefault(topic, {}).update(partitions)
         case ShiftBy(count):
             for partitions in moved.values():
@@ -181,7 +184,10 @@ def _move_kafka(
     for topic, partitions in moved.items():
         for partition, offset in partitions.items():
             if not 0 <= offset <= LONG_MAX:
-                raise OptionError(f"{topic}:{partition}: {offset} is no offset.")
+                raise OptionError(
+                    f"{topic}:{partition}: {offset} is not a valid offset. Use a number from 0 to "
+                    f"{LONG_MAX}."
+                )
     return kafka_offsets_json(moved)
 
 
@@ -190,38 +196,38 @@ def _answered(answer: Mapping[str, Mapping[int, int]], topic: str, partition: in
         return answer[topic][partition]
     except KeyError:
         raise OptionError(
-            f"The broker did not answer for {topic}:{partition}: the partition is gone, or the "
-            f"broker is another one. Name the offset with --to-offset."
+            f"The broker did not answer for {topic}:{partition}: the partition does not exist any "
+            f"more, or this is another broker. Give the offset with --to-offset."
         ) from None
 
 
-def _move_number(held: int, target: Target, earliest: int, latest: int | None) -> int:
+def _move_number(current: int, target: Target, earliest: int, latest: int | None) -> int:
     match target:
         case ToOffset((value,)):
             given = _parse(_json_text(value))
             number = given.get("logOffset") if isinstance(given, dict) else given
             return max(earliest, _number(number))
         case ShiftBy(count):
-            return max(earliest, held + count)
+            return max(earliest, current + count)
         case ToEarliest():
             return earliest
         case ToLatest() if latest is not None:
             return latest
         case _:
             raise OptionError(
-                f"The offset {held} of this source can be moved with --to-offset, --shift-by or "
-                f"--to-earliest only."
+                f"The offset {current} of this source can be moved only with --to-offset, "
+                f"--shift-by or --to-earliest."
             )
 
 
-def _is_kafka(held: JsonValue) -> bool:
+def _is_kafka(parsed: JsonValue) -> bool:
     return (
-        isinstance(held, dict)
-        and bool(held)
+        isinstance(parsed, dict)
+        and bool(parsed)
         and all(
             isinstance(partitions, dict)
             and all(key.isdigit() and isinstance(value, int) for key, value in partitions.items())
-            for partitions in held.values()
+            for partitions in parsed.values()
         )
     )
 
@@ -230,7 +236,7 @@ def _parse(text: str) -> JsonValue:
     try:
         value: JsonValue = json.loads(text)
     except ValueError:
-        raise OptionError(f"{text!r} is not JSON, so it is no offset.") from None
+        raise OptionError(f"{text!r} is not a valid offset: it is not JSON.") from None
     return value
 
 
@@ -240,5 +246,5 @@ def _json_text(value: str) -> str:
 
 def _number(value: JsonValue) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(f"{value!r} is no number, so it is no offset of this source.")
+        raise OptionError(f"{value!r} is not a valid offset of this source: it is not a number.")
     return value

@@ -1,10 +1,11 @@
-"""Plans a new batch that reads nothing and ends elsewhere: how a source's offset is moved.
+"""Moves the offset of a source: plans a new batch that reads nothing and ends at another offset.
 
-The batch copies the settings, watermark and state of the last one, so a restart finds it finished
-and goes on from the new offsets. What a reader would get wrong: one batch is not enough to send a
-file source back. On a restart Spark asks such a source for the last batch again, from the end of
-the one before to its own end, and that must not run backwards; so a second batch, from the new
-offset to itself, follows.
+The batch has the settings, watermark and state of the last one. A restart finds it committed and
+continues from its offsets.
+
+Note: to move a file source back, one batch is not enough. On a restart Spark asks such a source for
+the last batch again, from the end of the batch before it to its own end. That range must not run
+backwards. So a second batch follows, from the new offset to the same offset.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from epochal.checkpoint.source_logs import open_source_log
 from epochal.errors import EditError, OptionError
 from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, empty_sink_batch
 from epochal.tools.edit.edit_plan import Plan
-from epochal.tools.edit.empty_batch import carry_state
+from epochal.tools.edit.empty_batch import empty_batches
 from epochal.tools.edit.offsets.offset_targets import (
     AskBroker,
     Target,
@@ -42,12 +43,12 @@ def plan_set_offsets(
     ask_broker: AskBroker = no_broker,
     new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
 ) -> Plan:
-    """What to write so that `source` goes on from `target`."""
+    """Plan the batches after which `source` continues from `target`."""
     base = _base(surveyed)
     entry, commit = surveyed.offsets[base], surveyed.commits[base]
     if source not in entry.by_source:
         known = ", ".join(entry.by_source) or "none"
-        raise OptionError(f"No source {source!r} in offsets/{base}; there are: {known}.")
+        raise OptionError(f"There is no source {source!r} in offsets/{base}. It has: {known}.")
     current = entry.by_source[source]
     moved = move(
         current,
@@ -59,9 +60,9 @@ def plan_set_offsets(
     batches = 2 if back and is_file_offset(current) else 1
     new_ids = range(base + 1, base + 1 + batches)
     watermark_ms = max(entry.watermark_ms, commit.next_watermark_ms)
-    carried = carry_state(surveyed, base, batches, new_id)
-    changes = list(carried.changes)
-    for batch_id, last in zip(new_ids, carried.commits, strict=True):
+    empty = empty_batches(surveyed, base, batches, new_id)
+    changes = list(empty.changes)
+    for batch_id, last in zip(new_ids, empty.commits, strict=True):
         added = replace(_with_offset(entry, source, moved), watermark_ms=watermark_ms)
         done: CommitEntry = replace(last, next_watermark_ms=watermark_ms)
         why = f"{source}: {current} -> {moved}"
@@ -87,13 +88,13 @@ def plan_set_offsets(
 
 def _base(surveyed: Survey) -> int:
     base = last_committed(surveyed)
-    newest = max([*surveyed.picture.offsets.ids, *surveyed.picture.commits.ids])
+    newest = max([*surveyed.listing.offsets.ids, *surveyed.listing.commits.ids])
     if newest != base:
         raise EditError(
             surveyed.url,
-            f"batch {newest} is begun and not committed; a batch added after it would replace "
-            f"what it has to read. Let the query finish it, or run `epochal checkpoint rewind "
-            f"--to-batch {base}` first.",
+            f"batch {newest} has started but is not committed. A restart would not run it again "
+            f"if a batch were added after it. Let the query finish it, or first run `epochal "
+            f"checkpoint rewind --to-batch {base}`.",
         )
     if (obstacle := obstacle_to(surveyed, base)) is not None:
         raise EditError(surveyed.url, f"cannot add a batch after {base}: {obstacle}.")
@@ -122,12 +123,12 @@ def _warnings(
     sink: SinkSurvey | None,
 ) -> Iterator[str]:
     if current == moved:
-        yield f"Source {source} is there already: the new batch changes nothing."
+        yield f"Source {source} has this offset already: the new batch changes nothing."
     if back:
-        counted = ", and counted again in its state" if surveyed.stores else ""
+        counted = ", and the state will count them again" if surveyed.stores else ""
         yield f"Source {source} goes back: rows will be read again{counted}."
     if sink is None:
         yield (
-            "If the query writes to a file sink, name its directory with --sink: its log must "
-            "have every batch, or its next compaction fails."
+            "If the query writes to a file sink, pass its output directory with --sink. The log of "
+            "a file sink must have every batch, or its next compaction fails."
         )

@@ -70,10 +70,10 @@ def test_naming_sources_moves_their_logs_and_enables_evolution() -> None:
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        ({0: "a"}, "Name every source: 2 are in the offset log"),
+        ({0: "a"}, "The offset log has 2 sources"),
         ({0: "a", 1: "a"}, "Two sources have the same name"),
-        ({0: "a", 1: "b-c"}, "letters, digits and `_`, not 'b-c'"),
-        ({0: "1", 1: "b"}, "sources/1 is there already"),
+        ({0: "a", 1: "b-c"}, "'b-c' is not a valid name"),
+        ({0: "1", 1: "b"}, "sources/1 exists already"),
     ],
 )
 def test_names_that_spark_would_refuse_are_refused(names: dict[int, str], reason: str) -> None:

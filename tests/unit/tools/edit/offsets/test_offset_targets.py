@@ -1,4 +1,4 @@
-"""A source's new offset follows from its old one and what was asked, by the offset's own form."""
+"""A source's new offset, computed from its current one and the user's request."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_file_source_moves_within_its_own_log(target: Target, expected: str) -
 
 
 def test_a_file_source_cannot_go_beyond_its_log() -> None:
-    with pytest.raises(OptionError, match="log ends at 9; it cannot go on from 12"):
+    with pytest.raises(OptionError, match="log ends at 9, so the source cannot continue from 12"):
         move('{"logOffset":7}', ShiftBy(5), latest_log_batch=9)
 
 
@@ -91,7 +91,7 @@ def test_an_unknown_form_can_only_be_replaced_whole() -> None:
     held = '{"offset":15,"timestamp":3000}'
     whole = '{"offset":5,"timestamp":1000}'
     assert move(held, ToOffset((whole,))) == whole
-    with pytest.raises(OptionError, match="give the new one whole"):
+    with pytest.raises(OptionError, match="give the complete new offset"):
         move(held, ShiftBy(1))
 
 

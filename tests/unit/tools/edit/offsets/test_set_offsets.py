@@ -1,4 +1,4 @@
-"""Moving a source adds a finished batch: same settings, watermark and state, other offsets."""
+"""Moving a source adds a committed batch with other offsets, but the same settings and state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epochal.state.files.rocksdb_changelog import LineageItem, parse_changelog
 from epochal.testing.files import MemoryFiles
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.edit_plan import Elsewhere, Plan
+from epochal.tools.edit.edit_plan import FileRef, Plan
 from epochal.tools.edit.offsets.offset_targets import ShiftBy, ToOffset
 from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
 from epochal.tools.edit.survey import survey
@@ -79,7 +79,7 @@ def test_a_file_source_goes_back_in_two_batches_because_spark_asks_it_for_the_la
     assert created(plan)[-4:] == ["offsets/6", "commits/6", "offsets/7", "commits/7"]
     assert "state/0/1/8.delta" in created(plan)
     assert written(plan, "offsets/6") == written(plan, "offsets/7")
-    assert "rows will be read again, and counted again in its state" in plan.warnings[0]
+    assert "rows will be read again, and the state will count them again" in plan.warnings[0]
 
 
 def test_a_file_source_goes_forward_in_one_batch() -> None:
@@ -91,12 +91,12 @@ def test_a_file_source_goes_forward_in_one_batch() -> None:
 
 
 def test_an_unknown_source_is_named_with_the_known_ones() -> None:
-    with pytest.raises(OptionError, match="No source 'x' in offsets/5; there are: 0"):
+    with pytest.raises(OptionError, match=r"no source 'x' in offsets/5\. It has: 0"):
         plan_set_offsets(survey(checkpoint(6)), "x", ShiftBy(0))
 
 
 def test_a_batch_that_is_under_way_is_not_overtaken() -> None:
-    with pytest.raises(EditError, match=r"batch 5 is begun and not committed.*--to-batch 4"):
+    with pytest.raises(EditError, match=r"batch 5 has started but is not committed.*--to-batch 4"):
         plan_set_offsets(survey(checkpoint(6, uncommitted=True)), "0", ShiftBy(0))
 
 
@@ -140,7 +140,7 @@ def test_a_rocksdb_snapshot_is_taken_over_under_the_next_version() -> None:
     files = rocks(COMMIT_FORMAT.serialize(CommitEntry()), {"3.zip": b"zip"})
     plan = plan_set_offsets(survey(files), "0", ShiftBy(1))
     assert [(each.path, each.after) for each in plan.changes[:1]] == [
-        ("state/0/0/4.zip", Elsewhere("", "state/0/0/3.zip", 3))
+        ("state/0/0/4.zip", FileRef("", "state/0/0/3.zip", 3))
     ]
 
 

@@ -1,0 +1,119 @@
+"""Collects the changes of a repair while the findings are handled one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from epochal.tools.edit.edit_plan import Change, crc_of
+from epochal.tools.edit.rewind import delete_state_after, possible_batches
+from epochal.tools.edit.survey import Survey, delete_batches_after
+from epochal.tools.inspect.state_listing import ROCKSDB, StoreListing
+from epochal.tools.verify.findings import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairOptions:
+    """What the caller allows a repair to do."""
+
+    query_id: str
+    """The id to write if the checkpoint has lost its query id."""
+    codes: Collection[str] = ()
+    """Repair only findings with these codes; empty repairs everything that is safe to repair."""
+    may_go_back: bool = False
+    """Whether committed batches may be dropped if nothing else helps."""
+
+
+class RepairDraft:
+    """The changes and warnings collected so far."""
+
+    def __init__(
+        self, surveyed: Survey, findings: Iterable[Finding], options: RepairOptions
+    ) -> None:
+        self.surveyed, self.options = surveyed, options
+        self.findings = list(findings)
+        self.warnings: list[str] = []
+        self.emptied: list[str] = []
+        self._changes: dict[str, Change] = {}
+
+    def add(self, *changes: Change) -> None:
+        """Add changes. If two changes concern the same file, its deletion wins."""
+        for change in changes:
+            earlier = self._changes.get(change.path)
+            if earlier is None or change.after is None:
+                self._changes[change.path] = change
+
+    def remove(self, path: str, why: str) -> None:
+        """Delete a file if it exists."""
+        if path in self.surveyed.tree:
+            self.add(self.surveyed.tree.delete(path, why))
+
+    def changes(self) -> tuple[Change, ...]:
+        """Return all changes, except those of hidden crc files whose own file changes too."""
+        crcs = {crc_of(path) for path in self._changes}
+        return tuple(each for path, each in self._changes.items() if path not in crcs)
+
+    def go_back(self, below: int | None, why: str) -> str | None:
+        """Drop all batches after the newest one that can be restarted, below `below` if given.
+
+        Returns why this is not possible or not allowed, or None.
+        """
+        surveyed = self.surveyed
+        possible = [
+            batch_id
+            for batch_id in possible_batches(surveyed)
+            if (below is None or batch_id < below) and not self._needs_broken_state(batch_id)
+        ]
+        if not possible:
+            return (
+                "no batch is left from which a restart could continue: restore files from a backup"
+            )
+        to_batch = possible[-1]
+        committed = [each for each in surveyed.listing.commits.ids if each > to_batch]
+        if committed and not self.options.may_go_back:
+            return (
+                f"this would drop the committed batches {committed[0]} to {committed[-1]}: run "
+                f"`epochal checkpoint rewind --to-batch {to_batch}`, or repair with --rewind"
+            )
+        self.add(*delete_state_after(surveyed, to_batch + 1))
+        self.add(*delete_batches_after(surveyed.tree, to_batch, why))
+        if committed:
+            self.warnings.append(
+                f"Batches {committed[0]} to {committed[-1]} were committed and will run again: "
+                f"a sink that does not recognize batch ids gets duplicate rows, and a file sink "
+                f"must be rewound with `rewind --sink`."
+            )
+        else:
+            self.warnings.append(
+                f"The batches after {to_batch} were not committed. Spark will plan them again, "
+                f"with new offsets."
+            )
+        return None
+
+    @property
+    def broken_state(self) -> set[str]:
+        """The damaged state files, on which no version may depend."""
+        return {
+            each.path
+            for each in self.findings
+            if each.code in ("STATE_FILE_UNREADABLE", "STATE_ROW_CHECKSUM", "STATE_ROW_INVALID")
+        }
+
+    def _needs_broken_state(self, batch_id: int) -> bool:
+        broken = self.broken_state
+        return any(
+            f"{store.path}/{name}" in broken
+            for store in self.surveyed.stores_at(batch_id)
+            for name in chain_of(store, batch_id + 1)
+        )
+
+
+def chain_of(store: StoreListing, version: int) -> list[str]:
+    """Return the files that make up a version; with unique ids, all that might be among them."""
+    base = max((each for each in store.bases if each <= version), default=0)
+    steps = range(base + 1, version + 1)
+    if store.provider == ROCKSDB:
+        changelogs = [name for each in steps for name in store.changelogs.get(each, ())]
+        return [*store.zips.get(base, ()), *changelogs]
+    snapshots = [store.snapshots[base]] if base else []
+    return snapshots + [store.deltas[each] for each in steps if each in store.deltas]

@@ -1,0 +1,22 @@
+"""Defines how much `verify` reads, and how it reports progress. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+Progress = Callable[[int, int], None]
+"""Called with the number of state files checked so far, and the total."""
+
+
+class Depth(StrEnum):
+    """How much `verify` reads.
+
+    `QUICK` reads the logs and the names of the state files. `NORMAL` also reads every state file
+    and checks every row. `DEEP` also replays the deltas before every snapshot, and checks Hadoop's
+    checksums of files that contain checksums themselves.
+    """
+
+    QUICK = "quick"
+    NORMAL = "normal"
+    DEEP = "deep"
