@@ -132,22 +132,22 @@ def test_a_moment_without_a_zone_is_utc(text: str, moment_ms: int) -> None:
 
 
 def test_what_is_no_moment_is_refused() -> None:
-    with pytest.raises(OptionError, match="'yesterday' is no moment"):
+    with pytest.raises(OptionError, match="'yesterday' is not a time"):
         parse_moment("yesterday")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("rewind",), "Give one of --to-batch and --to-datetime"),
-        (("rewind", "--to-batch", "1", "--to-datetime", "2023-01-01"), "Give one of"),
+        (("rewind",), "Give exactly one of --to-batch and --to-datetime"),
+        (("rewind", "--to-batch", "1", "--to-datetime", "2023-01-01"), "Give exactly one of"),
         (("rewind", "--to-batch", "99"), "offsets/99 is not there"),
-        (("set-offsets",), "Give one of --to-offset, --shift-by"),
-        (("set-offsets", "--to-earliest", "--to-latest"), "Give one of --to-offset"),
+        (("set-offsets",), "Give exactly one of --to-offset, --shift-by"),
+        (("set-offsets", "--to-earliest", "--to-latest"), "Give exactly one of --to-offset"),
         (("set-offsets", "--source", "7", "--shift-by", "1"), "No source '7' in offsets/5"),
         (("set-offsets", "--shift-by", "1"), "log ends at 5"),
-        (("migrate-offsets", "--to", "v3"), "only v2"),
-        (("migrate-offsets", "--name", "orders"), "give it as LEFT=RIGHT"),
+        (("migrate-offsets", "--to", "v3"), "the only target is v2"),
+        (("migrate-offsets", "--name", "orders"), "not of the form LEFT=RIGHT"),
         (("undo",), "holds no edit that could be undone"),
         (("repair", "--code", "NONSENSE"), "No repair for NONSENSE"),
     ],

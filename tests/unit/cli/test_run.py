@@ -14,7 +14,7 @@ def test_a_program_that_is_not_there_is_refused(
 ) -> None:
     assert main(["run", str(tmp_path / "none.py")]) == 2
     assert capsys.readouterr().err.endswith(
-        "none.py is no file. Name a Python program that starts queries.\n"
+        "none.py is not a file. Name a Python program that starts queries.\n"
     )
 
 

@@ -111,7 +111,7 @@ def test_security_is_translated(java: dict[str, str], found: dict[str, str]) -> 
         ({"ssl.truststore.location": "/t.jks"}, "Export the certificates as PEM"),
         ({"ssl.keystore.location": "/k.jks"}, "Convert it to PKCS12"),
         ({"sasl.jaas.config": KERBEROS}, "Krb5LoginModule"),
-        ({"sasl.jaas.config": "nonsense"}, "must read"),
+        ({"sasl.jaas.config": "nonsense"}, "cannot be parsed"),
         ({"ssl.engine.factory.class": "X"}, "ssl.engine.factory.class"),
         ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class"),
     ],

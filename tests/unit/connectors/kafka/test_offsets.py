@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from epochal.connectors.kafka.offsets import (
     Cluster,
+    CommitRequest,
     Mark,
     Position,
     Target,
-    Want,
+    commit_requests,
     parse_offsets,
-    wants_of,
 )
 
 ONE = Cluster.of({"bootstrap.servers": "one:9092"})
@@ -24,19 +24,19 @@ def position(*ends: str | None) -> Position:
     return Position("q", 7, ends)
 
 
-def want(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> Want:
-    return Want(cluster, group, "q", 7, offsets)
+def want(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> CommitRequest:
+    return CommitRequest(cluster, group, "q", 7, offsets)
 
 
 def test_the_end_offset_is_the_next_to_read_and_is_committed_as_it_is() -> None:
-    assert wants_of(position('{"t":{"1":789,"0":456}}'), [Target("g", ONE, 0)]) == [
+    assert commit_requests(position('{"t":{"1":789,"0":456}}'), [Target("g", ONE, 0)]) == [
         want(ONE, "g", {("t", 0): 456, ("t", 1): 789})
     ]
 
 
 def test_each_source_goes_to_its_own_group_and_a_source_without_one_nowhere() -> None:
     ends = position('{"a":{"0":1}}', '{"b":{"0":2}}', '{"c":{"0":3}}')
-    assert wants_of(ends, [Target("g1", ONE, 0), Target("g2", TWO, 2)]) == [
+    assert commit_requests(ends, [Target("g1", ONE, 0), Target("g2", TWO, 2)]) == [
         want(ONE, "g1", {("a", 0): 1}),
         want(TWO, "g2", {("c", 0): 3}),
     ]
@@ -44,26 +44,26 @@ def test_each_source_goes_to_its_own_group_and_a_source_without_one_nowhere() ->
 
 def test_sources_that_share_a_group_are_one_want() -> None:
     ends = position('{"a":{"0":1}}', '{"b":{"0":2}}')
-    assert wants_of(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
+    assert commit_requests(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
         want(ONE, "g", {("a", 0): 1, ("b", 0): 2})
     ]
 
 
 def test_of_two_sources_on_one_partition_the_one_behind_counts() -> None:
     ends = position('{"a":{"0":10}}', '{"a":{"0":4}}')
-    assert wants_of(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
+    assert commit_requests(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
         want(ONE, "g", {("a", 0): 4})
     ]
 
 
 def test_a_target_for_all_sources_passes_over_those_that_are_not_kafka() -> None:
     ends = position('{"logOffset":3}', '{"a":{"0":1}}', "42", None, "None")
-    assert wants_of(ends, [Target("g", ONE)]) == [want(ONE, "g", {("a", 0): 1})]
+    assert commit_requests(ends, [Target("g", ONE)]) == [want(ONE, "g", {("a", 0): 1})]
 
 
 def test_nothing_is_wanted_of_a_source_that_has_no_offset_yet() -> None:
-    assert wants_of(position(None), [Target("g", ONE, 0)]) == []
-    assert wants_of(position('{"a":{"0":1}}'), [Target("g", ONE, 5)]) == []
+    assert commit_requests(position(None), [Target("g", ONE, 0)]) == []
+    assert commit_requests(position('{"a":{"0":1}}'), [Target("g", ONE, 5)]) == []
 
 
 @pytest.mark.parametrize(

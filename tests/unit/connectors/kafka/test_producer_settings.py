@@ -50,7 +50,7 @@ def test_what_has_no_counterpart_is_refused_by_name(key: str) -> None:
 
 def test_two_names_of_one_setting_are_refused() -> None:
     for key, name in RENAMED.items():
-        with pytest.raises(OptionError, match="one and the same"):
+        with pytest.raises(OptionError, match="are the same setting"):
             producer_settings(SERVERS | {key: "1", name: "1"})
 
 

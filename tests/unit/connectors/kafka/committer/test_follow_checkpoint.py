@@ -7,7 +7,7 @@ import pytest
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.connectors.kafka.committer.follow_checkpoint import (
-    kafka_places,
+    kafka_offsets,
     query_id_of,
     read_position,
     source_names,
@@ -35,8 +35,8 @@ def test_the_position_is_that_of_the_last_finished_batch_not_of_the_planned_one(
     opened = checkpoint(planned=3, committed=2)
     position = read_position(opened, query_id_of(opened))
     assert position == Position(QUERY_ID, 2, ('{"t":{"0":20}}', '{"logOffset":3}', None))
-    assert kafka_places(position) == {("t", 0): 20}
-    assert kafka_places(position, 1) == {}
+    assert kafka_offsets(position) == {("t", 0): 20}
+    assert kafka_offsets(position, 1) == {}
     assert source_names(opened, 2) == ["0", "1", "2"]
 
 

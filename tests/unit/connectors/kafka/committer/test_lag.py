@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epochal.connectors.kafka.cluster_worker import GroupStats
-from epochal.connectors.kafka.commit_rules import Held
+from epochal.connectors.kafka.commit_rules import CommittedOffset
 from epochal.connectors.kafka.committer.committer_metrics import committer_text, lag_text
 from epochal.connectors.kafka.committer.lag import PartitionLag, lag_of, seconds_behind, waiting
 from epochal.connectors.kafka.offsets import Mark
@@ -36,7 +36,7 @@ def test_partitions_of_group_checkpoint_and_topics_are_all_there() -> None:
     found = lag_of(
         query=None,
         group="g",
-        held={("t", 0): Held(5, mark)},
+        committed={("t", 0): CommittedOffset(5, mark)},
         processed={("t", 1): 6},
         earliest={("t", 2): 0},
         latest={("t", 0): 8, ("t", 2): 9},

@@ -119,7 +119,7 @@ def test_a_failure_while_following_a_query_is_counted_and_leaves_the_next_unharm
     kafka: MemoryCluster, committer: OffsetCommitter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr("epochal.connectors.kafka.committer.offset_committer.wants_of", None)
+        broken.setattr("epochal.connectors.kafka.committer.offset_committer.commit_requests", None)
         committer.onQueryProgress(Query().progress(4))
         assert committer.flush(SECONDS)
     query = Query()

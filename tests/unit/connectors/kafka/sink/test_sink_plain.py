@@ -32,8 +32,8 @@ class Queue:
         self._flushing()
         self.flushed.append(list(self.sent))
 
-    def check_places(self, places: Mapping[str, int]) -> None:
-        raise AssertionError(f"{places} are known since the query started")
+    def check_topics(self, highest_partitions: Mapping[str, int]) -> None:
+        raise AssertionError(f"{highest_partitions} are known since the query started")
 
     def close(self) -> None:
         pass

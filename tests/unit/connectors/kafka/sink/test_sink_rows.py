@@ -72,11 +72,11 @@ def test_the_option_wins_over_the_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "places"),
+    ("topic", "highest"),
     [(None, {"a": 3, "b": -1}), ("t", {"t": 3})],
 )
 def test_places_are_the_topics_and_their_highest_partitions(
-    topic: str | None, places: dict[str, int]
+    topic: str | None, highest: dict[str, int]
 ) -> None:
     batch = rows(
         FULL,
@@ -85,24 +85,24 @@ def test_places_are_the_topics_and_their_highest_partitions(
         {"topic": "b", "value": b"", "partition": None},
     )
     plan = record_plan(FULL, topic)
-    assert plan.places(plan.chosen(batch)) == places
+    assert plan.highest_partitions(plan.chosen(batch)) == highest
 
 
 def test_places_without_a_partition_column_are_topics() -> None:
     schema = schema_of(topic=pa.string(), value=pa.binary())
     batch = rows(schema, {"topic": "a", "value": b""}, {"topic": "b", "value": b""})
-    for topic, places in ((None, {"a": -1, "b": -1}), ("t", {"t": -1})):
+    for topic, highest in ((None, {"a": -1, "b": -1}), ("t", {"t": -1})):
         plan = record_plan(schema, topic)
-        assert plan.places(plan.chosen(batch)) == places
+        assert plan.highest_partitions(plan.chosen(batch)) == highest
 
 
 @pytest.mark.parametrize(
     ("fields", "topic", "said"),
     [
-        ([("key", pa.string())], "t", "must have a column value"),
-        ([("value", pa.int64())], "t", "value must be binary or string, and is int64"),
+        ([("key", pa.string())], "t", "must have a column named value"),
+        ([("value", pa.int64())], "t", "value must be binary or string, but it is int64"),
         ([("value", pa.string()), ("key", pa.int32())], "t", "key must be binary or string"),
-        ([("value", pa.string())], None, "option topic, or by a column topic"),
+        ([("value", pa.string())], None, "option topic, or add a column named topic"),
         ([("value", pa.string()), ("topic", pa.binary())], None, "topic must be string"),
         ([("value", pa.string()), ("partition", pa.int64())], "t", "partition must be int"),
         ([("value", pa.string()), ("headers", pa.string())], "t", "headers must be array<struct"),
@@ -120,7 +120,7 @@ def test_a_schema_that_cannot_be_written_is_refused(
     [
         ({"topic": None, "value": b""}, "topic is null"),
         ({"topic": "a", "value": b"", "partition": -1}, "names partition -1"),
-        ({"topic": "a", "value": b"x" * 100, "key": "k"}, "101 bytes, and messages may have 100"),
+        ({"topic": "a", "value": b"x" * 100, "key": "k"}, "101 bytes, but the limit is 100"),
     ],
 )
 def test_a_row_that_cannot_be_written_is_refused(row: dict[str, Any], said: str) -> None:

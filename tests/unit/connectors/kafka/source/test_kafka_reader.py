@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicPartition
 
-from epochal.connectors.kafka.offsets import Cluster, Place
+from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
 from epochal.connectors.kafka.source.kafka_reader import KafkaReader, KafkaReaders
 from epochal.errors import KafkaDataLossError
 from epochal.errors import KafkaError as BrokerError
@@ -20,7 +20,7 @@ A, B = ("t", 0), ("t", 1)
 class Said:
     """A record, or an event of a partition."""
 
-    place: Place
+    tp: KafkaPartition
     at: int
     code: int | None = None
 
@@ -28,10 +28,10 @@ class Said:
         return None if self.code is None else KafkaError(self.code, "so it is")
 
     def topic(self) -> str:
-        return self.place[0]
+        return self.tp[0]
 
     def partition(self) -> int:
-        return self.place[1]
+        return self.tp[1]
 
     def offset(self) -> int:
         return self.at
@@ -40,14 +40,14 @@ class Said:
         return None
 
     def value(self) -> bytes:
-        return f"{self.place[1]}@{self.at}".encode()
+        return f"{self.tp[1]}@{self.at}".encode()
 
     def timestamp(self) -> tuple[int, int]:
         return (1, 5)
 
 
-def end(place: Place, at: int) -> Said:
-    return Said(place, at, KafkaError._PARTITION_EOF)
+def end(tp: KafkaPartition, at: int) -> Said:
+    return Said(tp, at, KafkaError._PARTITION_EOF)
 
 
 @dataclass
@@ -55,18 +55,18 @@ class Script:
     """What a client gives, turn by turn, and where it then says that it is."""
 
     turns: list[list[Said]]
-    positions: dict[Place, int] = field(default_factory=dict)
+    positions: dict[KafkaPartition, int] = field(default_factory=dict)
     assigned: list[tuple[str, int, int]] = field(default_factory=list)
     errors: list[KafkaError] = field(default_factory=list)
     hear: Any = None
 
-    def assign(self, places: list[Any]) -> None:
-        self.assigned += [(each.topic, each.partition, each.offset) for each in places]
+    def assign(self, partitions: list[Any]) -> None:
+        self.assigned += [(each.topic, each.partition, each.offset) for each in partitions]
 
     incremental_assign = assign
 
-    def incremental_unassign(self, places: list[Any]) -> None:
-        del places
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        del partitions
 
     def consume(self, most: int, timeout: float) -> list[Said]:
         assert timeout == 0
@@ -75,8 +75,8 @@ class Script:
         return self.turns.pop(0) if self.turns else []
 
     def position(self, asked: list[Any]) -> list[Any]:
-        places = [(each.topic, each.partition) for each in asked]
-        return [TopicPartition(*p, self.positions.get(p, OFFSET_INVALID)) for p in places]
+        partitions = [(each.topic, each.partition) for each in asked]
+        return [TopicPartition(*p, self.positions.get(p, OFFSET_INVALID)) for p in partitions]
 
 
 @dataclass(frozen=True, slots=True)

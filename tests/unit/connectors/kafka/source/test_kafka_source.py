@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from epochal.connectors.contract import Positions
-from epochal.connectors.kafka.offsets import Place
-from epochal.connectors.kafka.source.kafka_source import LOOKS, KafkaSource
+from epochal.connectors.kafka.offsets import KafkaPartition
+from epochal.connectors.kafka.source.kafka_source import LIST_ATTEMPTS, KafkaSource
 from epochal.connectors.kafka.source.source_options import read_source_options
 from epochal.errors import KafkaDataLossError, KafkaTopicError
 from epochal.testing.clock import ManualClock
@@ -21,25 +21,25 @@ from epochal.testing.files import MemoryFiles
 class Logs:
     """First and next offset of each partition, and what happens when one looks again."""
 
-    ranges: dict[Place, tuple[int, int]]
+    ranges: dict[KafkaPartition, tuple[int, int]]
     meanwhile: Callable[[], None] = lambda: None
     looks: int = 0
-    times: dict[Place, int] = field(default_factory=dict)
+    times: dict[KafkaPartition, int] = field(default_factory=dict)
 
-    def partitions(self, topics: Iterable[str] | None) -> list[Place]:
+    def partitions(self, topics: Iterable[str] | None) -> list[KafkaPartition]:
         self.looks += 1
         if self.looks > 1:
             self.meanwhile()
-        return [place for place in self.ranges if topics is None or place[0] in set(topics)]
+        return [tp for tp in self.ranges if topics is None or tp[0] in set(topics)]
 
-    def earliest(self, places: Iterable[Place]) -> dict[Place, int]:
-        return {place: self.ranges[place][0] for place in places if place in self.ranges}
+    def earliest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]:
+        return {tp: self.ranges[tp][0] for tp in partitions if tp in self.ranges}
 
-    def latest(self, places: Iterable[Place]) -> dict[Place, int]:
-        return {place: self.ranges[place][1] for place in places if place in self.ranges}
+    def latest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]:
+        return {tp: self.ranges[tp][1] for tp in partitions if tp in self.ranges}
 
-    def at_times(self, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
-        return {place: self.times.get(place) for place in times_ms}
+    def at_times(self, times_ms: Mapping[KafkaPartition, int]) -> dict[KafkaPartition, int | None]:
+        return {tp: self.times.get(tp) for tp in times_ms}
 
 
 def opened(logs: Logs, files: MemoryFiles | None = None, **given: str) -> KafkaSource:
@@ -94,7 +94,7 @@ def test_partitions_that_seem_gone_are_looked_for_again_before_it_is_said() -> N
         pytest.raises(KafkaDataLossError, match="partitions t-0, t-1 have been deleted"),
     ):
         source.discover(at(4, 4))
-    assert logs.looks == LOOKS
+    assert logs.looks == LIST_ATTEMPTS
 
 
 def test_a_broker_that_knows_its_topics_a_moment_later_is_no_loss() -> None:

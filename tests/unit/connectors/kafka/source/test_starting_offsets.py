@@ -12,7 +12,7 @@ from epochal.connectors.kafka.source.starting_offsets import (
     Starting,
     asked_times,
     check_named,
-    found_offsets,
+    offsets_for_times,
     parse_assigned,
     parse_starting,
     settled,
@@ -84,15 +84,15 @@ def test_one_time_is_asked_of_every_partition() -> None:
 def test_no_record_after_a_time_is_an_error_or_the_end_as_was_chosen() -> None:
     asked, found = {("t", 0): 9, ("t", 1): 9}, {("t", 0): 4, ("t", 1): None}
     at_end = AtTimes({}, 9, NoMatch.LATEST)
-    assert found_offsets(at_end, asked, found) == {("t", 0): 4, ("t", 1): -1}
+    assert offsets_for_times(at_end, asked, found) == {("t", 0): 4, ("t", 1): -1}
     with pytest.raises(KafkaStartError, match="t-1 has no record at or after timestamp 9"):
-        found_offsets(AtTimes({}, 9, NoMatch.ERROR), asked, found)
+        offsets_for_times(AtTimes({}, 9, NoMatch.ERROR), asked, found)
 
 
 def test_starts_are_settled_within_what_is_there() -> None:
-    places = [("t", n) for n in range(6)]
-    wanted = dict(zip(places, [-2, -1, 5, 9, 3, 10], strict=True))
-    offsets, outside = settled(wanted, dict.fromkeys(places, 4), dict.fromkeys(places, 9))
+    partitions = [("t", n) for n in range(6)]
+    wanted = dict(zip(partitions, [-2, -1, 5, 9, 3, 10], strict=True))
+    offsets, outside = settled(wanted, dict.fromkeys(partitions, 4), dict.fromkeys(partitions, 9))
     assert list(offsets.values()) == [4, 9, 5, 9, 4, 9]
     assert [kind for kind, _ in outside] == [
         "COULD_NOT_READ_OFFSET_RANGE",
