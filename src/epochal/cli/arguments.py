@@ -19,7 +19,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 Execute = Annotated[
-    bool, typer.Option("--execute", help="Make the changes. Without it the plan is only shown.")
+    bool, typer.Option("--execute", help="Apply the changes. Without it, only show the plan.")
 ]
 SettleSeconds = Annotated[
     float,
@@ -53,6 +53,12 @@ Variable = Annotated[
 ]
 Timers = Annotated[bool, typer.Option("--timers", help="Read the timers of transformWithState.")]
 Limit = Annotated[int | None, typer.Option(metavar="N", help="Show at most N rows.", min=0)]
+
+_KEY = typer.Option(
+    metavar="JSON", help='The key as a JSON object, as `read --json` prints it: {"k": 1}.'
+)
+Key = Annotated[str, _KEY]
+OptionalKey = Annotated[str | None, _KEY]
 
 _BOOTSTRAP_SERVERS = typer.Option(
     metavar="HOST:PORT", help="The Kafka brokers; separate several with commas."

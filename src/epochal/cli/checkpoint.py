@@ -71,6 +71,7 @@ def show(
         int | None,
         typer.Option(
             "--limit",
+            metavar="N",
             min=0,
             help="Show only the N newest batches. [default: 20; all with --json]",
         ),
@@ -138,6 +139,7 @@ def diff(
         list[int] | None,
         typer.Option(
             "--batch",
+            metavar="N",
             help="The batch to compare. Give it twice to compare two batches of one checkpoint, or "
             "once to compare the same batch of two checkpoints.",
         ),

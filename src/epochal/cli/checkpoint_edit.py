@@ -359,7 +359,7 @@ def undo_command(
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Undo an edit, byte for byte. Edits are undone from the newest.
+    """Undo an edit, byte for byte. Edits are undone in reverse order, newest first.
 
     An edit cannot be undone once the query has continued, or if anything else has changed the same
     files. Without --execute the command reports this too, with exit status 1.

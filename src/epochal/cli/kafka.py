@@ -77,7 +77,10 @@ def commit(
     ] = 1.0,
     allow_backwards: Annotated[
         bool,
-        typer.Option("--allow-backwards", help="Allow to move the group back, after a rewind."),
+        typer.Option(
+            "--allow-backwards",
+            help="Also move the group backwards, for example after a rewind.",
+        ),
     ] = False,
     command_config: CommandConfig = None,
     client_config: ClientConfig = None,
@@ -87,7 +90,7 @@ def commit(
 
     The position comes from the checkpoint; the running job is not involved. The group must have no
     live members. It never moves backwards unless --allow-backwards is given. The exit status is 1
-    if a partition was skipped because the group is ahead.
+    if a partition was skipped because the group is ahead or the partition does not exist.
     """
     from epochal.checkpoint import Checkpoint
     from epochal.cli.kafka_run import CommitJob, commit_once, follow_commits

@@ -17,6 +17,7 @@ from epochal.cli.arguments import (
     Execute,
     Json,
     Operator,
+    OptionalKey,
     SettleSeconds,
     Sink,
     Store,
@@ -37,19 +38,12 @@ RowsFile = Annotated[
     str | None,
     typer.Option("--file", metavar="FILE", help="A file of JSON lines; - means standard input."),
 ]
-Key = Annotated[
-    str | None,
-    typer.Option(
-        metavar="JSON",
-        help="The key as a JSON object, as `read --json` prints it.",
-    ),
-]
 
 
 @app.command()
 def put(
     directory: Directory,
-    key: Key = None,
+    key: OptionalKey = None,
     value: Annotated[
         str | None,
         typer.Option(
@@ -88,7 +82,7 @@ def put(
 @app.command()
 def delete(
     directory: Directory,
-    key: Key = None,
+    key: OptionalKey = None,
     rows_file: RowsFile = None,
     operator: Operator = 0,
     store: Store = "default",
@@ -183,7 +177,7 @@ def evolve(
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NAME", help="Rename a column; may be repeated."),
+        typer.Option(metavar="NAME=NAME", help="Rename a column, old name first; may be repeated."),
     ] = None,
     operator: Operator = 0,
     store: Store = "default",

@@ -17,6 +17,7 @@ from epochal.cli.arguments import (
     Batch,
     Directory,
     JsonLines,
+    Key,
     Limit,
     Operator,
     Partition,
@@ -80,12 +81,7 @@ def read(
 @app.command()
 def get(
     directory: Directory,
-    key: Annotated[
-        str,
-        typer.Option(
-            metavar="JSON", help='The key as a JSON object, as `read --json` prints it: {"k": 1}'
-        ),
-    ],
+    key: Key,
     operator: Operator = 0,
     store: Store = "default",
     batch: Batch = None,

@@ -83,9 +83,13 @@ class ClusterWorker:
         self._client: GroupClient | None = None
         self._pending: dict[str, _PendingCommit] = {}
         self._busy: str | None = None
+        """The group of the attempt in progress."""
         self._owned: set[tuple[str, str]] = set()
+        """Groups and queries for which this worker has committed."""
         self._lost: set[tuple[str, str]] = set()
+        """Groups and queries for which another query took the group."""
         self._behind: dict[str, frozenset[KafkaPartition]] = {}
+        """Partitions whose group is ahead of the query, as last logged."""
         # A private generator: a program that seeds the `random` module must get the numbers it
         # expects.
         self._jitter = Random().random
@@ -171,6 +175,8 @@ class ClusterWorker:
                     self._pending.values(), key=lambda each: each.not_before, default=None
                 )
                 if soonest is not None and soonest.not_before <= now:
+                    # Set together with the pop: `flush` waits until there is neither a pending
+                    # nor a running attempt.
                     self._busy = soonest.request.group
                     return self._pending.pop(soonest.request.group)
                 self._changed.wait(None if soonest is None else soonest.not_before - now)
@@ -276,8 +282,8 @@ class ClusterWorker:
                 request.group,
                 request.query_id,
                 ", ".join(
-                    f"{topic}-{partition} holds {held}, the query is at {wanted}"
-                    for (topic, partition), (held, wanted) in list(behind.items())[
+                    f"{topic}-{number} holds {ahead}, the query is at {wanted}"
+                    for (topic, number), (ahead, wanted) in list(behind.items())[
                         :MAX_NAMED_PARTITIONS
                     ]
                 ),

@@ -1,4 +1,4 @@
-"""A Kafka cluster of groups only, in memory, that can be told to fail."""
+"""An in-memory Kafka cluster with consumer groups only; tests can make it fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUERY, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-
 
 
 class MemoryCluster:
-    """What brokers keep of groups, and how often they were asked."""
+    """The groups' offsets, and how often they were requested."""
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[KafkaPartition, CommittedOffset]] = {}
@@ -25,7 +25,7 @@ class MemoryCluster:
         self.opened = 0
         self.writes: list[tuple[str, dict[KafkaPartition, int]]] = []
         self.gate = threading.Event()
-        """While clear, calls wait: a broker that is paused."""
+        """While clear, calls wait, as with a paused broker."""
         self.gate.set()
 
     def open(self, cluster: Cluster) -> MemoryCluster:

@@ -1,4 +1,4 @@
-"""The thread that writes a cluster's groups: newest first, and it never gives up or breaks."""
+"""The thread that commits to a cluster's groups: the newest offsets, with endless retries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def worker_of(
 
 
 def until_tried(kafka: MemoryCluster, worker: ClusterWorker, times: int) -> None:
-    """Wait for a number of tries, sparing the backoff."""
+    """Wait for a number of attempts, without the backoff."""
     for _ in range(400):
         if kafka.tries >= times:
             return
@@ -51,7 +51,7 @@ def test_one_client_serves_all_groups(kafka: MemoryCluster) -> None:
     assert kafka.opened == 1
 
 
-def test_while_a_broker_hangs_only_the_newest_is_kept(kafka: MemoryCluster) -> None:
+def test_while_a_broker_hangs_only_the_newest_request_is_kept(kafka: MemoryCluster) -> None:
     kafka.gate.clear()
     worker = worker_of(kafka)
     worker.put(commit_request(1))
@@ -65,7 +65,7 @@ def test_while_a_broker_hangs_only_the_newest_is_kept(kafka: MemoryCluster) -> N
     assert kafka.writes == [("g", {("t", 0): 1}), ("g", {("t", 0): 999})]
 
 
-def test_an_outage_is_caught_up_with_the_newest_and_said_once(
+def test_after_an_outage_the_newest_offset_is_committed_and_the_outage_is_logged_once(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "epochal")
@@ -85,7 +85,7 @@ def test_an_outage_is_caught_up_with_the_newest_and_said_once(
     assert caplog.messages[1] == "commits to consumer group g work again, up to batch 9"
 
 
-def test_what_came_during_a_try_that_failed_is_newer_than_what_was_tried(
+def test_a_request_during_a_failed_attempt_is_newer_than_the_failed_one(
     kafka: MemoryCluster,
 ) -> None:
     kafka.gate.clear()
@@ -102,7 +102,7 @@ def test_what_came_during_a_try_that_failed_is_newer_than_what_was_tried(
     assert kafka.writes == [("g", {("t", 0): 2})]
 
 
-def test_a_flush_does_not_wait_for_the_next_try(
+def test_a_flush_does_not_wait_for_the_next_retry(
     kafka: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("epochal.connectors.kafka.cluster_worker.retry_seconds", lambda *_: 1000.0)
@@ -130,7 +130,7 @@ def test_a_group_with_live_members_is_refused_until_they_leave(
     assert kafka.offsets("g") == {("t", 0): 1}
 
 
-def test_a_bug_of_ours_does_not_end_the_thread(kafka: MemoryCluster) -> None:
+def test_a_bug_does_not_end_the_thread(kafka: MemoryCluster) -> None:
     kafka.failing = ZeroDivisionError("planted")
     worker = worker_of(kafka)
     worker.put(commit_request(1))
@@ -141,7 +141,7 @@ def test_a_bug_of_ours_does_not_end_the_thread(kafka: MemoryCluster) -> None:
     assert kafka.offsets("g") == {("t", 0): 1}
 
 
-def test_the_query_that_lost_its_group_stops_writing_and_says_so(
+def test_a_query_that_lost_its_group_stops_committing_and_logs_it(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = worker_of(kafka)
@@ -162,7 +162,7 @@ def test_the_query_that_lost_its_group_stops_writing_and_says_so(
     assert kafka.offsets("g") == {("t", 0): 5}
 
 
-def test_a_deleted_topic_does_not_keep_the_others_from_being_committed(
+def test_a_deleted_topic_does_not_block_the_other_offsets(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.missing.add(("gone", 3))
@@ -174,7 +174,7 @@ def test_a_deleted_topic_does_not_keep_the_others_from_being_committed(
     assert "gone-3" in caplog.text
 
 
-def test_a_group_that_is_ahead_is_left_and_that_is_said_once(
+def test_a_group_that_is_ahead_is_left_alone_and_logged_once(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.groups["g"] = {("t", 0): CommittedOffset(50)}
@@ -191,7 +191,7 @@ def test_a_group_that_is_ahead_is_left_and_that_is_said_once(
     assert kafka.offsets("g") == {("t", 0): 60}
 
 
-def test_what_is_pending_has_a_bound(kafka: MemoryCluster) -> None:
+def test_pending_work_is_bounded(kafka: MemoryCluster) -> None:
     kafka.goes_down()
     worker = worker_of(kafka, max_pending=2)
     for group in "abc":

@@ -1,4 +1,4 @@
-"""What may be committed, by whom, and when to try again."""
+"""What may be committed, by which query, and when to retry."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def committed(offset: int, query: str | None = None) -> dict[tuple[str, int], Co
     return {PARTITION: CommittedOffset(offset, "" if query is None else Mark(query, 0).to_text())}
 
 
-def test_a_group_that_holds_nothing_is_written() -> None:
+def test_a_group_without_offsets_gets_them() -> None:
     plan = plan_commit(commit_request(5), {}, owned=False, allow_backwards=False)
     assert plan == Plan({PARTITION: 5})
 
@@ -54,7 +54,7 @@ def test_moves_a_group_backwards_when_asked() -> None:
     assert plan == Plan({PARTITION: 3})
 
 
-def test_what_is_there_already_is_not_written_again() -> None:
+def test_an_offset_that_is_already_committed_is_not_committed_again() -> None:
     assert plan_commit(
         commit_request(5), committed(5, QUERY), owned=True, allow_backwards=False
     ) == Plan({})
@@ -63,17 +63,17 @@ def test_what_is_there_already_is_not_written_again() -> None:
     )
 
 
-def test_takes_over_the_group_of_another_query_and_says_so() -> None:
+def test_takes_over_the_group_of_another_query_and_reports_it() -> None:
     plan = plan_commit(commit_request(5), committed(5, OTHER), owned=False, allow_backwards=False)
     assert plan == Plan({PARTITION: 5}, taken_from=OTHER)
 
 
-def test_stops_when_another_query_wrote_a_group_that_was_ours() -> None:
+def test_stops_when_another_query_took_the_group() -> None:
     plan = plan_commit(commit_request(9), committed(5, OTHER), owned=True, allow_backwards=True)
     assert plan == Plan({}, taken_by=OTHER)
 
 
-def test_what_other_tools_wrote_is_no_other_query() -> None:
+def test_offsets_committed_by_other_tools_do_not_count_as_another_query() -> None:
     plan = plan_commit(commit_request(9), committed(2), owned=True, allow_backwards=False)
     assert plan == Plan({PARTITION: 9})
 
@@ -87,7 +87,7 @@ def test_partitions_are_decided_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_no_history_of_wants_lets_a_group_go_backwards(seed: int) -> None:
+def test_no_sequence_of_requests_moves_a_group_backwards(seed: int) -> None:
     rng = random.Random(seed)
     there: dict[tuple[str, int], CommittedOffset] = {}
     for _ in range(50):
@@ -130,7 +130,7 @@ def test_the_first_query_keeps_a_group_until_it_ends() -> None:
     assert claims.claim(CLUSTER, "g", OTHER) is None
 
 
-def test_the_same_brokers_are_the_same_cluster_in_whatever_order() -> None:
+def test_the_same_brokers_in_another_order_are_the_same_cluster() -> None:
     one, two = ({"bootstrap.servers": text} for text in ("a:1, B:2", "b:2,a:1,"))
     assert servers_key(Cluster.of(one)) == servers_key(Cluster.of(two)) == "a:1,b:2"
 
@@ -143,16 +143,16 @@ def drained(inbox: Inbox) -> list[ListenerEvent]:
     return [inbox.take() for _ in range(len(inbox))]
 
 
-def test_a_full_box_gives_up_its_oldest_progress_and_keeps_starts_and_ends() -> None:
+def test_a_full_inbox_drops_its_oldest_progress_and_keeps_starts_and_ends() -> None:
     inbox = Inbox(4)
     started, ended = Started(QUERY, "r", None), Ended(QUERY, "r")
-    for heard in (started, progressed(1), progressed(2), progressed(3), progressed(4), ended):
-        inbox.put(heard)
+    for event in (started, progressed(1), progressed(2), progressed(3), progressed(4), ended):
+        inbox.put(event)
     assert inbox.dropped == 2
     assert drained(inbox) == [started, progressed(3), progressed(4), ended]
 
 
-def test_a_box_full_of_starts_is_bounded_too() -> None:
+def test_an_inbox_full_of_starts_is_bounded_too() -> None:
     inbox = Inbox(2)
     for run in "abc":
         inbox.put(Started(QUERY, run, None))

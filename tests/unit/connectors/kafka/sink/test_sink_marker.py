@@ -1,4 +1,4 @@
-"""What a marker means beside a log."""
+"""What a marker means, compared with the log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_message_comes_back_as_it_was() -> None:
     assert unpack(pack(staged)) == staged
 
 
-def test_messages_of_other_sinks_are_none_of_ours() -> None:
+def test_messages_of_other_sinks_are_ignored() -> None:
     for message in (b"", b"[]", b"7-a3.arrow", pack(Staged(7, 3, 0, 0))[:-1]):
         assert unpack(message) is None
         assert logged_epoch(7, [message]) is None
@@ -50,7 +50,7 @@ def test_messages_of_other_sinks_are_none_of_ours() -> None:
     assert logged_epoch(7, [*EMPTY, b""]) is None
 
 
-def test_the_token_tells_attempts_and_rows_apart() -> None:
+def test_the_token_distinguishes_attempts_and_rows() -> None:
     other_attempt = [pack(Staged(7, 4, 0, 2, inline=b"two rows")), ROWS[1]]
     tokens = {token_of(each) for each in (ROWS, EMPTY, other_attempt, [b"".join(ROWS)])}
     assert len(tokens) == 4
@@ -60,11 +60,11 @@ def test_a_new_query_begins_with_a_marker_before_the_first_epoch() -> None:
     assert check_marker(None, history(NO_EPOCH), None) == Begin(Marker(NO_EPOCH))
 
 
-def test_a_query_that_had_another_sink_begins_where_it_is() -> None:
+def test_a_query_that_had_another_sink_begins_at_its_last_commit() -> None:
     assert check_marker(None, history(12, newest=13), None) == Begin(Marker(12))
 
 
-def test_a_marker_that_fits_is_gone_on_from() -> None:
+def test_a_matching_marker_is_accepted() -> None:
     marker = Marker(7, token_of(ROWS))
     entry = LoggedEpoch(7, 2, token_of(ROWS))
     for found in (
@@ -94,13 +94,13 @@ def test_a_marker_behind_a_committed_epoch_with_rows_is_refused() -> None:
     assert "epoch 7 is committed in the log" in reason(check_marker(Marker(6, "s"), found, None))
 
 
-def test_a_marker_of_another_epoch_of_the_same_number_is_refused() -> None:
+def test_a_marker_with_another_token_for_the_same_epoch_is_refused() -> None:
     assert "an epoch 7 that differs" in reason(
         check_marker(Marker(7, "t"), history(7, LoggedEpoch(7, 1, "u")), None)
     )
 
 
-def test_a_reset_works_at_the_epoch_it_names_and_nowhere_else() -> None:
+def test_a_reset_works_only_at_the_epoch_it_names() -> None:
     lost = history(7, LoggedEpoch(7, 1, "t"))
     assert check_marker(None, lost, 7) == Begin(Marker(7))
     assert isinstance(check_marker(None, lost, 6), Refuse)

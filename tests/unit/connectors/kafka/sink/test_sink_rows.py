@@ -52,7 +52,7 @@ def test_keys_go_with_values() -> None:
     assert records(record_plan(schema, "t"), batch) == [("t", b"v", b"k"), ("t", b"w", None)]
 
 
-def test_rows_may_say_all_of_a_record() -> None:
+def test_rows_may_set_every_part_of_a_record() -> None:
     header = [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     batch = rows(
         FULL,
@@ -65,7 +65,7 @@ def test_rows_may_say_all_of_a_record() -> None:
     ]
 
 
-def test_the_option_wins_over_the_column() -> None:
+def test_the_option_overrides_the_column() -> None:
     schema = schema_of(topic=pa.string(), value=pa.binary())
     batch = rows(schema, {"topic": None, "value": b"v"})
     assert records(record_plan(schema, "t"), batch) == [("t", b"v", None)]
@@ -75,7 +75,7 @@ def test_the_option_wins_over_the_column() -> None:
     ("topic", "highest"),
     [(None, {"a": 3, "b": -1}), ("t", {"t": 3})],
 )
-def test_places_are_the_topics_and_their_highest_partitions(
+def test_the_highest_partition_of_each_topic_is_found(
     topic: str | None, highest: dict[str, int]
 ) -> None:
     batch = rows(
@@ -88,7 +88,7 @@ def test_places_are_the_topics_and_their_highest_partitions(
     assert plan.highest_partitions(plan.chosen(batch)) == highest
 
 
-def test_places_without_a_partition_column_are_topics() -> None:
+def test_without_a_partition_column_only_topics_are_found() -> None:
     schema = schema_of(topic=pa.string(), value=pa.binary())
     batch = rows(schema, {"topic": "a", "value": b""}, {"topic": "b", "value": b""})
     for topic, highest in ((None, {"a": -1, "b": -1}), ("t", {"t": -1})):
@@ -97,7 +97,7 @@ def test_places_without_a_partition_column_are_topics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "topic", "said"),
+    ("fields", "topic", "message"),
     [
         ([("key", pa.string())], "t", "must have a column named value"),
         ([("value", pa.int64())], "t", "value must be binary or string, but it is int64"),
@@ -109,21 +109,21 @@ def test_places_without_a_partition_column_are_topics() -> None:
     ],
 )
 def test_a_schema_that_cannot_be_written_is_refused(
-    fields: list[tuple[str, pa.DataType]], topic: str | None, said: str
+    fields: list[tuple[str, pa.DataType]], topic: str | None, message: str
 ) -> None:
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         record_plan(pa.schema(fields), topic)
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"topic": None, "value": b""}, "topic is null"),
         ({"topic": "a", "value": b"", "partition": -1}, "names partition -1"),
         ({"topic": "a", "value": b"x" * 100, "key": "k"}, "101 bytes, but the limit is 100"),
     ],
 )
-def test_a_row_that_cannot_be_written_is_refused(row: dict[str, Any], said: str) -> None:
+def test_a_row_that_cannot_be_written_is_refused(row: dict[str, Any], message: str) -> None:
     plan = record_plan(FULL, None)
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         plan.check(plan.chosen(rows(FULL, row)), 100)

@@ -16,7 +16,7 @@ CREATED, APPENDED = 1, 2
 
 @dataclass(frozen=True)
 class Sent:
-    """A message of the client's, with its manner of telling."""
+    """A message with the client's accessor methods."""
 
     tp: KafkaPartition
     at: int
@@ -59,7 +59,7 @@ def made(
     [[("a", 0)], [("a", 0), ("a", 1)], [("a", 0), ("a", 1), ("b", 0)]],
     ids=["one", "partitions", "topics"],
 )
-def test_rows_say_where_they_are_from_however_many_partitions_are_read(
+def test_rows_name_their_partition_for_any_number_of_partitions(
     partitions: list[KafkaPartition],
 ) -> None:
     messages = [Sent(tp, n) for n in range(3) for tp in partitions]
@@ -69,7 +69,7 @@ def test_rows_say_where_they_are_from_however_many_partitions_are_read(
     assert last == dict.fromkeys(partitions, 2)
 
 
-def test_the_last_offset_counts_of_each_partition_that_is_there() -> None:
+def test_the_last_offset_of_each_partition_is_returned() -> None:
     messages = [Sent(("a", 1), 7), Sent(("a", 0), 3), Sent(("a", 1), 9)]
     assert made(messages, [("a", 0), ("a", 1), ("a", 2)])[1] == {("a", 1): 9, ("a", 0): 3}
 
@@ -86,7 +86,7 @@ def test_milliseconds_become_microseconds() -> None:
     assert rows[0]["timestamp"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
 
 
-def test_no_headers_are_null_and_no_value_is_null() -> None:
+def test_missing_headers_and_values_are_null() -> None:
     rows, _ = made(
         [Sent(("a", 0), 0, None), Sent(("a", 0), 1, b"", notes=[("h", b"1")])], [("a", 0)]
     )
@@ -105,7 +105,7 @@ def test_a_timestamp_beyond_microseconds_is_named_with_its_record(stamp: int) ->
 
 @pytest.mark.parametrize("partitions", [[("a", 0)], [("a", 0), ("b", 1)]], ids=["one", "several"])
 @pytest.mark.parametrize("column", kafka_schema(True).names)
-def test_columns_that_nobody_looks_at_are_null_and_the_others_as_ever(
+def test_unused_columns_are_null_and_the_others_unchanged(
     column: str, partitions: list[KafkaPartition]
 ) -> None:
     messages = [Sent(tp, n, notes=[("h", b"1")]) for n in range(2) for tp in partitions]

@@ -18,7 +18,7 @@ from epochal.connectors.kafka.source.source_offsets import (
 from epochal.errors import MalformedFileError
 
 
-def test_a_partition_is_found_again_by_its_id_whatever_the_topic_is_called() -> None:
+def test_a_partition_id_can_be_parsed_for_any_topic_name() -> None:
     for tp in [("t", 0), ("a-b", 12), ("a-1", 2), ("a.b_c", 999)]:
         assert parse_partition_id(partition_id(tp)) == tp
 
@@ -47,7 +47,7 @@ def test_offsets_that_spark_logged_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", '{"t":5}', '{"t":{"0":-1}}', '{"t":{"x":1}}'])
-def test_offsets_that_are_none_are_refused(text: str) -> None:
+def test_negative_offsets_are_rejected(text: str) -> None:
     with pytest.raises(MalformedFileError):
         parse_logged(text)
 
