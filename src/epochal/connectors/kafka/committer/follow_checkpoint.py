@@ -54,14 +54,13 @@ def source_names(checkpoint: Checkpoint, batch_id: int) -> list[str]:
     return [] if entry is None else list(entry.by_source)
 
 
-def kafka_offsets(position: Position, source: int | None = None) -> dict[KafkaPartition, int]:
-    """The query's offsets in all its Kafka sources, or in one of them.
+def kafka_offsets(position: Position) -> dict[KafkaPartition, int]:
+    """The query's offsets in all its Kafka sources.
 
     If two sources read the same partition, the lower offset counts.
     """
-    ends = position.ends if source is None else position.ends[source : source + 1]
     offsets: dict[KafkaPartition, int] = {}
-    for end in ends:
+    for end in position.ends:
         for tp, offset in (parse_offsets(end) or {}).items():
             offsets[tp] = min(offset, offsets.get(tp, offset))
     return offsets

@@ -36,7 +36,6 @@ def test_the_position_is_that_of_the_last_finished_batch_not_of_the_planned_one(
     position = read_position(opened, query_id_of(opened))
     assert position == Position(QUERY_ID, 2, ('{"t":{"0":20}}', '{"logOffset":3}', None))
     assert kafka_offsets(position) == {("t", 0): 20}
-    assert kafka_offsets(position, 1) == {}
     assert source_names(opened, 2) == ["0", "1", "2"]
 
 
