@@ -1,4 +1,4 @@
-"""Public names for Kafka: the committer that shows a Spark query's position to every lag tool."""
+"""Public names for Kafka: the listener that commits a Spark query's position to a group."""
 
 from __future__ import annotations
 

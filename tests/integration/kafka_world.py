@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.kafka_topics import create_topic
 
 from epochal.connectors.kafka.kafka_client import KafkaClient
-from epochal.connectors.kafka.offsets import Cluster, Place
+from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
 from epochal.testing.kafka import Kafka
 
 EPOCHAL = str(Path(sys.executable).parent / "epochal")
@@ -69,9 +69,11 @@ def start(frame: DataFrame, home: Path, **trigger: Any) -> Any:
     )
 
 
-def held(broker: Kafka, group: str) -> dict[Place, int]:
+def held(broker: Kafka, group: str) -> dict[KafkaPartition, int]:
     cluster = Cluster.of({"bootstrap.servers": broker.bootstrap_servers})
-    return {place: each.offset for place, each in KafkaClient(cluster).held(group).items()}
+    return {
+        place: each.offset for place, each in KafkaClient(cluster).committed_offsets(group).items()
+    }
 
 
 def wait_for(what: Callable[[], bool], said: Callable[[], object] = lambda: "") -> None:
@@ -81,7 +83,7 @@ def wait_for(what: Callable[[], bool], said: Callable[[], object] = lambda: "") 
         time.sleep(0.2)
 
 
-def processed(home: Path) -> dict[Place, int]:
+def processed(home: Path) -> dict[KafkaPartition, int]:
     """How far a query's checkpoint says that it is, over all its sources."""
     run = epochal("checkpoint", "show", home, "--json")
     finished = [batch for batch in json.loads(run)["batches"] if batch["committed"]]
@@ -99,7 +101,7 @@ def epochal(*words: str | Path, status: int = 0) -> str:
     return run.stdout if status == 0 else run.stdout + run.stderr
 
 
-def described(broker: Kafka, group: str) -> dict[Place, tuple[int, int, int]]:
+def described(broker: Kafka, group: str) -> dict[KafkaPartition, tuple[int, int, int]]:
     """What Kafka's own tool prints of a group: current offset, log end, lag."""
     lines = broker.consumer_groups("--describe", "--group", group).splitlines()
     rows = [line.split() for line in lines if line.startswith(f"{group} ")]

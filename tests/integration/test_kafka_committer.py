@@ -338,15 +338,15 @@ def test_commands_say_what_is_wrong(
     said = {
         "Connection refused": epochal(*commit, kafka_home, *nowhere, status=2),
         "No source of the query is a Kafka source": epochal(*commit, rate_home, *there, status=2),
-        "the query's sources are 0": epochal(
+        "The query's sources are 0": epochal(
             *commit, kafka_home, *there, "--source", "7", status=2
         ),
-        "it is no checkpoint": epochal(*commit, tmp_path / "none", *there, status=2),
+        "it is not a checkpoint": epochal(*commit, tmp_path / "none", *there, status=2),
         "No such configuration property": epochal(
             *commit, kafka_home, *there, "--client-config", "no.such=1", status=2
         ),
         "Give --checkpoint, --group, or both": epochal("kafka", "lag", *there, status=2),
-        "Nothing is there": epochal(
+        "Nothing exists there": epochal(
             "kafka", "lag", *there, "--group", group, "--command-config", "/none", status=2
         ),
     }

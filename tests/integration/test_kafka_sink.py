@@ -214,7 +214,7 @@ def test_what_cannot_be_written_is_told(place: Place, delivery: str) -> None:
 
     with pytest.raises(KafkaRecordError, match="no such topic"):
         written({"topic": "nowhere", "value": b"v"})
-    with pytest.raises(KafkaRecordError, match="names partition 7, and it has 3"):
+    with pytest.raises(KafkaRecordError, match="names partition 7, but the topic has 3"):
         written({"topic": place.topic, "value": b"v", "partition": 7})
     with pytest.raises(OptionError, match="column topic is null"):
         written({"value": b"v"})

@@ -1,4 +1,4 @@
-"""`epochal checkpoint`: look at a checkpoint and check it. None of these commands writes."""
+"""The command group `epochal checkpoint`, and its read-only commands."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from epochal.checkpoint.layout import SINK_LOG
+from epochal.cli.arguments import Directory, Json
 from epochal.cli.groups import LazyGroup, group_app
 from epochal.cli.output import (
     EXIT_FINDINGS,
@@ -31,6 +32,9 @@ WRITING = "epochal.cli.checkpoint_edit:app"
 DEFAULT_LIMIT = 20
 
 
+HELP = "Show, check, repair and edit the checkpoint of a streaming query."
+
+
 class CheckpointCommands(LazyGroup):
     table: ClassVar[dict[str, str]] = {
         "show": READING,
@@ -49,42 +53,34 @@ class CheckpointCommands(LazyGroup):
 app = group_app(
     "checkpoint",
     CheckpointCommands,
-    "Look at, check and repair the checkpoint of a streaming query.",
+    HELP,
 )
 reading = typer.Typer(rich_markup_mode=None)
 
 
 @app.callback()
 def checkpoint() -> None:
-    """Look at, check and repair the checkpoint of a streaming query, without Spark or a JVM."""
-
-
-Location = Annotated[
-    str,
-    typer.Argument(
-        metavar="DIR", help="The query's checkpointLocation: a path, or a URL such as s3://… "
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+    """Show, check, repair and edit the checkpoint of a streaming query, without Spark or a JVM."""
 
 
 @reading.command()
 def show(
-    location: Location,
+    location: Directory,
     as_json: Json = False,
     limit: Annotated[
         int | None,
         typer.Option(
             "--limit",
+            metavar="N",
             min=0,
-            help="Show only so many of the newest batches. [default: 20; all with --json]",
+            help="Show only the N newest batches. [default: 20; all with --json]",
         ),
     ] = None,
 ) -> None:
     """Show the query's id, batches, state and settings, and what a restart would do next.
 
-    Nothing is written. Of a broken checkpoint everything is shown that can be read, and what
-    cannot is named; then the exit status is 1. `epochal checkpoint verify` tells more.
+    The command is read-only. For a damaged checkpoint it shows what it can read and names the files
+    that it cannot read; then the exit status is 1. `epochal checkpoint verify` gives details.
     """
     from epochal.tools.inspect.show import inspect
 
@@ -106,16 +102,16 @@ def log(
         str,
         typer.Argument(
             metavar="LOGDIR",
-            help="One log: offsets, commits or sources/N of a checkpoint, or the _spark_metadata "
-            "of an output directory.",
+            help="The directory of one log: offsets, commits or sources/N of a checkpoint, or "
+            "_spark_metadata of an output directory.",
         ),
     ],
     as_json: Json = False,
 ) -> None:
-    """Print every live entry of one log directory, whichever log it is.
+    """Print every live entry of one log directory, of any kind.
 
-    With --json one line per entry: {"batch_id": …, "entry": …}. A log of files that compacts
-    itself gives its live files, one per line.
+    With --json each entry is one line: {"batch_id": …, "entry": …}. For a compacting log of files
+    each live file is one line.
     """
     import json
 
@@ -135,24 +131,25 @@ def log(
 
 @reading.command()
 def diff(
-    first: Location,
+    first: Directory,
     second: Annotated[
-        str | None, typer.Argument(metavar="[OTHER]", help="Another checkpoint to compare with.")
+        str | None, typer.Argument(metavar="[OTHER]", help="A second checkpoint to compare with.")
     ] = None,
     batches: Annotated[
         list[int] | None,
         typer.Option(
             "--batch",
-            help="Compare this batch; give it twice to compare two batches of one checkpoint, or "
-            "once to compare the same batch of two.",
+            metavar="N",
+            help="The batch to compare. Give it twice to compare two batches of one checkpoint, or "
+            "once to compare the same batch of two checkpoints.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what differs between two batches, or between two checkpoints.
 
-    Offsets are compared inside, so a Kafka offset shows each partition that moved. Like diff, it
-    exits with 1 if anything differs.
+    Offsets are compared part by part, so a Kafka offset shows each partition that moved. As with
+    diff, the exit status is 1 if anything differs.
     """
     differences = _differences(first, second, batches or [])
     if as_json:
@@ -180,30 +177,35 @@ def verify(
         bool,
         typer.Option(
             "--deep",
-            help="Also replay the deltas below every snapshot and compare, and read the checksums "
-            "of files that have their own.",
+            help="Also replay the deltas below every snapshot and compare the result, and check "
+            "files that contain their own checksums.",
         ),
     ] = False,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Only logs and names: do not read the files of state."),
+        typer.Option("--quick", help="Check only logs and file names; do not read state files."),
     ] = False,
     sink: Annotated[
         str | None,
-        typer.Option("--sink", metavar="DIR", help="Also check the output of its file sink."),
+        typer.Option(
+            "--sink",
+            metavar="DIR",
+            help="Also check this output directory of the query's file sink.",
+        ),
     ] = None,
 ) -> None:
     """Check every file of a checkpoint, and every rule that Spark relies on.
 
-    Each finding has a code, a severity, a path, what is wrong and what to do. Legal oddities
-    (gaps of asynchronous progress, missing partitions of global aggregates, temporary files) are
-    none. Nothing is written. Exits with 0 if healthy, with 1 if anything is worse than info.
+    Each finding has a code, a severity, a path, what is wrong and what to do. Unusual but legal
+    contents (gaps of asynchronous progress, missing partitions of global aggregates, temporary
+    files) are not findings. The command is read-only. The exit status is 0 if the checkpoint is
+    healthy, and 1 if any finding is worse than info.
     """
     from epochal.tools.verify.depth import Depth
     from epochal.tools.verify.verify import verify as verify_checkpoint
 
     if deep and quick:
-        raise OptionError("--deep and --quick exclude each other: choose one.")
+        raise OptionError("--deep and --quick exclude each other. Give only one of them.")
     depth = Depth.DEEP if deep else Depth.QUICK if quick else Depth.NORMAL
     with progress("reading state") as advance:
         report = verify_checkpoint(
@@ -230,13 +232,13 @@ def verify(
 
 
 def _output_of(location: str) -> str:
-    """The output directory, where its log was named."""
+    """The output directory; the user may also name the log inside it."""
     folder, _, name = location.rstrip("/").rpartition("/")
     return (folder or ".") if name == SINK_LOG else location
 
 
 def newest(batches: tuple[BatchView, ...], limit: int) -> tuple[BatchView, ...]:
-    """The last so many."""
+    """The last `limit` batches."""
     return batches[len(batches) - min(limit, len(batches)) :]
 
 
@@ -250,14 +252,17 @@ def _differences(first: str, second: str | None, batches: list[int]) -> list[Dif
         case []:
             if second is None:
                 raise OptionError(
-                    "diff: nothing to compare. Give two checkpoints, or --batch N --batch M."
+                    "diff: there is nothing to compare. Give two checkpoints, or --batch N "
+                    "--batch M."
                 )
             return diff_checkpoints(before, after)
         case [only] if second is not None:
             return diff_batches(_batch(before, only), _batch(after, only))
         case [one, other]:
             return diff_batches(_batch(before, one), _batch(after, other))
-    raise OptionError("diff: give --batch twice for one checkpoint, once or twice for two.")
+    raise OptionError(
+        "diff: give --batch twice for one checkpoint, or once or twice for two checkpoints."
+    )
 
 
 def _batch(view: CheckpointView, batch_id: int) -> BatchView:
@@ -266,7 +271,7 @@ def _batch(view: CheckpointView, batch_id: int) -> BatchView:
             return batch
     known = [batch.batch_id for batch in view.batches]
     span = f"{known[0]} to {known[-1]}" if known else "none"
-    raise OptionError(f"{view.url}: there is no batch {batch_id}; it has {span}.")
+    raise OptionError(f"{view.url}: there is no batch {batch_id}. Choose one that exists: {span}.")
 
 
 def _text(value: object) -> str:
@@ -314,7 +319,7 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
     if restart.end is not None:
         facts.append(("to", _text(offsets_json(restart.end))))
     facts += [("note", note) for note in restart.notes]
-    facts += [("gap", f"{gap.log}: {gap.first} to {gap.last} are not there") for gap in view.gaps]
+    facts += [("gap", f"{gap.log}: {gap.first} to {gap.last} are missing") for gap in view.gaps]
     if view.owner is not None:
         alive = "holds the lease" if view.owner.has_lease else "has ended"
         facts.append(
@@ -408,7 +413,7 @@ def _print_parts(view: CheckpointView) -> None:
 
 
 def _print_conf(view: CheckpointView) -> None:
-    """All of it: a restart goes by these settings, whatever its session says."""
+    """Print all pinned settings: a restart uses them instead of its session's."""
     pinned = next((batch for batch in reversed(view.batches) if batch.conf), None)
     if pinned is not None and pinned.conf:
         print_line()

@@ -1,6 +1,6 @@
 """`epochal checkpoint rewind | set-offsets | repair | copy | migrate-offsets | undo`.
 
-Every command plans, shows the plan, and changes nothing until `--execute`.
+Every command shows its plan, and changes nothing without `--execute`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epochal.cli.editing import (
-    SETTLE_SECONDS,
+from epochal.cli.arguments import (
+    ClientConfig,
     Directory,
     EvenIfBusy,
     Execute,
-    Flags,
     Json,
+    OptionalBootstrapServers,
     SettleSeconds,
     Sink,
-    open_sink,
-    pairs,
+)
+from epochal.cli.editing import (
+    SETTLE_SECONDS,
+    Flags,
     parse_moment,
+    parse_pairs,
+    read_sink,
     run_edit,
 )
 from epochal.cli.output import (
@@ -55,35 +59,40 @@ def rewind(
     to_datetime: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Keep what was cut up to then; ISO-8601, UTC if no zone."
+            metavar="TIME",
+            help="Keep the batches planned up to this time, in ISO-8601; without a zone it is UTC.",
         ),
     ] = None,
     sink: Sink = None,
     keep_sink_files: Annotated[
-        bool, typer.Option("--keep-sink-files", help="Leave the data files that --sink unlists.")
+        bool,
+        typer.Option(
+            "--keep-sink-files",
+            help="Do not delete the data files that rewinding removes from the log of --sink.",
+        ),
     ] = False,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Go back: the query restarts right after a batch, as if later ones had never run.
+    """Go back: the query restarts right after a batch, as if later batches had never run.
 
-    Logs and state go back together. A file sink needs --sink, or it skips what is replayed. A file
-    source reads again what came after, all in one batch.
+    Logs and state go back together. If the query has a file sink, give --sink: without it the sink
+    ignores the repeated batches. A file source reads all later files again, in one batch.
     """
     from epochal.tools.edit.rewind import batch_at, plan_rewind
     from epochal.tools.edit.survey import survey
 
     if (to_batch is None) == (to_datetime is None):
-        raise OptionError("Give one of --to-batch and --to-datetime.")
+        raise OptionError("Give exactly one of --to-batch and --to-datetime.")
     files = open_files(directory)
 
     def plan() -> Plan:
         surveyed = survey(files)
         batch = batch_at(surveyed, parse_moment(to_datetime)) if to_datetime else to_batch
         assert batch is not None
-        return plan_rewind(surveyed, batch, sink=open_sink(sink)(), keep_sink_files=keep_sink_files)
+        return plan_rewind(surveyed, batch, sink=read_sink(sink), keep_sink_files=keep_sink_files)
 
     run_edit(
         files,
@@ -97,36 +106,43 @@ def rewind(
 def set_offsets(
     directory: Directory,
     source: Annotated[
-        str, typer.Option(metavar="I|NAME", help="The source: its place in the query, or its name.")
+        str, typer.Option(metavar="I|NAME", help="The source: its index in the query, or its name.")
     ] = "0",
     to_offset: Annotated[
         list[str] | None,
-        typer.Option(metavar="OFFSET", help="JSON, or TOPIC:PARTITION:OFFSET; may be repeated."),
+        typer.Option(
+            metavar="OFFSET",
+            help="The new offset, as JSON or TOPIC:PARTITION:OFFSET; may be repeated.",
+        ),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="Forward, or back if negative.")
+        int | None, typer.Option(metavar="N", help="Move every offset by N, back if N is negative.")
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="Move to the oldest records.")
+    ] = False,
+    to_latest: Annotated[
+        bool, typer.Option("--to-latest", help="Move to the end of every partition.")
+    ] = False,
     to_datetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="ISO-8601, UTC if no zone.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Move to the first record at or after this time, in ISO-8601; without a zone it "
+            "is UTC.",
+        ),
     ] = None,
-    bootstrap_servers: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The Kafka broker to ask.")
-    ] = None,
-    client_config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A setting of the Kafka client (librdkafka)."),
-    ] = None,
+    bootstrap_servers: OptionalBootstrapServers = None,
+    client_config: ClientConfig = None,
     sink: Sink = None,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Move a source: add a finished batch after which the query goes on from other offsets.
+    """Move a source: add a finished batch from which the query continues at other offsets.
 
-    Settings, watermark and state are those of the last batch.
+    Settings, watermark and state stay those of the last batch.
     """
     from epochal.tools.edit.offsets.broker_offsets import broker
     from epochal.tools.edit.offsets.offset_targets import no_broker
@@ -134,14 +150,14 @@ def set_offsets(
     from epochal.tools.edit.survey import survey
 
     target = _target(to_offset, shift_by, to_earliest, to_latest, to_datetime)
-    settings = pairs(client_config or [], "--client-config")
+    settings = parse_pairs(client_config or [], "--client-config")
     ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
     files = open_files(directory)
     run_edit(
         files,
         "set-offsets",
         lambda: plan_set_offsets(
-            survey(files), source, target, sink=open_sink(sink)(), ask_broker=ask
+            survey(files), source, target, sink=read_sink(sink), ask_broker=ask
         ),
         Flags(execute, as_json, settle_seconds, even_if_busy),
     )
@@ -175,7 +191,8 @@ def _target(
         targets.append(ToTime(parse_moment(to_datetime)))
     if len(targets) != 1:
         raise OptionError(
-            "Give one of --to-offset, --shift-by, --to-earliest, --to-latest and --to-datetime."
+            "Give exactly one of --to-offset, --shift-by, --to-earliest, --to-latest and "
+            "--to-datetime."
         )
     return targets[0]
 
@@ -186,23 +203,26 @@ def migrate_offsets(
     to: Annotated[str, typer.Option(metavar="v2", help="The version to convert to.")] = "v2",
     name: Annotated[
         list[str] | None,
-        typer.Option(metavar="I=NAME", help="Name a source, to enable source evolution."),
+        typer.Option(
+            metavar="I=NAME",
+            help="Name the source with index I, to enable source evolution; may be repeated.",
+        ),
     ] = None,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Convert the offset log to version 2, which Spark 4.2 and later can name sources with."""
+    """Convert the offset log to version 2, in which Spark 4.2 and later can name sources."""
     from epochal.tools.edit.offsets.migrate_offsets import plan_migrate
     from epochal.tools.edit.survey import survey
 
     if to != "v2":
-        raise OptionError(f"--to {to}: only v2 can be converted to.")
-    named = pairs(name or [], "--name")
-    if not all(place.isdigit() for place in named):
-        raise OptionError("--name takes the source's place in the query: 0=NAME, 1=NAME.")
-    names = {int(place): value for place, value in named.items()}
+        raise OptionError(f"--to {to} is not supported: the only target is v2.")
+    given = parse_pairs(name or [], "--name")
+    if not all(index.isdigit() for index in given):
+        raise OptionError("--name takes the source's index in the query, as in 0=NAME or 1=NAME.")
+    names = {int(index): value for index, value in given.items()}
     files = open_files(directory)
     run_edit(
         files,
@@ -217,24 +237,27 @@ def repair(
     directory: Directory,
     code: Annotated[
         list[str] | None,
-        typer.Option(metavar="CODE", help="Mend only findings of this code; may be repeated."),
+        typer.Option(metavar="CODE", help="Repair only findings with this code; may be repeated."),
     ] = None,
     query_id: Annotated[
         str | None,
-        typer.Option(metavar="UUID", help="The query's id, if `metadata` is lost; else a new one."),
+        typer.Option(
+            metavar="UUID",
+            help="The query's id, if the file `metadata` is lost. [default: a new id]",
+        ),
     ] = None,
     rewind: Annotated[
         bool,
-        typer.Option("--rewind", help="Drop committed batches where nothing else helps."),
+        typer.Option("--rewind", help="Drop committed batches if nothing else helps."),
     ] = False,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Mend what `verify` finds, as far as that is safe; say what is left and what would help.
+    """Repair what `verify` finds, as far as that is safe; list what is left and what would help.
 
-    Exit status 1 if findings are left that this command cannot mend.
+    The exit status is 1 if findings are left that this command cannot repair.
     """
     from epochal.tools.edit.repair import Left, plan_repair
     from epochal.tools.edit.repair_draft import RepairOptions
@@ -270,65 +293,77 @@ def repair(
 def copy(
     directory: Directory,
     destination: Annotated[
-        str, typer.Argument(metavar="DEST", help="An empty place: a path or a URL.")
+        str,
+        typer.Argument(metavar="DEST", help="An empty directory for the copy: a path or a URL."),
     ],
     map_: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="OLD=NEW", help="Input or output that has moved as well."),
+        typer.Option(
+            "--map",
+            metavar="OLD=NEW",
+            help="An input or output path that has moved as well; may be repeated.",
+        ),
     ] = None,
     sink: Annotated[
         str | None,
-        typer.Option(metavar="OUTPUT", help="A moved output whose sink log is to follow --map."),
+        typer.Option(
+            metavar="OUTPUT", help="A moved output directory; --map also applies to its sink log."
+        ),
     ] = None,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Copy a checkpoint to another place or storage, with the paths inside made right.
+    """Copy a checkpoint to another directory or storage, and adapt the paths inside it.
 
-    An interrupted copy is finished by running it again; `undo DEST` removes it.
+    To finish an interrupted copy, run the command again; `undo DEST` removes the copy.
     """
     from epochal.tools.edit.copy_checkpoint import plan_copy
     from epochal.tools.edit.survey import survey
 
-    moved = pairs(map_ or [], "--map")
+    moved = parse_pairs(map_ or [], "--map")
     files, target = open_files(directory), open_files(destination)
     flags = Flags(execute, as_json, settle_seconds, even_if_busy)
     if execute:
-        _require_still(files, flags.conditions())
+        _require_settled(files, flags.conditions())
     applied = run_edit(
         target,
         "copy",
-        lambda: plan_copy(survey(files), target, moved, sink=open_sink(sink)()),
+        lambda: plan_copy(survey(files), target, moved, sink=read_sink(sink)),
         replace(flags, settle_seconds=0),
     )
     if applied is not None and applied.entry is not None:
         with progress("verify") as advance:
             Journal(target).verify(applied.entry.id, advance)
         if not as_json:
-            print_line("Every file was read back and is as it should be.")
+            print_line("Every file was read back and has the expected content.")
 
 
 @app.command("undo")
 def undo_command(
     directory: Directory,
     entry: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Which edit; the newest if not given.")
+        str | None, typer.Argument(metavar="ID", help="The edit to undo. [default: the newest]")
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the edits made here.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the edits of this checkpoint.")
+    ] = False,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Forget finished edits; they cannot be undone then.")
+        bool,
+        typer.Option(
+            "--prune", help="Forget finished edits, so that they cannot be undone any more."
+        ),
     ] = False,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Take an edit back, byte for byte; edits are undone from the newest.
+    """Undo an edit, byte for byte. Edits are undone in reverse order, newest first.
 
-    Refused once the query has gone on, or when anything else has changed the same files; without
-    --execute that is said too, with exit status 1.
+    An edit cannot be undone once the query has continued, or if anything else has changed the same
+    files. Without --execute the command reports this too, with exit status 1.
     """
     files = open_files(directory)
     journal = Journal(files)
@@ -336,12 +371,12 @@ def undo_command(
     if list_:
         _list_edits(journal, as_json=as_json)
     elif prune:
-        found = (
+        pruned = (
             prune_edits(files, replace(flags, settle_seconds=0, even_if_busy=True).conditions())
             if execute
             else journal.prunable()
         )
-        _show_pruned(found, execute=execute, as_json=as_json)
+        _show_pruned(pruned, execute=execute, as_json=as_json)
     elif not execute:
         _show_undo(journal, entry, as_json=as_json)
     else:
@@ -394,17 +429,17 @@ def _list_edits(journal: Journal, *, as_json: bool) -> None:
     print_table(("id", "state", "started", "changes", "summary"), rows)
 
 
-def _show_pruned(found: list[str], *, execute: bool, as_json: bool) -> None:
+def _show_pruned(pruned: list[str], *, execute: bool, as_json: bool) -> None:
     if as_json:
-        print_json({"command": "prune", "executed": execute, "pruned": found})
+        print_json({"command": "prune", "executed": execute, "pruned": pruned})
         return
-    print_line(f"{'Forgot' if execute else 'Would forget'}: {', '.join(found) or 'nothing'}")
+    print_line(f"{'Forgot' if execute else 'Would forget'}: {', '.join(pruned) or 'nothing'}")
 
 
-def _require_still(files: Files, given: Conditions) -> None:
-    """A checkpoint that is copied must not change meanwhile, nor be between two states."""
+def _require_settled(files: Files, given: Conditions) -> None:
+    """Raise if the checkpoint is changing, or if an edit of it is unfinished."""
     if (unfinished := Journal(files).unfinished()) is not None:
         raise EditError(
-            files.url, f"{unfinished.id} is {unfinished.state}: finish or undo it before copying."
+            files.url, f"{unfinished.id} is {unfinished.state}. Finish or undo it before copying."
         )
     require_quiet(files, given)

@@ -1,4 +1,4 @@
-"""`epochal dashboard`: a page on loopback that shows queries and checkpoints."""
+"""`epochal dashboard`: serve a web page that shows queries and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from epochal.cli.arguments import Host, Port
 from epochal.cli.output import print_line
 from epochal.errors import OptionError
 
@@ -17,38 +18,44 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def dashboard(
     checkpoint: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIR", help="Show this checkpoint too; may be repeated."),
+        typer.Option(metavar="DIR", help="Also show this checkpoint directory; may be repeated."),
     ] = None,
     follow: Annotated[
         str | None,
-        typer.Option(metavar="QUERY", help="Open this query: its name, its id or its run's id."),
+        typer.Option(
+            metavar="QUERY",
+            help="Open the page of this query, given by name, id or run id.",
+        ),
     ] = None,
-    host: Annotated[
-        str, typer.Option(metavar="HOST", help="The address to listen at.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(metavar="N", help="The port; 0 for any that is free.", min=0, max=65535)
-    ] = 0,
+    host: Host = "127.0.0.1",
+    port: Port = 0,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A name under which browsers reach this machine."),
+        typer.Option(
+            metavar="NAME",
+            help="A host name that browsers use for this machine; may be repeated.",
+        ),
     ] = None,
     runs: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where queries tell of themselves (telemetryLocation)."),
+        typer.Option(
+            metavar="DIR",
+            help="Where queries write their telemetry (option telemetryLocation).",
+        ),
     ] = None,
 ) -> None:
     """Show running and finished queries, their epochs, lag, state and checkpoints in a browser.
 
-    Prints a link with a token; only who has it can look. Nothing is ever written to a checkpoint.
-    Listens on loopback unless --host says otherwise: then put it behind TLS, the token is in the
-    link.
+    The command prints a link with a token, which is needed to open the page. It never writes to a
+    checkpoint. By default it listens only on this machine. If you set --host, put the dashboard
+    behind TLS, because the token is part of the link.
     """
     try:
         from epochal.dashboard.dashboard_server import serve_dashboard
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"The dashboard needs {error.name}: pip install 'epochal[dashboard]'."
+            f"The dashboard needs {error.name}, which is not installed. Run pip install "
+            f"'epochal[dashboard]'."
         ) from None
     from epochal.metrics.run_journal import runs_directory
 
@@ -59,13 +66,13 @@ def dashboard(
         port=port,
         names=allow_host or [],
         runs=runs or runs_directory(),
-        ready=_say,
+        ready=_print_link,
     )
 
 
-def _say(link: str) -> None:
+def _print_link(link: str) -> None:
     import sys
 
     print_line(f"Dashboard: {link}")
-    print_line("Ctrl-C ends it.")
+    print_line("Press Ctrl-C to stop it.")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`epochal demo`: the main job on this machine, with a worker killed half-way, and the balance."""
+"""`epochal demo`: run a streaming job on this machine, kill a worker, and check the result."""
 
 from __future__ import annotations
 
@@ -23,46 +23,52 @@ if TYPE_CHECKING:
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
 
-@commands.callback()
-def _commands() -> None:
-    """Keeps the command's name where a lone one would take the group's place."""
-
-
 @commands.command()
 def demo(
     kafka: Annotated[
-        bool, typer.Option("--kafka", help="Orders through a real Kafka broker, fetched once.")
+        bool, typer.Option("--kafka", help="Use a real Kafka broker, which is downloaded once.")
     ] = False,
     seconds: Annotated[
-        int, typer.Option(metavar="N", min=5, max=3600, help="How long orders are published.")
+        int,
+        typer.Option(metavar="N", min=5, max=3600, help="How long to publish orders, in seconds."),
     ] = 30,
     rate: Annotated[
-        int, typer.Option(metavar="N", min=1, max=20_000, help="Orders published a second.")
+        int, typer.Option(metavar="N", min=1, max=20_000, help="Orders to publish per second.")
     ] = 1_000,
     directory: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to work, and leave it; must not exist yet."),
+        typer.Option(
+            metavar="DIR",
+            help="Work in this new directory and keep it. [default: a temporary directory]",
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Only the balance, as one object.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print only the result, as one JSON object.")
+    ] = False,
 ) -> None:
-    """Publish orders, total them per customer exactly once, kill a worker, show the balance.
+    """Publish orders, total them per customer exactly once, kill a worker, and check the result.
 
-    Everything runs on this machine: a Pub/Sub server (or a Kafka broker), a continuous query on
-    Spark with two tasks, Parquet out. Half-way one task's process is killed with kill -9. In the
-    end output and state are read back and compared with what was sent; exits 1 if they differ.
+    Everything runs on this machine: a Pub/Sub server (or a Kafka broker), and a continuous query on
+    Spark with two tasks that writes Parquet files. Halfway, one task's process is killed with
+    kill -9. At the end, output and state are read back and compared with what was sent. The exit
+    status is 1 if they differ.
     """
     if find_spec("pyspark") is None:
         needed = "spark,kafka" if kafka else "spark,pubsub"
-        raise OptionError(f"The demo needs PySpark: pip install 'epochal[{needed}]'.")
+        raise OptionError(
+            f"The demo needs PySpark, which is not installed. Run pip install 'epochal[{needed}]'."
+        )
     if directory is not None and directory.exists():
-        raise OptionError(f"{directory} exists. The demo starts from nothing: name a new one.")
+        raise OptionError(
+            f"{directory} exists already. The demo needs a new directory: choose another name."
+        )
     home = directory or Path(tempfile.mkdtemp(prefix="epochal-demo-")) / "orders"
     home.mkdir(parents=True)
     outcome = _run(home, kafka=kafka, orders=seconds * rate, rate=rate, quiet=json)
     if json:
         print_json(asdict(outcome))
     else:
-        _tell(outcome, home, 0 if kafka else 1)
+        _print_outcome(outcome, home, 0 if kafka else 1)
     if not outcome.balance.holds:
         raise typer.Exit(1)
     if directory is None and json:
@@ -74,20 +80,19 @@ def _run(home: Path, *, kafka: bool, orders: int, rate: int, quiet: bool) -> Out
     from epochal.demo.demo_session import local_session
     from epochal.demo.demo_view import live_view
 
-    say = _silent if quiet else print_line
-    say(f"Spark starts on this machine, {'a Kafka broker' if kafka else 'a Pub/Sub server'} too.")
+    def say(text: str) -> None:
+        if not quiet:
+            print_line(text)
+
+    say(f"Starting Spark and {'a Kafka broker' if kafka else 'a Pub/Sub server'} on this machine.")
     spark = local_session(tasks=2)
     try:
         with _broker(kafka) as broker:
-            say(f"{orders:,} orders, {rate:,} a second; a worker is killed half-way.")
+            say(f"Publishing {orders:,} orders, {rate:,} per second. A worker is killed halfway.")
             with live_view(quiet=quiet) as show:
                 return run(Demo(broker, home, orders, rate), spark, show)
     finally:
         spark.stop()
-
-
-def _silent(text: str) -> None:
-    del text
 
 
 @contextmanager
@@ -110,21 +115,21 @@ def _broker(kafka: bool) -> Iterator[Broker]:
         yield Broker("pubsub", made.address)
 
 
-def _tell(outcome: Outcome, home: Path, operator: int) -> None:
+def _print_outcome(outcome: Outcome, home: Path, operator: int) -> None:
     found, (half, most) = outcome.balance, outcome.latency_ms
     print_line()
     print_facts(
         [
             ("sent", f"{found.sent:,}"),
-            ("received", f"{found.received:,}, as Spark reads the Parquet files"),
+            ("received", f"{found.received:,}, counted by Spark in the Parquet files"),
             ("lost", f"{found.lost:,}"),
             ("repeated", f"{found.repeated:,}"),
             (
                 "wrong totals",
                 f"{found.wrong_totals:,} in the output, {found.wrong_states:,} in state",
             ),
-            ("row latency", f"p50 {half:.1f} ms, p99 {most:.1f} ms, the kill included"),
-            ("first commit", f"{outcome.first_commit_seconds:.1f} s after the query's start"),
+            ("row latency", f"p50 {half:.1f} ms, p99 {most:.1f} ms, including the kill"),
+            ("first commit", f"{outcome.first_commit_seconds:.1f} s after the start of the query"),
             ("recovery", f"{outcome.recovery_seconds:.1f} s from kill -9 to the next commit"),
         ]
     )

@@ -1,4 +1,8 @@
-"""What all writing commands share: dry run first, `--execute`, tables or JSON, progress."""
+"""What all commands that change a checkpoint share.
+
+They plan first and show the plan; they change files only with `--execute`. The plan and the outcome
+are printed as tables or as JSON.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated
-
-import typer
 
 from epochal.cli.output import print_json, print_line, print_table, progress
 from epochal.errors import OptionError
@@ -22,28 +23,12 @@ from epochal.tools.inspect.listing import PARTS, gather
 
 ROWS_SHOWN = 100
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint: a path or a URL.")]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this nothing is changed.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")]
-SettleSeconds = Annotated[
-    float,
-    typer.Option(help="How long to watch for a running query before changing anything.", min=0),
-]
-EvenIfBusy = Annotated[
-    bool,
-    typer.Option("--even-if-busy", help="Go on although something seems to write there."),
-]
-Sink = Annotated[
-    str | None,
-    typer.Option(metavar="OUTPUT", help="The directory of the query's file sink."),
-]
-
 SETTLE_SECONDS = DEFAULT_SETTLE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What every writing command was told by its last four options."""
+    """The values of the four options that every command of this kind has."""
 
     execute: bool
     as_json: bool
@@ -51,7 +36,7 @@ class Flags:
     even_if_busy: bool
 
     def conditions(self) -> Conditions:
-        """How this run carries edits out."""
+        """The conditions under which this run applies edits."""
         return Conditions(
             run_id=f"tool-{uuid.uuid4()}",
             settle_seconds=self.settle_seconds,
@@ -66,19 +51,21 @@ def run_edit(
     flags: Flags,
     more: Callable[[], dict[str, object]] = dict,
 ) -> Applied | None:
-    """Show what a command would do, or do it; None after a dry run.
+    """Show a command's plan, or apply it with `--execute`; return None after a dry run.
 
-    `more` adds to the JSON what else the command has found out while planning.
+    `more` returns further fields for the JSON that the command learned while planning.
     """
     _require_checkpoint(files, command)
     unfinished = Journal(files).unfinished()
     as_json = flags.as_json
     if not flags.execute and unfinished is not None:
-        text = f"{unfinished.id} was interrupted and is {unfinished.state}"
         if as_json:
             print_json({"command": command, "executed": False, "unfinished": unfinished.id})
         else:
-            print_line(f"{text}. Run the same command with --execute to finish it, or undo it.")
+            print_line(
+                f"{unfinished.id} was interrupted and is {unfinished.state}. Run the same command "
+                f"with --execute to finish it, or undo it."
+            )
         return None
     if not flags.execute:
         _show_plan(make_plan(), more, as_json=as_json)
@@ -96,9 +83,9 @@ def run_edit(
 
 
 def _require_checkpoint(files: Files, command: str) -> None:
-    """Fail before the guard leaves its marks in a directory that is no checkpoint."""
+    """Fail before anything is written to a directory that is not a checkpoint."""
     if command != "copy" and not {info.name for info in files.list()}.intersection(PARTS):
-        gather(files)
+        gather(files)  # raises an error that names the directory
 
 
 def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], *, as_json: bool) -> None:
@@ -133,14 +120,14 @@ def _show_outcome(
         print_line(f"{planned[-1].summary}: nothing to change")
     elif applied.finished_earlier:
         print_line(
-            f"Finished the {command} that was interrupted: {entry.summary} ({entry.id}). Nothing "
-            f"else was done; run the command again if more is wanted."
+            f"Finished the interrupted {command}: {entry.summary} ({entry.id}). Nothing else was "
+            f"done. Run the command again to make further changes."
         )
     else:
         print_line(f"{planned[-1].summary}: {planned[-1].counts}")
         for warning in planned[-1].warnings:
             print_line(f"note: {warning}")
-        print_line(f"Done. `epochal checkpoint undo` takes {entry.id} back.")
+        print_line(f"Done. To undo {entry.id}, run `epochal checkpoint undo`.")
 
 
 def _show_changes(changes: tuple[Change, ...]) -> None:
@@ -148,13 +135,13 @@ def _show_changes(changes: tuple[Change, ...]) -> None:
     if shown:
         print_table(
             ("action", "path", "bytes", "why"),
-            [(each.action, _place(each), str(each.size), each.why) for each in shown],
+            [(each.action, _full_path(each), str(each.size), each.why) for each in shown],
         )
     if len(shown) < len(changes):
         print_line(f"... and {len(changes) - len(shown)} more; --json lists them all.")
 
 
-def _place(change: Change) -> str:
+def _full_path(change: Change) -> str:
     return f"{change.root}:{change.path}" if change.root else change.path
 
 
@@ -180,30 +167,34 @@ def _as_json(plan: Plan, entry_id: str | None, finished_earlier: bool = False) -
     }
 
 
-def open_sink(location: str | None) -> Callable[[], SinkSurvey | None]:
-    """A reading of the sink, if one was named."""
-    return lambda: None if location is None else survey_sink(open_files(location))
+def read_sink(location: str | None) -> SinkSurvey | None:
+    """Read the log of a file sink, if one is named."""
+    return None if location is None else survey_sink(open_files(location))
 
 
 def parse_moment(text: str) -> int:
-    """ISO-8601 to milliseconds since the epoch; without a zone it is UTC."""
+    """Convert ISO-8601 to milliseconds since 1970; a time without a zone is UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise OptionError(
-            f"{text!r} is no moment: give ISO-8601 such as 2026-01-31T18:30:00Z (UTC if no zone)."
+            f"{text!r} is not a time. Write it as ISO-8601, such as 2026-01-31T18:30:00Z; without "
+            f"a zone it is UTC."
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
 
 
-def pairs(values: list[str], option: str) -> dict[str, str]:
-    """`A=B` options as a dictionary."""
+def parse_pairs(values: list[str], option: str) -> dict[str, str]:
+    """Parse the values of an option of the form `A=B` into a dictionary."""
     found: dict[str, str] = {}
     for value in values:
         left, equals, right = value.partition("=")
         if not (left and equals and right):
-            raise OptionError(f"{option} {value!r}: give it as LEFT=RIGHT.")
+            raise OptionError(
+                f"{option} {value!r} is not of the form LEFT=RIGHT. Add the part before "
+                f"or after the equals sign."
+            )
         found[left] = right
     return found

@@ -1,8 +1,8 @@
-"""Command groups whose commands are imported when they are called, not before.
+"""Command groups that import a command's module only when the command is called.
 
-A user who runs `epochal checkpoint show` should not wait for the state code and its columns to be
-imported. Each group therefore names its commands in a table of `module:app`; the app is a Typer
-that holds the command (or is the subgroup itself, if it has the command's name).
+A user who runs `epochal checkpoint show` should not wait for the import of the state code. Each
+group therefore lists its commands in a table of `module:app`. The app is a Typer that contains the
+command, or is itself the subgroup if it has the command's name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 
 class LazyGroup(TyperGroup):
-    """A group that finds its commands through `table`: command name -> `module:app`."""
+    """A group that finds its commands in `table`: command name -> `module:app`."""
 
     table: ClassVar[dict[str, str]] = {}
 
@@ -32,7 +32,7 @@ class LazyGroup(TyperGroup):
 
 
 def group_app(name: str, commands: type[LazyGroup], help_text: str) -> typer.Typer:
-    """The app of a group, which says what there is when it is called with nothing."""
+    """The app of a group; without arguments it shows its help."""
     return typer.Typer(
         name=name,
         cls=commands,

@@ -1,7 +1,7 @@
-"""`epochal kafka`: show a query's position to Kafka's tools, and how far it is behind.
+"""`epochal kafka`: commit a query's position to a consumer group, and measure its lag.
 
-Neither command touches a checkpoint. `commit` writes to a consumer group, at once: that is what it
-is called for, and Kafka's own tools can put the group back.
+Neither command changes a checkpoint. `commit` writes to the group at once, without `--execute`:
+that is its only purpose, and Kafka's own tools can reset the group.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from epochal.cli.arguments import BootstrapServers, ClientConfig, Host, Json
 from epochal.cli.groups import LazyGroup, group_app
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:
     from epochal.connectors.kafka.committer.lag import PartitionLag
-    from epochal.connectors.kafka.committer.measure_lag import Subject
+    from epochal.connectors.kafka.committer.measure_lag import LagTarget
     from epochal.connectors.kafka.offsets import Cluster
 
 COMMANDS = "epochal.cli.kafka:commands"
+HELP = "Commit a query's position to a Kafka consumer group, and measure its lag."
 
 
 class KafkaCommands(LazyGroup):
@@ -30,68 +32,75 @@ class KafkaCommands(LazyGroup):
 app = group_app(
     "kafka",
     KafkaCommands,
-    "Consumer groups that show how far a query is, and how far it is behind.",
+    HELP,
 )
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
 
 @app.callback()
 def root() -> None:
-    """Consumer groups that show how far a query is, and how far it is behind."""
+    """Commit a query's position to a Kafka consumer group, and measure its lag."""
 
 
-BootstrapServers = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="The brokers, several with commas.")
-]
 CommandConfig = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="A properties file as Kafka's tools take it: security."),
+    typer.Option(
+        metavar="FILE",
+        help="A properties file of the Java client, as for Kafka's own tools; for security.",
+    ),
 ]
-ClientConfig = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="A setting of the Kafka client (librdkafka)."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @commands.command()
 def commit(
-    checkpoint: Annotated[str, typer.Option(metavar="DIR", help="The query's checkpoint.")],
-    group: Annotated[str, typer.Option(metavar="G", help="The consumer group to write.")],
+    checkpoint: Annotated[
+        str, typer.Option(metavar="DIR", help="The query's checkpoint directory.")
+    ],
+    group: Annotated[str, typer.Option(metavar="G", help="The consumer group to commit to.")],
     bootstrap_servers: BootstrapServers,
     source: Annotated[
         str | None,
         typer.Option(
-            metavar="I|NAME", help="One source of the query; all its Kafka sources otherwise."
+            metavar="I|NAME",
+            help="One source, by its index or name. [default: all Kafka sources]",
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on as the query goes on, until interrupted.")
+        bool,
+        typer.Option("--follow", help="Keep committing while the query runs, until interrupted."),
     ] = False,
     poll_seconds: Annotated[
-        float, typer.Option(metavar="S", min=0.05, help="How often --follow looks.")
+        float,
+        typer.Option(
+            metavar="S", min=0.05, help="How often --follow reads the checkpoint, in seconds."
+        ),
     ] = 1.0,
     allow_backwards: Annotated[
-        bool, typer.Option("--allow-backwards", help="Also move the group back, after a rewind.")
+        bool,
+        typer.Option(
+            "--allow-backwards",
+            help="Also move the group backwards, for example after a rewind.",
+        ),
     ] = False,
     command_config: CommandConfig = None,
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Write the position of a query's last finished batch to a consumer group.
+    """Commit the position of a query's last finished batch to a consumer group.
 
-    The job is not involved: its checkpoint says all. The group must have no live members and is
-    never moved backwards unless asked. Exit status 1 if a partition was left alone for that reason.
+    The position comes from the checkpoint; the running job is not involved. The group must have no
+    live members. It never moves backwards unless --allow-backwards is given. The exit status is 1
+    if a partition was skipped because the group is ahead or the partition does not exist.
     """
     from epochal.checkpoint import Checkpoint
-    from epochal.cli.kafka_run import Errand, commit_once, follow_commits
+    from epochal.cli.kafka_run import CommitJob, commit_once, follow_commits
     from epochal.connectors.kafka.committer.follow_checkpoint import query_id_of
 
     if not group:
-        raise OptionError("--group must not be empty.")
+        raise OptionError("--group must not be empty. Name the consumer group to commit to.")
     cluster = _cluster(bootstrap_servers, command_config, client_config)
     opened = Checkpoint(checkpoint)
-    errand = Errand(
+    job = CommitJob(
         checkpoint=opened,
         query_id=query_id_of(opened),
         source=source,
@@ -100,7 +109,7 @@ def commit(
         allow_backwards=allow_backwards,
         as_json=as_json,
     )
-    raise typer.Exit(follow_commits(errand, poll_seconds) if follow else commit_once(errand))
+    raise typer.Exit(follow_commits(job, poll_seconds) if follow else commit_once(job))
 
 
 @commands.command()
@@ -108,11 +117,14 @@ def lag(
     bootstrap_servers: BootstrapServers,
     checkpoint: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIR", help="A query's checkpoint; may be repeated."),
+        typer.Option(metavar="DIR", help="A query's checkpoint directory; may be repeated."),
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(metavar="G", help="A consumer group: one per checkpoint, in the same order."),
+        typer.Option(
+            metavar="G",
+            help="A consumer group; one for all checkpoints, or one for each in the same order.",
+        ),
     ] = None,
     command_config: CommandConfig = None,
     client_config: ClientConfig = None,
@@ -122,23 +134,27 @@ def lag(
         typer.Option(metavar="S", min=0.1, help="Measure again every S seconds."),
     ] = None,
     prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="Print in Prometheus' text form.")
+        bool, typer.Option("--prometheus", help="Print metrics in Prometheus' text form.")
     ] = False,
     metrics_port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", min=0, max=65535, help="Serve /metrics for Prometheus."),
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Serve /metrics for Prometheus on this port.",
+        ),
     ] = None,
-    metrics_host: Annotated[
-        str, typer.Option(metavar="HOST", help="The address to serve on.")
-    ] = "127.0.0.1",
+    metrics_host: Host = "127.0.0.1",
     cluster_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The label `cluster_name` of the metrics.")
+        str | None,
+        typer.Option(metavar="NAME", help="The value of the label `cluster_name` in metrics."),
     ] = None,
 ) -> None:
-    """Per query, topic and partition: committed, processed, latest, and the lag between them.
+    """Show committed, processed and latest offsets and the lag, per query, topic and partition.
 
-    `lag` counts from what the query has processed, where its checkpoint is given, else from what
-    its group holds. Seconds are the age of the oldest record that waits.
+    `lag` counts from the query's processed offset if its checkpoint is given, otherwise from the
+    group's committed offset. Seconds are the age of the oldest waiting record.
     """
     from epochal.cli.kafka_run import serve_metrics
     from epochal.clock import SystemClock
@@ -147,14 +163,14 @@ def lag(
     from epochal.connectors.kafka.kafka_client import KafkaClient
 
     if sum((as_json, prometheus, metrics_port is not None)) > 1:
-        raise OptionError("Give one of --json, --prometheus and --metrics-port.")
-    subjects = _subjects(checkpoint or [], group or [])
+        raise OptionError("Give only one of --json, --prometheus and --metrics-port.")
+    targets = _subjects(checkpoint or [], group or [])
     client = KafkaClient(_cluster(bootstrap_servers, command_config, client_config))
     clock = SystemClock()
     name = cluster_name or bootstrap_servers
 
     def measured() -> list[PartitionLag]:
-        return measure(client, subjects, clock.now_ms())
+        return measure(client, targets, clock.now_ms())
 
     if metrics_port is not None:
         serve_metrics(metrics_host, metrics_port, lambda: lag_text(measured(), name))
@@ -166,31 +182,31 @@ def lag(
         time.sleep(watch)
 
 
-def _subjects(checkpoints: list[str], groups: list[str]) -> list[Subject]:
+def _subjects(checkpoints: list[str], groups: list[str]) -> list[LagTarget]:
     from epochal.checkpoint import Checkpoint
-    from epochal.connectors.kafka.committer.measure_lag import Subject
+    from epochal.connectors.kafka.committer.measure_lag import LagTarget
 
     if not checkpoints and not groups:
         raise OptionError("Give --checkpoint, --group, or both.")
     if not checkpoints:
-        return [Subject(None, group) for group in groups]
+        return [LagTarget(None, group) for group in groups]
     if groups and len(groups) not in (1, len(checkpoints)):
         raise OptionError(
-            f"{len(checkpoints)} checkpoints and {len(groups)} groups: give one group for each "
-            f"checkpoint, in the same order, or one for all."
+            f"There are {len(checkpoints)} checkpoints and {len(groups)} groups. Give one group "
+            f"for each checkpoint, in the same order, or one for all."
         )
     named: list[str | None] = [*groups]
     if len(groups) < len(checkpoints):
         named = (named or [None]) * len(checkpoints)
-    return [Subject(Checkpoint(c), g) for c, g in zip(checkpoints, named, strict=True)]
+    return [LagTarget(Checkpoint(c), g) for c, g in zip(checkpoints, named, strict=True)]
 
 
 def _cluster(servers: str, config: Path | None, client_config: list[str] | None) -> Cluster:
-    from epochal.cli.editing import pairs
+    from epochal.cli.editing import parse_pairs
     from epochal.connectors.kafka.kafka_settings import connection_settings, parse_properties
     from epochal.connectors.kafka.offsets import Cluster
 
-    given = pairs(client_config or [], "--client-config")
+    given = parse_pairs(client_config or [], "--client-config")
     java = parse_properties(config.read_text(encoding="utf-8")) if config else {}
     settings = connection_settings({**java, **{k: v for k, v in given.items() if k in java}})
     return Cluster.of({**settings, **given, "bootstrap.servers": servers})
@@ -205,7 +221,7 @@ def _print(lags: list[PartitionLag], now_ms: int, *, as_json: bool, text_of: str
     elif text_of is not None:
         print_line(lag_text(lags, text_of).rstrip("\n"))
     elif not lags:
-        print_line("Nothing is committed yet, neither by the query nor to the group.")
+        print_line("There are no offsets yet, neither of the query nor of the group.")
     else:
         columns = (
             *("query", "group", "topic", "partition", "committed", "processed"),

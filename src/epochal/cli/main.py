@@ -1,8 +1,8 @@
-"""Entry point of the `epochal` command, and the one place where an error becomes a line.
+"""Entry point of the `epochal` command; turns errors into one line on stderr.
 
-Exit status: 0 healthy or done, 1 findings, 2 wrong usage or something that cannot be read. No
-command catches errors for itself; whatever it raises ends here as one line on stderr that names
-the file and the remedy. `--debug` shows the traceback instead.
+Exit status: 0 for success or a healthy checkpoint, 1 for findings, 2 for wrong usage or unreadable
+input. Commands do not catch errors themselves. They end here as one line that names the file and
+the remedy; with `--debug` the traceback is shown instead.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from epochal.version import __version__
 EXIT_UNREADABLE = 2
 EXIT_INTERRUPTED = 130
 
-STORAGE_REMEDY = "Check that the storage can be reached and that this user may read it."
+STORAGE_REMEDY = "Check that the storage is reachable and that this user may read it."
 REMEDIES: dict[type[OSError], str] = {
-    FileNotFoundError: "Nothing is there: check the path.",
-    NotADirectoryError: "A directory is needed there, and it is a file: check the path.",
-    IsADirectoryError: "A file is needed there, and it is a directory: move it out of the way.",
-    PermissionError: "Run as the user that owns the checkpoint, or let this user read it.",
+    FileNotFoundError: "Nothing exists there. Check the path.",
+    NotADirectoryError: "A directory is needed, but there is a file. Check the path.",
+    IsADirectoryError: "A file is needed, but there is a directory. Move the directory away.",
+    PermissionError: "Run as the user that owns the checkpoint, or allow this user to read it.",
 }
 
 
@@ -45,10 +45,12 @@ class Commands(LazyGroup):
     }
 
 
+HELP = "Structured Streaming's commit machinery, in Python: checkpoints and state without a JVM."
+
 app = typer.Typer(
     name="epochal",
     cls=Commands,
-    help="Structured Streaming's commit machinery, in Python: checkpoints and state without a JVM.",
+    help=HELP,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -75,7 +77,8 @@ def root(
 ) -> None:
     """Structured Streaming's commit machinery, in Python: checkpoints and state without a JVM.
 
-    Exit status: 0 healthy or done, 1 findings, 2 wrong usage or something unreadable.
+    Exit status: 0 for success or a healthy checkpoint, 1 for findings, 2 for wrong usage or
+    unreadable input.
     """
 
 
@@ -83,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        # Names on a disk may be no text at all; they must not break what is said about them.
+        # A file name may not be valid text; printing it must not raise.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -101,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def describe(error: EpochalError | OSError) -> str:
-    """What went wrong, with which file, and what to do: one line."""
+    """Describe an error in one line: what happened, to which file, and what to do."""
     text = str(error)
     if isinstance(error, StorageError):
         text = f"{text.rstrip('.')}. {STORAGE_REMEDY}"
@@ -122,7 +125,8 @@ def _flush(status: int) -> int:
 
 
 def _close_broken_pipe() -> int:
-    # Whoever read our output has gone (`| head`); without this Python complains again at exit.
+    # The reader of our output has ended (`| head`). Without this Python reports the error again at
+    # exit.
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_BROKEN_PIPE

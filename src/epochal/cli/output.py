@@ -1,7 +1,7 @@
-"""How answers are printed: rich tables on a terminal, plain aligned text in a pipe, or JSON.
+"""Prints results: rich tables on a terminal, plain aligned text in a pipe, or JSON.
 
-Rich is imported only when a person watches; a program that reads our output does not pay for it.
-Plain tables are never cut to a width: what is cut cannot be grepped.
+Rich is imported only if the output is a terminal, so programs that read the output do not pay for
+it. Plain tables are never cut to a width, so that their text can be searched.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ EXIT_BROKEN_PIPE = 141
 
 
 class Advance(Protocol):
-    """Told how much of a piece of work is done; cheap enough to call for every file."""
+    """Reports how much of the work is done; cheap enough to call for every file."""
 
     def __call__(self, done: int, total: int) -> None: ...
 
 
 def print_line(text: str = "") -> None:
-    """One line on stdout; the end of the process if nobody reads any more, as after `| head`."""
+    """Print one line; exit if the reader of the output has ended, as after `| head`."""
     try:
         sys.stdout.write(f"{text}\n")
     except BrokenPipeError:
@@ -37,12 +37,12 @@ def print_line(text: str = "") -> None:
 
 
 def print_json(value: object) -> None:
-    """One compact JSON text on one line; non-ASCII characters stay themselves."""
+    """Print compact JSON on one line; non-ASCII characters are not escaped."""
     print_line(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
-    """A table; with rich if stdout is a terminal."""
+    """Print a table, with rich if stdout is a terminal."""
     if sys.stdout.isatty():
         _rich_table(columns, rows, title)
         return
@@ -55,14 +55,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title:
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Aligned `name  value` lines."""
+    """Print aligned lines of the form `name  value`."""
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         print_line(f"{name.ljust(width)}  {value}".rstrip())
 
 
 def time_text(ms: int) -> str:
-    """Milliseconds since the epoch as ISO-8601 UTC; 0, which Spark writes for none, as `-`."""
+    """Milliseconds since 1970 as ISO-8601 in UTC; 0, which Spark writes for "none", as `-`."""
     if ms == 0:
         return "-"
     try:
@@ -74,7 +74,7 @@ def time_text(ms: int) -> str:
 
 @contextmanager
 def progress(what: str) -> Iterator[Advance]:
-    """A progress bar on stderr, if a person watches and the work takes longer than a second."""
+    """Show a progress bar if stderr is a terminal and the work takes longer than a second."""
     bar: Progress | None = None
     task: TaskID | None = None
     started = time.monotonic()
@@ -115,7 +115,7 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
 def _plain(cell: str) -> Any:
     from rich.text import Text
 
-    return Text(cell)  # not markup: offsets and paths may hold square brackets
+    return Text(cell)  # not markup: offsets and paths may contain square brackets
 
 
 def _rich_progress() -> Progress:

@@ -1,4 +1,4 @@
-"""`epochal pubsub`: the embedded Pub/Sub server, for quick starts and tests."""
+"""`epochal pubsub serve`: a Pub/Sub server on this machine, for quick starts and tests."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Annotated, ClassVar
 
 import typer
 
+from epochal.cli.arguments import Host, Port
 from epochal.cli.groups import LazyGroup, group_app
 from epochal.cli.output import print_line
 from epochal.errors import OptionError
 
 COMMANDS = "epochal.cli.pubsub:commands"
 DEFAULT_PROJECT = "local"
+HELP = "Run a Pub/Sub server on this machine, for quick starts and tests."
 
 
 class PubSubCommands(LazyGroup):
@@ -21,29 +23,20 @@ class PubSubCommands(LazyGroup):
 app = group_app(
     "pubsub",
     PubSubCommands,
-    "A Pub/Sub server on this machine, for quick starts and tests.",
+    HELP,
 )
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
 
 @app.callback()
 def root() -> None:
-    """A Pub/Sub server on this machine, for quick starts and tests."""
-
-
-@commands.callback()
-def _commands() -> None:
-    """Keeps the command's name where a lone one would take the group's place."""
+    """Run a Pub/Sub server on this machine, for quick starts and tests."""
 
 
 @commands.command()
 def serve(
-    host: Annotated[
-        str, typer.Option(metavar="HOST", help="The address to listen on; there is no login.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 takes a free one.")
-    ] = 8085,
+    host: Host = "127.0.0.1",
+    port: Port = 8085,
     project: Annotated[
         str, typer.Option(metavar="P", help="The project of --topic and --subscription.")
     ] = DEFAULT_PROJECT,
@@ -53,21 +46,21 @@ def serve(
     subscription: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="S:T", help="A subscription to create, and its topic; may be repeated."
+            metavar="S:T", help="A subscription to create with its topic; may be repeated."
         ),
     ] = None,
     max_bytes: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="Refuse messages once those held take this many bytes."
+            metavar="N", min=1, help="Reject messages while the stored ones take this many bytes."
         ),
     ] = 1 << 30,
 ) -> None:
     """Serve topics and subscriptions to any Pub/Sub client, until interrupted.
 
-    Nothing is durable: topics, subscriptions and messages end with the process. There is no login
-    and no encryption; it is for quick starts, tests and benchmarks. Prints the line to export, so
-    that clients find it; all projects are served.
+    Nothing is durable: topics, subscriptions and messages are lost when the process ends. There is
+    no login and no encryption, so use it only for quick starts, tests and benchmarks. The command
+    prints the line to export so that clients find the server. It serves all projects.
     """
     wanted_topics, wanted_subscriptions = _resources(project, topic or [], subscription or [])
     try:
@@ -75,7 +68,8 @@ def serve(
         from epochal.connectors.pubsub.server.pubsub_server import serve as run
     except ImportError as error:
         raise OptionError(
-            f"The Pub/Sub server needs {error.name}: pip install 'epochal[pubsub]'."
+            f"The Pub/Sub server needs {error.name}, which is not installed. Run pip install "
+            f"'epochal[pubsub]'."
         ) from error
     wanted = Wanted(
         host=host,
@@ -90,13 +84,13 @@ def serve(
 def _resources(
     project: str, topics: list[str], subscriptions: list[str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Full names; a subscription's topic is created with it."""
+    """The full names of topics and subscriptions; a subscription's topic is created, too."""
     named = [f"projects/{project}/topics/{topic}" for topic in topics]
     wanted = []
     for text in subscriptions:
         name, _, topic = text.partition(":")
         if not name or not topic:
-            raise OptionError(f"--subscription is SUBSCRIPTION:TOPIC, not {text!r}.")
+            raise OptionError(f"--subscription must be SUBSCRIPTION:TOPIC, not {text!r}.")
         source = f"projects/{project}/topics/{topic}"
         wanted.append((f"projects/{project}/subscriptions/{name}", source))
         named.append(source)

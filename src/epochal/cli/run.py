@@ -1,4 +1,4 @@
-"""`epochal run FILE`: a program of queries as a service runs it, ended by a signal."""
+"""`epochal run FILE`: run a program with queries as a service, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ from epochal.errors import OptionError, QueryFailedError
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
 
-@commands.callback()
-def _commands() -> None:
-    """Keeps the command's name where a lone one would take the group's place."""
-
-
 @commands.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
@@ -29,25 +24,31 @@ def run(
         Path, typer.Argument(metavar="FILE", help="A Python program that starts queries.")
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="Its own arguments.")
+        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="Arguments of the program.")
     ] = None,
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark's master. [default: Spark's own]")
+        str | None,
+        typer.Option(metavar="URL", help="The URL of Spark's master. [default: Spark's default]"),
     ] = None,
     conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may repeat.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
     ] = None,
 ) -> None:
-    """Run a program in a Spark session until its queries end, or a signal ends them.
+    """Run a program in a Spark session until its queries end or a signal stops them.
 
-    The program finds `spark`, with Epochal's sources registered, and `epochal`; a session that it
-    builds itself is this one. SIGINT and SIGTERM stop each query where an epoch ends, so that
-    nothing has to be repeated; a second signal ends at once. Exits 1 if a query failed.
+    The program can use the names `spark`, a session with Epochal's sources, and `epochal`. If it
+    builds a session itself, it gets the same one. SIGINT and SIGTERM stop each query at the end of
+    an epoch, so that no work is repeated; a second signal ends the process at once. The exit status
+    is 1 if a query failed.
     """
     if find_spec("pyspark") is None:
-        raise OptionError("Running queries needs PySpark: pip install 'epochal[spark]'.")
+        raise OptionError(
+            "Running queries needs PySpark, which is not installed. Run pip install "
+            "'epochal[spark]'."
+        )
     if not file.is_file():
-        raise OptionError(f"{file} is no file. Name a Python program that starts queries.")
+        raise OptionError(f"{file} is not a file. Name a Python program that starts queries.")
     settings = dict(_setting(each) for each in conf or [])
     from epochal.cli.run_program import open_session, run_program
 
@@ -72,11 +73,15 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _stop_on_signals(stopping: threading.Event) -> None:
-    """After the session is there: Spark's own handler would cancel the tasks in mid-epoch."""
+    """Stop queries on SIGINT and SIGTERM.
 
-    def told(number: int, frame: Any) -> None:
+    Call this after the session is created, because PySpark installs its own handler then, which
+    would cancel the tasks in the middle of an epoch.
+    """
+
+    def stop(number: int, frame: Any) -> None:
         stopping.set()
         signal.signal(number, signal.SIG_DFL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, told)
+        signal.signal(number, stop)

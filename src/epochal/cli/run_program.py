@@ -1,7 +1,7 @@
-"""Runs a user's program in a session, and then its queries until they end or are told to.
+"""Runs a user's program in a Spark session, then waits until its queries end or are stopped.
 
-What a reader would get wrong: queries are stopped by a thread of their own. A program usually waits
-for its query itself, so whoever catches the signal cannot also wait for the end of an epoch.
+Note: a separate thread stops the queries. The signal handler runs in the main thread, in which the
+program usually waits for its query, so it cannot also wait for the end of an epoch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from epochal.continuous.api.quiet_listener import QuietListener
 from epochal.errors import QueryFailedError
 
 TURN_SECONDS = 0.2
-"""How long one kind of query is waited for before the other kind is looked at."""
+"""How long to wait for one kind of query before checking the other kind."""
 
 
 def open_session(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """The session of the program; what is not given is Spark's own default, or spark-submit's."""
+    """Open the program's session; settings not given here come from Spark or spark-submit."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder.appName(name)
     if master is not None:
@@ -41,16 +41,17 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str]) -> Spar
 def run_program(
     path: Path, arguments: Sequence[str], spark: SparkSession, stopping: threading.Event
 ) -> None:
-    """Run the file as a program that finds `spark` and `epochal`, then wait for its queries.
+    """Run the file as a program with the names `spark` and `epochal`, then wait for its queries.
 
-    Setting `stopping` ends them, each where an epoch or a batch ends. Raises QueryFailedError if
-    one has failed, and whatever the program raises; in both cases the others are stopped first.
+    Setting `stopping` stops them, each at the end of an epoch or batch. Raises QueryFailedError if
+    a query failed, or the exception of the program; in both cases the other queries are stopped
+    first.
     """
     failures = _Failures()
     epochal.streams(spark).add_listener(failures)
     done = threading.Event()
     stopper = threading.Thread(
-        target=_stop_when_told, args=(spark, stopping, done), name="epochal-stopper", daemon=True
+        target=_stop_when_set, args=(spark, stopping, done), name="epochal-stopper", daemon=True
     )
     stopper.start()
     try:
@@ -65,7 +66,8 @@ def run_program(
 
 
 def _execute(path: Path, arguments: Sequence[str], spark: SparkSession) -> None:
-    # It stays `__main__` for good: its functions travel to tasks again whenever these restart.
+    # The program stays `__main__` until the process ends: whenever tasks restart, its functions are
+    # pickled again.
     program = ModuleType("__main__")
     program.__dict__.update(__file__=str(path), spark=spark, epochal=epochal)
     sys.modules["__main__"] = program
@@ -75,7 +77,7 @@ def _execute(path: Path, arguments: Sequence[str], spark: SparkSession) -> None:
 
 
 def _wait(spark: SparkSession, failures: _Failures) -> None:
-    """Until no query is active, or one has failed."""
+    """Wait until no query is active; raise if one has failed."""
     ours, theirs = epochal.streams(spark), spark.streams
     while True:
         failures.check()
@@ -92,9 +94,9 @@ def _wait(spark: SparkSession, failures: _Failures) -> None:
             return
 
 
-def _stop_when_told(spark: SparkSession, stopping: threading.Event, done: threading.Event) -> None:
+def _stop_when_set(spark: SparkSession, stopping: threading.Event, done: threading.Event) -> None:
     stopping.wait()
-    while not done.is_set():  # the program may be about to start another one
+    while not done.is_set():  # the program may start another query
         _stop_all(spark)
         done.wait(TURN_SECONDS)
 
@@ -107,7 +109,10 @@ def _stop_all(spark: SparkSession) -> None:
 
 
 class _Failures(QuietListener):
-    """Remembers the first continuous query that failed; it is told before the query is gone."""
+    """Remembers the first continuous query that failed.
+
+    Listeners are called before a query leaves the list of active queries, so `_wait` misses none.
+    """
 
     def __init__(self) -> None:
         self._first: QueryFailedError | None = None
@@ -123,6 +128,6 @@ class _Failures(QuietListener):
             )
 
 
-def _cause(words: str) -> str:
-    """What an error says behind the query that it names, if it names one."""
-    return words.partition("terminated with exception: ")[2] or words
+def _cause(message: str) -> str:
+    """The part of an error message after the query's name, if the message names one."""
+    return message.partition("terminated with exception: ")[2] or message

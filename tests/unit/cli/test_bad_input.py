@@ -1,4 +1,4 @@
-"""Whatever lies in a checkpoint's place: a clear line naming the file, no traceback, no change."""
+"""Damaged input of any kind: one clear line that names the file, no traceback, no change."""
 
 import os
 import shutil
@@ -103,7 +103,7 @@ def test_names_a_file_that_was_cut_off(
 
 
 @pytest.mark.parametrize("name", ["metadata", "offsets", "state"])
-def test_says_so_when_a_directory_and_a_file_are_mixed_up(
+def test_reports_a_directory_in_place_of_a_file_and_the_reverse(
     name: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = checkpoint / name
@@ -121,7 +121,7 @@ def test_says_so_when_a_directory_and_a_file_are_mixed_up(
     assert digest_of(checkpoint) == before
 
 
-def test_says_so_when_a_directory_has_the_name_of_a_batch(
+def test_reports_a_directory_with_the_name_of_a_batch(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (checkpoint / "offsets/10").unlink()
@@ -153,7 +153,7 @@ def test_names_a_file_that_may_not_be_read(
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "log"])
-def test_says_who_may_not_list_the_checkpoint(
+def test_reports_a_checkpoint_that_this_user_may_not_list(
     command: str,
     checkpoint: Path,
     capsys: pytest.CaptureFixture[str],
@@ -174,7 +174,7 @@ def test_says_who_may_not_list_the_checkpoint(
 
 
 def test_reads_a_directory_that_the_system_denies(checkpoint: Path) -> None:
-    """Under a user without rights; root may read everything, so a child gives its rights up."""
+    """Run as a user without rights: root may read everything, so a child drops its rights."""
     (checkpoint / "commits").chmod(0)
     os.chmod(checkpoint.parent, 0o755)
     child = os.fork()
@@ -190,7 +190,7 @@ def test_reads_a_directory_that_the_system_denies(checkpoint: Path) -> None:
     assert os.waitstatus_to_exitcode(code) in (1, 2)
 
 
-def test_reads_names_that_are_no_text(
+def test_reads_names_that_are_not_valid_text(
     checkpoint: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     os.mkdir(os.fsencode(checkpoint / "sources") + b"/\xff")

@@ -1,4 +1,4 @@
-"""The writing commands: nothing changes without `--execute`, and everything can be undone."""
+"""Commands that write: nothing changes without `--execute`, and every edit can be undone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_dry_run_changes_nothing_and_says_what_would_be(
+def test_a_dry_run_changes_nothing_and_shows_the_plan(
     words: tuple[str, ...], files: LocalFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(files)
@@ -67,7 +67,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be(
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_what_is_executed_is_what_was_shown_and_undo_restores_it(
+def test_execution_does_what_the_plan_showed_and_undo_restores_it(
     words: tuple[str, ...], files: LocalFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(files)
@@ -90,7 +90,7 @@ def test_what_is_executed_is_what_was_shown_and_undo_restores_it(
     assert content(files) == before
 
 
-def test_a_dry_undo_says_that_it_would_be_refused_when_the_query_has_gone_on(
+def test_a_dry_undo_reports_that_it_would_fail_after_the_query_continued(
     files: LocalFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("rewind", files.url, "--to-batch", "3", *NOW)
@@ -111,7 +111,7 @@ def test_a_dry_undo_says_that_it_would_be_refused_when_the_query_has_gone_on(
     assert content(files) == before
 
 
-def test_to_datetime_takes_the_last_batch_cut_by_then(
+def test_to_datetime_selects_the_last_batch_planned_by_then(
     files: LocalFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("rewind", files.url, "--to-datetime", "2023-11-14T22:16:20", "--json")
@@ -127,27 +127,27 @@ def test_to_datetime_takes_the_last_batch_cut_by_then(
         ("1970-01-02", 86_400_000),
     ],
 )
-def test_a_moment_without_a_zone_is_utc(text: str, moment_ms: int) -> None:
+def test_a_time_without_a_zone_is_utc(text: str, moment_ms: int) -> None:
     assert parse_moment(text) == moment_ms
 
 
-def test_what_is_no_moment_is_refused() -> None:
-    with pytest.raises(OptionError, match="'yesterday' is no moment"):
+def test_text_that_is_not_a_time_is_rejected() -> None:
+    with pytest.raises(OptionError, match="'yesterday' is not a time"):
         parse_moment("yesterday")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("rewind",), "Give one of --to-batch and --to-datetime"),
-        (("rewind", "--to-batch", "1", "--to-datetime", "2023-01-01"), "Give one of"),
+        (("rewind",), "Give exactly one of --to-batch and --to-datetime"),
+        (("rewind", "--to-batch", "1", "--to-datetime", "2023-01-01"), "Give exactly one of"),
         (("rewind", "--to-batch", "99"), "offsets/99 does not exist"),
-        (("set-offsets",), "Give one of --to-offset, --shift-by"),
-        (("set-offsets", "--to-earliest", "--to-latest"), "Give one of --to-offset"),
-        (("set-offsets", "--source", "7", "--shift-by", "1"), "no source '7' in offsets/5"),
+        (("set-offsets",), "Give exactly one of --to-offset, --shift-by"),
+        (("set-offsets", "--to-earliest", "--to-latest"), "Give exactly one of --to-offset"),
+        (("set-offsets", "--source", "7", "--shift-by", "1"), "No source '7' in offsets/5"),
         (("set-offsets", "--shift-by", "1"), "log ends at 5"),
-        (("migrate-offsets", "--to", "v3"), "only v2"),
-        (("migrate-offsets", "--name", "orders"), "give it as LEFT=RIGHT"),
+        (("migrate-offsets", "--to", "v3"), "the only target is v2"),
+        (("migrate-offsets", "--name", "orders"), "not of the form LEFT=RIGHT"),
         (("undo",), "contains no edit that could be undone"),
         (("repair", "--code", "NONSENSE"), "No repair for NONSENSE"),
     ],
@@ -167,7 +167,7 @@ def test_a_wrong_command_line_is_one_line_and_status_2(
     assert content(files) == before
 
 
-def test_a_rewind_takes_the_sink_along(
+def test_a_rewind_includes_the_sink(
     files: LocalFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = on_disk(sink(6), tmp_path / "out")
@@ -217,7 +217,7 @@ def test_a_copy_is_verified_and_undone_at_its_destination(
     assert not [path for path in there.rglob("*") if path.is_file() and ".epochal" not in str(path)]
 
 
-def test_repair_mends_says_what_is_left_and_exits_1_for_that(
+def test_repair_lists_what_is_left_and_exits_1_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = on_disk(checkpoint(6, stateful=False), tmp_path / "ckpt")

@@ -1,4 +1,4 @@
-"""The frame of the command line: errors as one line, exit codes, lazy commands, tables."""
+"""The basics of the command line: one-line errors, exit codes, lazy commands, tables."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ def test_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"epochal {epochal.__version__}\n", "")
 
 
-def test_shows_the_promised_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shows_the_documented_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "checkpoint", "show", checkpoint, "--json")
     shown = json.loads(out)
     assert (status, err) == (0, "")
@@ -104,7 +104,7 @@ def test_shows_only_the_newest_batches_when_asked(
     assert "batch  committed" not in out
 
 
-def test_tells_people_what_a_restart_would_do(
+def test_shows_what_a_restart_would_do(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, _ = run(capsys, "checkpoint", "show", checkpoint)
@@ -115,9 +115,7 @@ def test_tells_people_what_a_restart_would_do(
     assert '2      no         2023-11-14T22:13:20.002Z  -          [{"topic": {"0": 20' in out
 
 
-def test_shows_people_every_setting_that_the_query_is_bound_to(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shows_every_pinned_setting(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conf = {"spark.sql.shuffle.partitions": "3", "spark.other": "a b"}
     OffsetLog(str(checkpoint / "offsets")).add(3, OffsetEntry(1, ("{}", None), conf=conf))
     _, out, _ = run(capsys, "checkpoint", "show", checkpoint)
@@ -139,7 +137,7 @@ def test_prints_a_log_as_one_line_per_entry(
     ]
 
 
-def test_compares_two_batches_inside_their_offsets(
+def test_compares_the_offsets_of_two_batches_part_by_part(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ("checkpoint", "diff", checkpoint, "--batch", 0, "--batch", 2, "--json")
@@ -159,7 +157,7 @@ def test_finds_no_difference_between_a_checkpoint_and_itself(
     assert (status, out) == (0, "no difference\n")
 
 
-def test_verifies_with_the_promised_json_and_exit_codes(
+def test_verifies_with_the_documented_json_and_exit_codes(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, _ = run(capsys, "checkpoint", "verify", checkpoint, "--json")
@@ -174,7 +172,7 @@ def test_verifies_with_the_promised_json_and_exit_codes(
     assert report["findings"][0]["code"] == "METADATA_MISSING"
 
 
-def test_takes_a_url_with_a_scheme(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_accepts_a_url_with_a_scheme(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "checkpoint", "show", f"file://{checkpoint}", "--json")
     assert (status, json.loads(out)["query_id"]) == (0, QUERY_ID)
 
@@ -224,7 +222,7 @@ def test_shows_the_traceback_when_debugging(tmp_path: Path) -> None:
         main(["--debug", "checkpoint", "show", str(tmp_path / "nothing")])
 
 
-def test_names_the_file_and_a_remedy_for_what_the_system_refuses() -> None:
+def test_names_the_file_and_a_remedy_for_system_errors() -> None:
     denied = PermissionError(13, "Permission denied", "/data/offsets/3")
     assert describe(denied).startswith("/data/offsets/3: Permission denied. Run as the user")
     assert describe(OSError(5, "Input/output error", "/data/x")).startswith(
@@ -236,7 +234,7 @@ def test_names_the_file_and_a_remedy_for_what_the_system_refuses() -> None:
     assert describe(CheckpointError("one\n  two")) == "one two"
 
 
-def test_stops_quietly_when_nobody_reads_the_output(checkpoint: Path) -> None:
+def test_stops_quietly_when_the_reader_of_the_output_ends(checkpoint: Path) -> None:
     command = [sys.executable, "-m", "epochal.cli.main", "checkpoint", "log", "--json"]
     with subprocess.Popen(
         [*command, str(checkpoint / "offsets")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -249,7 +247,7 @@ def test_stops_quietly_when_nobody_reads_the_output(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("group", [Commands, CheckpointCommands])
-def test_every_command_named_in_a_table_exists_and_explains_itself(
+def test_every_command_in_a_table_exists_and_has_help(
     group: type[LazyGroup], capsys: pytest.CaptureFixture[str]
 ) -> None:
     prefix = [] if group is Commands else ["checkpoint"]
@@ -293,11 +291,11 @@ def test_rich_tables_show_brackets_as_they_are(
         (9 * 10**18, f"{9 * 10**18} ms"),
     ],
 )
-def test_words_times_as_utc(ms: int, text: str) -> None:
+def test_formats_times_as_utc(ms: int, text: str) -> None:
     assert time_text(ms) == text
 
 
-def test_draws_a_bar_only_for_a_person_who_waits(
+def test_draws_a_progress_bar_only_on_a_terminal_and_only_for_long_work(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "PROGRESS_AFTER_SECONDS", 0.0)

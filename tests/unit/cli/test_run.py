@@ -1,4 +1,4 @@
-"""What `epochal run` refuses before it starts anything."""
+"""Errors that `epochal run` reports before it starts anything."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import pytest
 from epochal.cli.main import main
 
 
-def test_a_program_that_is_not_there_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_program_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(tmp_path / "none.py")]) == 2
     assert capsys.readouterr().err.endswith(
-        "none.py is no file. Name a Python program that starts queries.\n"
+        "none.py is not a file. Name a Python program that starts queries.\n"
     )
 
 
 @pytest.mark.parametrize("setting", ["spark.ui.enabled", "=false"])
-def test_a_setting_without_a_name_or_a_value_is_refused(
+def test_a_setting_without_a_name_or_a_value_is_rejected(
     setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "program.py"

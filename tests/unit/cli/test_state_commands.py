@@ -46,14 +46,14 @@ def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
     return Run(capfdbinary)
 
 
-def test_read_writes_json_lines_in_the_promised_form(sample: Sample, run: Run) -> None:
+def test_read_writes_json_lines_in_the_documented_form(sample: Sample, run: Run) -> None:
     found = run.lines("read", sample.path)
     assert all(list(row) == ["partition_id", "key", "value"] for row in found)
     assert {row["key"]["k"]: tuple(row["value"].values()) for row in found} == BATCHES[1]
     assert run.status == 0
 
 
-def test_read_takes_batch_partition_and_limit(sample: Sample, run: Run) -> None:
+def test_read_accepts_batch_partition_and_limit(sample: Sample, run: Run) -> None:
     found = run.lines("read", sample.path, "--batch", "0")
     assert {row["key"]["k"] for row in found} == {"a", "b", "c"}
     parts = [run.lines("read", sample.path, "--partition", str(n)) for n in range(3)]
@@ -62,7 +62,7 @@ def test_read_takes_batch_partition_and_limit(sample: Sample, run: Run) -> None:
     assert run.lines("read", sample.path, "--limit", "0") == []
 
 
-def test_read_shows_a_table_to_people(sample: Sample, run: Run) -> None:
+def test_read_shows_a_table_by_default(sample: Sample, run: Run) -> None:
     shown = run("read", sample.path)
     assert "k=ż" in shown
     assert "count=1, sum=null" in shown
@@ -77,7 +77,7 @@ def test_read_shows_changes(sample: Sample, run: Run) -> None:
     }
 
 
-def test_get_finds_one_key_and_says_when_there_is_none(sample: Sample, run: Run) -> None:
+def test_get_finds_one_key_and_reports_a_missing_one(sample: Sample, run: Run) -> None:
     [row] = run.lines("get", sample.path, "--key", '{"k": "a"}')
     assert row["value"] == {"count": 2, "sum": 11}
     assert run.lines("get", sample.path, "--key", '{"k": "zzz"}') == []
@@ -104,7 +104,7 @@ def test_diff_compares_two_checkpoints(sample: Sample, tmp_path: Path, run: Run)
     assert run.status == 0
 
 
-def test_stats_weigh_every_partition(sample: Sample, run: Run) -> None:
+def test_stats_measure_every_partition(sample: Sample, run: Run) -> None:
     [found] = run.lines("stats", sample.path)
     assert found["rows"] == 3
     assert sum(part["rows"] for part in found["partitions"]) == 3
@@ -153,9 +153,7 @@ def test_verify_names_a_damaged_file(sample: Sample, run: Run) -> None:
     assert any(each["path"] == "state/0/1/2.delta" for each in found["findings"])
 
 
-def test_what_cannot_be_read_is_one_line_with_the_file_and_status_2(
-    sample: Sample, run: Run
-) -> None:
+def test_unreadable_input_is_one_line_with_the_file_and_status_2(sample: Sample, run: Run) -> None:
     sample.delta(1, 2).unlink()
     run("read", sample.path, "--partition", "1", "--json")
     assert run.status == 2
@@ -164,7 +162,7 @@ def test_what_cannot_be_read_is_one_line_with_the_file_and_status_2(
     assert "state/0/1/2.delta" in line
 
 
-def test_put_and_delete_take_what_read_writes(sample: Sample, tmp_path: Path, run: Run) -> None:
+def test_put_and_delete_accept_what_read_prints(sample: Sample, tmp_path: Path, run: Run) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(run("read", sample.path, "--json"), encoding="utf-8")
     words = ("--file", str(file), "--execute", "--settle-seconds", "0")
@@ -175,7 +173,7 @@ def test_put_and_delete_take_what_read_writes(sample: Sample, tmp_path: Path, ru
     assert {row["key"]["k"]: tuple(row["value"].values()) for row in found} == BATCHES[1]
 
 
-def test_editing_commands_change_nothing_until_told(sample: Sample, run: Run) -> None:
+def test_editing_commands_change_nothing_without_execute(sample: Sample, run: Run) -> None:
     key = json.dumps({"k": "a"})
     run("delete", sample.path, "--key", key)
     assert run.status == 0

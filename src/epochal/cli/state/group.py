@@ -1,4 +1,4 @@
-"""`epochal state …`: the group; its commands are imported when they are called."""
+"""The command group `epochal state`; a command's module is imported when it is called."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import ClassVar
 
 from epochal.cli.groups import LazyGroup, group_app
 
+HELP = "Read, compare and change the state of a query in Spark's own files."
+
 
 class StateCommands(LazyGroup):
-    """Reading commands first, then those that write."""
+    """Commands that read, then commands that write."""
 
     table: ClassVar[dict[str, str]] = {
         "show": "epochal.cli.state.state_show:app",
@@ -30,13 +32,13 @@ class StateCommands(LazyGroup):
 app = group_app(
     "state",
     StateCommands,
-    "The state of a query, in Spark's own files: read it, compare it, change it.",
+    HELP,
 )
 
 
 @app.callback()
 def state() -> None:
-    """The state of a query, in Spark's own files: read it, compare it, change it.
+    """Read, compare and change the state of a query in Spark's own files.
 
-    Writing commands change nothing until --execute, and `epochal checkpoint undo` takes them back.
+    Commands that write change nothing without --execute; `epochal checkpoint undo` undoes them.
     """

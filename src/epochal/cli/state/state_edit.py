@@ -1,7 +1,7 @@
 """`epochal state put | delete | repartition | convert | evolve | repair`.
 
-Each makes one new batch with the same offsets and a new version of the state (`repair` alone goes
-back instead), shows its plan, and changes nothing until `--execute`.
+Each command adds one batch with the same offsets and a new version of the state; only `repair` goes
+back instead. Each shows its plan, and changes nothing without `--execute`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epochal.cli.editing import (
-    SETTLE_SECONDS,
+from epochal.cli.arguments import (
     Directory,
     EvenIfBusy,
     Execute,
-    Flags,
     Json,
+    Operator,
+    OptionalKey,
     SettleSeconds,
     Sink,
-    open_sink,
-    run_edit,
+    Store,
 )
-from epochal.cli.state.state_read import Operator, Store, json_lines, parse_json
+from epochal.cli.editing import SETTLE_SECONDS, Flags, read_sink, run_edit
+from epochal.cli.state.state_read import json_lines, parse_json
 from epochal.errors import OptionError
 from epochal.files import open_files
 
@@ -35,17 +35,21 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 RowsFile = Annotated[
-    str | None, typer.Option("--file", metavar="FILE", help="JSON lines; - is standard input.")
+    str | None,
+    typer.Option("--file", metavar="FILE", help="A file of JSON lines; - means standard input."),
 ]
-Key = Annotated[str | None, typer.Option(metavar="JSON", help="A key, as `read` shows it.")]
 
 
 @app.command()
 def put(
     directory: Directory,
-    key: Key = None,
+    key: OptionalKey = None,
     value: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Its value, as `read` shows it.")
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="The value as a JSON object, as `read --json` prints it.",
+        ),
     ] = None,
     rows_file: RowsFile = None,
     operator: Operator = 0,
@@ -55,7 +59,7 @@ def put(
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Set the value of one key, or of every row of a file ({"key": {...}, "value": {...}})."""
+    """Set the value of one key, or of every key in a file ({"key": {...}, "value": {...}})."""
     from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 
     if (key is None) != (value is None) or (key is None) == (rows_file is None):
@@ -64,7 +68,7 @@ def put(
         rows = [Mutation(_object(key, "--key"), _object(value, "--value"))]
     else:
         rows = [
-            Mutation(_part(row, "key", n), _part(row, "value", n))
+            Mutation(_member(row, "key", n), _member(row, "value", n))
             for n, row in enumerate(json_lines(rows_file), 1)
         ]
     _run(
@@ -78,7 +82,7 @@ def put(
 @app.command()
 def delete(
     directory: Directory,
-    key: Key = None,
+    key: OptionalKey = None,
     rows_file: RowsFile = None,
     operator: Operator = 0,
     store: Store = "default",
@@ -87,7 +91,7 @@ def delete(
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Remove one key, or every key of a file ({"key": {...}}, as `read --json` writes it)."""
+    """Delete one key, or every key in a file ({"key": {...}}, as `read --json` prints it)."""
     from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 
     if (key is None) == (rows_file is None):
@@ -96,7 +100,7 @@ def delete(
         rows = [Mutation(_object(key, "--key"), None)]
     else:
         rows = [
-            Mutation(_part(row, "key", n), None) for n, row in enumerate(json_lines(rows_file), 1)
+            Mutation(_member(row, "key", n), None) for n, row in enumerate(json_lines(rows_file), 1)
         ]
     _run(
         directory,
@@ -109,13 +113,13 @@ def delete(
 @app.command()
 def repartition(
     directory: Directory,
-    partitions: Annotated[int, typer.Option(metavar="N", help="How many there will be.")],
+    partitions: Annotated[int, typer.Option(metavar="N", help="The new number of partitions.")],
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Spread the state of all operators over another number of partitions (HDFS-backed)."""
+    """Change the number of state partitions of all operators (HDFS-backed provider only)."""
     from epochal.tools.edit_state.repartition import plan_repartition
 
     _run(
@@ -129,18 +133,20 @@ def repartition(
 @app.command()
 def convert(
     directory: Directory,
-    to: Annotated[str, typer.Option(metavar="hdfs|rocksdb", help="The provider.")],
+    to: Annotated[
+        str, typer.Option(metavar="hdfs|rocksdb", help="The state store provider to convert to.")
+    ],
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Move the state to the other provider, where its rows have a form there."""
+    """Convert the state to the other provider, if that provider can store its rows."""
     from epochal.tools.edit_state.convert import plan_convert
     from epochal.tools.read_state.read_target import Provider
 
     if to not in ("hdfs", "rocksdb"):
-        raise OptionError(f"--to is hdfs or rocksdb, not {to!r}.")
+        raise OptionError(f"--to must be hdfs or rocksdb, not {to!r}.")
     _run(
         directory,
         "state-convert",
@@ -154,16 +160,24 @@ def evolve(
     directory: Directory,
     add: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME:TYPE=JSON", help="A new value column and its content."),
+        typer.Option(
+            metavar="NAME:TYPE=JSON",
+            help="Add a value column, with this value in every row; may be repeated.",
+        ),
     ] = None,
     after: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The column that --add follows.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The column after which --add inserts. [default: the last]"
+        ),
     ] = None,
     widen: Annotated[
-        list[str] | None, typer.Option(metavar="NAME:TYPE", help="A wider type for a column.")
+        list[str] | None,
+        typer.Option(metavar="NAME:TYPE", help="Change a column to a wider type; may be repeated."),
     ] = None,
     rename: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NAME", help="Another name for a column.")
+        list[str] | None,
+        typer.Option(metavar="NAME=NAME", help="Rename a column, old name first; may be repeated."),
     ] = None,
     operator: Operator = 0,
     store: Store = "default",
@@ -172,7 +186,7 @@ def evolve(
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Give stored values another schema, so that a changed query accepts them (HDFS-backed)."""
+    """Change the schema of stored values for a changed query (HDFS-backed provider only)."""
     from epochal.tools.edit_state.evolve import plan_evolve
 
     steps = _steps(rename or [], widen or [], add or [], after)
@@ -193,13 +207,13 @@ def repair(
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Rebuild bad snapshots; with a delta lost, go back to the newest version that loads."""
+    """Rebuild damaged snapshots; if a delta is lost, go back to the newest version that loads."""
     from epochal.tools.edit_state.repair_state import plan_repair
 
     _run(
         directory,
         "state-repair",
-        lambda surveyed: plan_repair(surveyed, sink=open_sink(sink)()),
+        lambda surveyed: plan_repair(surveyed, sink=read_sink(sink)),
         Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
@@ -236,22 +250,25 @@ def _steps(
     return steps
 
 
-def _pair(text: str, mark: str, option: str) -> tuple[str, str]:
-    left, found, right = text.partition(mark)
+def _pair(text: str, separator: str, option: str) -> tuple[str, str]:
+    left, found, right = text.partition(separator)
     if not (left and found and right):
-        raise OptionError(f"{option} {text!r}: a {mark!r} is missing.")
+        raise OptionError(f"{option} {text!r}: there must be text before and after {separator!r}.")
     return left, right
 
 
 def _object(text: str | None, option: str) -> dict[str, Any]:
     found = parse_json(text or "", option)
     if not isinstance(found, dict):
-        raise OptionError(f"{option} {text!r}: an object is needed, such as {{}}.")
+        raise OptionError(f'{option} {text!r} is not a JSON object such as {{"k": 1}}.')
     return found
 
 
-def _part(row: Any, name: str, number: int) -> dict[str, Any]:
+def _member(row: Any, name: str, number: int) -> dict[str, Any]:
     found = row.get(name) if isinstance(row, dict) else None
     if not isinstance(found, dict):
-        raise OptionError(f"row {number} has no object {name!r}.")
+        raise OptionError(
+            f"Row {number} of the file has no JSON object {name!r}. Write each row as "
+            f'{{"key": {{...}}, "value": {{...}}}}.'
+        )
     return found

@@ -1,7 +1,7 @@
-"""`epochal state read | get | diff | export`: rows to the terminal, to a program or to a file.
+"""`epochal state read | get | diff | export`: print rows as a table or as JSON, or write a file.
 
-JSON lines are written as they are decoded, partition by partition, so a large state needs no more
-memory than one of its partitions.
+JSON lines are written partition by partition as they are decoded, so memory is bounded by the
+largest partition, not by the whole state.
 """
 
 from __future__ import annotations
@@ -13,6 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from epochal.cli.arguments import (
+    Batch,
+    Directory,
+    JsonLines,
+    Key,
+    Limit,
+    Operator,
+    Partition,
+    Side,
+    Store,
+    Timers,
+    Variable,
+)
 from epochal.cli.output import print_line, print_table
 from epochal.errors import OptionError
 
@@ -22,23 +35,6 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 ROWS_SHOWN = 20
-
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint: a path or a URL.")]
-Operator = Annotated[int, typer.Option(metavar="N", help="The stateful operator.")]
-Store = Annotated[str, typer.Option(metavar="NAME", help="The store, for operators with several.")]
-Batch = Annotated[
-    int | None, typer.Option(metavar="N", help="As of this batch; the newest unless given.")
-]
-Partition = Annotated[int | None, typer.Option(metavar="N", help="Only this partition.")]
-Side = Annotated[
-    str | None, typer.Option(metavar="left|right", help="The rows one side of a join keeps.")
-]
-Variable = Annotated[
-    str | None, typer.Option(metavar="NAME", help="A variable of transformWithState.")
-]
-Timers = Annotated[bool, typer.Option("--timers", help="The timers of transformWithState.")]
-Limit = Annotated[int | None, typer.Option(metavar="N", help="At most so many rows.", min=0)]
-JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 
 @app.command()
@@ -53,7 +49,10 @@ def read(
     timers: Timers = False,
     changes_since: Annotated[
         int | None,
-        typer.Option(metavar="N", help="What the batches from N on did, instead of the rows."),
+        typer.Option(
+            metavar="N",
+            help="Show what batch N and later ones changed, instead of the rows.",
+        ),
     ] = None,
     limit: Limit = None,
     as_json: JsonLines = False,
@@ -82,14 +81,14 @@ def read(
 @app.command()
 def get(
     directory: Directory,
-    key: Annotated[str, typer.Option(metavar="JSON", help='The key, as `read` shows it: {"k": 1}')],
+    key: Key,
     operator: Operator = 0,
     store: Store = "default",
     batch: Batch = None,
     variable: Variable = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Show what is kept for one key. Exit status 1 if there is nothing."""
+    """Show the rows of one key. The exit status is 1 if there are none."""
     from epochal.tools.read_state.lookup import rows_with_key
     from epochal.tools.read_state.read import open_batch, open_reader
 
@@ -114,10 +113,13 @@ def diff(
     ] = None,
     from_batch: Annotated[
         int | None,
-        typer.Option(metavar="N", help="The earlier batch; the one before unless given."),
+        typer.Option(
+            metavar="N",
+            help="The earlier batch. [default: the one before --to-batch; with --other the newest]",
+        ),
     ] = None,
     to_batch: Annotated[
-        int | None, typer.Option(metavar="N", help="The later batch; the newest unless given.")
+        int | None, typer.Option(metavar="N", help="The later batch. [default: newest]")
     ] = None,
     operator: Operator = 0,
     store: Store = "default",
@@ -127,7 +129,7 @@ def diff(
     limit: Limit = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Compare two batches, or two checkpoints. Exit status 1 if they differ."""
+    """Compare two batches, or two checkpoints. The exit status is 1 if they differ."""
     from epochal.tools.read_state.read import open_batch, open_reader
     from epochal.tools.read_state.state_diff import differences
 
@@ -163,7 +165,10 @@ def diff(
 def export(
     directory: Directory,
     to: Annotated[
-        str, typer.Option(metavar="FILE", help="Where to: FILE.parquet, FILE.csv or FILE.jsonl.")
+        str,
+        typer.Option(
+            metavar="FILE", help="The file to write: FILE.parquet, FILE.csv or FILE.jsonl."
+        ),
     ],
     operator: Operator = 0,
     store: Store = "default",
@@ -173,7 +178,7 @@ def export(
     variable: Variable = None,
     timers: Timers = False,
 ) -> None:
-    """Write the rows of a store to a file: Parquet, CSV or JSON lines, by the file's name."""
+    """Write the rows of a store to a file; its name chooses Parquet, CSV or JSON lines."""
     from epochal.tools.read_state.export import export_state
     from epochal.tools.read_state.read import open_batch, open_reader
 
@@ -192,7 +197,7 @@ def export(
 def show_rows(
     reader: StateReader, partition: int | None, limit: int | None, *, as_json: bool
 ) -> None:
-    """Rows as JSON lines, or the first of them as a table."""
+    """Print all rows as JSON lines, or the first rows as a table."""
     from epochal.tools.read_state.export import json_batches
 
     most = limit if as_json or limit is not None else ROWS_SHOWN + 1
@@ -213,19 +218,21 @@ def show_rows(
     more = limit is None and len(shown) > ROWS_SHOWN
     _table(reader, shown[:ROWS_SHOWN] if more else shown)
     if more:
-        print_line("... and more; --limit or --json shows them, `epochal state stats` counts them.")
+        print_line(
+            "... and more. Use --limit or --json to see them, `epochal state stats` to count them."
+        )
 
 
 def parse_json(text: str, option: str) -> Any:
-    """The value of an option that takes JSON."""
+    """Parse JSON; `option` names its origin in the error message."""
     try:
         return json.loads(text)
     except ValueError as error:
-        raise OptionError(f"{option} {text!r} is not JSON ({error}).") from None
+        raise OptionError(f"{option} {text!r} is not valid JSON ({error}).") from None
 
 
 def json_lines(path: str) -> Iterator[Any]:
-    """The objects of a file of JSON lines; `-` is standard input."""
+    """The objects in a file of JSON lines; `-` means standard input."""
     source = sys.stdin if path == "-" else open(path, encoding="utf-8")  # noqa: SIM115
     with source:
         for number, line in enumerate(source, 1):
@@ -236,7 +243,7 @@ def json_lines(path: str) -> Iterator[Any]:
 def _side(side: str | None) -> Literal["left", "right"] | None:
     if side is None or side in ("left", "right"):
         return side  # type: ignore[return-value]
-    raise OptionError(f"--side is left or right, not {side!r}.")
+    raise OptionError(f"--side must be left or right, not {side!r}.")
 
 
 def _write_lines(rows: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""`epochal state show | stats | verify`: what state there is, how it lies, whether it is whole."""
+"""`epochal state show | stats | verify`: list the stores, measure them, check their files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epochal.cli.arguments import Batch, Directory, Json, Operator, Store, Variable
 from epochal.cli.output import print_json, print_line, print_table, progress
-from epochal.cli.state.state_read import Batch, Directory, Operator, Store, Variable
 from epochal.files import open_files
 
 if TYPE_CHECKING:
@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")]
-
 
 @app.command()
 def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> None:
-    """List operators, their stores and variables, with the schemas of keys and values."""
+    """List the operators, their stores and variables, and the schemas of keys and values."""
     from epochal.tools.read_state.overview import overview
     from epochal.tools.read_state.read import open_batch
 
@@ -47,11 +45,11 @@ def stats(
     batch: Batch = None,
     variable: Variable = None,
     largest: Annotated[
-        int, typer.Option(metavar="N", help="How many of the largest keys per partition.", min=0)
+        int, typer.Option(metavar="N", help="Show the N largest keys of each partition.", min=0)
     ] = 3,
     as_json: Json = False,
 ) -> None:
-    """Count rows and bytes per partition, and show the skew and the largest keys."""
+    """Count the rows and bytes of each partition, and show the skew and the largest keys."""
     from epochal.tools.read_state.read import open_batch, open_reader
     from epochal.tools.read_state.stats import state_stats
 
@@ -65,9 +63,9 @@ def stats(
 
 @app.command()
 def verify(directory: Directory, as_json: Json = False) -> None:
-    """Read every state file and replay every version; exit status 1 if something is wrong.
+    """Read every state file and replay every version. The exit status is 1 if something is wrong.
 
-    The same as `epochal checkpoint verify --deep`, for state alone.
+    This is `epochal checkpoint verify --deep`, limited to the state.
     """
     from epochal.checkpoint.layout import STATE
     from epochal.tools.verify.depth import Depth

@@ -1,1 +1,1 @@
-"""Kafka: consumer groups that show how far a query is, and how far it is behind."""
+"""Kafka: the source and sink of continuous queries, and the offset committer for Spark queries."""

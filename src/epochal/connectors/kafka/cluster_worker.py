@@ -1,8 +1,8 @@
-"""One thread per cluster that brings its groups to where they should be, and keeps trying.
+"""Commits offsets to the consumer groups of one cluster, in a background thread that retries.
 
-Whoever has news calls `put` and goes on; the thread commits the newest. Whatever goes wrong is
-logged when it begins, when its kind changes and when it ends, not on every try; it is counted, and
-it never leaves this module as an exception.
+A caller hands over the latest position with `put` and returns at once; the thread commits the
+newest position of each group. A failure never leaves this module as an exception. It is counted,
+and it is logged when it starts, when its type changes and when it ends, not on every retry.
 """
 
 from __future__ import annotations
@@ -15,47 +15,56 @@ from random import Random
 from typing import Protocol
 
 from epochal.clock import Clock
-from epochal.connectors.kafka.commit_rules import Held, newest, plan_commit, retry_seconds
-from epochal.connectors.kafka.offsets import Cluster, Mark, Place, Want
+from epochal.connectors.kafka.commit_rules import (
+    CommittedOffset,
+    merge_requests,
+    plan_commit,
+    retry_seconds,
+)
+from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition, Mark
 from epochal.errors import GroupRefusedError
 
 logger = logging.getLogger(__name__)
 
-NAMED_PLACES = 5
+MAX_NAMED_PARTITIONS = 5
 MAX_PENDING = 100_000
 
 
 class GroupClient(Protocol):
-    """What a lane asks of a cluster."""
+    """The calls a worker makes to a cluster."""
 
-    def held(self, group: str, places: Iterable[Place] | None = None) -> dict[Place, Held]: ...
+    def committed_offsets(
+        self, group: str, partitions: Iterable[KafkaPartition] | None = None
+    ) -> dict[KafkaPartition, CommittedOffset]: ...
 
-    def commit(self, group: str, offsets: Mapping[Place, int], metadata: str) -> list[Place]: ...
+    def commit(
+        self, group: str, offsets: Mapping[KafkaPartition, int], metadata: str
+    ) -> list[KafkaPartition]: ...
 
 
 @dataclass(slots=True)
 class GroupStats:
-    """What has happened to one group so far."""
+    """Counters and the last outcome of one group."""
 
     commits: int = 0
     failures: int = 0
     refusals: int = 0
     skipped_backwards: int = 0
     last_error: str = ""
-    """Empty while all is well."""
+    """Empty while commits succeed."""
     last_commit_ms: int = 0
-    committed: dict[Place, int] = field(default_factory=dict)
+    committed: dict[KafkaPartition, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class _Work:
-    want: Want
+class _PendingCommit:
+    request: CommitRequest
     failures: int = 0
     not_before: float = 0.0
 
 
-class Lane:
-    """The commits to one cluster, over one client that is opened once."""
+class ClusterWorker:
+    """Commits to the groups of one cluster, through one client that is opened once."""
 
     def __init__(
         self,
@@ -72,13 +81,18 @@ class Lane:
         self._open, self._clock = open_client, clock
         self._allow_backwards, self._max_pending = allow_backwards, max_pending
         self._client: GroupClient | None = None
-        self._work: dict[str, _Work] = {}
+        self._pending: dict[str, _PendingCommit] = {}
         self._busy: str | None = None
+        """The group of the attempt in progress."""
         self._owned: set[tuple[str, str]] = set()
+        """Groups and queries for which this worker has committed."""
         self._lost: set[tuple[str, str]] = set()
-        self._behind: dict[str, frozenset[Place]] = {}
-        # Its own: a program that seeds the module's random numbers must get those it expects.
-        self._chance = Random().random
+        """Groups and queries for which another query took the group."""
+        self._behind: dict[str, frozenset[KafkaPartition]] = {}
+        """Partitions whose group is ahead of the query, as last logged."""
+        # A private generator: a program that seeds the `random` module must get the numbers it
+        # expects.
+        self._jitter = Random().random
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(
@@ -86,187 +100,206 @@ class Lane:
         )
         self._thread.start()
 
-    def put(self, want: Want) -> None:
-        """Take in what a group should hold; replaces what it was to hold before."""
+    def put(self, request: CommitRequest) -> None:
+        """Schedule a commit; it replaces a pending commit to the same group."""
         with self._changed:
-            if (want.group, want.query_id) in self._lost:
+            if (request.group, request.query_id) in self._lost:
                 return
-            work = self._work.get(want.group)
-            merged = newest(work.want if work else None, want)
-            others = sum(len(w.want.offsets) for g, w in self._work.items() if g != want.group)
+            pending = self._pending.get(request.group)
+            merged = merge_requests(pending.request if pending else None, request)
+            others = sum(
+                len(each.request.offsets)
+                for group, each in self._pending.items()
+                if group != request.group
+            )
             if others + len(merged.offsets) > self._max_pending:
                 self.dropped += 1
                 return
-            if work is None:
-                self._work[want.group] = _Work(merged)
+            if pending is None:
+                self._pending[request.group] = _PendingCommit(merged)
             else:
-                work.want = merged
+                pending.request = merged
             self._changed.notify_all()
 
     def forget(self, query_id: str) -> None:
-        """A query starts anew: whatever it lost to another one before, it may ask for again."""
+        """Forget which groups a query lost: a restarted query may claim them again."""
         with self._changed:
             self._lost = {pair for pair in self._lost if pair[1] != query_id}
             self._owned = {pair for pair in self._owned if pair[1] != query_id}
 
     def has_lost(self, group: str, query_id: str) -> bool:
-        """Whether another query took the group, so that nothing is committed to it any more."""
+        """Whether another query took the group. If so, this query no longer commits to it."""
         with self._changed:
             return (group, query_id) in self._lost
 
-    def hurry(self) -> None:
-        """Try everything pending now, however long it was to wait."""
+    def retry_now(self) -> None:
+        """Try all pending commits now instead of waiting for their backoff to end."""
         with self._changed:
-            for work in self._work.values():
-                work.not_before = 0.0
+            for pending in self._pending.values():
+                pending.not_before = 0.0
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
-        """Try everything now; whether nothing was left within `seconds`."""
-        self.hurry()
+        """Try all pending commits now; False if some are still pending after `seconds`."""
+        self.retry_now()
         with self._changed:
-            return self._changed.wait_for(lambda: not self._work and self._busy is None, seconds)
+            return self._changed.wait_for(lambda: not self._pending and self._busy is None, seconds)
 
     def pending(self) -> int:
-        """How many offsets wait to be committed."""
+        """The number of offsets that are not committed yet."""
         with self._changed:
-            return sum(len(work.want.offsets) for work in self._work.values())
+            return sum(len(each.request.offsets) for each in self._pending.values())
 
     def close(self, seconds: float) -> None:
-        """End the thread, after the try it is in."""
+        """Stop the thread after its current attempt."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        while (work := self._next()) is not None:
-            problem = self._attempt(work.want)
+        while (pending := self._next()) is not None:
+            # The broker is asked without the lock: `put` must never wait for it.
+            problem = self._attempt(pending.request)
             with self._changed:
                 self._busy = None
                 if problem is not None:
-                    self._put_back(work, problem)
+                    self._schedule_retry(pending, problem)
                 self._changed.notify_all()
 
-    def _next(self) -> _Work | None:
+    def _next(self) -> _PendingCommit | None:
         with self._changed:
             while not self._closing:
                 now = self._clock.monotonic()
-                soonest = min(self._work.values(), key=lambda w: w.not_before, default=None)
+                soonest = min(
+                    self._pending.values(), key=lambda each: each.not_before, default=None
+                )
                 if soonest is not None and soonest.not_before <= now:
-                    self._busy = soonest.want.group
-                    return self._work.pop(soonest.want.group)
+                    # Set together with the pop: `flush` waits until there is neither a pending
+                    # nor a running attempt.
+                    self._busy = soonest.request.group
+                    return self._pending.pop(soonest.request.group)
                 self._changed.wait(None if soonest is None else soonest.not_before - now)
             return None
 
-    def _put_back(self, work: _Work, problem: Exception) -> None:
-        want = work.want
-        if isinstance(problem, _TakenError):
-            self._lost.add((want.group, want.query_id))
-            self._work.pop(want.group, None)
+    def _schedule_retry(self, failed: _PendingCommit, problem: Exception) -> None:
+        request = failed.request
+        if isinstance(problem, _GroupTakenError):
+            self._lost.add((request.group, request.query_id))
+            self._pending.pop(request.group, None)
             return
-        work.failures += 1
-        later = self._work.get(want.group)
+        failed.failures += 1
+        # A request that arrived during the attempt is newer than the one that failed.
+        later = self._pending.get(request.group)
         if later is not None:
-            work.want = newest(want, later.want)
-        # Backoff spreads tries; nothing needs it to be unpredictable to an adversary.
-        wait = retry_seconds(work.failures, self._chance())
-        work.not_before = self._clock.monotonic() + wait
-        self._work[want.group] = work
+            failed.request = merge_requests(request, later.request)
+        wait = retry_seconds(failed.failures, self._jitter())
+        failed.not_before = self._clock.monotonic() + wait
+        self._pending[request.group] = failed
 
-    def _attempt(self, want: Want) -> Exception | None:
-        """Bring one group to where it should be; what went wrong, if anything did."""
-        stats = self.stats.setdefault(want.group, GroupStats())
+    def _attempt(self, request: CommitRequest) -> Exception | None:
+        """Commit one request; return the error if that failed."""
+        stats = self.stats.setdefault(request.group, GroupStats())
         try:
-            self._commit(want, stats)
-        except Exception as error:  # a bug of ours, too, must not end the thread
-            self._say(stats, want, error)
-            logger.debug("consumer group %s", want.group, exc_info=True)
+            self._commit(request, stats)
+        except Exception as error:  # not even a bug may end the thread
+            self._record_failure(stats, request, error)
+            logger.debug("consumer group %s", request.group, exc_info=True)
             return error
         if stats.last_error:
             logger.info(
-                "consumer group %s is written again, up to batch %d", want.group, want.batch_id
+                "commits to consumer group %s work again, up to batch %d",
+                request.group,
+                request.batch_id,
             )
         stats.last_error = ""
         return None
 
-    def _commit(self, want: Want, stats: GroupStats) -> None:
+    def _commit(self, request: CommitRequest, stats: GroupStats) -> None:
         if self._client is None:
             self._client = self._open(self.cluster)
-        owner = (want.group, want.query_id)
+        owner = (request.group, request.query_id)
         plan = plan_commit(
-            want,
-            self._client.held(want.group, want.offsets),
+            request,
+            self._client.committed_offsets(request.group, request.offsets),
             owned=owner in self._owned,
             allow_backwards=self._allow_backwards,
         )
         if plan.taken_by is not None:
-            raise _TakenError(plan.taken_by)
+            raise _GroupTakenError(plan.taken_by)
         if plan.taken_from is not None:
             logger.warning(
-                "consumer group %s held the position of query %s and holds that of query %s from "
-                "now on",
-                *(want.group, plan.taken_from, want.query_id),
+                "consumer group %s held the position of query %s; from now on it holds that of "
+                "query %s",
+                *(request.group, plan.taken_from, request.query_id),
             )
-        self._say_behind(want, plan.behind, stats)
+        self._report_behind(request, plan.behind, stats)
         if plan.commit:
-            mark = Mark(want.query_id, want.batch_id).to_text()
-            gone = self._client.commit(want.group, plan.commit, mark)
-            if gone:
+            mark = Mark(request.query_id, request.batch_id).to_text()
+            missing = self._client.commit(request.group, plan.commit, mark)
+            if missing:
                 logger.warning(
-                    "consumer group %s: not committed for %s: no such partition any more",
-                    *(want.group, _named(gone)),
+                    "consumer group %s: offsets of %s were not committed, because these partitions "
+                    "do not exist any more",
+                    *(request.group, _names(missing)),
                 )
-            written = {p: o for p, o in plan.commit.items() if p not in set(gone)}
+            written = {tp: at for tp, at in plan.commit.items() if tp not in set(missing)}
             stats.commits += bool(written)
             stats.committed = {**stats.committed, **written}
             stats.last_commit_ms = self._clock.now_ms()
         self._owned.add(owner)
 
-    def _say(self, stats: GroupStats, want: Want, error: Exception) -> None:
+    def _record_failure(self, stats: GroupStats, request: CommitRequest, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
-        refused = isinstance(error, GroupRefusedError | _TakenError)
+        refused = isinstance(error, GroupRefusedError | _GroupTakenError)
         stats.failures += not refused
         stats.refusals += refused
-        is_news = stats.last_error.partition(":")[0] != type(error).__name__
+        is_new = stats.last_error.partition(":")[0] != type(error).__name__
         stats.last_error = text
-        if isinstance(error, _TakenError):
+        if isinstance(error, _GroupTakenError):
             logger.error(
-                "consumer group %s is claimed by two queries: %s took it from %s, whose position "
-                "it shows no longer. Give each query a group of its own; the one that lost it "
-                "asks again when it is restarted",
-                *(want.group, error.query_id, want.query_id),
+                "consumer group %s is claimed by two queries: %s took it from %s. The group no "
+                "longer shows the position of the second query. Give each query its own group; the "
+                "query that lost the group claims it again when it restarts",
+                *(request.group, error.query_id, request.query_id),
             )
-        elif is_news:
+        elif is_new:
             level = logging.ERROR if refused else logging.WARNING
-            logger.log(level, "consumer group %s is not written, will retry: %s", want.group, error)
+            logger.log(
+                level, "commit to consumer group %s failed, will retry: %s", request.group, error
+            )
 
-    def _say_behind(
-        self, want: Want, behind: Mapping[Place, tuple[int, int]], stats: GroupStats
+    def _report_behind(
+        self,
+        request: CommitRequest,
+        behind: Mapping[KafkaPartition, tuple[int, int]],
+        stats: GroupStats,
     ) -> None:
-        places = frozenset(behind)
-        if places - self._behind.get(want.group, frozenset()):
+        partitions = frozenset(behind)
+        if partitions - self._behind.get(request.group, frozenset()):
             logger.warning(
                 "consumer group %s is ahead of query %s and is not moved backwards: %s",
-                want.group,
-                want.query_id,
+                request.group,
+                request.query_id,
                 ", ".join(
-                    f"{topic}-{partition} holds {held}, the query is at {wanted}"
-                    for (topic, partition), (held, wanted) in list(behind.items())[:NAMED_PLACES]
+                    f"{topic}-{number} holds {ahead}, the query is at {wanted}"
+                    for (topic, number), (ahead, wanted) in list(behind.items())[
+                        :MAX_NAMED_PARTITIONS
+                    ]
                 ),
             )
         stats.skipped_backwards += bool(behind)
-        self._behind[want.group] = places
+        self._behind[request.group] = partitions
 
 
-class _TakenError(Exception):
-    """Another query has written the group since we did."""
+class _GroupTakenError(Exception):
+    """Another query has committed to the group since this one did."""
 
     def __init__(self, query_id: str) -> None:
-        super().__init__(f"query {query_id} writes the group now")
+        super().__init__(f"query {query_id} now commits to the group")
         self.query_id = query_id
 
 
-def _named(places: list[Place]) -> str:
-    named = ", ".join(f"{topic}-{partition}" for topic, partition in places[:NAMED_PLACES])
-    return named if len(places) <= NAMED_PLACES else f"{named}, …"
+def _names(partitions: list[KafkaPartition]) -> str:
+    shown = ", ".join(f"{topic}-{number}" for topic, number in partitions[:MAX_NAMED_PARTITIONS])
+    return shown if len(partitions) <= MAX_NAMED_PARTITIONS else f"{shown}, …"

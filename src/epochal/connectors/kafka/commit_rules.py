@@ -1,10 +1,13 @@
-"""Decides what may be committed to a group, who may, and when to try again. Pure.
+"""Decides what may be committed to a group, by which query, and when to retry. Pure.
 
-Three promises are kept here. A group never moves backwards unless that was asked for: the broker
-itself is asked what the group holds, each time, because topics are recreated and groups deleted
-while a query runs. A group shows one query: of two in one process the first keeps it; of two
-processes the later one does, and the earlier finds the other's mark and stops. And what is pending
-is bounded: one offset per group and partition, the newest.
+The rules keep three promises:
+
+- A group never moves backwards unless the user allows it. The broker is asked for the group's
+  offsets before every commit, because topics are recreated and groups deleted while a query runs.
+- A group shows one query. If two queries in one process share a group, the first keeps it. If they
+  run in two processes, the later one takes the group; the earlier one finds the other's mark and
+  stops.
+- Pending work is bounded: one offset per group and partition, the newest.
 """
 
 from __future__ import annotations
@@ -12,15 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from epochal.connectors.kafka.offsets import Cluster, Mark, Place, Want
+from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition, Mark
 
 FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What a group holds for one partition."""
+class CommittedOffset:
+    """A group's committed offset for one partition, with its metadata."""
 
     offset: int
     metadata: str = ""
@@ -28,81 +31,90 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to commit of a want, and what not to."""
+    """Which offsets of a request to commit, and which to leave alone."""
 
-    commit: Mapping[Place, int]
-    behind: Mapping[Place, tuple[int, int]] = field(default_factory=dict)
-    """Places where the group is further than the query: (held, wanted). Left alone."""
+    commit: Mapping[KafkaPartition, int]
+    behind: Mapping[KafkaPartition, tuple[int, int]] = field(default_factory=dict)
+    """Partitions where the group is ahead of the query: (committed, requested). Left alone."""
     taken_by: str | None = None
-    """Another query writes the group by now: nothing is committed."""
+    """The other query that commits to the group now. If set, nothing is committed."""
     taken_from: str | None = None
-    """The query whose offsets are replaced, when the group is written for the first time."""
+    """The query whose offsets this query replaces with its first commit."""
 
 
 def plan_commit(
-    want: Want, held: Mapping[Place, Held], *, owned: bool, allow_backwards: bool
+    request: CommitRequest,
+    committed: Mapping[KafkaPartition, CommittedOffset],
+    *,
+    owned: bool,
+    allow_backwards: bool,
 ) -> Plan:
-    """Compare what a group should hold with what it does hold.
+    """Compare a request with the offsets that the group has now.
 
-    `owned` says that this process has written the group for this query before.
+    `owned` means that this process has already committed to the group for this query.
     """
-    foreign = _foreign(want, held)
+    foreign = _foreign_query(request, committed)
     if foreign is not None and owned:
         return Plan({}, taken_by=foreign)
-    commit: dict[Place, int] = {}
-    behind: dict[Place, tuple[int, int]] = {}
-    for place, offset in want.offsets.items():
-        there = held.get(place)
-        if there is None or there.offset < offset:
-            commit[place] = offset
-        elif there.offset > offset:
+    commit: dict[KafkaPartition, int] = {}
+    behind: dict[KafkaPartition, tuple[int, int]] = {}
+    for tp, offset in request.offsets.items():
+        found = committed.get(tp)
+        if found is None or found.offset < offset:
+            commit[tp] = offset
+        elif found.offset > offset:
             if allow_backwards:
-                commit[place] = offset
+                commit[tp] = offset
             else:
-                behind[place] = (there.offset, offset)
+                behind[tp] = (found.offset, offset)
         elif foreign is not None:
-            commit[place] = offset  # same offset, but the mark must become ours
+            commit[tp] = offset  # same offset, but the mark must name this query
     return Plan(commit, behind, taken_from=foreign)
 
 
-def _foreign(want: Want, held: Mapping[Place, Held]) -> str | None:
-    for place in want.offsets:
-        mark = Mark.parse(held[place].metadata) if place in held else None
-        if mark is not None and mark.query_id != want.query_id:
+def _foreign_query(
+    request: CommitRequest, committed: Mapping[KafkaPartition, CommittedOffset]
+) -> str | None:
+    for tp in request.offsets:
+        mark = Mark.parse(committed[tp].metadata) if tp in committed else None
+        if mark is not None and mark.query_id != request.query_id:
             return mark.query_id
     return None
 
 
 def retry_seconds(failures: int, jitter: float) -> float:
-    """How long to wait after the n-th failure in a row; `jitter` is from 0 to 1."""
-    whole = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16))
-    return whole * (0.5 + jitter / 2)
+    """How long to wait after this many failures in a row; `jitter` is from 0 to 1."""
+    longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16))
+    return longest * (0.5 + jitter / 2)
 
 
-def newest(pending: Want | None, want: Want) -> Want:
-    """Both in one: per partition what came last. Partitions only the older one has stay."""
-    if pending is None or pending.query_id != want.query_id:
-        return want
-    return replace(want, offsets={**pending.offsets, **want.offsets})
+def merge_requests(pending: CommitRequest | None, request: CommitRequest) -> CommitRequest:
+    """Add a newer request to a pending one; the newer offset of each partition wins.
+
+    A pending request of another query is replaced.
+    """
+    if pending is None or pending.query_id != request.query_id:
+        return request
+    return replace(request, offsets={**pending.offsets, **request.offsets})
 
 
 class Claims:
-    """Which query may write which group, in this process: the first to ask, until it ends."""
+    """Which query of this process may commit to which group: the first to claim it keeps it."""
 
     def __init__(self) -> None:
         self._owners: dict[tuple[str, str], str] = {}
 
     def claim(self, cluster: Cluster, group: str, query_id: str) -> str | None:
-        """Claim a group; the query that holds it already if that is another one."""
+        """Claim a group; return the other query if one holds it already."""
         owner = self._owners.setdefault((servers_key(cluster), group), query_id)
         return None if owner == query_id else owner
 
     def release(self, query_id: str) -> None:
-        """Give up everything a query holds."""
+        """Release all groups of a query."""
         self._owners = {key: owner for key, owner in self._owners.items() if owner != query_id}
 
 
 def servers_key(cluster: Cluster) -> str:
-    """The brokers' addresses in one order, so that the same list is the same cluster."""
+    """The brokers' addresses, sorted, so that the order of a list does not matter."""
     names = (name.strip().lower() for name in cluster.bootstrap_servers.split(","))
     return ",".join(sorted(name for name in names if name))

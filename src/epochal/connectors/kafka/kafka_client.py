@@ -1,12 +1,12 @@
-"""The one place that talks to a Kafka cluster about group offsets and log ends.
+"""Reads and writes group offsets, and reads the start and end offsets of partitions.
 
-Offsets are written without being a member of the group, as Kafka's own admin tools do: the broker
-refuses that as long as the group has live members, so no check of ours can be too late.
+Offsets are committed without joining the group, as Kafka's own admin tools do. The broker rejects
+such a commit while the group has live members, so there is no race that a check here could lose.
 
-It would be natural to read groups through librdkafka's admin client. Do not: its
-ListConsumerGroupOffsets (2.16.0) follows a null pointer when a broker answers NOT_COORDINATOR, as
-every broker does for a moment after it starts, and ends the process: the Spark driver. A consumer
-that joins nothing asks the same question safely, at the price of one for each group.
+Note: do not read groups through librdkafka's admin client. Its ListConsumerGroupOffsets (2.16.0)
+dereferences a null pointer when a broker answers NOT_COORDINATOR, as every broker does for a moment
+after it starts. That would kill the process, which is the Spark driver. A consumer that joins
+nothing can ask the same question safely, but needs one client per group.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from epochal.connectors.kafka.commit_rules import Held
-from epochal.connectors.kafka.offsets import Cluster, Place
+from epochal.connectors.kafka.commit_rules import CommittedOffset
+from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
 from epochal.errors import GroupRefusedError, KafkaError, KafkaUnavailableError, OptionError
 
 REQUEST_SECONDS = 10.0
 COORDINATOR_SECONDS = 0.2
 NAMED_MEMBERS = 3
 
-# What librdkafka would print by itself; it comes back to us as errors.
+# librdkafka prints nothing on its own; it reports errors through callbacks.
 QUIET = {"log_level": "0"}
 
 
 class KafkaClient:
-    """A connection to one cluster. Calls block for at most a few `request_seconds`.
+    """A connection to one cluster. Calls block for at most a few times `request_seconds`.
 
-    With `read_committed` a log ends where the first open transaction begins.
+    With `read_committed` a partition ends where its first open transaction begins.
     """
 
     def __init__(
@@ -47,70 +47,77 @@ class KafkaClient:
         self._level = levels.READ_COMMITTED if read_committed else levels.READ_UNCOMMITTED
         self._settings = dict(cluster.settings)
         self._consumers: dict[str, Any] = {}
-        self._said = ""
+        self._last_client_error = ""
         if not self._servers:
             raise OptionError(
-                "No Kafka cluster is named: give kafka.bootstrap.servers (or --bootstrap-servers)."
+                "No Kafka cluster is named. Set kafka.bootstrap.servers (or --bootstrap-servers)."
             )
-        settings = {**QUIET, **self._settings, "error_cb": self._hear}
+        settings = {**QUIET, **self._settings, "error_cb": self._on_client_error}
         try:
             self._admin = self._kafka.admin.AdminClient(settings)
         except self._kafka.KafkaException as error:
-            raise OptionError(f"Kafka settings: {_reason(error)}.") from error
+            raise rejected_settings(error) from error
 
-    def held(self, group: str, places: Iterable[Place] | None = None) -> dict[Place, Held]:
-        """What the group holds, for some partitions or for all there are."""
+    def committed_offsets(
+        self, group: str, partitions: Iterable[KafkaPartition] | None = None
+    ) -> dict[KafkaPartition, CommittedOffset]:
+        """The group's offsets, for these partitions or for all partitions of the cluster."""
         kafka = self._kafka
-        asked = [kafka.TopicPartition(*p) for p in (self._all() if places is None else places)]
+        wanted = self.partitions(None) if partitions is None else partitions
+        asked = [kafka.TopicPartition(*tp) for tp in wanted]
         if not asked:
             return {}
         consumer = self._consumer(group)
         try:
-            answer = self._answer(lambda: consumer.committed(asked, timeout=self._seconds), group)
-        except _GoneError:
+            answer = self._ask(lambda: consumer.committed(asked, timeout=self._seconds), group)
+        except _NoSuchPartitionError:
             answer = []
-        found: dict[Place, Held] = {}
+        found: dict[KafkaPartition, CommittedOffset] = {}
         for each in answer:
             if each.error is not None:
-                if each.error.code() not in self._passed_over(places is None):
+                if each.error.code() not in self._ignored_codes(partitions is None):
                     raise self._error(each.error, group)
             elif each.offset >= 0:
-                found[each.topic, each.partition] = Held(each.offset, each.metadata or "")
+                found[each.topic, each.partition] = CommittedOffset(
+                    each.offset, each.metadata or ""
+                )
         return found
 
-    def commit(self, group: str, offsets: Mapping[Place, int], metadata: str) -> list[Place]:
-        """Set the group's offsets; return the places that the cluster does not have (any more)."""
+    def commit(
+        self, group: str, offsets: Mapping[KafkaPartition, int], metadata: str
+    ) -> list[KafkaPartition]:
+        """Set the group's offsets; return the partitions that do not exist (any more)."""
         try:
             self._commit(group, offsets, metadata)
             return []
-        except _GoneError:  # which of them, the answer does not say
+        except _NoSuchPartitionError:  # the answer does not name the partition
             known = set(self.partitions({topic for topic, _ in offsets}))
-        left = {place: offset for place, offset in offsets.items() if place in known}
+        left = {tp: offset for tp, offset in offsets.items() if tp in known}
         try:
             if left:
                 self._commit(group, left, metadata)
-        except _GoneError:
+        except _NoSuchPartitionError:
             raise KafkaUnavailableError(
-                self._servers, "its brokers do not agree on which partitions there are"
+                self._servers, "its brokers do not agree on which partitions exist"
             ) from None
-        return [place for place in offsets if place not in known]
+        return [tp for tp in offsets if tp not in known]
 
-    def latest(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The log ends; places that do not exist are missing from the answer."""
-        return self._log_offsets(dict.fromkeys(places, self._kafka.admin.OffsetSpec.latest()))
+    def latest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]:
+        """The end offsets; partitions that do not exist are missing from the result."""
+        return self._log_offsets(dict.fromkeys(partitions, self._kafka.admin.OffsetSpec.latest()))
 
-    def earliest(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The oldest offsets still there; places that do not exist are missing."""
-        return self._log_offsets(dict.fromkeys(places, self._kafka.admin.OffsetSpec.earliest()))
+    def earliest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]:
+        """The oldest offsets that still exist; partitions that do not exist are missing."""
+        return self._log_offsets(dict.fromkeys(partitions, self._kafka.admin.OffsetSpec.earliest()))
 
-    def at_times(self, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
-        """The offset of the first record that is not older than the time; None if all are."""
+    def at_times(self, times_ms: Mapping[KafkaPartition, int]) -> dict[KafkaPartition, int | None]:
+        """The offset of the first record at or after the time; None if all records are older."""
         spec = self._kafka.admin.OffsetSpec.for_timestamp
-        found = self._log_offsets({place: spec(at) for place, at in times_ms.items()})
-        return {place: None if offset < 0 else offset for place, offset in found.items()}
+        found = self._log_offsets({tp: spec(time_ms) for tp, time_ms in times_ms.items()})
+        return {tp: None if offset < 0 else offset for tp, offset in found.items()}
 
-    def partitions(self, topics: Iterable[str] | None) -> list[Place]:
-        """Every partition of these topics, as far as they exist; of all topics for None."""
+    def partitions(self, topics: Iterable[str] | None) -> list[KafkaPartition]:
+        """Every partition of those of these topics that exist; None means all topics."""
         try:
             known = self._admin.list_topics(timeout=self._seconds).topics
         except self._kafka.KafkaException as error:
@@ -121,68 +128,75 @@ class KafkaClient:
             for partition in sorted(known[topic].partitions)
         ]
 
-    def timestamps_ms(self, positions: Mapping[Place, int]) -> dict[Place, int | None]:
-        """The timestamp of the first record at or after each position; None if there is none."""
+    def timestamps_ms(
+        self, positions: Mapping[KafkaPartition, int]
+    ) -> dict[KafkaPartition, int | None]:
+        """The timestamp of the first record at or after each position; None if there is none.
+
+        Positions that were not answered in time are missing from the result.
+        """
         kafka = self._kafka
         consumer = kafka.Consumer(
             {
                 **QUIET,
                 **self._settings,
-                "error_cb": self._hear,
-                "group.id": "epochal-lag",  # needed, but never joined: partitions are assigned
+                "error_cb": self._on_client_error,
+                "group.id": "epochal-lag",  # required, but never joined: partitions are assigned
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
                 "fetch.message.max.bytes": 4096,  # one record is enough
             }
         )
-        found: dict[Place, int | None] = {}
+        found: dict[KafkaPartition, int | None] = {}
         try:
-            consumer.assign([kafka.TopicPartition(*p, offset) for p, offset in positions.items()])
+            consumer.assign([kafka.TopicPartition(*tp, offset) for tp, offset in positions.items()])
             deadline = time.monotonic() + self._seconds
             while len(found) < len(positions) and time.monotonic() < deadline:
                 for record in consumer.consume(500, timeout=0.2):
-                    place = (record.topic(), record.partition())
-                    if place in found or place not in positions:
+                    tp = (record.topic(), record.partition())
+                    if tp in found or tp not in positions:
                         continue
                     kind, moment = record.timestamp()
-                    none = record.error() is not None or kind == kafka.TIMESTAMP_NOT_AVAILABLE
-                    found[place] = None if none else moment
-                    consumer.pause([kafka.TopicPartition(*place)])
+                    no_time = record.error() is not None or kind == kafka.TIMESTAMP_NOT_AVAILABLE
+                    found[tp] = None if no_time else moment
+                    consumer.pause([kafka.TopicPartition(*tp)])
         finally:
             consumer.close()
         return found
 
-    def _log_offsets(self, wanted: Mapping[Place, Any]) -> dict[Place, int]:
+    def _log_offsets(self, wanted: Mapping[KafkaPartition, Any]) -> dict[KafkaPartition, int]:
         kafka = self._kafka
-        request = {kafka.TopicPartition(*place): which for place, which in wanted.items()}
+        request = {kafka.TopicPartition(*tp): which for tp, which in wanted.items()}
         if not request:
             return {}
-        found: dict[Place, int] = {}
-        for place, future in self._admin.list_offsets(
+        found: dict[KafkaPartition, int] = {}
+        for tp, future in self._admin.list_offsets(
             request, isolation_level=self._level, request_timeout=self._seconds
         ).items():
             try:
                 answer = future.result(self._seconds * 2)
             except (kafka.KafkaException, TimeoutError) as error:
-                if isinstance(error, TimeoutError) or error.args[0].code() not in gone_codes(kafka):
-                    raise self._raised(error, None) from error
+                if isinstance(error, TimeoutError) or error.args[
+                    0
+                ].code() not in missing_partition_codes(kafka):
+                    raise self._translate(error) from error
                 continue
-            found[place.topic, place.partition] = answer.offset
+            found[tp.topic, tp.partition] = answer.offset
         return found
 
-    def _commit(self, group: str, offsets: Mapping[Place, int], metadata: str) -> None:
+    def _commit(self, group: str, offsets: Mapping[KafkaPartition, int], metadata: str) -> None:
         kafka = self._kafka
         wanted = [
             kafka.TopicPartition(topic, partition, offset, metadata)
             for (topic, partition), offset in offsets.items()
         ]
         consumer = self._consumer(group)
-        answer = self._answer(lambda: consumer.commit(offsets=wanted, asynchronous=False), group)
+        answer = self._ask(lambda: consumer.commit(offsets=wanted, asynchronous=False), group)
         for each in answer:
             if each.error is not None:
-                if each.error.code() in gone_codes(kafka):
-                    raise _GoneError
+                if each.error.code() in missing_partition_codes(kafka):
+                    raise _NoSuchPartitionError
                 raise self._error(each.error, group)
 
     def _consumer(self, group: str) -> Any:
@@ -196,33 +210,31 @@ class KafkaClient:
                 **self._settings,
                 "group.id": group,
                 "enable.auto.commit": False,
-                "error_cb": self._hear,
+                "error_cb": self._on_client_error,
             }
             consumer = self._consumers[group] = self._kafka.Consumer(settings)
         return consumer
 
-    def _all(self) -> list[Place]:
-        return self.partitions(None)
-
-    def _passed_over(self, asked_for_all: bool) -> tuple[int, ...]:
-        """Errors of single partitions that mean: nothing of this group is there to be seen."""
+    def _ignored_codes(self, asked_for_all: bool) -> tuple[int, ...]:
+        """Errors of one partition that mean the group has no visible offset there."""
         denied = (self._kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,) if asked_for_all else ()
-        return (*gone_codes(self._kafka), *denied)
+        return (*missing_partition_codes(self._kafka), *denied)
 
-    def _answer(self, ask: Callable[[], Any], group: str) -> Any:
+    def _ask(self, ask: Callable[[], Any], group: str) -> Any:
+        """Make a request; retry while the group's coordinator is moving."""
         deadline = time.monotonic() + self._seconds
         while True:
             try:
                 return ask()
             except self._kafka.KafkaException as error:
-                if error.args[0].code() in gone_codes(self._kafka):
-                    raise _GoneError from error
+                if error.args[0].code() in missing_partition_codes(self._kafka):
+                    raise _NoSuchPartitionError from error
                 if not self._is_moving(error) or time.monotonic() > deadline:
                     raise self._error(error.args[0], group) from error
             time.sleep(COORDINATOR_SECONDS)
 
     def _is_moving(self, error: Exception) -> bool:
-        """Whether the group's coordinator is only just starting, or has moved elsewhere."""
+        """Whether the group's coordinator is still starting, or has moved to another broker."""
         codes = self._kafka.KafkaError
         return isinstance(error, self._kafka.KafkaException) and error.args[0].code() in (
             codes.COORDINATOR_LOAD_IN_PROGRESS,
@@ -230,14 +242,17 @@ class KafkaClient:
             codes.NOT_COORDINATOR,
         )
 
-    def _raised(self, error: Exception, group: str | None) -> KafkaError:
+    def _translate(self, error: Exception) -> KafkaError:
         if isinstance(error, self._kafka.KafkaException):
-            return self._error(error.args[0], group)
+            return self._error(error.args[0], None)
         return KafkaUnavailableError(self._servers, "no answer in time")
 
     def _error(self, error: Any, group: str | None) -> KafkaError:
-        """A KafkaError of the client as one of ours, with what the client said by the way."""
-        self._said = ""
+        """Translate the client's KafkaError into one of ours.
+
+        librdkafka reports the cause of a failed connection through `error_cb`, which `poll` calls.
+        """
+        self._last_client_error = ""
         self._admin.poll(0)
         for consumer in self._consumers.values():
             consumer.poll(0)
@@ -248,7 +263,7 @@ class KafkaClient:
                 self._servers,
                 group,
                 f"it has live members{self._members(group)}. Committing would move the position "
-                f"of a running consumer: give the query a group of its own",
+                f"of a running consumer. Give the query its own group",
             )
         denied = (
             codes.GROUP_AUTHORIZATION_FAILED,
@@ -262,8 +277,9 @@ class KafkaClient:
                 f"{reason}. The committer needs READ on the group and DESCRIBE and READ on its "
                 f"topics",
             )
-        said = f" ({self._said})" if self._said and self._said not in reason else ""
-        return KafkaUnavailableError(self._servers, f"{reason}{said}".rstrip("."))
+        cause = self._last_client_error
+        detail = f" ({cause})" if cause and cause not in reason else ""
+        return KafkaUnavailableError(self._servers, f"{reason}{detail}".rstrip("."))
 
     def _members(self, group: str) -> str:
         try:
@@ -275,16 +291,16 @@ class KafkaClient:
         more = f" and {len(members) - NAMED_MEMBERS} more" if len(members) > NAMED_MEMBERS else ""
         return f" ({named}{more})" if named else ""
 
-    def _hear(self, error: Any) -> None:
-        self._said = error.str()
+    def _on_client_error(self, error: Any) -> None:
+        self._last_client_error = error.str()
 
 
-class _GoneError(Exception):
-    """Some of the partitions do not exist."""
+class _NoSuchPartitionError(Exception):
+    """At least one of the partitions does not exist."""
 
 
-def gone_codes(kafka: Any) -> tuple[int, ...]:
-    """What brokers and client answer for a partition that does not exist."""
+def missing_partition_codes(kafka: Any) -> tuple[int, ...]:
+    """The error codes of brokers and client for a partition that does not exist."""
     codes = kafka.KafkaError
     return (
         codes.UNKNOWN_TOPIC_OR_PART,
@@ -294,16 +310,27 @@ def gone_codes(kafka: Any) -> tuple[int, ...]:
     )
 
 
-def _reason(error: Any) -> str:
-    first = error.args[0]
+def error_text(error: BaseException) -> str:
+    """The reason in an exception of the client, without the final period."""
+    first = error.args[0] if error.args else error
     return str(first.str() if hasattr(first, "str") else first).rstrip(".")
 
 
+def rejected_settings(error: BaseException) -> OptionError:
+    """The error for settings that librdkafka does not accept."""
+    return OptionError(
+        f"kafka: the client rejected its settings: {error_text(error)}. Correct it in the "
+        f"options that start with kafka., or in --client-config."
+    )
+
+
 def import_kafka() -> Any:
-    """The client's module; it is an extra, and slow to import."""
+    """Import the client on demand: it is an optional dependency, and slow to import."""
     try:
         import confluent_kafka
         import confluent_kafka.admin
     except ImportError:
-        raise OptionError("Kafka needs its client: pip install 'epochal[kafka]'.") from None
+        raise OptionError(
+            "Kafka needs its client, which is not installed. Run pip install 'epochal[kafka]'."
+        ) from None
     return confluent_kafka

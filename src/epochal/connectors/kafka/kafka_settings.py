@@ -1,8 +1,9 @@
-"""Java's Kafka settings in librdkafka's words, above all those about reaching a cluster. Pure.
+"""Translates settings of Kafka's Java client into librdkafka's names. Pure.
 
-Spark's sources carry settings of the Java client. Those about fetching, polling or decoding mean
-nothing to a client that reads and writes group offsets, and are left out. One about security that
-has no counterpart is an error: connecting without it would be another connection than asked for.
+Spark's sources carry settings of the Java client. A client that only reads and writes group offsets
+needs the connection settings; settings about fetching, polling or decoding are left out. A security
+setting without a counterpart in librdkafka is an error: without it the connection would not be the
+one that the user asked for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Mapping
 
 from epochal.errors import OptionError
 
+COMMIT_GROUP = "consumer.commit.groupid"
+"""The source's option, without kafka., that names the consumer group for its position."""
 SAME = {
     "bootstrap.servers",
     "client.id",
@@ -52,7 +55,7 @@ STORES = {
     "ssl.keystore.certificate.chain",
     "ssl.keystore.key",
 }
-# Of the security settings, those that only tune what librdkafka does in its own way.
+# Security settings that only tune the Java implementation; librdkafka has its own.
 HARMLESS = {
     "ssl.protocol",
     "ssl.enabled.protocols",
@@ -68,10 +71,21 @@ _MODULE = re.compile(
 )
 _PAIR = re.compile(r"([\w.]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'|([^\s;]+))")
 _COMMITTER = "in OffsetCommitter(settings=…) or --client-config"
+BYTES_ONLY = "keys and values are bytes"
+JAVA_CODE = "it names Java code, and rows do not pass through a JVM"
+
+
+def require_servers(java: Mapping[str, str]) -> None:
+    """Raise OptionError if the settings do not name a broker."""
+    if not java.get("bootstrap.servers"):
+        raise OptionError(
+            "kafka: option kafka.bootstrap.servers must be given. Set it to host:port of one or "
+            "more brokers, separated by commas."
+        )
 
 
 def kafka_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The client's settings among a Spark source's options: `kafka.` taken off."""
+    """The client's settings among a Spark source's options, without the prefix `kafka.`."""
     return {
         key.lower().removeprefix("kafka."): value
         for key, value in options.items()
@@ -80,7 +94,7 @@ def kafka_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The settings in a Java properties file, as Kafka's tools take it by --command-config."""
+    """The settings in a Java properties file, as Kafka's tools accept with --command-config."""
     found: dict[str, str] = {}
     joined = re.sub(r"\\\r?\n\s*", "", text)
     for line in joined.splitlines():
@@ -89,15 +103,18 @@ def parse_properties(text: str) -> dict[str, str]:
             continue
         key, equals, value = re.sub(r"\s*[=:]\s*", "\0", line, count=1).partition("\0")
         if not equals:
-            raise OptionError(f"A line of a properties file must be key=value, not {line[:60]!r}.")
+            raise OptionError(
+                f"Line {line[:60]!r} of the properties file is not in the form key=value. Correct "
+                f"it, or start it with # to make it a comment."
+            )
         found[key] = re.sub(r"\\([=:#! \\])", r"\1", value)
     return found
 
 
 def connection_settings(java: Mapping[str, str], *, where: str = _COMMITTER) -> dict[str, str]:
-    """What librdkafka needs to make the connection that these settings describe.
+    """librdkafka's settings for the connection that these Java settings describe.
 
-    `where` tells in errors where its own names may be given instead.
+    `where` appears in error messages: it tells the user where to give librdkafka's own settings.
     """
     found = {key: value for key, value in java.items() if key in SAME}
     _stores(java, found, where)
@@ -106,8 +123,8 @@ def connection_settings(java: Mapping[str, str], *, where: str = _COMMITTER) -> 
     for key in java:
         if key.startswith(("ssl.", "sasl.")) and not _known(key):
             raise OptionError(
-                f"Kafka setting {key}: librdkafka has no counterpart. "
-                f"Give librdkafka's setting instead, {where}."
+                f"Kafka setting {key} has no counterpart in librdkafka. "
+                f"Give librdkafka's own setting instead, {where}."
             )
     if found.get("ssl.endpoint.identification.algorithm") == "":
         found["ssl.endpoint.identification.algorithm"] = "none"
@@ -119,7 +136,7 @@ def client_settings(
 ) -> dict[str, str]:
     """All settings of a client that reads or writes, not only those of its connection.
 
-    A name that is not among Java's is passed on: it may be one of librdkafka's own.
+    An unknown name is passed on, because it may be one of librdkafka's own.
     """
     for key in java:
         if key in refused:
@@ -131,9 +148,10 @@ def client_settings(
         name = renamed.get(key, key)
         if name != key and name in java:
             raise OptionError(
-                f"kafka: kafka.{key} and kafka.{name} are one and the same: give one of them."
+                f"kafka: kafka.{key} and kafka.{name} are the same setting, and both are given. "
+                f"Remove one of them."
             )
-        # Java's "as the system has it" is -1, librdkafka's is 0.
+        # -1 means the operating system's default in Java; librdkafka uses 0 for it.
         found[name] = "0" if name.endswith(".buffer.bytes") and value == "-1" else value
     return found
 
@@ -181,7 +199,8 @@ def _jaas(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
     match = _MODULE.match(java[JAAS])
     if match is None:
         raise OptionError(
-            'Kafka setting sasl.jaas.config must read `MODULE required key="value";`.'
+            "Kafka setting sasl.jaas.config cannot be parsed. Write it in the form "
+            '`MODULE required key="value";`.'
         )
     module, mechanism = match[1].rsplit(".", 1)[-1], java.get("sasl.mechanism", "GSSAPI")
     given = {
@@ -192,8 +211,8 @@ def _jaas(java: Mapping[str, str], found: dict[str, str], where: str) -> None:
     if translate is None or (module == "OAuthBearerLoginModule" and "clientId" not in given):
         raise OptionError(
             f"Kafka setting sasl.jaas.config: {module} ({mechanism}) has no counterpart in "
-            f"librdkafka as it comes from PyPI. Use PLAIN, SCRAM or OAuth client credentials, or "
-            f"give librdkafka's settings instead, {where}."
+            f"the librdkafka build on PyPI. Use PLAIN, SCRAM or OAuth client credentials, or "
+            f"give librdkafka's own settings instead, {where}."
         )
     found |= translate(given)
     if module == "OAuthBearerLoginModule":

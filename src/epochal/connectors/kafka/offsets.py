@@ -1,7 +1,9 @@
-"""Turns the positions of a query's sources into what a consumer group should hold. Pure.
+"""Turns the positions of a query's sources into offsets for consumer groups. Pure.
 
-Spark's `endOffset` and Kafka's committed offset both name the *next* record to read: there is no
-`+ 1` anywhere. A source that is not Kafka's has another offset form and is passed over.
+Sources other than Kafka write offsets in other forms; these are skipped.
+
+Note: Spark's `endOffset` and Kafka's committed offset both name the *next* record to read, so no
+code here adds 1.
 """
 
 from __future__ import annotations
@@ -11,15 +13,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-Place = tuple[str, int]
-"""A topic and one of its partitions."""
+KafkaPartition = tuple[str, int]
+"""A topic and the number of one of its partitions; a variable of this type is named `tp`."""
 
 MARK_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How to reach a Kafka cluster: the client's settings, sorted, as a value that can be a key."""
+    """How to reach a Kafka cluster: the client's settings, sorted and hashable."""
 
     settings: tuple[tuple[str, str], ...]
 
@@ -31,7 +33,7 @@ class Cluster:
     def bootstrap_servers(self) -> str:
         return dict(self.settings).get("bootstrap.servers", "")
 
-    def __repr__(self) -> str:  # settings hold passwords, and reprs end up in logs
+    def __repr__(self) -> str:  # settings contain passwords, and reprs end up in logs
         return f"Cluster({self.bootstrap_servers!r})"
 
 
@@ -42,33 +44,33 @@ class Target:
     group: str
     cluster: Cluster
     source: int | None = None
-    """The source's place in the progress report; None stands for every Kafka source."""
+    """The source's index in the progress report; None means every Kafka source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a query is: the end of its newest finished batch."""
+    """How far a query has come: the end of its newest finished batch."""
 
     query_id: str
     batch_id: int
     ends: tuple[str | None, ...]
-    """The sources' offsets, as they wrote them."""
+    """The offset of each source, in the form that the source writes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """What a group should hold once everything has been told to the cluster."""
+class CommitRequest:
+    """The offsets that a group should have for a query."""
 
     cluster: Cluster
     group: str
     query_id: str
     batch_id: int
-    offsets: Mapping[Place, int]
+    offsets: Mapping[KafkaPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Who committed an offset; travels as the offset's metadata."""
+    """Names the query and batch that committed an offset; stored as the offset's metadata."""
 
     query_id: str
     batch_id: int
@@ -81,7 +83,7 @@ class Mark:
 
     @classmethod
     def parse(cls, text: str | None) -> Mark | None:
-        """The mark in an offset's metadata; None if somebody else wrote it."""
+        """The mark in an offset's metadata; None if another program committed the offset."""
         try:
             found = json.loads(text or "")
         except ValueError:
@@ -94,15 +96,15 @@ class Mark:
         return cls(query, batch)
 
 
-def parse_offsets(text: str | None) -> dict[Place, int] | None:
-    """The offsets in `{"topic":{"0":42}}`; None if it is no such text.
+def parse_offsets(text: str | None) -> dict[KafkaPartition, int] | None:
+    """The offsets in `{"topic":{"0":42}}`; None if the text has another form.
 
-    Spark Connect before 4.1 hands Python's form of the same object to listeners.
+    Spark Connect before 4.1 gives listeners the Python repr of this object instead of JSON.
     """
     found = _parse(text)
     if not isinstance(found, dict) or not found:
         return None
-    offsets: dict[Place, int] = {}
+    offsets: dict[KafkaPartition, int] = {}
     for topic, partitions in found.items():
         if not isinstance(topic, str) or not isinstance(partitions, dict):
             return None
@@ -111,25 +113,25 @@ def parse_offsets(text: str | None) -> dict[Place, int] | None:
                 return None
             if isinstance(offset, bool) or not isinstance(offset, int):
                 return None
-            if offset >= 0:  # below are "earliest" and "latest", which are no position yet
+            if offset >= 0:  # -2 and -1 mean "earliest" and "latest", which are not positions yet
                 offsets[topic, int(partition)] = offset
     return offsets
 
 
-def wants_of(position: Position, targets: Iterable[Target]) -> list[Want]:
-    """What each group should hold, now that the query is at `position`.
+def commit_requests(position: Position, targets: Iterable[Target]) -> list[CommitRequest]:
+    """The commits that show a query's position in its groups.
 
-    Two sources that share a group and a partition agree on the lower offset: what lies above was
-    processed by one of them only.
+    If two sources share a group and a partition, the lower offset counts: records above it were
+    processed by only one of them.
     """
-    merged: dict[tuple[Cluster, str], dict[Place, int]] = {}
+    merged: dict[tuple[Cluster, str], dict[KafkaPartition, int]] = {}
     for target in targets:
         for end in _ends(position.ends, target.source):
-            held = merged.setdefault((target.cluster, target.group), {})
-            for place, offset in (parse_offsets(end) or {}).items():
-                held[place] = min(offset, held.get(place, offset))
+            offsets = merged.setdefault((target.cluster, target.group), {})
+            for tp, offset in (parse_offsets(end) or {}).items():
+                offsets[tp] = min(offset, offsets.get(tp, offset))
     return [
-        Want(cluster, group, position.query_id, position.batch_id, offsets)
+        CommitRequest(cluster, group, position.query_id, position.batch_id, offsets)
         for (cluster, group), offsets in merged.items()
         if offsets
     ]

@@ -1,14 +1,19 @@
-"""Java's producer settings in librdkafka's words, and those that a sink starts from. Pure.
+"""Translates Java's producer settings into librdkafka's, and adds the sink's defaults. Pure.
 
-What a reader would get wrong: keys must land where Java's producer puts them, or a consumer that
-joins two topics by key finds halves; librdkafka's own default is another hash.
+Note: the default partitioner is Java's murmur2, not librdkafka's. A consumer that joins two topics
+by key relies on equal keys being in equal partitions, whichever producer wrote them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochal.connectors.kafka.kafka_settings import client_settings
+from epochal.connectors.kafka.kafka_settings import (
+    BYTES_ONLY,
+    JAVA_CODE,
+    client_settings,
+    require_servers,
+)
 from epochal.errors import OptionError
 
 RENAMED = {
@@ -22,33 +27,34 @@ RENAMED = {
     "delivery.timeout.ms": "message.timeout.ms",
     "linger.ms": "queue.buffering.max.ms",
 }
-_BYTES = "keys and values are bytes already: encode them in the query"
-_CODE = "it names Java code, and there is no JVM in the path of the rows"
-_OURS = "the sink sets it, from the query's id"
+_BYTES = f"{BYTES_ONLY}: encode them in the query"
+_SET_BY_SINK = "the sink sets it, from the query's id"
+_PARTITIONER = "keys go to the partition that Java's own partitioner chooses"
+_JAVA_TUNING = "it tunes the Java client's partitioner"
 REFUSED = {
     "key.serializer": _BYTES,
     "value.serializer": _BYTES,
-    "partitioner.class": "keys go where Java's own partitioner puts them; name a partition by a "
-    "column partition",
-    "partitioner.ignore.keys": "keys go where Java's own partitioner puts them",
-    "partitioner.adaptive.partitioning.enable": "it tunes the Java client's partitioner",
-    "partitioner.availability.timeout.ms": "it tunes the Java client's partitioner",
-    "interceptor.classes": _CODE,
-    "metric.reporters": _CODE,
-    "security.providers": _CODE,
-    "max.block.ms": "a full buffer slows the query's reading down; nothing waits for it",
-    "transactional.id": _OURS,
+    "partitioner.class": f"{_PARTITIONER}; to choose the partition yourself, add a column named "
+    "partition",
+    "partitioner.ignore.keys": _PARTITIONER,
+    "partitioner.adaptive.partitioning.enable": _JAVA_TUNING,
+    "partitioner.availability.timeout.ms": _JAVA_TUNING,
+    "interceptor.classes": JAVA_CODE,
+    "metric.reporters": JAVA_CODE,
+    "security.providers": JAVA_CODE,
+    "max.block.ms": "when the buffer is full, the query reads more slowly; no call blocks for it",
+    "transactional.id": _SET_BY_SINK,
     "transaction.two.phase.commit.enable": "a transaction is committed as soon as it is complete",
-    "delivery.report.only.error": "the sink needs it as it is",
+    "delivery.report.only.error": "the sink relies on its own value",
 }
-_WHERE = "as an option of the sink, with kafka. before it"
+_WHERE = "as an option of the sink, with the prefix kafka."
 
 DEFAULTS = {
     "enable.idempotence": "true",
     "partitioner": "murmur2_random",
-    # Rows come in batches already; the smallest wait lets those of one turn go together.
+    # Rows already come in batches; the smallest wait lets the rows of one batch leave together.
     "queue.buffering.max.ms": "1",
-    # An epoch of small rows must fit; what bounds memory are its bytes.
+    # An epoch of many small rows must fit. Memory is bounded by bytes, not by messages.
     "queue.buffering.max.messages": "1000000",
     "message.timeout.ms": "120000",
     "socket.nagle.disable": "true",
@@ -57,10 +63,10 @@ DEFAULTS = {
 }
 TRANSACTION_TIMEOUT_MS = 30_000
 TRANSACTIONAL = {
-    # A transaction is open only while an epoch is committed. Readers wait for one that was left
-    # open by a driver that died, unless its successor comes first.
+    # A transaction is open only while an epoch is committed. If the driver dies meanwhile, readers
+    # of committed records wait until this timeout, or until the next attempt claims the id.
     "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
-    # The broker still ends the last transaction when the next begins: ask again soon.
+    # The broker may still be ending the last transaction when the next begins: retry soon.
     "retry.backoff.ms": "10",
 }
 MAX_MESSAGE_BYTES = 1_000_000
@@ -68,24 +74,23 @@ MAX_MESSAGE_BYTES = 1_000_000
 
 
 def producer_settings(java: Mapping[str, str]) -> dict[str, str]:
-    """What librdkafka needs to write as these settings, in either's names, describe."""
-    if not java.get("bootstrap.servers"):
-        raise OptionError("kafka: option kafka.bootstrap.servers must be given.")
+    """The producer's settings in librdkafka's names; accepts Java's and librdkafka's names."""
+    require_servers(java)
     found = client_settings(java, renamed=RENAMED, refused=REFUSED, where=_WHERE)
-    if "buffer.memory" in java:  # in bytes
+    if "buffer.memory" in java:  # Java counts bytes, librdkafka KiB
         found["queue.buffering.max.kbytes"] = str(max(1, int(java["buffer.memory"]) // 1024))
     return DEFAULTS | found
 
 
 def transactional_settings(java: Mapping[str, str], transactional_id: str) -> dict[str, str]:
-    """The same for a producer of transactions."""
+    """The settings of a transactional producer."""
     if java.get("enable.idempotence", "true").lower() != "true":
         raise OptionError(
-            "kafka: kafka.enable.idempotence=false cannot be exactly once. Leave it out, or choose "
-            "delivery=at-least-once."
+            "kafka: kafka.enable.idempotence=false cannot be exactly once: a retry could write a "
+            "record twice. Remove it, or choose delivery=at-least-once."
         )
     found = TRANSACTIONAL | producer_settings(java)
-    # A message may not be tried for longer than its transaction lives.
+    # Retrying a message for longer than its transaction lives would be useless.
     if "message.timeout.ms" not in java and "delivery.timeout.ms" not in java:
         found["message.timeout.ms"] = found["transaction.timeout.ms"]
     return found | {"transactional.id": transactional_id}

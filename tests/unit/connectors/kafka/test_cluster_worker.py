@@ -1,4 +1,4 @@
-"""The thread that writes a cluster's groups: newest first, and it never gives up or breaks."""
+"""The thread that commits to a cluster's groups: the newest offsets, with endless retries."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import logging
 import threading
 
 import pytest
-from tests.unit.connectors.kafka.cluster import CLUSTER, OTHER, QUERY, MemoryCluster, want
+from tests.unit.connectors.kafka.cluster import CLUSTER, OTHER, QUERY, MemoryCluster, commit_request
 
 from epochal.clock import SystemClock
-from epochal.connectors.kafka.cluster_worker import Lane
-from epochal.connectors.kafka.commit_rules import Held
-from epochal.connectors.kafka.offsets import Mark, Want
+from epochal.connectors.kafka.cluster_worker import ClusterWorker
+from epochal.connectors.kafka.commit_rules import CommittedOffset
+from epochal.connectors.kafka.offsets import CommitRequest, Mark
 
 SECONDS = 20.0
 
@@ -21,8 +21,10 @@ def kafka() -> MemoryCluster:
     return MemoryCluster()
 
 
-def lane_of(kafka: MemoryCluster, *, allow_backwards: bool = False, max_pending: int = 99) -> Lane:
-    return Lane(
+def worker_of(
+    kafka: MemoryCluster, *, allow_backwards: bool = False, max_pending: int = 99
+) -> ClusterWorker:
+    return ClusterWorker(
         CLUSTER,
         kafka.open,
         clock=SystemClock(),
@@ -31,85 +33,85 @@ def lane_of(kafka: MemoryCluster, *, allow_backwards: bool = False, max_pending:
     )
 
 
-def until_tried(kafka: MemoryCluster, lane: Lane, times: int) -> None:
-    """Wait for a number of tries, sparing the backoff."""
+def until_tried(kafka: MemoryCluster, worker: ClusterWorker, times: int) -> None:
+    """Wait for a number of attempts, without the backoff."""
     for _ in range(400):
         if kafka.tries >= times:
             return
-        lane.flush(0.05)
+        worker.flush(0.05)
     raise AssertionError(f"{kafka.tries} tries")
 
 
 def test_one_client_serves_all_groups(kafka: MemoryCluster) -> None:
-    lane = lane_of(kafka)
+    worker = worker_of(kafka)
     for group in "abc":
-        lane.put(want(5, group=group))
-    assert lane.flush(SECONDS)
+        worker.put(commit_request(5, group=group))
+    assert worker.flush(SECONDS)
     assert [kafka.offsets(group) for group in "abc"] == [{("t", 0): 5}] * 3
     assert kafka.opened == 1
 
 
-def test_while_a_broker_hangs_only_the_newest_is_kept(kafka: MemoryCluster) -> None:
+def test_while_a_broker_hangs_only_the_newest_request_is_kept(kafka: MemoryCluster) -> None:
     kafka.gate.clear()
-    lane = lane_of(kafka)
-    lane.put(want(1))
+    worker = worker_of(kafka)
+    worker.put(commit_request(1))
     while kafka.tries == 0:
         threading.Event().wait(0.005)
     for offset in range(2, 1000):
-        lane.put(want(offset))
-    assert lane.pending() == 1
+        worker.put(commit_request(offset))
+    assert worker.pending() == 1
     kafka.gate.set()
-    assert lane.flush(SECONDS)
+    assert worker.flush(SECONDS)
     assert kafka.writes == [("g", {("t", 0): 1}), ("g", {("t", 0): 999})]
 
 
-def test_an_outage_is_caught_up_with_the_newest_and_said_once(
+def test_after_an_outage_the_newest_offset_is_committed_and_the_outage_is_logged_once(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "epochal")
     kafka.goes_down()
-    lane = lane_of(kafka)
-    lane.put(want(1))
-    until_tried(kafka, lane, 3)
-    lane.put(want(2, batch=9))
-    assert lane.stats["g"].last_error.startswith("KafkaUnavailableError")
+    worker = worker_of(kafka)
+    worker.put(commit_request(1))
+    until_tried(kafka, worker, 3)
+    worker.put(commit_request(2, batch=9))
+    assert worker.stats["g"].last_error.startswith("KafkaUnavailableError")
     kafka.comes_back()
-    assert lane.flush(SECONDS)
+    assert worker.flush(SECONDS)
     assert kafka.writes == [("g", {("t", 0): 2})]
-    assert lane.stats["g"].last_error == ""
-    assert lane.stats["g"].failures >= 3
+    assert worker.stats["g"].last_error == ""
+    assert worker.stats["g"].failures >= 3
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "connection refused" in caplog.messages[0]
-    assert caplog.messages[1] == "consumer group g is written again, up to batch 9"
+    assert caplog.messages[1] == "commits to consumer group g work again, up to batch 9"
 
 
-def test_what_came_during_a_try_that_failed_is_newer_than_what_was_tried(
+def test_a_request_during_a_failed_attempt_is_newer_than_the_failed_one(
     kafka: MemoryCluster,
 ) -> None:
     kafka.gate.clear()
-    lane = lane_of(kafka)
-    lane.put(want(1))
+    worker = worker_of(kafka)
+    worker.put(commit_request(1))
     while kafka.tries == 0:
         threading.Event().wait(0.005)
-    lane.put(want(2))
+    worker.put(commit_request(2))
     kafka.goes_down()
     kafka.gate.set()
-    until_tried(kafka, lane, 2)
+    until_tried(kafka, worker, 2)
     kafka.comes_back()
-    assert lane.flush(SECONDS)
+    assert worker.flush(SECONDS)
     assert kafka.writes == [("g", {("t", 0): 2})]
 
 
-def test_a_flush_does_not_wait_for_the_next_try(
+def test_a_flush_does_not_wait_for_the_next_retry(
     kafka: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("epochal.connectors.kafka.cluster_worker.retry_seconds", lambda *_: 1000.0)
     kafka.goes_down()
-    lane = lane_of(kafka)
-    lane.put(want(1))
-    until_tried(kafka, lane, 1)
+    worker = worker_of(kafka)
+    worker.put(commit_request(1))
+    until_tried(kafka, worker, 1)
     kafka.comes_back()
-    assert lane.flush(SECONDS)
+    assert worker.flush(SECONDS)
     assert kafka.offsets("g") == {("t", 0): 1}
 
 
@@ -117,90 +119,90 @@ def test_a_group_with_live_members_is_refused_until_they_leave(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.members.add("g")
-    lane = lane_of(kafka)
-    lane.put(want(1))
-    lane.put(want(1, group="free"))
-    until_tried(kafka, lane, 3)
+    worker = worker_of(kafka)
+    worker.put(commit_request(1))
+    worker.put(commit_request(1, group="free"))
+    until_tried(kafka, worker, 3)
     assert kafka.writes == [("free", {("t", 0): 1})]
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     kafka.members.clear()
-    assert lane.flush(SECONDS)
+    assert worker.flush(SECONDS)
     assert kafka.offsets("g") == {("t", 0): 1}
 
 
-def test_a_bug_of_ours_does_not_end_the_thread(kafka: MemoryCluster) -> None:
+def test_a_bug_does_not_end_the_thread(kafka: MemoryCluster) -> None:
     kafka.failing = ZeroDivisionError("planted")
-    lane = lane_of(kafka)
-    lane.put(want(1))
-    until_tried(kafka, lane, 2)
-    assert lane.stats["g"].last_error == "ZeroDivisionError: planted"
+    worker = worker_of(kafka)
+    worker.put(commit_request(1))
+    until_tried(kafka, worker, 2)
+    assert worker.stats["g"].last_error == "ZeroDivisionError: planted"
     kafka.comes_back()
-    assert lane.flush(SECONDS)
+    assert worker.flush(SECONDS)
     assert kafka.offsets("g") == {("t", 0): 1}
 
 
-def test_the_query_that_lost_its_group_stops_writing_and_says_so(
+def test_a_query_that_lost_its_group_stops_committing_and_logs_it(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lane = lane_of(kafka)
-    lane.put(want(1))
-    assert lane.flush(SECONDS)
-    kafka.groups["g"] = {("t", 0): Held(2, Mark(OTHER, 0).to_text())}
+    worker = worker_of(kafka)
+    worker.put(commit_request(1))
+    assert worker.flush(SECONDS)
+    kafka.groups["g"] = {("t", 0): CommittedOffset(2, Mark(OTHER, 0).to_text())}
     for offset in (3, 4):
-        lane.put(want(offset))
-        assert lane.flush(SECONDS)
+        worker.put(commit_request(offset))
+        assert worker.flush(SECONDS)
     assert kafka.offsets("g") == {("t", 0): 2}
-    assert lane.has_lost("g", QUERY)
+    assert worker.has_lost("g", QUERY)
     assert len(caplog.messages) == 1
     assert OTHER in caplog.messages[0]
     assert "claimed by two queries" in caplog.messages[0]
-    lane.forget(QUERY)  # restarted: asks again, and is the later one now
-    lane.put(want(5))
-    assert lane.flush(SECONDS)
+    worker.forget(QUERY)  # restarted: asks again, and is the later one now
+    worker.put(commit_request(5))
+    assert worker.flush(SECONDS)
     assert kafka.offsets("g") == {("t", 0): 5}
 
 
-def test_a_deleted_topic_does_not_keep_the_others_from_being_committed(
+def test_a_deleted_topic_does_not_block_the_other_offsets(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.missing.add(("gone", 3))
-    lane = lane_of(kafka)
-    lane.put(Want(CLUSTER, "g", QUERY, 0, {("t", 0): 1, ("gone", 3): 7}))
-    assert lane.flush(SECONDS)
+    worker = worker_of(kafka)
+    worker.put(CommitRequest(CLUSTER, "g", QUERY, 0, {("t", 0): 1, ("gone", 3): 7}))
+    assert worker.flush(SECONDS)
     assert kafka.offsets("g") == {("t", 0): 1}
-    assert lane.stats["g"].committed == {("t", 0): 1}
+    assert worker.stats["g"].committed == {("t", 0): 1}
     assert "gone-3" in caplog.text
 
 
-def test_a_group_that_is_ahead_is_left_and_that_is_said_once(
+def test_a_group_that_is_ahead_is_left_alone_and_logged_once(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kafka.groups["g"] = {("t", 0): Held(50)}
-    lane = lane_of(kafka)
+    kafka.groups["g"] = {("t", 0): CommittedOffset(50)}
+    worker = worker_of(kafka)
     for offset in (10, 20):
-        lane.put(want(offset))
-        assert lane.flush(SECONDS)
+        worker.put(commit_request(offset))
+        assert worker.flush(SECONDS)
     assert kafka.offsets("g") == {("t", 0): 50}
-    assert lane.stats["g"].skipped_backwards == 2
+    assert worker.stats["g"].skipped_backwards == 2
     assert len(caplog.messages) == 1
     assert "t-0 holds 50, the query is at 10" in caplog.messages[0]
-    lane.put(want(60))
-    assert lane.flush(SECONDS)
+    worker.put(commit_request(60))
+    assert worker.flush(SECONDS)
     assert kafka.offsets("g") == {("t", 0): 60}
 
 
-def test_what_is_pending_has_a_bound(kafka: MemoryCluster) -> None:
+def test_pending_work_is_bounded(kafka: MemoryCluster) -> None:
     kafka.goes_down()
-    lane = lane_of(kafka, max_pending=2)
+    worker = worker_of(kafka, max_pending=2)
     for group in "abc":
-        lane.put(want(1, group=group))
-    assert lane.pending() + (1 if kafka.tries else 0) <= 3
-    assert lane.dropped <= 1
-    lane.put(Want(CLUSTER, "a", QUERY, 0, {("t", n): 1 for n in range(5)}))
-    assert lane.dropped >= 1
+        worker.put(commit_request(1, group=group))
+    assert worker.pending() + (1 if kafka.tries else 0) <= 3
+    assert worker.dropped <= 1
+    worker.put(CommitRequest(CLUSTER, "a", QUERY, 0, {("t", n): 1 for n in range(5)}))
+    assert worker.dropped >= 1
 
 
-def test_a_closed_lane_has_no_thread_left(kafka: MemoryCluster) -> None:
-    lane = lane_of(kafka)
-    lane.close(SECONDS)
-    assert not [t for t in threading.enumerate() if t is lane._thread and t.is_alive()]
+def test_a_closed_worker_has_no_thread_left(kafka: MemoryCluster) -> None:
+    worker = worker_of(kafka)
+    worker.close(SECONDS)
+    assert not [t for t in threading.enumerate() if t is worker._thread and t.is_alive()]

@@ -1,111 +1,115 @@
-"""What may be committed, by whom, and when to try again."""
+"""What may be committed, by which query, and when to retry."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from tests.unit.connectors.kafka.cluster import CLUSTER, OTHER, QUERY, want
+from tests.unit.connectors.kafka.cluster import CLUSTER, OTHER, QUERY, commit_request
 
 from epochal.connectors.kafka.commit_rules import (
     FIRST_RETRY_SECONDS,
     LAST_RETRY_SECONDS,
     Claims,
-    Held,
+    CommittedOffset,
     Plan,
-    newest,
+    merge_requests,
     plan_commit,
     retry_seconds,
     servers_key,
 )
 from epochal.connectors.kafka.committer.listener_inbox import (
     Ended,
-    Heard,
     Inbox,
+    ListenerEvent,
     Progressed,
     Started,
 )
-from epochal.connectors.kafka.offsets import Cluster, Mark, Position, Want
+from epochal.connectors.kafka.offsets import Cluster, CommitRequest, Mark, Position
 
-PLACE = ("t", 0)
-
-
-def held(offset: int, query: str | None = None) -> dict[tuple[str, int], Held]:
-    return {PLACE: Held(offset, "" if query is None else Mark(query, 0).to_text())}
+PARTITION = ("t", 0)
 
 
-def test_a_group_that_holds_nothing_is_written() -> None:
-    plan = plan_commit(want(5), {}, owned=False, allow_backwards=False)
-    assert plan == Plan({PLACE: 5})
+def committed(offset: int, query: str | None = None) -> dict[tuple[str, int], CommittedOffset]:
+    return {PARTITION: CommittedOffset(offset, "" if query is None else Mark(query, 0).to_text())}
+
+
+def test_a_group_without_offsets_gets_them() -> None:
+    plan = plan_commit(commit_request(5), {}, owned=False, allow_backwards=False)
+    assert plan == Plan({PARTITION: 5})
 
 
 def test_a_group_moves_forward() -> None:
-    plan = plan_commit(want(5), held(3, QUERY), owned=True, allow_backwards=False)
-    assert plan == Plan({PLACE: 5})
+    plan = plan_commit(commit_request(5), committed(3, QUERY), owned=True, allow_backwards=False)
+    assert plan == Plan({PARTITION: 5})
 
 
 def test_never_moves_a_group_backwards() -> None:
-    plan = plan_commit(want(3), held(5, QUERY), owned=True, allow_backwards=False)
-    assert plan == Plan({}, behind={PLACE: (5, 3)})
+    plan = plan_commit(commit_request(3), committed(5, QUERY), owned=True, allow_backwards=False)
+    assert plan == Plan({}, behind={PARTITION: (5, 3)})
 
 
 def test_moves_a_group_backwards_when_asked() -> None:
-    plan = plan_commit(want(3), held(5, QUERY), owned=True, allow_backwards=True)
-    assert plan == Plan({PLACE: 3})
+    plan = plan_commit(commit_request(3), committed(5, QUERY), owned=True, allow_backwards=True)
+    assert plan == Plan({PARTITION: 3})
 
 
-def test_what_is_there_already_is_not_written_again() -> None:
-    assert plan_commit(want(5), held(5, QUERY), owned=True, allow_backwards=False) == Plan({})
-    assert plan_commit(want(5), held(5), owned=False, allow_backwards=False) == Plan({})
+def test_an_offset_that_is_already_committed_is_not_committed_again() -> None:
+    assert plan_commit(
+        commit_request(5), committed(5, QUERY), owned=True, allow_backwards=False
+    ) == Plan({})
+    assert plan_commit(commit_request(5), committed(5), owned=False, allow_backwards=False) == Plan(
+        {}
+    )
 
 
-def test_takes_over_the_group_of_another_query_and_says_so() -> None:
-    plan = plan_commit(want(5), held(5, OTHER), owned=False, allow_backwards=False)
-    assert plan == Plan({PLACE: 5}, taken_from=OTHER)
+def test_takes_over_the_group_of_another_query_and_reports_it() -> None:
+    plan = plan_commit(commit_request(5), committed(5, OTHER), owned=False, allow_backwards=False)
+    assert plan == Plan({PARTITION: 5}, taken_from=OTHER)
 
 
-def test_stops_when_another_query_wrote_a_group_that_was_ours() -> None:
-    plan = plan_commit(want(9), held(5, OTHER), owned=True, allow_backwards=True)
+def test_stops_when_another_query_took_the_group() -> None:
+    plan = plan_commit(commit_request(9), committed(5, OTHER), owned=True, allow_backwards=True)
     assert plan == Plan({}, taken_by=OTHER)
 
 
-def test_what_other_tools_wrote_is_no_other_query() -> None:
-    plan = plan_commit(want(9), held(2), owned=True, allow_backwards=False)
-    assert plan == Plan({PLACE: 9})
+def test_offsets_committed_by_other_tools_do_not_count_as_another_query() -> None:
+    plan = plan_commit(commit_request(9), committed(2), owned=True, allow_backwards=False)
+    assert plan == Plan({PARTITION: 9})
 
 
 def test_partitions_are_decided_one_by_one() -> None:
-    both = Want(CLUSTER, "g", QUERY, 1, {("t", 0): 5, ("t", 1): 5, ("t", 2): 5})
-    there = {("t", 0): Held(9), ("t", 1): Held(1)}
+    both = CommitRequest(CLUSTER, "g", QUERY, 1, {("t", 0): 5, ("t", 1): 5, ("t", 2): 5})
+    there = {("t", 0): CommittedOffset(9), ("t", 1): CommittedOffset(1)}
     assert plan_commit(both, there, owned=False, allow_backwards=False) == Plan(
         {("t", 1): 5, ("t", 2): 5}, behind={("t", 0): (9, 5)}
     )
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_no_history_of_wants_lets_a_group_go_backwards(seed: int) -> None:
+def test_no_sequence_of_requests_moves_a_group_backwards(seed: int) -> None:
     rng = random.Random(seed)
-    there: dict[tuple[str, int], Held] = {}
+    there: dict[tuple[str, int], CommittedOffset] = {}
     for _ in range(50):
         offsets = {("t", rng.randrange(3)): rng.randrange(100) for _ in range(3)}
-        asked = Want(CLUSTER, "g", QUERY, 0, offsets)
+        asked = CommitRequest(CLUSTER, "g", QUERY, 0, offsets)
         plan = plan_commit(asked, there, owned=True, allow_backwards=False)
-        for place, offset in plan.commit.items():
-            assert place not in there or offset > there[place].offset
-            there[place] = Held(offset)
+        for tp, offset in plan.commit.items():
+            assert tp not in there or offset > there[tp].offset
+            there[tp] = CommittedOffset(offset)
 
 
 def test_pending_keeps_the_newest_of_each_partition() -> None:
-    older = Want(CLUSTER, "g", QUERY, 1, {("t", 0): 5, ("gone", 0): 7})
-    newer = Want(CLUSTER, "g", QUERY, 2, {("t", 0): 3, ("new", 0): 1})
+    older = CommitRequest(CLUSTER, "g", QUERY, 1, {("t", 0): 5, ("gone", 0): 7})
+    newer = CommitRequest(CLUSTER, "g", QUERY, 2, {("t", 0): 3, ("new", 0): 1})
     merged = {("t", 0): 3, ("gone", 0): 7, ("new", 0): 1}
-    assert newest(older, newer) == Want(CLUSTER, "g", QUERY, 2, merged)
-    assert newest(None, newer) is newer
+    assert merge_requests(older, newer) == CommitRequest(CLUSTER, "g", QUERY, 2, merged)
+    assert merge_requests(None, newer) is newer
 
 
 def test_another_query_s_pending_offsets_are_not_mixed_in() -> None:
-    theirs = Want(CLUSTER, "g", OTHER, 1, {("theirs", 0): 5})
-    assert newest(theirs, want(3)) == want(3)
+    theirs = CommitRequest(CLUSTER, "g", OTHER, 1, {("theirs", 0): 5})
+    assert merge_requests(theirs, commit_request(3)) == commit_request(3)
 
 
 def test_waits_longer_after_each_failure_up_to_a_limit() -> None:
@@ -126,7 +130,7 @@ def test_the_first_query_keeps_a_group_until_it_ends() -> None:
     assert claims.claim(CLUSTER, "g", OTHER) is None
 
 
-def test_the_same_brokers_are_the_same_cluster_in_whatever_order() -> None:
+def test_the_same_brokers_in_another_order_are_the_same_cluster() -> None:
     one, two = ({"bootstrap.servers": text} for text in ("a:1, B:2", "b:2,a:1,"))
     assert servers_key(Cluster.of(one)) == servers_key(Cluster.of(two)) == "a:1,b:2"
 
@@ -135,20 +139,20 @@ def progressed(batch: int) -> Progressed:
     return Progressed("r", None, Position(QUERY, batch, ()))
 
 
-def drained(inbox: Inbox) -> list[Heard]:
+def drained(inbox: Inbox) -> list[ListenerEvent]:
     return [inbox.take() for _ in range(len(inbox))]
 
 
-def test_a_full_box_gives_up_its_oldest_progress_and_keeps_starts_and_ends() -> None:
+def test_a_full_inbox_drops_its_oldest_progress_and_keeps_starts_and_ends() -> None:
     inbox = Inbox(4)
     started, ended = Started(QUERY, "r", None), Ended(QUERY, "r")
-    for heard in (started, progressed(1), progressed(2), progressed(3), progressed(4), ended):
-        inbox.put(heard)
+    for event in (started, progressed(1), progressed(2), progressed(3), progressed(4), ended):
+        inbox.put(event)
     assert inbox.dropped == 2
     assert drained(inbox) == [started, progressed(3), progressed(4), ended]
 
 
-def test_a_box_full_of_starts_is_bounded_too() -> None:
+def test_an_inbox_full_of_starts_is_bounded_too() -> None:
     inbox = Inbox(2)
     for run in "abc":
         inbox.put(Started(QUERY, run, None))

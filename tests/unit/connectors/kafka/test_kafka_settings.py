@@ -1,4 +1,4 @@
-"""Java's settings in librdkafka's words; what cannot be said is refused."""
+"""Java's settings become librdkafka's; those without a counterpart are rejected."""
 
 from __future__ import annotations
 
@@ -106,24 +106,24 @@ def test_security_is_translated(java: dict[str, str], found: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("java", "said"),
+    ("java", "message"),
     [
         ({"ssl.truststore.location": "/t.jks"}, "Export the certificates as PEM"),
         ({"ssl.keystore.location": "/k.jks"}, "Convert it to PKCS12"),
         ({"sasl.jaas.config": KERBEROS}, "Krb5LoginModule"),
-        ({"sasl.jaas.config": "nonsense"}, "must read"),
+        ({"sasl.jaas.config": "nonsense"}, "cannot be parsed"),
         ({"ssl.engine.factory.class": "X"}, "ssl.engine.factory.class"),
         ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class"),
     ],
 )
-def test_what_has_no_counterpart_is_an_error_that_says_what_to_do(
-    java: dict[str, str], said: str
+def test_a_setting_without_a_counterpart_is_an_error_with_a_remedy(
+    java: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         connection_settings(java)
 
 
-def test_the_client_takes_what_comes_out() -> None:
+def test_the_client_accepts_translated_settings() -> None:
     java = {
         "bootstrap.servers": "127.0.0.1:1",
         "security.protocol": "SASL_PLAINTEXT",
@@ -149,6 +149,6 @@ def test_a_properties_file_is_read_as_java_does() -> None:
     }
 
 
-def test_a_line_that_says_nothing_is_an_error() -> None:
+def test_a_line_without_a_value_is_an_error() -> None:
     with pytest.raises(OptionError, match="key=value"):
         parse_properties("hello")

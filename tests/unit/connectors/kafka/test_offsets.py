@@ -1,4 +1,4 @@
-"""From what sources report to what groups should hold."""
+"""From the offsets of sources to commit requests for groups."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from epochal.connectors.kafka.offsets import (
     Cluster,
+    CommitRequest,
     Mark,
     Position,
     Target,
-    Want,
+    commit_requests,
     parse_offsets,
-    wants_of,
 )
 
 ONE = Cluster.of({"bootstrap.servers": "one:9092"})
@@ -24,46 +24,48 @@ def position(*ends: str | None) -> Position:
     return Position("q", 7, ends)
 
 
-def want(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> Want:
-    return Want(cluster, group, "q", 7, offsets)
+def commit_request(
+    cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]
+) -> CommitRequest:
+    return CommitRequest(cluster, group, "q", 7, offsets)
 
 
-def test_the_end_offset_is_the_next_to_read_and_is_committed_as_it_is() -> None:
-    assert wants_of(position('{"t":{"1":789,"0":456}}'), [Target("g", ONE, 0)]) == [
-        want(ONE, "g", {("t", 0): 456, ("t", 1): 789})
+def test_the_end_offset_is_the_next_to_read_and_is_committed_unchanged() -> None:
+    assert commit_requests(position('{"t":{"1":789,"0":456}}'), [Target("g", ONE, 0)]) == [
+        commit_request(ONE, "g", {("t", 0): 456, ("t", 1): 789})
     ]
 
 
-def test_each_source_goes_to_its_own_group_and_a_source_without_one_nowhere() -> None:
+def test_each_source_is_committed_to_its_own_group_if_it_has_one() -> None:
     ends = position('{"a":{"0":1}}', '{"b":{"0":2}}', '{"c":{"0":3}}')
-    assert wants_of(ends, [Target("g1", ONE, 0), Target("g2", TWO, 2)]) == [
-        want(ONE, "g1", {("a", 0): 1}),
-        want(TWO, "g2", {("c", 0): 3}),
+    assert commit_requests(ends, [Target("g1", ONE, 0), Target("g2", TWO, 2)]) == [
+        commit_request(ONE, "g1", {("a", 0): 1}),
+        commit_request(TWO, "g2", {("c", 0): 3}),
     ]
 
 
-def test_sources_that_share_a_group_are_one_want() -> None:
+def test_sources_that_share_a_group_make_one_request() -> None:
     ends = position('{"a":{"0":1}}', '{"b":{"0":2}}')
-    assert wants_of(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
-        want(ONE, "g", {("a", 0): 1, ("b", 0): 2})
+    assert commit_requests(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
+        commit_request(ONE, "g", {("a", 0): 1, ("b", 0): 2})
     ]
 
 
-def test_of_two_sources_on_one_partition_the_one_behind_counts() -> None:
+def test_of_two_sources_on_one_partition_the_lower_offset_counts() -> None:
     ends = position('{"a":{"0":10}}', '{"a":{"0":4}}')
-    assert wants_of(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
-        want(ONE, "g", {("a", 0): 4})
+    assert commit_requests(ends, [Target("g", ONE, 0), Target("g", ONE, 1)]) == [
+        commit_request(ONE, "g", {("a", 0): 4})
     ]
 
 
-def test_a_target_for_all_sources_passes_over_those_that_are_not_kafka() -> None:
+def test_a_target_for_all_sources_skips_those_that_are_not_kafka() -> None:
     ends = position('{"logOffset":3}', '{"a":{"0":1}}', "42", None, "None")
-    assert wants_of(ends, [Target("g", ONE)]) == [want(ONE, "g", {("a", 0): 1})]
+    assert commit_requests(ends, [Target("g", ONE)]) == [commit_request(ONE, "g", {("a", 0): 1})]
 
 
-def test_nothing_is_wanted_of_a_source_that_has_no_offset_yet() -> None:
-    assert wants_of(position(None), [Target("g", ONE, 0)]) == []
-    assert wants_of(position('{"a":{"0":1}}'), [Target("g", ONE, 5)]) == []
+def test_a_source_without_an_offset_makes_no_request() -> None:
+    assert commit_requests(position(None), [Target("g", ONE, 0)]) == []
+    assert commit_requests(position('{"a":{"0":1}}'), [Target("g", ONE, 5)]) == []
 
 
 @pytest.mark.parametrize(
@@ -74,11 +76,11 @@ def test_nothing_is_wanted_of_a_source_that_has_no_offset_yet() -> None:
         *('{"logOffset":345}', '{"t":{"-1":5}}', "{__import__('os')}"),
     ],
 )
-def test_what_is_no_kafka_offset_is_none(text: str | None) -> None:
+def test_text_that_is_not_a_kafka_offset_is_none(text: str | None) -> None:
     assert parse_offsets(text) is None
 
 
-def test_earliest_and_latest_are_no_position() -> None:
+def test_earliest_and_latest_are_not_positions() -> None:
     assert parse_offsets('{"t":{"0":-2,"1":-1,"2":5}}') == {("t", 2): 5}
 
 
@@ -87,18 +89,18 @@ def test_the_form_of_spark_connect_before_4_1_is_read_too() -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_offsets_or_none(text: str) -> None:
+def test_any_text_parses_to_offsets_or_none(text: str) -> None:
     assert parse_offsets("{" + text) is None or isinstance(parse_offsets("{" + text), dict)
 
 
 @given(st.uuids(), st.integers(-1, 2**62))
-def test_a_mark_says_who_wrote_it(query: object, batch: int) -> None:
+def test_a_mark_names_the_query_that_wrote_it(query: object, batch: int) -> None:
     mark = Mark(str(query), batch)
     assert Mark.parse(mark.to_text()) == mark
 
 
 @pytest.mark.parametrize("text", [None, "", "x", "{}", '{"epochal":2}', '{"epochal":1,"query":1}'])
-def test_metadata_of_others_is_no_mark(text: str | None) -> None:
+def test_metadata_of_other_programs_is_not_a_mark(text: str | None) -> None:
     assert Mark.parse(text) is None
 
 

@@ -1,4 +1,4 @@
-"""Java's producer settings in librdkafka's words."""
+"""Java's producer settings become librdkafka's."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def test_java_names_become_librdkafkas() -> None:
     }
 
 
-def test_keys_land_where_java_puts_them() -> None:
+def test_keys_go_to_the_partitions_that_java_chooses() -> None:
     assert producer_settings(SERVERS)["partitioner"] == "murmur2_random"
 
 
 @pytest.mark.parametrize("key", sorted(REFUSED))
-def test_what_has_no_counterpart_is_refused_by_name(key: str) -> None:
+def test_a_setting_without_a_counterpart_is_rejected_by_name(key: str) -> None:
     with pytest.raises(OptionError, match=f"kafka.{key} is not supported"):
         producer_settings(SERVERS | {key: "x"})
 
 
 def test_two_names_of_one_setting_are_refused() -> None:
     for key, name in RENAMED.items():
-        with pytest.raises(OptionError, match="one and the same"):
+        with pytest.raises(OptionError, match="are the same setting"):
             producer_settings(SERVERS | {key: "1", name: "1"})
 
 
@@ -59,7 +59,7 @@ def test_brokers_must_be_named() -> None:
         producer_settings({})
 
 
-def test_a_transactional_producer_is_idempotent_or_nothing() -> None:
+def test_a_transactional_producer_must_be_idempotent() -> None:
     with pytest.raises(OptionError, match="cannot be exactly once"):
         transactional_settings(SERVERS | {"enable.idempotence": "false"}, "q")
 
@@ -69,7 +69,7 @@ def test_a_message_is_tried_no_longer_than_its_transaction_lives() -> None:
     assert (found["transactional.id"], found["message.timeout.ms"]) == ("q", "5000")
 
 
-def test_librdkafka_takes_what_is_made() -> None:
+def test_librdkafka_accepts_translated_settings() -> None:
     java = SERVERS | {
         "max.request.size": "2000000",
         "buffer.memory": "33554432",

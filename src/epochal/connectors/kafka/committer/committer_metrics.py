@@ -1,8 +1,8 @@
-"""Metrics in Prometheus' text form, under the names that lag dashboards know. Pure.
+"""Lag and committer metrics in Prometheus' text form. Pure.
 
-Two exporters have taught dashboards their names: kafka-lag-exporter (`kafka_consumergroup_group_*`,
-label `group`) and kafka_exporter (`kafka_consumergroup_*`, label `consumergroup`). Both kinds are
-written, with the same numbers.
+Lag is written under the names of two common exporters, so that existing dashboards work:
+kafka-lag-exporter (`kafka_consumergroup_group_*`, label `group`) and kafka_exporter
+(`kafka_consumergroup_*`, label `consumergroup`). Both sets have the same numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def lag_text(lags: Sequence[PartitionLag], cluster_name: str) -> str:
 def committer_text(
     groups: Mapping[tuple[str, str], GroupStats], *, pending: int, dropped: int, errors: int
 ) -> str:
-    """What an offset committer has done so far."""
+    """The counters of an offset committer."""
 
     def each(value: str) -> list[Sample]:
         return [
@@ -38,18 +38,22 @@ def committer_text(
     prefix = "epochal_kafka_committer_"
     metrics = [
         Metric(f"{prefix}commits_total", "counter", "Commits to the group.", each("commits")),
-        Metric(f"{prefix}failures_total", "counter", "Tries that failed.", each("failures")),
-        Metric(f"{prefix}refusals_total", "counter", "Commits refused.", each("refusals")),
+        Metric(
+            f"{prefix}failures_total", "counter", "Commit attempts that failed.", each("failures")
+        ),
+        Metric(
+            f"{prefix}refusals_total", "counter", "Commits that were refused.", each("refusals")
+        ),
         Metric(
             f"{prefix}skipped_backwards_total",
             "counter",
-            "Commits that left a partition alone because its group was ahead.",
+            "Commits that skipped a partition because the group was ahead.",
             each("skipped_backwards"),
         ),
         Metric(
             f"{prefix}healthy",
             "gauge",
-            "1 if the last try went well.",
+            "1 if the last commit attempt succeeded.",
             [
                 Sample({"bootstrap_servers": servers, "group": group}, int(not stats.last_error))
                 for (servers, group), stats in groups.items()
@@ -58,7 +62,7 @@ def committer_text(
         Metric(
             f"{prefix}last_commit_timestamp_seconds",
             "gauge",
-            "When the group was last written.",
+            "Time of the last commit to the group.",
             [
                 Sample({"bootstrap_servers": servers, "group": group}, stats.last_commit_ms / 1000)
                 for (servers, group), stats in groups.items()
@@ -70,13 +74,13 @@ def committer_text(
         Metric(
             f"{prefix}dropped_events_total",
             "counter",
-            "Events given up because too many waited.",
+            "Events dropped because too many were waiting.",
             [Sample({}, dropped)],
         ),
         Metric(
             f"{prefix}errors_total",
             "counter",
-            "Failures of the committer's own code.",
+            "Internal errors of the committer.",
             [Sample({}, errors)],
         ),
     ]
@@ -90,19 +94,19 @@ def _lag_metrics(lags: Sequence[PartitionLag], cluster: str) -> list[Metric]:
         *_kafka_exporter(grouped),
         _metric(
             "epochal_query_lag",
-            "Records between what the query has processed and the end of the partition.",
-            ((_of_query(lag, cluster), lag.processed_lag) for lag in lags),
+            "Records between the query's processed offset and the end of the partition.",
+            ((_query_labels(lag, cluster), lag.processed_lag) for lag in lags),
         ),
         _metric(
             "epochal_query_processed_offset",
             "The next record the query will read.",
-            ((_of_query(lag, cluster), lag.processed) for lag in lags),
+            ((_query_labels(lag, cluster), lag.processed) for lag in lags),
         ),
     ]
 
 
 def _lag_exporter(lags: Sequence[PartitionLag], cluster: str) -> list[Metric]:
-    def of(lag: PartitionLag) -> dict[str, str]:
+    def labels(lag: PartitionLag) -> dict[str, str]:
         return {
             "cluster_name": cluster,
             "group": lag.group or "",
@@ -110,7 +114,7 @@ def _lag_exporter(lags: Sequence[PartitionLag], cluster: str) -> list[Metric]:
             "partition": str(lag.partition),
         }
 
-    def of_partition(lag: PartitionLag) -> dict[str, str]:
+    def partition_labels(lag: PartitionLag) -> dict[str, str]:
         return {"cluster_name": cluster, "topic": lag.topic, "partition": str(lag.partition)}
 
     prefix = "kafka_consumergroup_group"
@@ -118,40 +122,50 @@ def _lag_exporter(lags: Sequence[PartitionLag], cluster: str) -> list[Metric]:
     sums = [(g, [lag for lag in lags if lag.group == g]) for g in groups]
     return [
         _metric(
-            f"{prefix}_offset", "Committed offset.", ((of(lag), lag.committed) for lag in lags)
+            f"{prefix}_offset", "Committed offset.", ((labels(lag), lag.committed) for lag in lags)
         ),
-        _metric(f"{prefix}_lag", "Lag in records.", ((of(lag), lag.committed_lag) for lag in lags)),
-        _metric(f"{prefix}_lag_seconds", "Lag in time.", ((of(lag), lag.seconds) for lag in lags)),
+        _metric(
+            f"{prefix}_lag", "Lag in records.", ((labels(lag), lag.committed_lag) for lag in lags)
+        ),
+        _metric(
+            f"{prefix}_lag_seconds", "Lag in seconds.", ((labels(lag), lag.seconds) for lag in lags)
+        ),
         _metric(
             f"{prefix}_max_lag",
-            "Greatest lag of the group's partitions.",
-            ((_of_group(g, cluster), _max(p.committed_lag for p in parts)) for g, parts in sums),
+            "Largest lag among the group's partitions.",
+            (
+                (_group_labels(g, cluster), _max(p.committed_lag for p in parts))
+                for g, parts in sums
+            ),
         ),
         _metric(
             f"{prefix}_max_lag_seconds",
-            "Greatest lag in time of the group's partitions.",
-            ((_of_group(g, cluster), _max(p.seconds for p in parts)) for g, parts in sums),
+            "Largest lag in seconds among the group's partitions.",
+            ((_group_labels(g, cluster), _max(p.seconds for p in parts)) for g, parts in sums),
         ),
         _metric(
             f"{prefix}_sum_lag",
-            "Lag of all the group's partitions.",
-            ((_of_group(g, cluster), _sum(p.committed_lag for p in parts)) for g, parts in sums),
+            "Sum of the lags of the group's partitions.",
+            (
+                (_group_labels(g, cluster), _sum(p.committed_lag for p in parts))
+                for g, parts in sums
+            ),
         ),
         _metric(
             "kafka_partition_latest_offset",
-            "End of the partition.",
-            {(p.topic, p.partition): (of_partition(p), p.latest) for p in lags}.values(),
+            "End offset of the partition.",
+            {(p.topic, p.partition): (partition_labels(p), p.latest) for p in lags}.values(),
         ),
         _metric(
             "kafka_partition_earliest_offset",
-            "Oldest record of the partition.",
-            {(p.topic, p.partition): (of_partition(p), p.earliest) for p in lags}.values(),
+            "Offset of the oldest record in the partition.",
+            {(p.topic, p.partition): (partition_labels(p), p.earliest) for p in lags}.values(),
         ),
     ]
 
 
 def _kafka_exporter(lags: Sequence[PartitionLag]) -> list[Metric]:
-    def of(lag: PartitionLag) -> dict[str, str]:
+    def labels(lag: PartitionLag) -> dict[str, str]:
         return {
             "consumergroup": lag.group or "",
             "topic": lag.topic,
@@ -162,17 +176,17 @@ def _kafka_exporter(lags: Sequence[PartitionLag]) -> list[Metric]:
         _metric(
             "kafka_consumergroup_current_offset",
             "Committed offset.",
-            ((of(lag), lag.committed) for lag in lags),
+            ((labels(lag), lag.committed) for lag in lags),
         ),
         _metric(
             "kafka_consumergroup_lag",
             "Lag in records.",
-            ((of(lag), lag.committed_lag) for lag in lags),
+            ((labels(lag), lag.committed_lag) for lag in lags),
         ),
     ]
 
 
-def _of_query(lag: PartitionLag, cluster: str) -> dict[str, str]:
+def _query_labels(lag: PartitionLag, cluster: str) -> dict[str, str]:
     return {
         "cluster_name": cluster,
         "query": lag.query or "",
@@ -182,7 +196,7 @@ def _of_query(lag: PartitionLag, cluster: str) -> dict[str, str]:
     }
 
 
-def _of_group(group: str, cluster: str) -> dict[str, str]:
+def _group_labels(group: str, cluster: str) -> dict[str, str]:
     return {"cluster_name": cluster, "group": group}
 
 

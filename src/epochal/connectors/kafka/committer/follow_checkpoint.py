@@ -1,20 +1,25 @@
-"""Follows a checkpoint's commit log from outside the job, and says how far its query is.
+"""Reads a query's position from its checkpoint, without contact to the running job.
 
-Only `commits/N` counts: `offsets/N` alone is a plan that may be run again. A query that purges its
-logs may remove an entry between listing and reading; then the next look finds a newer one.
+Only batches in `commits/` count: an entry in `offsets/` alone is a plan that may run again.
+
+Note: a running query purges its logs, so an entry may vanish between listing and reading. Then a
+newer batch has been committed, and the next read finds it.
 """
 
 from __future__ import annotations
 
 from epochal.checkpoint import Checkpoint
-from epochal.connectors.kafka.offsets import Place, Position, parse_offsets
+from epochal.connectors.kafka.offsets import KafkaPartition, Position, parse_offsets
 from epochal.errors import CheckpointError, OptionError
 
-NO_METADATA = "The directory has no `metadata` file: it is no checkpoint, or not one yet."
+NO_METADATA = (
+    "The directory has no `metadata` file: it is not a checkpoint, or the query has not written it "
+    "yet. Check the path."
+)
 
 
 def query_id_of(checkpoint: Checkpoint) -> str:
-    """The id under which the query's commits are marked."""
+    """The query's id, which marks its commits."""
     metadata = checkpoint.metadata()
     if metadata is None:
         raise OptionError(f"{checkpoint.url}: {NO_METADATA}")
@@ -24,9 +29,9 @@ def query_id_of(checkpoint: Checkpoint) -> str:
 def read_position(
     checkpoint: Checkpoint, query_id: str, *, after: int | None = None
 ) -> Position | None:
-    """The end of the newest finished batch; None if there is none, or it is still `after`.
+    """The end of the newest finished batch; None if there is none, or if it is still `after`.
 
-    A rewound query is before `after`, and that is news, too.
+    A rewound query is at a batch before `after`; that position is returned, too.
     """
     batch_id = checkpoint.commits.latest_batch_id()
     if batch_id is None or batch_id == after:
@@ -37,7 +42,7 @@ def read_position(
         if newer == batch_id:
             raise CheckpointError(
                 f"{checkpoint.url}: batch {batch_id} is committed, but there is no offsets/"
-                f"{batch_id} to say where it ended. `epochal checkpoint verify` tells more."
+                f"{batch_id}, so its end is unknown. Run `epochal checkpoint verify` for details."
             )
         return read_position(checkpoint, query_id, after=after)
     return Position(query_id, batch_id, tuple(entry.by_source.values()))
@@ -49,14 +54,13 @@ def source_names(checkpoint: Checkpoint, batch_id: int) -> list[str]:
     return [] if entry is None else list(entry.by_source)
 
 
-def kafka_places(position: Position, source: int | None = None) -> dict[Place, int]:
-    """How far the query is in its Kafka sources, or in one of them.
+def kafka_offsets(position: Position) -> dict[KafkaPartition, int]:
+    """The query's offsets in all its Kafka sources.
 
-    Where two sources read one partition, the lower offset is how far the query is.
+    If two sources read the same partition, the lower offset counts.
     """
-    ends = position.ends if source is None else position.ends[source : source + 1]
-    places: dict[Place, int] = {}
-    for end in ends:
-        for place, offset in (parse_offsets(end) or {}).items():
-            places[place] = min(offset, places.get(place, offset))
-    return places
+    offsets: dict[KafkaPartition, int] = {}
+    for end in position.ends:
+        for tp, offset in (parse_offsets(end) or {}).items():
+            offsets[tp] = min(offset, offsets.get(tp, offset))
+    return offsets

@@ -1,8 +1,8 @@
-"""How far a query is behind: what its group holds, what it has processed, where the log ends. Pure.
+"""Computes how far a query is behind the end of its Kafka partitions. Pure.
 
-`lag` counts from what was *processed* where a checkpoint tells it, else from what is committed;
-`committed_lag` is what Kafka's own tools print. The two differ while a commit is under way, and
-where nobody commits for the query at all.
+`lag` counts from the *processed* offset if a checkpoint is given, otherwise from the group's
+committed offset. `committed_lag` always counts from the committed offset, as Kafka's own tools do.
+The two differ while a commit is in flight, and if nothing commits the query's offsets at all.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from epochal.connectors.kafka.commit_rules import Held
-from epochal.connectors.kafka.offsets import Mark, Place
+from epochal.connectors.kafka.commit_rules import CommittedOffset
+from epochal.connectors.kafka.offsets import KafkaPartition, Mark
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition of one query or group; None where nobody knows."""
+    """One partition of one query or group; unknown values are None."""
 
     query: str | None
     group: str | None
@@ -27,7 +27,7 @@ class PartitionLag:
     earliest: int | None
     latest: int | None
     seconds: float | None = None
-    """How long the oldest record that waits has been there; 0 if none waits."""
+    """The age of the oldest waiting record; 0 if none waits."""
 
     @property
     def position(self) -> int | None:
@@ -35,7 +35,7 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """Records that wait, from the best known position on."""
+        """The number of waiting records, counted from the best known position."""
         return _behind(self.latest, self.position)
 
     @property
@@ -47,7 +47,7 @@ class PartitionLag:
         return _behind(self.latest, self.processed)
 
     def as_json(self) -> dict[str, object]:
-        """The form that `epochal kafka lag --json` promises."""
+        """The documented form of `epochal kafka lag --json`."""
         return {
             "query": self.query,
             "group": self.group,
@@ -64,7 +64,7 @@ class PartitionLag:
 
 
 def _behind(latest: int | None, position: int | None) -> int | None:
-    # A recreated topic ends before the position it had: nothing of it can be waiting.
+    # A recreated topic may end before the old position. Then the lag is 0, not negative.
     return None if latest is None or position is None else max(0, latest - position)
 
 
@@ -72,31 +72,31 @@ def lag_of(
     *,
     query: str | None,
     group: str | None,
-    held: Mapping[Place, Held],
-    processed: Mapping[Place, int] | None,
-    earliest: Mapping[Place, int],
-    latest: Mapping[Place, int],
+    committed: Mapping[KafkaPartition, CommittedOffset],
+    processed: Mapping[KafkaPartition, int] | None,
+    earliest: Mapping[KafkaPartition, int],
+    latest: Mapping[KafkaPartition, int],
 ) -> list[PartitionLag]:
-    """One line per partition that the group, the checkpoint or the topics know."""
-    places = sorted({*held, *(processed or {}), *latest})
-    marks = {place: Mark.parse(held[place].metadata) for place in held}
+    """The lag of every partition that the group, the checkpoint or the topics have."""
+    partitions = sorted({*committed, *(processed or {}), *latest})
+    marks = {tp: Mark.parse(committed[tp].metadata) for tp in committed}
     return [
         PartitionLag(
-            query or (mark.query_id if (mark := marks.get(place)) else None),
+            query or (mark.query_id if (mark := marks.get(tp)) else None),
             group,
-            place[0],
-            place[1],
-            held[place].offset if place in held else None,
-            None if processed is None else processed.get(place),
-            earliest.get(place),
-            latest.get(place),
+            tp[0],
+            tp[1],
+            committed[tp].offset if tp in committed else None,
+            None if processed is None else processed.get(tp),
+            earliest.get(tp),
+            latest.get(tp),
         )
-        for place in places
+        for tp in partitions
     ]
 
 
-def waiting(lags: list[PartitionLag]) -> dict[Place, int]:
-    """Where the oldest waiting record of each partition is, for those that have one."""
+def waiting(lags: list[PartitionLag]) -> dict[KafkaPartition, int]:
+    """The offset of the oldest waiting record, for each partition that has one."""
     return {
         (lag.topic, lag.partition): max(lag.position, lag.earliest or 0)
         for lag in lags
@@ -105,16 +105,16 @@ def waiting(lags: list[PartitionLag]) -> dict[Place, int]:
 
 
 def seconds_behind(
-    lag: PartitionLag, timestamps_ms: Mapping[Place, int | None], now_ms: int
+    lag: PartitionLag, timestamps_ms: Mapping[KafkaPartition, int | None], now_ms: int
 ) -> float | None:
-    """The age of the oldest waiting record; 0 if none waits, None if it cannot be told."""
+    """The age of the oldest waiting record; 0 if none waits, None if unknown."""
     if lag.lag is None:
         return None
     if lag.lag == 0:
         return 0.0
-    place = (lag.topic, lag.partition)
-    if place not in timestamps_ms:
+    tp = (lag.topic, lag.partition)
+    if tp not in timestamps_ms:
         return None
-    moment = timestamps_ms[place]
-    # None: only markers of transactions were left, which no query will ever read.
+    moment = timestamps_ms[tp]
+    # None: only transaction markers are left, and no query ever reads these.
     return 0.0 if moment is None else max(0, now_ms - moment) / 1000

@@ -1,7 +1,9 @@
-"""What a listener hears, and the bounded box it puts it in. Pure: the caller brings the lock.
+"""The events of a query listener, and the bounded queue that holds them.
 
-A full box gives up its oldest progress: later progress of the same query says the same and more.
-Starts and ends of queries are kept as long as there is any progress to give up instead.
+Pure: the caller holds the lock.
+
+A full queue drops its oldest progress event, because later progress of the same query supersedes
+it. Starts and ends of queries are dropped only if there is no progress event to drop.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """A batch of a query is finished."""
+    """A query has finished a batch."""
 
     run_id: str
     name: str | None
@@ -33,13 +35,13 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A query was stopped, or failed."""
+    """A query was stopped, or it failed."""
 
     query_id: str
     run_id: str
 
 
-Heard: TypeAlias = Started | Progressed | Ended
+ListenerEvent: TypeAlias = Started | Progressed | Ended
 
 
 class Inbox:
@@ -47,18 +49,18 @@ class Inbox:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._heard: deque[Heard] = deque()
+        self._events: deque[ListenerEvent] = deque()
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._heard)
+        return len(self._events)
 
-    def put(self, heard: Heard) -> None:
-        if len(self._heard) >= self._limit:
-            places = (n for n, each in enumerate(self._heard) if isinstance(each, Progressed))
-            del self._heard[next(places, 0)]
+    def put(self, event: ListenerEvent) -> None:
+        if len(self._events) >= self._limit:
+            progress = (n for n, each in enumerate(self._events) if isinstance(each, Progressed))
+            del self._events[next(progress, 0)]
             self.dropped += 1
-        self._heard.append(heard)
+        self._events.append(event)
 
-    def take(self) -> Heard:
-        return self._heard.popleft()
+    def take(self) -> ListenerEvent:
+        return self._events.popleft()

@@ -1,59 +1,57 @@
-"""Asks a cluster and checkpoints for everything a lag report needs.
+"""Collects everything a lag report needs from a cluster and from checkpoints.
 
-Ends are asked for last: the other way round a query that runs on could seem to be ahead of them.
+Note: the end offsets must be read last. Otherwise a running query could seem to be ahead of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from epochal.checkpoint import Checkpoint
 from epochal.connectors.kafka.committer.follow_checkpoint import (
-    kafka_places,
+    kafka_offsets,
     query_id_of,
     read_position,
 )
 from epochal.connectors.kafka.committer.lag import PartitionLag, lag_of, seconds_behind, waiting
 from epochal.connectors.kafka.kafka_client import KafkaClient
-from epochal.connectors.kafka.offsets import Place
+from epochal.connectors.kafka.offsets import KafkaPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A query, by its checkpoint, or a group, or both together."""
+class LagTarget:
+    """What to measure: a query by its checkpoint, a group, or both together."""
 
     checkpoint: Checkpoint | None
     group: str | None
 
 
-def measure(client: KafkaClient, subjects: Sequence[Subject], now_ms: int) -> list[PartitionLag]:
+def measure(client: KafkaClient, targets: Sequence[LagTarget], now_ms: int) -> list[PartitionLag]:
     """The lag of every partition of these queries and groups."""
     lags: list[PartitionLag] = []
-    for subject in subjects:
+    for target in targets:
         query_id: str | None = None
-        processed: dict[Place, int] | None = None
-        if subject.checkpoint is not None:
-            query_id = query_id_of(subject.checkpoint)
-            position = read_position(subject.checkpoint, query_id)
-            processed = {} if position is None else kafka_places(position)
-        held = {} if subject.group is None else client.held(subject.group)
-        if processed:  # a group may hold more than this query's topics
+        processed: dict[KafkaPartition, int] | None = None
+        if target.checkpoint is not None:
+            query_id = query_id_of(target.checkpoint)
+            position = read_position(target.checkpoint, query_id)
+            processed = {} if position is None else kafka_offsets(position)
+        committed = {} if target.group is None else client.committed_offsets(target.group)
+        if processed:  # a group may also have offsets for topics that the query does not read
             topics = {topic for topic, _ in processed}
-            held = {place: value for place, value in held.items() if place[0] in topics}
-        places = _places(client, {*held, *(processed or {})})
+            committed = {tp: value for tp, value in committed.items() if tp[0] in topics}
+        # Ask for all partitions of the known topics: some may be new.
+        topics = {topic for topic, _ in (*committed, *(processed or {}))}
+        partitions = client.partitions(topics)
         lags += lag_of(
             query=query_id,
-            group=subject.group,
-            held=held,
+            group=target.group,
+            committed=committed,
             processed=processed,
-            earliest=client.earliest(places),
-            latest=client.latest(places),
+            earliest=client.earliest(partitions),
+            latest=client.latest(partitions),
         )
-    ages = client.timestamps_ms(found) if (found := waiting(lags)) else {}
-    return [replace(lag, seconds=seconds_behind(lag, ages, now_ms)) for lag in lags]
-
-
-def _places(client: KafkaClient, known: Iterable[Place]) -> list[Place]:
-    """The partitions there are now, of all topics that are known: some may be new."""
-    return client.partitions({topic for topic, _ in known})
+    oldest = waiting(lags)
+    timestamps_ms = client.timestamps_ms(oldest) if oldest else {}
+    return [replace(lag, seconds=seconds_behind(lag, timestamps_ms, now_ms)) for lag in lags]

@@ -1,9 +1,9 @@
-"""The listener that mirrors a query's position into Kafka consumer groups, and never harms it.
+"""A query listener that commits a query's position to Kafka consumer groups.
 
-A callback puts what it heard into a bounded box and returns; it cannot raise. One thread of the
-committer finds out which groups are meant, one thread per cluster writes them. Spark reports no
-progress for its continuous mode: there the committer asks the query, once a second, how far it has
-committed.
+The committer never disturbs the query. A callback puts its event into a bounded queue and returns;
+it cannot raise. One thread finds out which groups an event concerns, and one thread per cluster
+commits to them. Spark reports no progress in its continuous mode, so the committer asks such a
+query once a second how far it has committed.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQueryListener
 
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.kafka.cluster_worker import GroupClient, GroupStats, Lane
+from epochal.connectors.kafka.cluster_worker import ClusterWorker, GroupClient, GroupStats
 from epochal.connectors.kafka.commit_rules import Claims
-from epochal.connectors.kafka.committer import spark_sources as kafka_sources
+from epochal.connectors.kafka.committer import spark_sources
 from epochal.connectors.kafka.committer.committer_metrics import committer_text
 from epochal.connectors.kafka.committer.listener_inbox import (
     Ended,
-    Heard,
     Inbox,
+    ListenerEvent,
     Progressed,
     Started,
 )
 from epochal.connectors.kafka.kafka_client import KafkaClient
-from epochal.connectors.kafka.kafka_settings import connection_settings, kafka_options
-from epochal.connectors.kafka.offsets import Cluster, Position, Target, wants_of
+from epochal.connectors.kafka.kafka_settings import (
+    COMMIT_GROUP,
+    connection_settings,
+    kafka_options,
+)
+from epochal.connectors.kafka.offsets import Cluster, Position, Target, commit_requests
 from epochal.errors import OptionError
 
 logger = logging.getLogger(__name__)
 
-GROUP_OPTION = "kafka.consumer.commit.groupid"
-MAX_HEARD = 1024
+MAX_EVENTS = 1024
 CONTINUOUS_POLL_SECONDS = 1.0
 CLOSE_SECONDS = 10.0
 UNKNOWN_BATCH = -1
@@ -46,25 +49,28 @@ UNKNOWN_BATCH = -1
 
 @dataclass(frozen=True, slots=True)
 class KafkaGroup:
-    """A group told explicitly, as Spark Connect needs it: its plans are on the server."""
+    """Names a group explicitly. Spark Connect needs this: its plans are on the server."""
 
     group: str
     bootstrap_servers: str
     query: str | None = None
-    """The query's name or id; None is every query, which must then be one at a time."""
+    """The query's name or id. None means every query; then only one may run at a time."""
     source: int | None = None
-    """The source's place in the query's progress report; None is every Kafka source."""
+    """The source's index in the query's progress report; None means every Kafka source."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """How to reach the cluster beyond its address: security, in Java's or librdkafka's names."""
+    """Further connection settings, such as security, in Java's or librdkafka's names."""
 
     def __post_init__(self) -> None:
         if not self.group or not self.bootstrap_servers:
             raise OptionError(
-                f"KafkaGroup needs a group and bootstrap_servers, not {self.group!r} and "
-                f"{self.bootstrap_servers!r}."
+                f"KafkaGroup needs a group and bootstrap_servers, but they are {self.group!r} and "
+                f"{self.bootstrap_servers!r}. Set both."
             )
         if self.source is not None and self.source < 0:
-            raise OptionError(f"KafkaGroup: source counts from 0; it is {self.source}.")
+            raise OptionError(
+                f"KafkaGroup: source is {self.source}, but sources are numbered from 0. Set it to "
+                f"the index of a source, or leave it out for all Kafka sources."
+            )
 
     def target(self, extra: Mapping[str, str]) -> Target:
         settings = {**connection_settings({**self.settings, **extra})}
@@ -74,7 +80,7 @@ class KafkaGroup:
 
 @dataclass(slots=True)
 class _Run:
-    """What is known of one run of a query."""
+    """What the committer knows about one run of a query."""
 
     execution: Any | None = None
     targets: tuple[Target, ...] | None = None
@@ -87,7 +93,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
     """Commits the end of each finished batch to the groups that the query's sources name.
 
     Add it with `spark.streams.addListener`. A source names its group with the option
-    `kafka.consumer.commit.groupid`; where plans cannot be seen (Spark Connect), `groups` does.
+    `kafka.consumer.commit.groupid`. With Spark Connect, which hides query plans, use `groups`.
     """
 
     def __init__(
@@ -99,50 +105,50 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         open_client: Callable[[Cluster], GroupClient] = KafkaClient,
         clock: Clock | None = None,
     ) -> None:
-        """`settings` are added to those of the sources and win over them."""
+        """`settings` are added to the settings of the sources and override them."""
         self._groups = tuple(groups)
         self._settings = dict(settings or {})
         for group in self._groups:
-            group.target(self._settings)  # say now what is wrong with it
+            group.target(self._settings)  # raises now if its settings are wrong
         self._allow_backwards = allow_backwards
         self._open_client, self._clock = open_client, clock or SystemClock()
-        self._lanes: dict[Cluster, Lane] = {}
+        self._workers: dict[Cluster, ClusterWorker] = {}
         self._claims = Claims()
         self._runs: dict[str, _Run] = {}
         self._refused: set[tuple[str, str]] = set()
-        self._inbox = Inbox(MAX_HEARD)
+        self._inbox = Inbox(MAX_EVENTS)
         self._is_idle = True
         self._closing = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self.errors = 0
-        """Failures of the committer's own code; each is in the log."""
+        """Internal errors of the committer; each one is logged."""
 
     def onQueryStarted(self, event: Any) -> None:
-        self._hear(lambda: Started(str(event.id), str(event.runId), event.name))
+        self._enqueue(lambda: Started(str(event.id), str(event.runId), event.name))
 
     def onQueryProgress(self, event: Any) -> None:
-        self._hear(lambda: _progressed(event.progress))
+        self._enqueue(lambda: _progressed(event.progress))
 
     def onQueryIdle(self, event: Any) -> None:
-        """Idle is not progress: nothing was finished, so nothing is committed."""
+        """Ignored: an idle query has not finished a batch, so there is nothing to commit."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        self._hear(lambda: Ended(str(event.id), str(event.runId)))
+        self._enqueue(lambda: Ended(str(event.id), str(event.runId)))
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait until all that was heard is committed; False if that took longer than `seconds`."""
+        """Wait until all reported offsets are committed; False if `seconds` were not enough."""
         deadline = time.monotonic() + seconds
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_idle and not self._inbox, seconds):
                 return False
         return all(
-            lane.flush(max(0.0, deadline - time.monotonic()))
-            for lane in self._lanes.copy().values()
+            worker.flush(max(0.0, deadline - time.monotonic()))
+            for worker in self._workers.copy().values()
         )
 
     def close(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Flush, then end the threads; False if something was left uncommitted."""
+        """Flush, then stop the threads; False if some offsets were not committed."""
         deadline = time.monotonic() + seconds
         done = self.flush(seconds)
         with self._changed:
@@ -150,23 +156,23 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(max(0.1, deadline - time.monotonic()))
-        for lane in self._lanes.copy().values():
-            lane.close(max(0.1, deadline - time.monotonic()))
+        for worker in self._workers.copy().values():
+            worker.close(max(0.1, deadline - time.monotonic()))
         atexit.unregister(self.close)
         if not done:
             logger.warning("closed with offsets uncommitted: %s", self.problems() or "no answer")
         return done
 
     def stats(self) -> dict[tuple[str, str], GroupStats]:
-        """What has happened so far, by bootstrap servers and group."""
+        """The statistics of each group, by bootstrap servers and group."""
         return {
             (cluster.bootstrap_servers, group): stats
-            for cluster, lane in self._lanes.copy().items()
-            for group, stats in lane.stats.copy().items()
+            for cluster, worker in self._workers.copy().items()
+            for group, stats in worker.stats.copy().items()
         }
 
     def problems(self) -> dict[str, str]:
-        """The groups that are not written at the moment, and why."""
+        """The groups whose last commit failed, with the reason."""
         return {
             group: stats.last_error
             for (_, group), stats in self.stats().items()
@@ -175,28 +181,28 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
 
     def metrics_text(self) -> str:
         """The committer's own metrics in Prometheus' text form."""
-        lanes = self._lanes.copy().values()
+        workers = self._workers.copy().values()
         return committer_text(
             self.stats(),
-            pending=sum(lane.pending() for lane in lanes),
-            dropped=self._inbox.dropped + sum(lane.dropped for lane in lanes),
+            pending=sum(worker.pending() for worker in workers),
+            dropped=self._inbox.dropped + sum(worker.dropped for worker in workers),
             errors=self.errors,
         )
 
-    def _hear(self, tell: Callable[[], Heard]) -> None:
-        # Spark calls this on the thread that starts queries, or on its listener bus: whatever
-        # happens, be quick and raise nothing.
+    def _enqueue(self, make_event: Callable[[], ListenerEvent]) -> None:
+        # Spark calls this on the thread that starts queries, or on its listener bus. It must return
+        # quickly and never raise; reading the event's fields is inside the `try` for that reason.
         try:
-            heard = tell()
+            event = make_event()
             with self._changed:
                 if self._closing:
                     return
-                self._inbox.put(heard)
+                self._inbox.put(event)
                 if self._thread is None:
                     self._start()
                 self._changed.notify_all()
-        except Exception:  # noqa: BLE001 - a bug of ours must not reach the query
-            self._fail("hearing of a query")
+        except Exception:  # noqa: BLE001 - a bug must not reach the query
+            self._log_failure("receiving an event")
 
     def _start(self) -> None:
         self._thread = threading.Thread(
@@ -217,21 +223,21 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
                         break
                 if self._closing:
                     return
-                heard = self._inbox.take() if self._inbox else None
+                event = self._inbox.take() if self._inbox else None
                 self._is_idle = False
             try:
-                if heard is None:
+                if event is None:
                     self._poll()
                 else:
-                    self._handle(heard)
-            except Exception:  # noqa: BLE001 - nor end the thread that serves all queries
-                self._fail("following a query")
+                    self._handle(event)
+            except Exception:  # noqa: BLE001 - a bug must not end the thread of all queries
+                self._log_failure("following a query")
 
-    def _handle(self, heard: Heard) -> None:
-        match heard:
+    def _handle(self, event: ListenerEvent) -> None:
+        match event:
             case Started(query_id, run_id, name):
-                for lane in self._lanes.values():
-                    lane.forget(query_id)
+                for worker in self._workers.values():
+                    worker.forget(query_id)
                 self._runs[run_id] = _find_run(query_id, name)
             case Progressed(run_id, name, position):
                 run = self._runs.get(run_id)
@@ -244,7 +250,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
     def _poll(self) -> None:
         for run_id, run in list(self._runs.items()):
             if run.is_continuous and run.execution is not None:
-                ends = kafka_sources.committed_ends(run.execution)
+                ends = spark_sources.committed_ends(run.execution)
                 if any(ends):
                     self._commit(run_id, run, Position(run.query_id, UNKNOWN_BATCH, ends))
 
@@ -257,65 +263,73 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
             self._runs.pop(run_id, None)
             self._refused = {pair for pair in self._refused if pair[0] != run_id}
             self._claims.release(query_id)
-            for lane in self._lanes.values():
-                lane.hurry()
+            for worker in self._workers.values():
+                worker.retry_now()
 
     def _commit(self, run_id: str, run: _Run, position: Position) -> None:
         if run.targets is None:
             run.targets = self._targets(run)
             if run.targets is None:
                 return
-        for want in wants_of(position, run.targets):
-            owner = self._claims.claim(want.cluster, want.group, want.query_id)
+        for request in commit_requests(position, run.targets):
+            owner = self._claims.claim(request.cluster, request.group, request.query_id)
             if owner is None:
-                self._lane(want.cluster).put(want)
-            elif (run_id, want.group) not in self._refused:
-                self._refused.add((run_id, want.group))
+                self._worker(request.cluster).put(request)
+            elif (run_id, request.group) not in self._refused:
+                self._refused.add((run_id, request.group))
                 logger.error(
                     "consumer group %s is claimed by two queries: %s holds it, so the position of "
-                    "%s is not committed to it. Give each query a group of its own",
-                    *(want.group, owner, want.query_id),
+                    "%s is not committed to it. Give each query its own group",
+                    *(request.group, owner, request.query_id),
                 )
-                self._lane(want.cluster).stats.setdefault(want.group, GroupStats()).refusals += 1
+                self._worker(request.cluster).stats.setdefault(
+                    request.group, GroupStats()
+                ).refusals += 1
 
-    def _lane(self, cluster: Cluster) -> Lane:
-        lane = self._lanes.get(cluster)
-        if lane is None:
-            lane = Lane(
+    def _worker(self, cluster: Cluster) -> ClusterWorker:
+        worker = self._workers.get(cluster)
+        if worker is None:
+            worker = ClusterWorker(
                 cluster,
                 self._open_client,
                 clock=self._clock,
                 allow_backwards=self._allow_backwards,
             )
-            self._lanes = {**self._lanes, cluster: lane}
-        return lane
+            # A new dict instead of an insertion: other threads iterate over copies without a lock.
+            self._workers = {**self._workers, cluster: worker}
+        return worker
 
     def _targets(self, run: _Run) -> tuple[Target, ...] | None:
-        """The groups of a run: those told for it, else those that its sources name."""
-        told = [g for g in self._groups if g.query in (None, run.query_id, run.name)]
-        if told:
-            return tuple(group.target(self._settings) for group in told)
+        """The groups of a run: those given explicitly, otherwise those that its sources name.
+
+        None means that Spark has not planned the first batch yet: ask again later.
+        """
+        given = [g for g in self._groups if g.query in (None, run.query_id, run.name)]
+        if given:
+            return tuple(group.target(self._settings) for group in given)
         if run.execution is None:
             logger.warning(
-                "query %s: its sources cannot be seen from here (Spark Connect, or it had ended), "
-                "so nothing of it is committed. Name its groups: OffsetCommitter(groups=[…])",
+                "query %s: its sources are not visible from here (Spark Connect, or the query has "
+                "ended), so its offsets are not committed. Name its groups with "
+                "OffsetCommitter(groups=[…])",
                 run.name or run.query_id,
             )
             return ()
-        options = kafka_sources.source_options(run.execution)
+        options = spark_sources.source_options(run.execution)
         if options is None:
             return None
-        run.execution = run.execution if run.is_continuous else None
+        if not run.is_continuous:
+            run.execution = None  # no longer needed: let the JVM free it
         return tuple(_targets_of(options, self._settings, run.name or run.query_id))
 
-    def _fail(self, doing: str) -> None:
+    def _log_failure(self, doing: str) -> None:
         self.errors += 1
-        logger.exception("the offset committer failed in %s; the query is not affected", doing)
+        logger.exception("the offset committer failed while %s; the query is not affected", doing)
 
 
 def _find_run(query_id: str, name: str | None) -> _Run:
-    execution = kafka_sources.find_query(query_id) if kafka_sources.has_jvm() else None
-    is_continuous = execution is not None and kafka_sources.is_continuous(execution)
+    execution = spark_sources.find_query(query_id) if spark_sources.has_jvm() else None
+    is_continuous = execution is not None and spark_sources.is_continuous(execution)
     return _Run(execution, None, is_continuous, query_id, name)
 
 
@@ -323,16 +337,19 @@ def _targets_of(
     options: Sequence[Mapping[str, str]], extra: Mapping[str, str], query: str
 ) -> list[Target]:
     targets: list[Target] = []
-    for place, given in enumerate(options):
-        group = {key.lower(): value for key, value in given.items()}.get(GROUP_OPTION)
+    for index, given in enumerate(options):
+        java = kafka_options(given)
+        group = java.get(COMMIT_GROUP)
         if not group:
             continue
         try:
-            settings = connection_settings({**kafka_options(given), **extra})
+            settings = connection_settings({**java, **extra})
         except OptionError as error:
-            logger.error("query %s, source %d is not committed: %s", query, place, error)
+            logger.error(
+                "query %s: the offsets of source %d are not committed: %s", query, index, error
+            )
             continue
-        targets.append(Target(group, Cluster.of(settings), place))
+        targets.append(Target(group, Cluster.of(settings), index))
     return targets
 
 

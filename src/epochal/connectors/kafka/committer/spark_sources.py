@@ -1,9 +1,10 @@
 """Finds a running query inside the driver's JVM, and the options of its sources.
 
-Everything goes through what `StreamExecution` keeps in memory; nothing is computed. The one thing
-to know is order: a progress report lists the distinct sources of the *executed* plan, while the
-options stand in the *analyzed* plan. The executed plan is made by replacing leaves, so the leaves
-of both correspond one to one.
+It only reads what `StreamExecution` keeps in memory; nothing is computed.
+
+Note: a progress report lists the distinct sources of the *executed* plan, but the options are in
+the *analyzed* plan. Spark makes the executed plan by replacing leaves, so the leaves of both plans
+correspond one to one.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ CONTINUOUS = "ContinuousExecution"
 
 
 def has_jvm() -> bool:
-    """Whether this process drives a JVM: not so in Spark Connect."""
+    """Whether this process drives a JVM; with Spark Connect it does not."""
     return SparkContext._active_spark_context is not None
 
 
 def find_query(query_id: str) -> Any | None:
-    """The StreamExecution of a running query, of whichever session; None if it has ended."""
+    """The StreamExecution of a running query of any session; None if the query has ended."""
     session: Any = SparkSession._instantiatedSession
     if session is None or not has_jvm():
         return None
@@ -37,14 +38,14 @@ def find_query(query_id: str) -> Any | None:
 
 
 def is_continuous(execution: Any) -> bool:
-    """Whether the query runs in continuous mode, in which Spark reports no progress."""
+    """Whether the query runs in Spark's continuous mode, which reports no progress."""
     return bool(execution.getClass().getSimpleName() == CONTINUOUS)
 
 
 def source_options(execution: Any) -> list[dict[str, str]] | None:
     """The options of the query's sources, in the order of its progress reports.
 
-    None before the first batch has been planned: until then there is no executed plan to ask.
+    None before the first batch is planned, because there is no executed plan yet.
     """
     if execution.lastExecution() is None:
         return None
@@ -52,20 +53,21 @@ def source_options(execution: Any) -> list[dict[str, str]] | None:
     analyzed = _leaves(execution.analyzedPlan())
     if len(executed) != len(analyzed):
         raise RuntimeError(
-            f"the executed plan has {len(executed)} leaves, the analyzed one {len(analyzed)}"
+            f"the executed plan has {len(executed)} leaves, but the analyzed plan has "
+            f"{len(analyzed)}, so options cannot be matched to sources"
         )
     streams: list[Any] = []
     options: list[dict[str, str]] = []
-    for ran, asked in zip(executed, analyzed, strict=True):
-        stream = _stream(ran)
+    for executed_leaf, analyzed_leaf in zip(executed, analyzed, strict=True):
+        stream = _stream(executed_leaf)
         if stream is not None and not any(stream.equals(known) for known in streams):
             streams.append(stream)
-            options.append(_options(asked))
+            options.append(_options(analyzed_leaf))
     return options
 
 
 def committed_ends(execution: Any) -> tuple[str | None, ...]:
-    """The offsets of the sources up to which the query has committed, in the same order."""
+    """The query's committed offset of each source, in the order of `source_options`."""
     committed = execution.committedOffsets()
     ends: list[str | None] = []
     streams: list[Any] = []
@@ -80,7 +82,7 @@ def committed_ends(execution: Any) -> tuple[str | None, ...]:
 
 def _leaves(plan: Any) -> list[Any]:
     leaves = plan.collectLeaves()
-    return [leaves.apply(place) for place in range(leaves.size())]
+    return [leaves.apply(index) for index in range(leaves.size())]
 
 
 def _stream(leaf: Any) -> Any | None:
@@ -98,6 +100,6 @@ def _options(leaf: Any) -> dict[str, str]:
             return {str(k): str(v) for k, v in dict(leaf.extraOptions()).items()}
         case "StreamingRelation":
             pairs = leaf.dataSource().options().toSeq()
-            each = [pairs.apply(place) for place in range(pairs.size())]
+            each = [pairs.apply(index) for index in range(pairs.size())]
             return {str(pair._1()): str(pair._2()) for pair in each}
     return {}

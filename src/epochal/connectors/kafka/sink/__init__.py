@@ -1,1 +1,1 @@
-"""The Kafka sink of continuous queries: plain, or one transaction per epoch."""
+"""The Kafka sink of continuous queries: at least once, or one transaction per epoch."""

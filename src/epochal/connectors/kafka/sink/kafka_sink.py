@@ -1,7 +1,7 @@
-"""`write_stream.format("kafka")`: its options, and which of the two sinks they mean.
+"""Opens `write_stream.format("kafka")`: its options, and the choice between two sinks.
 
-What a reader would get wrong: `exactly-once` is the default, and readers see the difference only
-with `isolation.level=read_committed`; others also see what is aborted later.
+Note: `exactly-once` is the default, but consumers need `isolation.level=read_committed` to benefit
+from it. Other consumers also see records of transactions that are aborted later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from epochal.errors import OptionError
 from epochal.files import Files, join_url
 
 RECORD_OVERHEAD_BYTES = 512
-"""What a record has besides key and value, as far as it counts against the largest message."""
+"""Room for the parts of a record besides key and value that count against the size limit."""
 
 
 class Delivery(StrEnum):
@@ -36,29 +36,29 @@ class Delivery(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSinkOptions:
-    """What Spark's Kafka sink takes, and how often a row may be seen."""
+    """The options of Spark's Kafka sink, and the delivery guarantee."""
 
     kafka: Mapping[str, str] = field(default_factory=dict, metadata={"prefix": "kafka."})
     topic: str | None = None
     delivery: Delivery = Delivery.EXACTLY_ONCE
 
     marker_topic: str | None = None
-    """Where the marker of transactions is kept; needed if rows name their topics themselves."""
+    """The topic that the marker's offset belongs to; required if each row names its topic."""
 
     id_prefix: str = "epochal-"
-    """With the query's id it is the transactional id and the group of the marker."""
+    """This prefix and the query's id make the transactional id and the marker's group."""
 
     marker_refresh: timedelta = timedelta(hours=1)
-    """An idle query renews its marker this often; brokers forget one after 7 days."""
+    """How often an idle query renews its marker; brokers forget it after 7 days by default."""
 
     reset_marker: int | None = None
-    """Go on though the marker does not fit, if this is the newest committed epoch."""
+    """Continue although the marker does not match, if this is the newest committed epoch."""
 
 
 def open_kafka_sink(
     options: KafkaSinkOptions, schema: pa.Schema, checkpoint: Files, query_id: str
 ) -> ExactKafkaSink | AtOnceSink:
-    """The sink that the options mean; it asks the brokers for the topic."""
+    """Open the sink that the options choose; ask the brokers whether its topic exists."""
     java = {key.lower(): value for key, value in options.kafka.items()}
     settings = producer_settings(java)
     plan = record_plan(schema, options.topic)
@@ -66,14 +66,14 @@ def open_kafka_sink(
     exactly_once = options.delivery is Delivery.EXACTLY_ONCE
     if exactly_once and marker_topic is None:
         raise OptionError(
-            "kafka: rows name their topics, so say by the option markerTopic at which topic the "
-            "marker of transactions is kept. No record is written there for it; any topic that "
-            "lives as long as the query will do. Or choose delivery=at-least-once."
+            "kafka: each row names its topic, so exactly-once delivery needs another topic for its "
+            "transaction marker. Name one with the option markerTopic. No record is written to it; "
+            "any topic that exists as long as the query will do. Or choose delivery=at-least-once."
         )
     largest = int(settings.get("message.max.bytes", MAX_MESSAGE_BYTES)) - RECORD_OVERHEAD_BYTES
-    first = RecordProducer(settings)
-    first.check_places({topic: 0 for topic in (options.topic, marker_topic) if topic})
-    first.close()
+    probe = RecordProducer(settings)
+    probe.check_topics({topic: 0 for topic in (options.topic, marker_topic) if topic})
+    probe.close()
     if not exactly_once:
         return AtOnceSink(PlainWriters(plan, settings, largest))
     name = f"{options.id_prefix}{query_id}"

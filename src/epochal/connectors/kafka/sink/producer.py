@@ -1,8 +1,9 @@
-"""A librdkafka producer that tells what went wrong, and of which topic.
+"""A librdkafka producer that reports failures with their reason and topic.
 
-Deliveries are not counted: librdkafka reports only those that failed, and an empty queue after a
-flush means that all others arrived. What a reader would get wrong: a flush waits for everything
-that is in the queue, so whoever goes on adding to it may never see it empty.
+Deliveries are not counted. librdkafka reports only those that failed; an empty queue after a flush
+means that all others arrived.
+
+Note: a flush waits for everything in the queue. If records are added meanwhile, it may never end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from epochal.connectors.kafka.kafka_client import import_kafka
+from epochal.connectors.kafka.kafka_client import import_kafka, rejected_settings
 from epochal.connectors.kafka.producer_settings import MAX_MESSAGE_BYTES
 from epochal.connectors.kafka.sink.sink_rows import Record
 from epochal.errors import (
@@ -19,19 +20,18 @@ from epochal.errors import (
     KafkaFencedError,
     KafkaRecordError,
     KafkaUnavailableError,
-    OptionError,
 )
 
 FULL_SECONDS = 0.02
 METADATA_SECONDS = 10.0
 RETRY_SECONDS = 0.1
 FLUSH_STEP_SECONDS = 0.001
-"""The client looks whether its queue is empty once in a step and, in longer ones, in tens of
-milliseconds, because nothing tells it of records that have arrived."""
+"""The client checks whether its queue is empty at the end of each call, and within a longer call
+only every few tens of milliseconds, because an arrived record does not wake it up."""
 
 
 class RecordProducer:
-    """Sends records. Used by one thread at a time."""
+    """Sends records. Only one thread at a time may use it."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._kafka = import_kafka()
@@ -40,23 +40,23 @@ class RecordProducer:
         self._max_bytes = int(settings.get("message.max.bytes", MAX_MESSAGE_BYTES))
         self._failures: list[tuple[Any, str]] = []
         self._failed = 0
-        self._said = ""
-        self._known: dict[str, int] = {}
+        self._last_client_error = ""
+        self._partition_counts: dict[str, int] = {}
         try:
             self.client = self._kafka.Producer(
                 {
                     "log_level": "0",
                     **settings,
                     "delivery.report.only.error": True,
-                    "on_delivery": self._note,
-                    "error_cb": self._hear,
+                    "on_delivery": self._on_delivery_failure,
+                    "error_cb": self._on_client_error,
                 }
             )
         except (self._kafka.KafkaException, ValueError, TypeError) as error:
-            raise OptionError(f"kafka: the producer's settings: {reason_of(error)}.") from error
+            raise rejected_settings(error) from error
 
     def send(self, records: Iterable[Record]) -> None:
-        """Queue records; waits while the queue is full."""
+        """Queue records; wait while the queue is full."""
         produce, poll = self.client.produce, self.client.poll
         topic = ""
         try:
@@ -72,13 +72,13 @@ class RecordProducer:
             poll(0)
         except self._kafka.KafkaException as error:
             raise self.error(error.args[0], topic) from error
-        except SystemError as error:  # a callback met a fatal error
+        except SystemError as error:  # raised if a callback meets a fatal error
             raise self._fenced(str(error)) from error
         self.raise_failure()
 
     def flush(self) -> None:
-        """Wait until all that was sent has arrived; raise if some of it never will."""
-        # Each message has its own deadline, so this ends.
+        """Wait until all records have arrived; raise if one could not be delivered."""
+        # This loop ends, because each message has its own timeout.
         try:
             while self.client.flush(FLUSH_STEP_SECONDS):
                 self.raise_failure()
@@ -86,24 +86,26 @@ class RecordProducer:
             raise self.error(error.args[0], "") from error
         self.raise_failure()
 
-    def check_places(self, places: Mapping[str, int]) -> None:
-        """That these topics exist, and have the partitions that are named: each is asked once.
+    def check_topics(self, highest_partitions: Mapping[str, int]) -> None:
+        """Check that these topics exist and have the partitions that rows name.
 
-        Without it librdkafka would wait half a minute for a topic to appear.
+        Brokers are asked once per topic. Without this check librdkafka would wait half a minute for
+        a missing topic to appear.
         """
-        for topic, partition in places.items():
-            if topic not in self._known or partition >= self._known[topic]:
-                self._known[topic] = count = self.partitions_of(topic)
+        for topic, partition in highest_partitions.items():
+            if topic not in self._partition_counts or partition >= self._partition_counts[topic]:
+                self._partition_counts[topic] = count = self.partitions_of(topic)
                 if partition >= count:
                     raise KafkaRecordError(
                         self._servers,
                         topic,
-                        f"a row names partition {partition}, and it has {count}. Partitions begin "
-                        f"at 0; null lets the key decide",
+                        f"a row names partition {partition}, but the topic has {count} partitions, "
+                        f"numbered from 0. Correct the column partition; if it is null, the key "
+                        f"decides",
                     )
 
     def partitions_of(self, topic: str) -> int:
-        """How many partitions a topic has. Asking makes it, where brokers are set to do so."""
+        """The number of partitions of a topic. Brokers with auto.create.topics.enable create it."""
         codes = self._kafka.KafkaError
         deadline = time.monotonic() + METADATA_SECONDS
         while True:
@@ -120,57 +122,53 @@ class RecordProducer:
             time.sleep(RETRY_SECONDS)
 
     def raise_failure(self) -> None:
-        """Raise the first delivery that failed, if any did."""
+        """Raise the error of the first delivery that failed, if any did."""
         if self._failures:
             (error, topic), more = self._failures[0], self._failed - 1
             self._failures, self._failed = [], 0
             raise self.error(error, topic, more)
 
     def error(self, error: Any, topic: str, more: int = 0) -> KafkaError:
-        """One of librdkafka's errors about a topic as one of ours."""
+        """Translate one of librdkafka's errors about a topic into one of ours."""
         codes = self._kafka.KafkaError
         code = None if error is None else error.code()
-        others = f" ({more} more like this)" if more > 0 else ""
+        others = f" ({more} more records failed)" if more > 0 else ""
         if self._transactional_id and error is not None:
-            shut_out = (codes._FENCED, codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
-            if error.fatal() or code in shut_out:
+            fenced = (codes._FENCED, codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
+            if error.fatal() or code in fenced:
                 return self._fenced(error.str())
         match code:
             case codes.UNKNOWN_TOPIC_OR_PART | codes._UNKNOWN_TOPIC | codes._UNKNOWN_PARTITION:
                 reason = "there is no such topic or partition. Create it, or correct its name"
             case codes.MSG_SIZE_TOO_LARGE:
                 reason = (
-                    f"a record is too large: the producer takes {self._max_bytes} bytes "
-                    f"(kafka.max.request.size), the topic what its max.message.bytes says. Make it "
-                    f"smaller, or raise both"
+                    f"a record is too large. The producer's limit is {self._max_bytes} bytes "
+                    f"(kafka.max.request.size), the topic's limit is its max.message.bytes. Make "
+                    f"the record smaller, or raise both limits"
                 )
             case codes.TOPIC_AUTHORIZATION_FAILED:
-                reason = "not authorised to write. The sink needs WRITE and DESCRIBE on the topic"
+                reason = (
+                    "this user may not write to it. The sink needs WRITE and DESCRIBE on the topic"
+                )
             case codes.TOPIC_EXCEPTION:
-                reason = "this cannot be the name of a topic"
+                reason = "this is not a valid topic name. Correct the name"
             case _:
-                said = f" ({self._said})" if self._said else ""
+                cause = f" ({self._last_client_error})" if self._last_client_error else ""
                 text = "no answer" if error is None else error.str() or error.name()
-                return KafkaUnavailableError(self._servers, f"{text.rstrip('.')}{said}{others}")
+                return KafkaUnavailableError(self._servers, f"{text.rstrip('.')}{cause}{others}")
         return KafkaRecordError(self._servers, topic, f"{reason}{others}.")
 
     def close(self) -> None:
-        """Leave; what has not arrived is dropped."""
+        """Close the producer; records that have not arrived are dropped."""
         self.client.purge(blocking=False)
 
     def _fenced(self, reason: str) -> KafkaFencedError:
         return KafkaFencedError(self._servers, self._transactional_id, reason.rstrip("."))
 
-    def _note(self, error: Any, message: Any) -> None:
+    def _on_delivery_failure(self, error: Any, message: Any) -> None:
         self._failed += 1
         if len(self._failures) < 1:
             self._failures.append((error, message.topic()))
 
-    def _hear(self, error: Any) -> None:
-        self._said = error.str()
-
-
-def reason_of(error: BaseException) -> str:
-    """What a client's exception says."""
-    first = error.args[0] if error.args else error
-    return str(first.str() if hasattr(first, "str") else first).rstrip(".")
+    def _on_client_error(self, error: Any) -> None:
+        self._last_client_error = error.str()

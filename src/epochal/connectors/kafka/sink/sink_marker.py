@@ -1,20 +1,19 @@
 """Decides what the marker of a query's Kafka transactions means. Pure.
 
-The sink writes one transaction per epoch: all output, and a marker, the offset `epoch + 1` in a
-consumer group of the query's own. Kafka makes both visible or neither, so the marker says whether
-an epoch is decided:
+The sink writes one transaction per epoch. It contains all output and a marker: the offset
+`epoch + 1` in a consumer group that belongs to the query. Kafka makes both visible or neither, so
+the marker shows whether an epoch is decided:
 
     marker >= epoch     its transaction was committed
-    marker <  epoch     it was not, and never will be: whoever asks has shut out the writer first
+    marker <  epoch     it was not, and never will be: the reader has fenced the writer
 
-An epoch without rows needs no transaction. Its decision is the entry in the offset log, as with
-any other sink, so it counts as decided as soon as its entry is there. That is sound because there
-is nothing that could be visible twice, and because two attempts cannot both create the entry: the
-later one adopts what it finds there.
+An epoch without rows needs no transaction. Its entry in the offset log decides it, as with any
+other sink. That is sound: no row could become visible twice, and two attempts cannot both create
+the entry, because the later one adopts an entry that it finds.
 
-What a reader would get wrong: a marker that is missing does not mean "nothing was written". One is
-written before the first epoch, so its absence beside a log of this sink's epochs means that Kafka
-has forgotten it (offsets of groups expire, topics are deleted), or that this is another cluster.
+Note: a missing marker does not mean that nothing was written. A marker is written before the first
+epoch. If the log has epochs of this sink but there is no marker, then Kafka has forgotten it (group
+offsets expire, topics are deleted), or this is another cluster.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from typing import TypeAlias
 import msgspec
 
 MAGIC = b"EKS1"
-NONE = -1
-"""The epoch of a marker before the first."""
+NO_EPOCH = -1
+"""The epoch of the marker that is written before the first epoch."""
 
 
 class Staged(msgspec.Struct, frozen=True, array_like=True):
-    """What one task says of its output of one epoch."""
+    """A task's report about its output of one epoch."""
 
     epoch: int
     attempt: int
@@ -46,16 +45,16 @@ class Staged(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The newest epoch that was committed, and a fingerprint of what its tasks said."""
+    """The newest epoch that was committed, and a fingerprint of its tasks' messages."""
 
     epoch: int
     token: str = ""
-    """Empty if the marker was set without an epoch: at the very start, or by hand."""
+    """Empty if no epoch was written with the marker: at the very start, or by resetMarker."""
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
-    """An epoch in the offset log, as far as this sink had a part in it."""
+class LoggedEpoch:
+    """An epoch of this sink in the offset log."""
 
     epoch: int
     rows: int
@@ -64,19 +63,22 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the logs hold; read after the marker, since an entry is older than its transaction."""
+    """The contents of the logs.
+
+    Read it after the marker: an entry is written before its transaction.
+    """
 
     newest: int
-    """The newest epoch with an offset entry, `NONE` if there is none."""
+    """The newest epoch with an offset entry, `NO_EPOCH` if there is none."""
     committed: int
-    """The newest with a commit entry, `NONE` if there is none."""
-    epochs: tuple[Logged, ...]
-    """Those of this sink, not older than the marker's, newest first."""
+    """The newest epoch with a commit entry, `NO_EPOCH` if there is none."""
+    epochs: tuple[LoggedEpoch, ...]
+    """Epochs of this sink that are not older than the marker's, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
-    """The marker fits the log."""
+class Continue:
+    """The marker matches the log."""
 
     marker: Marker
 
@@ -90,13 +92,13 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Stop, and say why."""
+    """Stop with this reason."""
 
     reason: str
     remedy: str
 
 
-Stand: TypeAlias = GoOn | Begin | Refuse
+MarkerCheck: TypeAlias = Continue | Begin | Refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing is to be done: the epoch is visible, or has nothing to show."""
+    """There is nothing to do: the epoch is already visible, or has no rows."""
 
 
 CommitPlan: TypeAlias = Write | Done | Refuse
@@ -120,7 +122,7 @@ def pack(staged: Staged) -> bytes:
 
 
 def unpack(message: bytes) -> Staged | None:
-    """What a task said; None for a message of another sink."""
+    """The report in a task's message; None for a message of another sink."""
     if not message.startswith(MAGIC):
         return None
     try:
@@ -130,7 +132,7 @@ def unpack(message: bytes) -> Staged | None:
 
 
 def token_of(messages: Sequence[bytes]) -> str:
-    """A fingerprint of an epoch's messages: they name the attempt, and the rows or their files."""
+    """A fingerprint of an epoch's messages, which contain the attempt and the rows or files."""
     found = hashlib.sha256()
     for message in messages:
         found.update(len(message).to_bytes(8))
@@ -138,58 +140,59 @@ def token_of(messages: Sequence[bytes]) -> str:
     return found.hexdigest()[:32]
 
 
-def logged(epoch: int, messages: Sequence[bytes]) -> Logged | None:
-    """What a manifest says of an epoch; None if it was another sink's."""
+def logged_epoch(epoch: int, messages: Sequence[bytes]) -> LoggedEpoch | None:
+    """The epoch in a manifest; None if another sink wrote it."""
     staged = [unpack(message) for message in messages]
     if not staged or None in staged:
         return None
-    return Logged(epoch, sum(each.rows for each in staged if each), token_of(messages))
+    return LoggedEpoch(epoch, sum(each.rows for each in staged if each), token_of(messages))
 
 
-def stand(marker: Marker | None, history: History, reset_to: int | None) -> Stand:
-    """Whether an attempt may go on from this marker and this log."""
-    found = _judged(marker, history)
-    if isinstance(found, Refuse) and reset_to is not None and reset_to == history.committed:
+def check_marker(marker: Marker | None, history: History, reset_to: int | None) -> MarkerCheck:
+    """Whether an attempt may continue from this marker and this log."""
+    check = _compare(marker, history)
+    if isinstance(check, Refuse) and reset_to is not None and reset_to == history.committed:
         return Begin(Marker(reset_to))
-    return found
+    return check
 
 
-def _judged(marker: Marker | None, history: History) -> Stand:
+def _compare(marker: Marker | None, history: History) -> MarkerCheck:
     if marker is None:
         if history.epochs:
             return Refuse(
-                f"it is missing, and the log has epoch {history.epochs[0].epoch} of this sink. "
-                f"Kafka forgets offsets of a group that was idle for offsets.retention.minutes (7 "
-                f"days unless set) and those of a deleted topic; or the brokers are not those "
-                f"that the query wrote to",
+                f"it is missing, but the log has epoch {history.epochs[0].epoch} of this sink. "
+                f"Either Kafka has forgotten it, because the group was idle for longer than "
+                f"offsets.retention.minutes (7 days by default) or the topic was deleted, or these "
+                f"are not the brokers that the query wrote to",
                 _remedy(history),
             )
         return Begin(Marker(history.committed))
     if marker.epoch > history.newest:
         return Refuse(
-            f"it says that epoch {marker.epoch} is in the topic, and the newest in the log is "
-            f"{_told(history.newest)}. The checkpoint was rewound or restored from a copy",
+            f"it shows that epoch {marker.epoch} is in the topic, but the newest epoch in the log "
+            f"is {_epoch_text(history.newest)}. The checkpoint was rewound or restored from a copy",
             _remedy(history),
         )
     for epoch in history.epochs:
         if marker.epoch < epoch.epoch <= history.committed and epoch.rows:
             return Refuse(
-                f"it says that epoch {_told(marker.epoch)} is the newest in the topic, and the log "
-                f"has epoch {epoch.epoch} as committed. The group was reset, or the brokers are "
-                f"not those that the query wrote to",
+                f"it shows that epoch {_epoch_text(marker.epoch)} is the newest in the topic, but "
+                f"epoch {epoch.epoch} is committed in the log. The group was reset, or these are "
+                f"not the brokers that the query wrote to",
                 _remedy(history),
             )
         if epoch.epoch == marker.epoch and marker.token not in ("", epoch.token):
             return Refuse(
-                f"it was written with another epoch {marker.epoch} than the one in the log. Two "
-                f"copies of one checkpoint write to the topic, or it was rewound",
+                f"it was written with an epoch {marker.epoch} that differs from the one in the "
+                f"log. Two copies of one checkpoint write to the topic, or the checkpoint was "
+                f"rewound",
                 _remedy(history),
             )
-    return GoOn(marker)
+    return Continue(marker)
 
 
-def is_decided(marker: Marker, epoch: int, entry: Logged | None) -> bool:
-    """Whether `epoch` is to be finished; `entry` is what the log says of it."""
+def is_decided(marker: Marker, epoch: int, entry: LoggedEpoch | None) -> bool:
+    """Whether `epoch` must be finished; `entry` is its entry in the log."""
     if marker.epoch >= epoch:
         return True
     return entry is not None and entry.rows == 0
@@ -198,34 +201,34 @@ def is_decided(marker: Marker, epoch: int, entry: Logged | None) -> bool:
 def plan_commit(
     marker: Marker, epoch: int, messages: Sequence[bytes], *, refresh: bool
 ) -> CommitPlan:
-    """What to do to make an epoch visible; `refresh` if the marker is about to be forgotten."""
-    entry = logged(epoch, messages)
+    """How to make an epoch visible; `refresh` renews the marker before Kafka forgets it."""
+    entry = logged_epoch(epoch, messages)
     if entry is None:
         return Refuse(
             f"epoch {epoch} was prepared by another sink",
-            "Start the query with the sink that it had, let it stop, then change the sink.",
+            "Start the query with its previous sink, stop it, then change the sink.",
         )
     if marker.epoch == epoch and marker.token == entry.token:
         return Done()
     if marker.epoch >= epoch:
         return Refuse(
-            f"it says that epoch {marker.epoch} is in the topic, with other rows than those of "
-            f"epoch {epoch} that are to be committed",
-            "Another run writes with the same checkpoint or a copy of it: stop one of them.",
+            f"it shows that epoch {marker.epoch} is in the topic, with other rows than those to be "
+            f"committed as epoch {epoch}",
+            "Another run uses the same checkpoint or a copy of it. Stop one of them.",
         )
     if entry.rows == 0 and not refresh:
         return Done()
     return Write(Marker(epoch, entry.token))
 
 
-def _told(epoch: int) -> str:
-    return "none" if epoch == NONE else str(epoch)
+def _epoch_text(epoch: int) -> str:
+    return "none" if epoch == NO_EPOCH else str(epoch)
 
 
 def _remedy(history: History) -> str:
     return (
-        f"Look what the topic holds (a consumer with isolation.level=read_committed); then start "
-        f"with option resetMarker={history.committed}, which takes all that the log has as "
-        f"committed for written, and all after it for not. It works only as long as "
-        f"{history.committed} is the newest commit."
+        f"Check which epochs the topic contains (with a consumer that has "
+        f"isolation.level=read_committed). Then start with option resetMarker={history.committed}: "
+        f"the sink then assumes that epochs up to {history.committed} were written, and no later "
+        f"ones. The option works only while {history.committed} is the newest commit."
     )

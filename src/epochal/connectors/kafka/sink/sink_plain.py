@@ -1,9 +1,10 @@
-"""At least once into Kafka: every task writes its own rows as they come, and waits for them to
-arrive before it reports an epoch.
+"""At-least-once delivery to Kafka: each task writes its rows as they come.
 
-What a reader would get wrong: while an epoch's rows are awaited, those of the next are not handed
-to the client but kept aside. A flush ends when the client's queue is empty, and under load it
-never would be.
+Before a task reports an epoch, it waits until the epoch's rows have arrived.
+
+Note: while a task waits for an epoch's rows, it keeps rows of the next epoch aside instead of
+giving them to the client. A flush ends when the client's queue is empty, and under load the queue
+would never be empty.
 """
 
 from __future__ import annotations
@@ -33,20 +34,21 @@ class PlainWriters:
 
 
 class PlainWriter:
-    """One task's producer. The data thread writes; the one that prepares waits for arrivals."""
+    """One task's producer. The data thread writes; the preparing thread waits for the flush."""
 
     def __init__(self, plan: RecordPlan, producer: RecordProducer, max_message_bytes: int) -> None:
         self._plan, self._producer, self._max_bytes = plan, producer, max_message_bytes
-        # The one topic of all rows was asked for when the query started; brokers may be away now.
-        self._asks = plan.topic is None or "partition" in plan.columns
+        # A topic from the options was checked when the query started, so it is not checked again:
+        # the brokers may be unreachable now.
+        self._checks_topics = plan.topic is None or "partition" in plan.columns
         self._lock = threading.Lock()
         self._flushing = False
-        self._waiting: list[pa.RecordBatch] = []
+        self._next_epoch: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         with self._lock:
             if self._flushing:
-                self._waiting.append(batch)
+                self._next_epoch.append(batch)
             else:
                 self._send(batch)
 
@@ -58,7 +60,7 @@ class PlainWriter:
         self._producer.close()
 
     def _prepare(self) -> bytes:
-        """Wait for all that was written so far. Rows of the next epoch among it do no harm."""
+        """Wait for all rows written so far. Rows of the next epoch among them do no harm."""
         with self._lock:
             self._flushing = True
         try:
@@ -66,14 +68,14 @@ class PlainWriter:
         finally:
             with self._lock:
                 self._flushing = False
-                waiting, self._waiting = self._waiting, []
-                for batch in waiting:
+                held_back, self._next_epoch = self._next_epoch, []
+                for batch in held_back:
                     self._send(batch)
         return b""
 
     def _send(self, batch: pa.RecordBatch) -> None:
         chosen = self._plan.chosen(batch)
         self._plan.check(chosen, self._max_bytes)
-        if self._asks:
-            self._producer.check_places(self._plan.places(chosen))
+        if self._checks_topics:
+            self._producer.check_topics(self._plan.highest_partitions(chosen))
         self._producer.send(self._plan.records(chosen))

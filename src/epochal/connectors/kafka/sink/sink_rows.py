@@ -1,10 +1,8 @@
-"""From a query's rows to Kafka records: which columns count, and what they may be. Pure.
+"""Turns a query's rows into Kafka records. Pure.
 
-The columns are those of Spark's sink: `value`, and if they are there `key`, `topic`, `headers` and
-`partition`. Others are not written, as in Spark. The option `topic` wins over the column.
-
-What a reader would get wrong: text and bytes are the same to Kafka, so text becomes bytes here by
-a change of type, without a copy.
+The columns are those of Spark's sink: `value`, and optionally `key`, `topic`, `headers` and
+`partition`. Other columns are not written, as in Spark. The option `topic` overrides the column.
+Kafka does not distinguish text from bytes, so text columns are cast to binary without a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import pyarrow.compute
 from epochal.errors import OptionError
 
 pc: Any = pyarrow.compute
-"""Its stubs know less than it does."""
+"""Untyped: its stubs miss functions that are used here."""
 
 ANY_PARTITION = -1
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -32,7 +30,7 @@ TYPES: dict[str, tuple[pa.DataType, ...]] = {
 }
 
 Record: TypeAlias = tuple[Any, ...]
-"""Arguments of the client's produce: topic, value, key, partition, callback (by two names),
+"""Arguments of the client's `produce`: topic, value, key, partition, callback (under two names),
 timestamp, headers."""
 
 
@@ -41,13 +39,13 @@ class RecordPlan:
     """How rows become records."""
 
     columns: tuple[str, ...]
-    """Of the query's, those that are written."""
+    """The query's columns that are written."""
     topic: str | None
-    """For all rows; None if each names its own."""
+    """The topic of all rows; None if each row names its own."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of staged rows: large types, so that an epoch of any size fits."""
+        """The schema of staged rows: large types, so that an epoch of any size fits."""
         return pa.schema([(name, STAGED[name]) for name in self.columns])
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -56,7 +54,7 @@ class RecordPlan:
         return pa.record_batch(arrays, schema=self.schema)
 
     def records(self, batch: pa.RecordBatch) -> Iterator[Record]:
-        """Arguments for produce, row by row; `batch` is as `chosen` made it."""
+        """Arguments for `produce`, row by row; `batch` must come from `chosen`."""
         columns: dict[str, Any] = {name: batch.column(name) for name in self.columns}
         values = columns["value"].to_pylist()
         keys = columns["key"].to_pylist() if "key" in columns else [None] * len(values)
@@ -70,8 +68,8 @@ class RecordPlan:
             return zip(topics, values, keys, partitions, strict=True)
         return _with_headers(topics, values, keys, partitions, columns["headers"].to_pylist())
 
-    def places(self, batch: pa.RecordBatch) -> dict[str, int]:
-        """The topics that rows go to, each with the highest partition that one of them names."""
+    def highest_partitions(self, batch: pa.RecordBatch) -> dict[str, int]:
+        """The topics of the rows, each with the highest partition that a row names."""
         if "partition" not in self.columns:
             topics = self._topics({"topic": batch.column("topic")} if not self.topic else {})
             return dict.fromkeys(topics if self.topic is None else [self.topic], ANY_PARTITION)
@@ -83,18 +81,18 @@ class RecordPlan:
         return {row["topic"]: row["partition_max"] for row in found}
 
     def check(self, batch: pa.RecordBatch, max_bytes: int) -> None:
-        """Find the row that Kafka would not take, while it is known where it came from."""
+        """Raise for a row that Kafka would reject, while its origin is still known."""
         if self.topic is None and batch.column("topic").null_count:
             raise OptionError(
-                "kafka: a row has no topic: its column topic is null. Give every row one, or name "
-                "one for all by the option topic."
+                "kafka: a row has no topic: its column topic is null. Give every row a topic, or "
+                "set one topic for all rows with the option topic."
             )
         if "partition" in self.columns and batch.num_rows:
             lowest = pc.min(batch.column("partition")).as_py()
             if lowest is not None and lowest < 0:
                 raise OptionError(
-                    f"kafka: a row names partition {lowest}; partitions begin at 0, and null lets "
-                    f"the key decide."
+                    f"kafka: a row names partition {lowest}, but partitions are numbered from 0. "
+                    f"Correct the column partition; if it is null, the key decides."
                 )
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0)
         if "key" in self.columns:
@@ -102,9 +100,9 @@ class RecordPlan:
         largest = pc.max(sizes).as_py() if batch.num_rows else 0
         if largest > max_bytes:
             raise OptionError(
-                f"kafka: a row's key and value have {largest} bytes, and messages may have "
-                f"{max_bytes}. Make it smaller, or raise kafka.max.request.size, and "
-                f"max.message.bytes of the topic with it."
+                f"kafka: a row's key and value have {largest} bytes, but the limit is {max_bytes}. "
+                f"Make the row smaller, or raise kafka.max.request.size and the topic's "
+                f"max.message.bytes."
             )
 
     def _topics(self, columns: dict[str, Any]) -> list[str]:
@@ -124,23 +122,25 @@ STAGED: dict[str, pa.DataType] = {
 
 
 def record_plan(schema: pa.Schema, topic: str | None) -> RecordPlan:
-    """How rows of this schema are written; OptionError if they cannot be."""
+    """How rows of this schema are written; raise OptionError if they cannot be."""
     if "value" not in schema.names:
         raise OptionError(
-            f"kafka: the rows must have a column value, text or bytes; they have "
-            f"{', '.join(schema.names) or 'no columns'}. Make one, such as "
+            f"kafka: the rows must have a column named value, text or bytes. They have "
+            f"{', '.join(schema.names) or 'no columns'}. Add one, for example with "
             f".select('CAST(id AS string) AS key', 'to_json(struct(*)) AS value')."
         )
     if topic is None and "topic" not in schema.names:
-        raise OptionError("kafka: name the topic by the option topic, or by a column topic.")
+        raise OptionError(
+            "kafka: no topic is given. Set the option topic, or add a column named topic."
+        )
     columns = [name for name in TYPES if name in schema.names and (name != "topic" or not topic)]
     for name in columns:
         found = schema.field(name).type
         if not any(_same(found, wanted) for wanted in TYPES[name]):
-            wanted = " or ".join(_words(each) for each in TYPES[name])
+            wanted = " or ".join(_type_text(each) for each in TYPES[name])
             raise OptionError(
-                f"kafka: column {name} must be {wanted}, and is {_words(found)}. Cast it before "
-                f"the sink."
+                f"kafka: column {name} must be {wanted}, but it is {_type_text(found)}. Cast it "
+                f"before the sink."
             )
     return RecordPlan(tuple(columns), topic)
 
@@ -183,7 +183,7 @@ def _same(found: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(found == wanted)
 
 
-def _words(kind: pa.DataType) -> str:
+def _type_text(kind: pa.DataType) -> str:
     if kind == HEADERS:
         return "array<struct<key: string, value: binary>>"
     return "int" if kind == pa.int32() else str(kind)

@@ -1,9 +1,10 @@
-"""How a task's output reaches the driver, which writes it to Kafka in one transaction.
+"""Passes a task's output to the driver, which writes it to Kafka in one transaction.
 
-Little goes inside the message itself, more through a file in the checkpoint. What a reader would
-get wrong: neither needs to survive a crash. If the transaction was committed, Kafka has the rows;
-if it was not, the epoch is dropped and cut anew. So files are not synced, and whatever an earlier
-attempt left is waste as soon as it is shut out.
+A small output travels inside the task's message, a larger one through a file in the checkpoint.
+
+Note: neither needs to survive a crash. If the transaction was committed, Kafka has the rows; if
+not, the epoch is dropped and its rows are read again. So the files are not synced to disk, and
+files of an earlier attempt can be deleted as soon as that attempt is fenced.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class StagedWriters:
 class StagedWriter:
     """Gathers a task's rows, epoch by epoch."""
 
-    def __init__(self, how: StagedWriters, context: WriterContext) -> None:
-        self._how, self._context = how, context
+    def __init__(self, options: StagedWriters, context: WriterContext) -> None:
+        self._options, self._context = options, context
         self._rows: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -65,18 +66,18 @@ class StagedWriter:
         self._rows.clear()
 
     def _staged(self, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
-        plan, context = self._how.plan, self._context
+        plan, context = self._options.plan, self._context
         count = sum(batch.num_rows for batch in rows)
         if not count:
             return pack(Staged(epoch, context.attempt, context.task, 0))
         chosen = [plan.chosen(batch) for batch in rows]
         for batch in chosen:
-            plan.check(batch, self._how.max_message_bytes)
+            plan.check(batch, self._options.max_message_bytes)
         data = _to_ipc(plan.schema, chosen)
-        if len(data) <= self._how.inline_bytes:
+        if len(data) <= self._options.inline_bytes:
             return pack(Staged(epoch, context.attempt, context.task, count, inline=data))
         name = f"e{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.arrow"
-        undurable(self._how.directory).create(name, data)
+        _unsynced_files(self._options.directory).create(name, data)
         checksum = google_crc32c.value(data)
         return pack(
             Staged(epoch, context.attempt, context.task, count, name=name, checksum=checksum)
@@ -84,7 +85,7 @@ class StagedWriter:
 
 
 def staged_rows(files: Files, staged: Staged) -> Iterator[pa.RecordBatch]:
-    """The rows that a task staged."""
+    """Read the rows that a task staged."""
     if not staged.rows:
         return iter(())
     data = staged.inline or _read(files, staged)
@@ -92,13 +93,13 @@ def staged_rows(files: Files, staged: Staged) -> Iterator[pa.RecordBatch]:
     if table.num_rows != staged.rows:
         raise StorageError(
             join_url(files.url, staged.name),
-            f"it has {table.num_rows} rows, task {staged.task} said {staged.rows}",
+            f"it has {table.num_rows} rows, but task {staged.task} reported {staged.rows}",
         )
     return iter(table.to_batches())
 
 
-def sweep(files: Files, *, before: int) -> int:
-    """Remove what attempts before this one staged; returns how many files."""
+def delete_stale(files: Files, *, before: int) -> int:
+    """Delete the files of attempts before this one; return their number."""
     removed = 0
     for info in files.list():
         found = _NAME.fullmatch(info.name)
@@ -108,8 +109,8 @@ def sweep(files: Files, *, before: int) -> int:
     return removed
 
 
-def undurable(url: str) -> Files:
-    """Files that need not outlive a power cut."""
+def _unsynced_files(url: str) -> Files:
+    """Open files that need not survive a power failure."""
     files = open_files(url)
     return LocalFiles(files.url, durable=False) if isinstance(files, LocalFiles) else files
 
@@ -121,11 +122,11 @@ def _read(files: Files, staged: Staged) -> bytes:
     except FileNotFoundError:
         raise StorageError(
             url,
-            "a task wrote this, the driver cannot see it: the checkpoint of a query on several "
-            "hosts must be on storage that all of them share",
+            "a task wrote this file, but the driver cannot see it. Put the checkpoint of a query "
+            "that runs on several hosts on storage that all of them share",
         ) from None
     if google_crc32c.value(data) != staged.checksum:
-        raise StorageError(url, "its checksum is not the one that the task reported")
+        raise StorageError(url, "its checksum differs from the one that the task reported")
     return data
 
 

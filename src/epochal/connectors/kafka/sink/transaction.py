@@ -1,13 +1,14 @@
-"""One transactional producer, and the marker that its transactions carry.
+"""Writes a query's Kafka transactions, and the marker that each of them contains.
 
-The transactional id is the query's, not the attempt's: to claim it is what shuts out every earlier
-attempt. The marker is an offset in a consumer group of the query's own, which nobody ever joins,
-at partition 0 of some topic of the cluster; it is the newest of those that are found.
+The transactional id belongs to the query, not to the attempt: claiming it fences every earlier
+attempt. The marker is an offset for partition 0 of some topic, in a consumer group that only this
+query uses and that never has members. If there are several, the newest counts.
 
-What a reader would get wrong: the marker may only be read after the claim. Before it, an earlier
-attempt may still be about to commit, and what was read would be wrong a moment later. And a
-producer is never used again after a transaction that failed: librdkafka may still have an answer
-under way that would end the next one.
+Note: the marker may only be read after the claim. Before it, an earlier attempt could still commit,
+and the marker would be outdated a moment later.
+
+Note: a producer is never used again after a failed transaction. librdkafka may still receive an
+answer to it, which would end the next transaction.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 120.0
 CALL_SECONDS = 5.0
-"""How long one call waits before it is asked again."""
+"""How long one call waits before it is repeated."""
 HANG_SECONDS = 5.0
-"""How much longer it may take to return. librdkafka 2.16 does not keep to the time limit where it
-waits for a group's coordinator (its issues 5456 and 5511), and may wait for ever."""
+"""How much longer a call may take to return. librdkafka 2.16 ignores the time limit while it waits
+for a group's coordinator (its issues 5456 and 5511), and may wait forever."""
 
 
 class MarkerText(msgspec.Struct, frozen=True):
-    """What is kept as metadata beside the marker's offset."""
+    """The metadata that is stored with the marker's offset."""
 
     token: str
     v: int = 1
 
 
 class KafkaTransactions:
-    """Transactions of one query, one after the other."""
+    """The transactions of one query, one after the other."""
 
     def __init__(self, java: Mapping[str, str], name: str, marker_topic: str) -> None:
-        """`name` is the transactional id, and the group of the marker."""
+        """`name` is both the transactional id and the marker's group."""
         self._kafka = import_kafka()
         self._name, self._topic = name, marker_topic
         self._settings = transactional_settings(java, name)
@@ -67,66 +68,69 @@ class KafkaTransactions:
         self._group: Any = None
 
     def claim(self) -> None:
-        """Shut out whoever had the transactional id before; their open transaction is aborted."""
+        """Claim the transactional id: fence earlier producers and abort their open transaction."""
         self.close()
         producer = RecordProducer(self._settings)
         self._call(producer, producer.client.init_transactions, CLAIM_SECONDS, "be claimed")
         self._producer = producer
 
     def marker(self) -> Marker | None:
-        """The newest marker; None if there is none. Only after `claim`."""
+        """The newest marker; None if there is none. Call `claim` first."""
         client = KafkaClient(Cluster.of(self._connection))
-        # Whatever topic the query wrote to before, the marker is found.
+        # Look at all topics: the query may have used another marker topic before.
         topics = {topic for topic, _ in client.partitions(None) if not topic.startswith("__")}
-        held = client.held(self._name, [(topic, 0) for topic in sorted(topics)])
-        if not held:
+        offsets = client.committed_offsets(self._name, [(topic, 0) for topic in sorted(topics)])
+        if not offsets:
             return None
-        newest = max(held.values(), key=lambda each: each.offset)
+        newest = max(offsets.values(), key=lambda each: each.offset)
         try:
             text = msgspec.json.decode(newest.metadata, type=MarkerText)
         except msgspec.DecodeError:
             raise MarkerError(
                 self._name,
-                f"offset {newest.offset} has metadata {newest.metadata[:60]!r}, which is no marker",
-                "Somebody else commits to this group: give it back, or set idPrefix.",
+                f"offset {newest.offset} has metadata {newest.metadata[:60]!r}, which is not a "
+                f"marker",
+                "Another program commits to this group. Stop it, or set another idPrefix.",
             ) from None
         return Marker(newest.offset - 1, text.token)
 
     def begin(self) -> None:
         """Begin a transaction."""
-        producer = self._now()
+        producer = self._current()
         self._call(producer, lambda _: producer.client.begin_transaction(), 0, "begin")
 
-    def send(self, places: Mapping[str, int], records: Iterable[Record]) -> None:
-        """Add records to the transaction; `places` are the topics and partitions they name."""
-        producer = self._now()
-        producer.check_places(places)
+    def send(self, highest_partitions: Mapping[str, int], records: Iterable[Record]) -> None:
+        """Add records to the transaction, after checking the topics and partitions they name."""
+        producer = self._current()
+        producer.check_topics(highest_partitions)
         producer.send(records)
 
     def mark(self, marker: Marker) -> None:
         """Add the marker to the transaction."""
-        producer = self._now()
+        producer = self._current()
         text = msgspec.json.encode(MarkerText(marker.token)).decode()
-        place = self._kafka.TopicPartition(self._topic, 0, marker.epoch + 1, text)
+        # Group offsets name the next record; the marker follows that convention: epoch + 1.
+        offset = self._kafka.TopicPartition(self._topic, 0, marker.epoch + 1, text)
         self._call(
             producer,
             lambda seconds: producer.client.send_offsets_to_transaction(
-                [place], self._metadata(), seconds
+                [offset], self._group_metadata(), seconds
             ),
             self._seconds,
             "be marked",
         )
 
     def commit(self) -> None:
-        """Make all of the transaction visible.
+        """Make the whole transaction visible.
 
-        If that raises, whether it is visible is known only after the next claim.
+        If this raises, the transaction may or may not be visible; only the marker after the next
+        claim tells.
         """
-        producer = self._now()
+        producer = self._current()
         self._call(producer, producer.client.commit_transaction, self._seconds, "commit")
 
     def abandon(self) -> None:
-        """Give the producer up after a failure; abort what it left open, if that can be done."""
+        """Discard the producer after a failure, and try to abort its open transaction."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
@@ -137,18 +141,18 @@ class KafkaTransactions:
             logger.info("a transaction of %s could not be aborted: %s", self._name, error)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the producer."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
 
-    def _now(self) -> RecordProducer:
+    def _current(self) -> RecordProducer:
         if self._producer is None:
             raise KafkaFencedError(self._servers, self._name, "its producer was given up")
         return self._producer
 
-    def _metadata(self) -> Any:
-        """Who commits the marker: the group, and nobody in it."""
+    def _group_metadata(self) -> Any:
+        """The marker's group without any member, as the client wants it."""
         if self._group is None:
             settings = {"log_level": "0", **self._connection, "group.id": self._name}
             consumer = self._kafka.Consumer(settings)
@@ -161,19 +165,19 @@ class KafkaTransactions:
         producer: RecordProducer,
         call: Callable[[float], object],
         seconds: float,
-        what: str,
+        action: str,
     ) -> None:
-        """Call until it is done: librdkafka goes on where it was, if asked again."""
+        """Repeat a call until it succeeds; librdkafka resumes an operation that timed out."""
         deadline = time.monotonic() + seconds
         while True:
             try:
                 if returns_in_time(call, min(CALL_SECONDS, seconds)):
                     return
-                self._producer = None  # not to be closed either: that would not return
+                self._producer = None  # must not be closed either: that would not return
                 raise KafkaUnavailableError(
                     self._servers,
-                    f"the client does not return from a call to let transactional id {self._name} "
-                    f"{what}. Another producer takes its place",
+                    f"the client did not return from a call to let transactional id {self._name} "
+                    f"{action}. A new producer replaces it",
                 )
             except self._kafka.KafkaException as error:
                 first = error.args[0]
@@ -182,10 +186,10 @@ class KafkaTransactions:
                 if time.monotonic() > deadline:
                     raise KafkaUnavailableError(
                         self._servers,
-                        f"transactional id {self._name} could not {what} within {seconds:g} s "
+                        f"transactional id {self._name} could not {action} within {seconds:g} s "
                         f"({first.str().rstrip('.')})",
                     ) from error
-            except SystemError as error:  # a callback met a fatal error
+            except SystemError as error:  # raised if a callback meets a fatal error
                 raise KafkaFencedError(self._servers, self._name, str(error)) from error
 
     def _error(self, producer: RecordProducer, error: Any) -> KafkaError:
@@ -199,14 +203,14 @@ class KafkaTransactions:
             return GroupRefusedError(
                 self._servers,
                 self._name,
-                f"{error.str().rstrip('.')}. To write exactly once the sink needs WRITE and "
-                f"DESCRIBE on the transactional id and READ on the group, both of this name, or "
-                f"of its prefix",
+                f"{error.str().rstrip('.')}. For exactly-once delivery the sink needs WRITE and "
+                f"DESCRIBE on the transactional id and READ on the group. Both have this name; a "
+                f"permission on its prefix is enough",
             )
         if not error.fatal():
             producer.client.poll(0)
             try:
-                producer.raise_failure()  # it says which record, and why
+                producer.raise_failure()  # names the record and the reason
             except KafkaError as failure:
                 return failure
         return producer.error(error, self._topic)
@@ -215,14 +219,14 @@ class KafkaTransactions:
 def returns_in_time(
     call: Callable[[float], object], seconds: float, *, hang_seconds: float = HANG_SECONDS
 ) -> bool:
-    """Make a call that waits for so many seconds; False if it does not return from it."""
+    """Make a call with a time limit in a thread; False if the call hangs beyond the limit."""
     outcome: list[BaseException | None] = []
 
     def run() -> None:
         try:
             call(seconds)
             outcome.append(None)
-        except BaseException as error:  # noqa: BLE001  raised again where the call was asked for
+        except BaseException as error:  # noqa: BLE001  raised again by the caller's thread
             outcome.append(error)
 
     thread = threading.Thread(target=run, name="epochal-kafka-call", daemon=True)

@@ -1,9 +1,11 @@
-"""Reads some partitions in a task: one client, told what to read and where; no consumer group.
+"""Reads some partitions in a task, with one client that has assigned partitions and no group.
 
-What the client has fetched is taken without waiting (its own threads fetch ahead), and becomes
-Arrow column by column. What a reader would get wrong: the next position is not the last offset
-plus one. Markers of transactions, aborted records and what compaction removed take offsets too and
-are never handed out; the client knows where it is, and says so when it reaches the end.
+The client's own threads fetch ahead; `read` takes what they have fetched without waiting and turns
+it into Arrow columns.
+
+Note: the next position is not always the last offset plus one. Transaction markers, aborted records
+and records that compaction removed have offsets too, but are never delivered. The client knows its
+real position and reports it at the end of a partition.
 """
 
 from __future__ import annotations
@@ -16,11 +18,16 @@ from typing import Any
 import pyarrow as pa
 
 from epochal.connectors.contract import Positions
-from epochal.connectors.kafka.kafka_client import QUIET, gone_codes, import_kafka
-from epochal.connectors.kafka.offsets import Cluster, Place
+from epochal.connectors.kafka.kafka_client import (
+    QUIET,
+    import_kafka,
+    missing_partition_codes,
+    rejected_settings,
+)
+from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
 from epochal.connectors.kafka.source.reader_rows import RowMaker, kafka_schema
 from epochal.connectors.kafka.source.source_offsets import partition_id, to_offsets, to_positions
-from epochal.errors import KafkaDataLossError, KafkaError, OptionError
+from epochal.errors import KafkaDataLossError, KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +41,7 @@ class KafkaReaders:
     include_headers: bool = False
     fail_on_data_loss: bool = True
     wanted: frozenset[str] | None = None
-    """The columns that are looked at; None for all of them."""
+    """The columns that the query uses; None means all."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -48,13 +55,13 @@ class KafkaReaders:
         return KafkaReader(self, partitions)
 
     def consumer(self, **callbacks: Any) -> Any:
-        """A client that reads as these settings say; it is told later what."""
+        """A client with these settings; the caller assigns its partitions."""
         kafka = import_kafka()
         try:
             return kafka.Consumer(
                 {
                     **QUIET,
-                    "group.id": self.group_id,  # needed, but never joined: partitions are assigned
+                    "group.id": self.group_id,  # required, but never joined
                     **dict(self.cluster.settings),
                     "enable.auto.commit": "false",
                     "enable.auto.offset.store": "false",
@@ -64,29 +71,29 @@ class KafkaReaders:
                 }
             )
         except kafka.KafkaException as error:
-            reason = error.args[0].str().rstrip(".")
-            raise OptionError(f"kafka: the client refuses its settings: {reason}.") from None
+            raise rejected_settings(error) from None
 
 
 @dataclass(slots=True)
-class _At:
-    """Where a partition is read."""
+class _PartitionState:
+    """How far one partition has been read."""
 
     next: int
     end: int | None = None
-    """Not to be passed, once there is one."""
-    is_lost: bool = False
-    """The client was sent to the beginning and has not said yet where that is."""
-    is_gone: bool = False
-    """Whether it was told that the partition is not there."""
+    """Once set, no record at or after this offset is delivered."""
+    is_resetting: bool = False
+    """The client was sent to the beginning and has not reported that offset yet."""
+    is_reported_deleted: bool = False
+    """Whether the log already says that the partition was deleted."""
 
     def reach(self, offset: int) -> None:
-        """Everything before `offset` is read, or is not there to be read."""
-        if offset > self.next or self.is_lost:
-            self.next, self.is_lost, self.is_gone = offset, False, False
+        """Note that every record before `offset` was read or does not exist."""
+        # After a reset the beginning may be *before* `next`: the topic may be a new one.
+        if offset > self.next or self.is_resetting:
+            self.next, self.is_resetting, self.is_reported_deleted = offset, False, False
 
     @property
-    def shown(self) -> int:
+    def position(self) -> int:
         return self.next if self.end is None else min(self.next, self.end)
 
 
@@ -96,118 +103,120 @@ class KafkaReader:
     def __init__(self, readers: KafkaReaders, partitions: Positions) -> None:
         self._kafka = import_kafka()
         self._readers, self._servers = readers, readers.cluster.bootstrap_servers
-        self._at = {place: _At(offset) for place, offset in to_offsets(partitions).items()}
-        self._rows = RowMaker(readers.schema, tuple(self._at), readers.wanted)
-        self._heard: list[Any] = []
-        self._troubles: set[int] = set()
+        self._states = {
+            tp: _PartitionState(offset) for tp, offset in to_offsets(partitions).items()
+        }
+        self._rows = RowMaker(readers.schema, tuple(self._states), readers.wanted)
+        self._client_errors: list[Any] = []
+        self._reported_codes: set[int] = set()
         self._limited = False
-        self._consumer = readers.consumer(error_cb=self._heard.append)
+        self._consumer = readers.consumer(error_cb=self._client_errors.append)
         self._consumer.assign(
-            [self._kafka.TopicPartition(*place, at.next) for place, at in self._at.items()]
+            [self._kafka.TopicPartition(*tp, state.next) for tp, state in self._states.items()]
         )
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:
         messages = self._consumer.consume(max_rows, 0)
-        if self._heard:
-            self._listen()
+        if self._client_errors:
+            self._handle_client_errors()
         if not messages:
             return None
         if [message for message in messages if message.error() is not None]:
-            messages = self._records(messages)
+            messages = self._take_records(messages)
         if self._limited:
             messages = [each for each in messages if self._is_within(each)]
         if not messages:
             return None
-        if self._troubles:
+        if self._reported_codes:
             logger.info("Kafka at %s is read again", self._servers)
-            self._troubles.clear()
+            self._reported_codes.clear()
         batch, last = self._rows.make(messages)
-        for place, offset in last.items():
-            self._at[place].reach(offset + 1)
+        for tp, offset in last.items():
+            self._states[tp].reach(offset + 1)
         return batch
 
     def positions(self) -> Positions:
-        asked = [self._kafka.TopicPartition(*place) for place in self._at]
+        asked = [self._kafka.TopicPartition(*tp) for tp in self._states]
         for found in self._consumer.position(asked):
-            if found.offset >= 0:  # below, nothing of the partition was taken yet
-                self._at[found.topic, found.partition].reach(found.offset)
-        return to_positions({place: at.shown for place, at in self._at.items()})
+            if found.offset >= 0:  # negative until the first record of the partition is taken
+                self._states[found.topic, found.partition].reach(found.offset)
+        return to_positions({tp: state.position for tp, state in self._states.items()})
 
     def limit(self, ends: Positions) -> None:
         self._limited = True
-        for place, offset in to_offsets(ends).items():
-            self._at[place].end = offset
+        for tp, offset in to_offsets(ends).items():
+            self._states[tp].end = offset
 
     def close(self) -> None:
         self._consumer.close()
 
     def _is_within(self, message: Any) -> bool:
-        at = self._at[message.topic(), message.partition()]
-        at.reach(message.offset())
-        return at.end is None or message.offset() < at.end
+        state = self._states[message.topic(), message.partition()]
+        state.reach(message.offset())
+        return state.end is None or message.offset() < state.end
 
-    def _records(self, messages: Sequence[Any]) -> list[Any]:
-        """The records among what the client said; the rest is dealt with."""
+    def _take_records(self, messages: Sequence[Any]) -> list[Any]:
+        """Return the records among the client's messages; handle the errors."""
         kept = []
         for message in messages:
             error = message.error()
             if error is None:
                 kept.append(message)
             elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
-                self._at[message.topic(), message.partition()].reach(message.offset())
+                self._states[message.topic(), message.partition()].reach(message.offset())
             else:
-                self._heed(error, (message.topic(), message.partition()))
+                self._handle_partition_error(error, (message.topic(), message.partition()))
         return kept
 
-    def _heed(self, error: Any, place: tuple[str | None, int]) -> None:
-        """A trouble with one partition: lost records, or the end of the task."""
+    def _handle_partition_error(self, error: Any, tp: tuple[str | None, int]) -> None:
+        """Handle lost records as configured; raise for any other error of the partition."""
         codes = self._kafka.KafkaError
-        match place:
-            case (str(topic), number) if (topic, number) in self._at:
-                at, name = self._at[topic, number], partition_id((topic, number))
+        match tp:
+            case (str(topic), number) if (topic, number) in self._states:
+                state, name = self._states[topic, number], partition_id((topic, number))
                 if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
-                    self._out_of_range((topic, number), at, error)
+                    self._out_of_range((topic, number), state, error)
                     return
-                if error.code() in gone_codes(self._kafka):
-                    self._deleted(at, name)
+                if error.code() in missing_partition_codes(self._kafka):
+                    self._deleted(state, name)
                     return
-                raise KafkaError(self._servers, f"{name} at offset {at.next}: {error.str()}")
-        self._heard.append(error)
-        self._listen()
+                raise KafkaError(self._servers, f"{name} at offset {state.next}: {error.str()}")
+        self._client_errors.append(error)
+        self._handle_client_errors()
 
-    def _out_of_range(self, place: Place, at: _At, error: Any) -> None:
-        told = f"offset {at.next} of {partition_id(place)} is not there ({error.str()})"
+    def _out_of_range(self, tp: KafkaPartition, state: _PartitionState, error: Any) -> None:
+        loss = f"offset {state.next} of {partition_id(tp)} is not there ({error.str()})"
         if self._readers.fail_on_data_loss:
-            raise KafkaDataLossError(self._servers, "COULD_NOT_READ_OFFSET_RANGE", told)
+            raise KafkaDataLossError(self._servers, "COULD_NOT_READ_OFFSET_RANGE", loss)
         logger.warning(
-            "Kafka at %s: %s. Some data may have been lost; going on with the oldest that is "
-            "there, because failOnDataLoss is false",
-            *(self._servers, told),
+            "Kafka at %s: %s. Some data may have been lost. Reading continues with the oldest "
+            "record that exists, because failOnDataLoss is false",
+            *(self._servers, loss),
         )
-        at.is_lost = True
-        beginning = self._kafka.TopicPartition(*place, self._kafka.OFFSET_BEGINNING)
+        state.is_resetting = True
+        beginning = self._kafka.TopicPartition(*tp, self._kafka.OFFSET_BEGINNING)
         self._consumer.incremental_unassign([beginning])
         self._consumer.incremental_assign([beginning])
 
-    def _deleted(self, at: _At, name: str) -> None:
+    def _deleted(self, state: _PartitionState, name: str) -> None:
         if self._readers.fail_on_data_loss:
             raise KafkaDataLossError(
-                self._servers, "PARTITIONS_DELETED", f"{name} was deleted; {at.next} was next"
+                self._servers, "PARTITIONS_DELETED", f"{name} was deleted; {state.next} was next"
             )
-        if not at.is_gone:
-            at.is_gone = True
+        if not state.is_reported_deleted:
+            state.is_reported_deleted = True
             logger.warning(
-                "Kafka at %s: %s was deleted, %d was next. Some data may have been lost; going on "
-                "without it, because failOnDataLoss is false",
-                *(self._servers, name, at.next),
+                "Kafka at %s: %s was deleted, %d was next. Some data may have been lost. Reading "
+                "continues without this partition, because failOnDataLoss is false",
+                *(self._servers, name, state.next),
             )
 
-    def _listen(self) -> None:
-        """What the client says by the way: it goes on by itself, unless it cannot."""
+    def _handle_client_errors(self) -> None:
+        """Raise errors that the client cannot recover from; log the others once."""
         codes = self._kafka.KafkaError
-        heard = self._heard.copy()
-        self._heard.clear()
-        for error in heard:
+        errors = self._client_errors.copy()
+        self._client_errors.clear()
+        for error in errors:
             if error.fatal() or error.code() in (
                 codes._AUTHENTICATION,
                 codes.SASL_AUTHENTICATION_FAILED,
@@ -215,6 +224,6 @@ class KafkaReader:
                 codes.CLUSTER_AUTHORIZATION_FAILED,
             ):
                 raise KafkaError(self._servers, error.str().rstrip("."))
-            if error.code() not in self._troubles:
-                self._troubles.add(error.code())
-                logger.warning("Kafka at %s: %s; it is tried again", self._servers, error.str())
+            if error.code() not in self._reported_codes:
+                self._reported_codes.add(error.code())
+                logger.warning("Kafka at %s: %s; the client retries", self._servers, error.str())

@@ -1,11 +1,12 @@
-"""Spark's Kafka source: partitions are those of the topics, positions are offsets.
+"""The driver's side of the Kafka source: finds partitions and starting offsets.
 
-Offsets are logged in Spark's form, and the first ones in `sources/N` as Spark does, so a checkpoint
-may go from Spark's micro-batches to a continuous query and back, anywhere.
+Offsets are logged in Spark's form, and the initial offsets in `sources/N` as Spark logs them. So a
+query can switch between Spark's micro-batch mode and continuous mode at any epoch, in both
+directions, with the same checkpoint.
 
-What a reader would get wrong: a partition that was deleted keeps its position. When its topic is
-made anew, that position is out of range, and the reader sees that the data is another; a partition
-that was forgotten would be read from its beginning without a word.
+Note: a deleted partition keeps its position. If its topic is created again, that position is out of
+range, and the reader notices that the data is different. If the position were dropped, the new
+partition would be read from its beginning without any warning.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from epochal.checkpoint.layout import source_log_path
 from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, KafkaInitialOffsets
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions
-from epochal.connectors.kafka.cluster_worker import Lane
+from epochal.connectors.kafka.cluster_worker import ClusterWorker
 from epochal.connectors.kafka.kafka_client import KafkaClient
-from epochal.connectors.kafka.offsets import Cluster, Place, Want
+from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
 from epochal.connectors.kafka.source.kafka_reader import KafkaReaders
 from epochal.connectors.kafka.source.source_offsets import (
-    named,
     parse_logged,
+    partition_id,
+    partition_names,
     spark_json,
     spark_order,
     to_offsets,
@@ -41,7 +43,7 @@ from epochal.connectors.kafka.source.starting_offsets import (
     Everywhere,
     asked_times,
     check_named,
-    found_offsets,
+    offsets_for_times,
     settled,
 )
 from epochal.errors import (
@@ -54,27 +56,29 @@ from epochal.files import Files
 logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 8.0
-"""How long a broker may take to answer; one that cannot be reached is told of after this."""
+"""How long a broker may take to answer before it counts as unreachable."""
 
-LOOKS = 3
-LOOK_AGAIN_SECONDS = 1.0
-"""A broker that has just started may not know all topics yet: what seems gone is looked for again,
-as often as Spark does."""
+LIST_ATTEMPTS = 3
+LIST_RETRY_SECONDS = 1.0
+"""A broker that has just started may not know all topics yet. If a partition seems to be
+missing, the list is requested again, as often as Spark does."""
 
 FLUSH_SECONDS = 5.0
 
 
 class LogClient(Protocol):
-    """What a source asks of a cluster."""
+    """The calls a source makes to a cluster."""
 
-    def partitions(self, topics: Iterable[str] | None) -> list[Place]: ...
-    def earliest(self, places: Iterable[Place]) -> dict[Place, int]: ...
-    def latest(self, places: Iterable[Place]) -> dict[Place, int]: ...
-    def at_times(self, times_ms: Mapping[Place, int]) -> dict[Place, int | None]: ...
+    def partitions(self, topics: Iterable[str] | None) -> list[KafkaPartition]: ...
+    def earliest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]: ...
+    def latest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]: ...
+    def at_times(
+        self, times_ms: Mapping[KafkaPartition, int]
+    ) -> dict[KafkaPartition, int | None]: ...
 
 
 class KafkaSource:
-    """The driver's side."""
+    """Implements the `Source` contract for Kafka topics."""
 
     def __init__(
         self,
@@ -96,18 +100,18 @@ class KafkaSource:
             options.include_headers,
             options.fail_on_data_loss,
         )
-        self._readers.consumer().close()  # says now what is wrong with the settings
+        self._readers.consumer().close()  # raises now if the settings are wrong
         self._client = client or KafkaClient(
             self._cluster,
             request_seconds=REQUEST_SECONDS,
             read_committed=settings["isolation.level"] == "read_committed",
         )
         self._topics: set[str] = set()
-        """Of all partitions that were ever read: one of them that is missing was deleted."""
-        self._told: set[Place] = set()
+        """The topics of all partitions that were ever read. If one is missing, it was deleted."""
+        self._reported_deleted: set[KafkaPartition] = set()
         metadata = Checkpoint(checkpoint).metadata()
         self._query_id = "" if metadata is None else metadata.id
-        self._lane: Lane | None = None
+        self._worker: ClusterWorker | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -133,17 +137,19 @@ class KafkaSource:
 
     def discover(self, known: Positions) -> Positions:
         ours = set(to_offsets(known))
-        there = self._look(ours)
-        gone = ours - there
-        if gone - self._told:
-            self._lose("PARTITIONS_DELETED", f"partitions {named(gone)} have been deleted")
-        self._told = gone
-        found = self._client.earliest(sorted(there - ours))
-        for place, offset in found.items():
+        existing = self._list_partitions(ours)
+        deleted = ours - existing
+        if deleted - self._reported_deleted:
+            self._report_loss(
+                "PARTITIONS_DELETED", f"partitions {partition_names(deleted)} have been deleted"
+            )
+        self._reported_deleted = deleted
+        found = self._client.earliest(sorted(existing - ours))
+        for tp, offset in found.items():
             if offset > 0:
-                self._lose(
+                self._report_loss(
                     "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
-                    f"added partition {named([place])} starts from {offset} instead of 0",
+                    f"added partition {partition_id(tp)} starts from {offset} instead of 0",
                 )
         return to_positions(found)
 
@@ -154,68 +160,75 @@ class KafkaSource:
         return positions
 
     def latest(self) -> Positions:
-        return to_positions(self._client.latest(sorted(self._look(set()))))
+        return to_positions(self._client.latest(sorted(self._list_partitions(set()))))
 
     def lag(self, positions: Positions, latest: Positions) -> int:
-        """Offsets between; a partition that nobody reads yet counts from its beginning."""
+        """Total distance in offsets; a partition that is not read yet counts from offset 0."""
         at = to_offsets(positions)
-        return sum(max(0, end - at.get(place, 0)) for place, end in to_offsets(latest).items())
+        return sum(max(0, end - at.get(tp, 0)) for tp, end in to_offsets(latest).items())
 
     def acknowledge(self, epoch: int, positions: Positions) -> None:
         group = self._options.commit_group
         if group is None or not positions:
             return
-        if self._lane is None:
-            self._lane = Lane(self._cluster, KafkaClient, clock=self._clock)
-        self._lane.put(Want(self._cluster, group, self._query_id, epoch, to_offsets(positions)))
+        if self._worker is None:
+            self._worker = ClusterWorker(self._cluster, KafkaClient, clock=self._clock)
+        self._worker.put(
+            CommitRequest(self._cluster, group, self._query_id, epoch, to_offsets(positions))
+        )
 
     def close(self) -> None:
-        if self._lane is not None:
-            if not self._lane.flush(FLUSH_SECONDS):
-                logger.warning("kafka: the query ends, and its consumer group is behind it")
-            self._lane.close(FLUSH_SECONDS)
+        if self._worker is not None:
+            if not self._worker.flush(FLUSH_SECONDS):
+                logger.warning(
+                    "kafka: the query has ended, but consumer group %s could not be brought up to "
+                    "its position",
+                    self._options.commit_group,
+                )
+            self._worker.close(FLUSH_SECONDS)
 
-    def _first_offsets(self) -> dict[Place, int]:
-        places = sorted(self._look(set()))
+    def _first_offsets(self) -> dict[KafkaPartition, int]:
+        partitions = sorted(self._list_partitions(set()))
         match self._options.starting:
             case Everywhere(offset):
-                wanted = dict.fromkeys(places, offset)
+                wanted = dict.fromkeys(partitions, offset)
             case AtOffsets(offsets):
-                check_named("START", "startingOffsets", offsets, places)
+                check_named("START", "startingOffsets", offsets, partitions)
                 wanted = dict(offsets)
             case AtTimes() as times:
-                asked = asked_times(times, places)
-                wanted = found_offsets(times, asked, self._client.at_times(asked))
+                asked = asked_times(times, partitions)
+                wanted = offsets_for_times(times, asked, self._client.at_times(asked))
         ranges = self._client.earliest(wanted), self._client.latest(wanted)
         offsets, outside = settled(wanted, *ranges)
         for kind, reason in outside:
-            self._lose(kind, reason)
+            self._report_loss(kind, reason)
         return offsets
 
-    def _look(self, known: set[Place]) -> set[Place]:
-        """The partitions to read; asked for again while something seems to be missing."""
+    def _list_partitions(self, known: set[KafkaPartition]) -> set[KafkaPartition]:
+        """The partitions to read; the request is repeated while one seems to be missing."""
         subscription = self._subscription
         self._topics |= {topic for topic, _ in known}
-        for look in range(LOOKS):
-            if look > 0:
-                self._clock.sleep(LOOK_AGAIN_SECONDS)
+        for attempt in range(LIST_ATTEMPTS):
+            if attempt > 0:
+                self._clock.sleep(LIST_RETRY_SECONDS)
             wanted = subscription.wanted_topics
-            there = {p for p in self._client.partitions(wanted) if subscription.includes(p)}
-            topics = {topic for topic, _ in there}
+            existing = {tp for tp in self._client.partitions(wanted) if subscription.includes(tp)}
+            topics = {topic for topic, _ in existing}
             missing = set(wanted or ()) - topics
-            if not missing and known <= there:
+            if not missing and known <= existing:
                 break
+        # A topic that was read before was deleted; one that was never seen is a wrong name.
         if missing - self._topics:
             raise KafkaTopicError(self._options.servers, tuple(sorted(missing - self._topics)))
         self._topics |= topics
-        return there
+        return existing
 
-    def _lose(self, kind: str, reason: str) -> None:
-        """Some data may be lost: fail, or say so and go on, as was chosen."""
+    def _report_loss(self, kind: str, reason: str) -> None:
+        """Raise, or log a warning and continue if failOnDataLoss is false."""
         if self._options.fail_on_data_loss:
             raise KafkaDataLossError(self._options.servers, kind, reason)
         logger.warning(
-            "Kafka at %s: %s. Some data may have been lost; going on, because failOnDataLoss is "
-            "false",
+            "Kafka at %s: %s. Some data may have been lost. The query continues, because "
+            "failOnDataLoss is false",
             *(self._options.servers, reason),
         )

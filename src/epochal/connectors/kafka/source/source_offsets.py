@@ -1,8 +1,8 @@
-"""Positions of a Kafka source's partitions, and the offset JSON that Spark would write. Pure.
+"""Converts between the engine's positions, Kafka offsets and Spark's offset JSON. Pure.
 
-Spark's JSON has its topics and partitions in the order of a Scala hash map, which is not the order
-of their names. The same order is made here, so that a checkpoint that went from one engine to the
-other cannot be told by its bytes, and equal offsets are equal texts.
+Note: Spark writes topics and partitions in the iteration order of a Scala hash map, not sorted by
+name. The same order is produced here, so the bytes of a checkpoint do not depend on the engine that
+wrote it, and equal offsets have equal texts.
 """
 
 from __future__ import annotations
@@ -13,49 +13,49 @@ from typing import TypeVar
 from epochal.checkpoint.source_logs import KafkaOffsets, parse_kafka_offsets
 from epochal.checkpoint.spark_json import to_json
 from epochal.connectors.contract import Offset, Position, Positions
-from epochal.connectors.kafka.offsets import Place
+from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.errors import MalformedFileError
 
 K = TypeVar("K", bound=Hashable)
 
-_FIRST_TABLE = 16
+_INITIAL_TABLE_SIZE = 16
 _INT = 1 << 32
 
 
-def partition_id(place: Place) -> str:
-    """How the engine calls a partition, and Kafka's logs too."""
-    return f"{place[0]}-{place[1]}"
+def partition_id(tp: KafkaPartition) -> str:
+    """The engine's id of a partition, `topic-0`; Kafka's own logs use the same form."""
+    return f"{tp[0]}-{tp[1]}"
 
 
-def place_of(partition: str) -> Place:
-    """The topic and number in an id that `partition_id` made."""
+def parse_partition_id(partition: str) -> KafkaPartition:
+    """The topic and number in an id; the inverse of `partition_id`."""
     topic, _, number = partition.rpartition("-")
     return topic, int(number)
 
 
-def to_positions(offsets: Mapping[Place, int]) -> dict[str, Position]:
-    """Offsets as the engine keeps them."""
-    return {partition_id(place): str(offset) for place, offset in offsets.items()}
+def to_positions(offsets: Mapping[KafkaPartition, int]) -> dict[str, Position]:
+    """Offsets as the engine's positions."""
+    return {partition_id(tp): str(offset) for tp, offset in offsets.items()}
 
 
-def to_offsets(positions: Positions) -> dict[Place, int]:
-    """Offsets of the engine's positions."""
-    return {place_of(partition): int(at) for partition, at in positions.items()}
+def to_offsets(positions: Positions) -> dict[KafkaPartition, int]:
+    """The engine's positions as offsets."""
+    return {parse_partition_id(partition): int(at) for partition, at in positions.items()}
 
 
-def parse_logged(offset: Offset) -> dict[Place, int]:
-    """The offsets in the text that Spark logged."""
+def parse_logged(offset: Offset) -> dict[KafkaPartition, int]:
+    """The offsets in an entry of the offset log."""
     found = parse_kafka_offsets(offset, "kafka offset")
     for topic, partitions in found.items():
         for number, at in partitions.items():
             if at < 0:
                 raise MalformedFileError(
-                    "kafka offset", f"{topic}-{number} is at {at}, which is no offset"
+                    "kafka offset", f"{topic}-{number} is at {at}, but offsets are not negative"
                 )
     return {(topic, n): at for topic, partitions in found.items() for n, at in partitions.items()}
 
 
-def spark_json(offsets: Mapping[Place, int]) -> Offset:
+def spark_json(offsets: Mapping[KafkaPartition, int]) -> Offset:
     """`{"topic":{"0":23}}` as Spark writes it."""
     return to_json(
         {
@@ -65,12 +65,13 @@ def spark_json(offsets: Mapping[Place, int]) -> Offset:
     )
 
 
-def spark_order(offsets: Mapping[Place, int]) -> KafkaOffsets:
+def spark_order(offsets: Mapping[KafkaPartition, int]) -> KafkaOffsets:
     """Offsets by topic and partition, in the order in which Spark writes them."""
     numbers: dict[str, list[int]] = {}
-    for topic, number in sorted(offsets, key=lambda place: (_utf16(place[0]), place[1])):
+    for topic, number in sorted(offsets, key=lambda tp: (_utf16(tp[0]), tp[1])):
         numbers.setdefault(topic, []).append(number)
-    # Each partition puts its topic once more, and a table grows before it looks what is put.
+    # Spark puts a topic once per partition, and Scala's table may grow even if the key is already
+    # there. So the topic must be repeated here to get the same table size.
     puts = [topic for topic, of_topic in numbers.items() for _ in of_topic]
     return {
         topic: {
@@ -82,12 +83,13 @@ def spark_order(offsets: Mapping[Place, int]) -> KafkaOffsets:
 
 def _scala_order(puts: Sequence[K], hash_of: Callable[[K], int]) -> list[K]:
     """The keys of a `scala.collection.mutable.HashMap` after these puts, as it iterates."""
-    table, there = _FIRST_TABLE, dict[K, int]()
+    table_size, hashes = _INITIAL_TABLE_SIZE, dict[K, int]()
     for key in puts:
-        if len(there) + 1 >= table * 3 // 4:
-            table *= 2
-        there.setdefault(key, _improved(hash_of(key)))
-    return sorted(there, key=lambda key: (there[key] & (table - 1), there[key]))
+        if len(hashes) + 1 >= table_size * 3 // 4:
+            table_size *= 2
+        hashes.setdefault(key, _improved(hash_of(key)))
+    # Iteration goes by bucket; within a bucket, nodes are linked in the order of their hash.
+    return sorted(hashes, key=lambda key: (hashes[key] & (table_size - 1), hashes[key]))
 
 
 def _improved(code: int) -> int:
@@ -109,8 +111,8 @@ def _utf16(text: str) -> list[int]:
     return [units[n] << 8 | units[n + 1] for n in range(0, len(units), 2)]
 
 
-def named(places: Iterable[Place], most: int = 5) -> str:
-    """Partitions for a message: the first few, and how many more."""
-    ordered = sorted(places)
+def partition_names(partitions: Iterable[KafkaPartition], most: int = 5) -> str:
+    """Partitions for a message: the first few, and the number of others."""
+    ordered = sorted(partitions)
     text = ", ".join(map(partition_id, ordered[:most]))
     return text if len(ordered) <= most else f"{text} and {len(ordered) - most} more"

@@ -1,9 +1,10 @@
-"""What Spark's Kafka source takes, as far as it means something without batches. Pure.
+"""The options of the Kafka source: Spark's, except those that only make sense for batches. Pure.
 
-Names, values and what is refused are Spark's (KafkaSourceProvider). What a reader would get wrong:
-the three forms of a start have an order, Spark's, and are not exclusive: `startingTimestamp` beats
-`startingOffsetsByTimestamp`, which beats `startingOffsets`. And each counts in the first run of a
-checkpoint only.
+Names, values and rejected values are those of Spark's KafkaSourceProvider.
+
+Note: the three options for a start do not exclude each other. As in Spark, `startingTimestamp`
+overrides `startingOffsetsByTimestamp`, which overrides `startingOffsets`. All three count only in
+the first run on a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from epochal.connectors.kafka.consumer_settings import ADVICE, consumer_settings
-from epochal.connectors.kafka.kafka_settings import connection_settings
-from epochal.connectors.kafka.offsets import Place
+from epochal.connectors.kafka.kafka_settings import (
+    COMMIT_GROUP,
+    connection_settings,
+    require_servers,
+)
+from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.connectors.kafka.source.starting_offsets import (
     NoMatch,
     Starting,
@@ -24,13 +29,12 @@ from epochal.connectors.kafka.source.starting_offsets import (
 from epochal.errors import OptionError
 from epochal.options import read_options
 
-GROUP_OPTION = "consumer.commit.groupid"
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
-_TRIGGERS = "epochs are cut by time, not by offsets: set trigger(epoch=…) and leave it out"
-_SPLITS = "a partition of a topic is read by one task, in order: set parallelism, or leave it out"
+_TRIGGERS = "epochs end by time, not by offsets: remove it and set trigger(epoch=…)"
+_SPLITS = "one task reads a partition of a topic, in order: remove it, or set parallelism"
 _ENDS = "a continuous query has no end: stop it, or filter by offset or timestamp"
-_CLIENT = "it tunes Spark's own calls to Kafka: set kafka.* settings of the client, or leave it out"
+_CLIENT = "it tunes Spark's own calls to Kafka: remove it, or set kafka.* options of the client"
 REFUSED = {
     "endingOffsets": _ENDS,
     "endingOffsetsByTimestamp": _ENDS,
@@ -43,41 +47,41 @@ REFUSED = {
     "kafkaConsumer.pollTimeoutMs": _CLIENT,
     "fetchOffset.numRetries": _CLIENT,
     "fetchOffset.retryIntervalMs": _CLIENT,
-    "partition.metadata.cache.ttl.ms": "how often partitions are looked for is the query's "
-    "discoverInterval",
-    "topic": "it is the sink's: a source takes subscribe, subscribePattern or assign",
+    "partition.metadata.cache.ttl.ms": "set the query's discoverInterval "
+    "instead: it sets how often new partitions are looked for",
+    "topic": "it is an option of the sink: use subscribe, subscribePattern or assign",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions are read: all of some topics, of those that match, or some partitions."""
+    """Which partitions are read: those of named topics, of matching topics, or named partitions."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    places: tuple[Place, ...] = ()
+    partitions: tuple[KafkaPartition, ...] = ()
 
     @property
     def wanted_topics(self) -> tuple[str, ...] | None:
-        """The topics that must be there; None if any that match will do."""
+        """The topics that must exist; None for a pattern, which may match any."""
         if self.pattern is not None:
             return None
-        return self.topics or tuple(dict.fromkeys(topic for topic, _ in self.places))
+        return self.topics or tuple(dict.fromkeys(topic for topic, _ in self.partitions))
 
-    def includes(self, place: Place) -> bool:
-        """Whether a partition of the wanted topics is to be read."""
+    def includes(self, tp: KafkaPartition) -> bool:
+        """Whether the query reads a partition of the wanted topics."""
         if self.pattern is not None:
-            # Anywhere in the name, as Spark searches.
-            return place[0] not in INTERNAL and re.search(self.pattern, place[0]) is not None
-        return not self.places or place in self.places
+            # Like Spark, the pattern may match anywhere in the name.
+            return tp[0] not in INTERNAL and re.search(self.pattern, tp[0]) is not None
+        return not self.partitions or tp in self.partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSourceOptions:
-    """Where a Kafka source reads, and from which offsets."""
+    """Which partitions a Kafka source reads, and from which offsets."""
 
     kafka: Mapping[str, str] = field(metadata={"prefix": "kafka."}, repr=False)
-    """Settings of the client, in Java's or librdkafka's names; bootstrap.servers must be there."""
+    """Settings of the client, in Java's or librdkafka's names; bootstrap.servers is required."""
 
     subscribe: str | None = None
     subscribe_pattern: str | None = None
@@ -89,16 +93,15 @@ class KafkaSourceOptions:
     starting_offsets_by_timestamp_strategy: NoMatch = NoMatch.ERROR
 
     fail_on_data_loss: bool = True
-    """Whether records that were not read and are gone end the query. Without it a warning says
-    which, and reading goes on with the oldest that are there."""
+    """Whether the query fails if records were deleted before it read them. If false, it logs a
+    warning and continues with the oldest record that exists."""
 
     include_headers: bool = False
     group_id_prefix: str | None = None
-    """Of the client's group id, which brokers see but which never is a member of a group."""
+    """Prefix of the client's group id. Brokers see the id, but the client never joins a group."""
 
     def __post_init__(self) -> None:
-        if not self.servers:
-            raise OptionError("kafka: option kafka.bootstrap.servers must be given.")
+        require_servers(self._java())
         given = [
             name
             for name, value in (
@@ -109,10 +112,12 @@ class KafkaSourceOptions:
             if value is not None
         ]
         if len(given) != 1:
-            found = f"not {' and '.join(given)}" if given else "and none is"
+            found = f"not {' and '.join(given)}" if given else "but none is"
             raise OptionError(
-                f"kafka: one of subscribe, subscribePattern and assign must be given, {found}."
+                f"kafka: exactly one of subscribe, subscribePattern and assign must be given, "
+                f"{found}."
             )
+        # Parse all options now, so that an error shows before the query starts.
         _ = self.subscription, self.starting, self.settings, self.commit_group
 
     @property
@@ -122,12 +127,14 @@ class KafkaSourceOptions:
     @property
     def subscription(self) -> Subscription:
         if self.assign is not None:
-            return Subscription(places=parse_assigned(self.assign))
+            return Subscription(partitions=parse_assigned(self.assign))
         if self.subscribe_pattern is not None:
             return Subscription(pattern=_checked_pattern(self.subscribe_pattern))
         topics = tuple(name.strip() for name in (self.subscribe or "").split(",") if name.strip())
         if not topics:
-            raise OptionError(f"kafka: subscribe must name a topic, and is {self.subscribe!r}.")
+            raise OptionError(
+                f"kafka: subscribe must name at least one topic, but it is {self.subscribe!r}."
+            )
         return Subscription(topics=topics)
 
     @property
@@ -143,19 +150,19 @@ class KafkaSourceOptions:
     def settings(self) -> dict[str, str]:
         """The reading client's settings in librdkafka's names."""
         java = self._java()
-        return consumer_settings({key: java[key] for key in java if key != GROUP_OPTION})
+        return consumer_settings({key: java[key] for key in java if key != COMMIT_GROUP})
 
     @property
     def connection(self) -> dict[str, str]:
-        """What a client needs that only asks, in librdkafka's names."""
+        """The settings of a client that reads no records, in librdkafka's names."""
         return connection_settings(self._java(), where=ADVICE)
 
     @property
     def commit_group(self) -> str | None:
-        """The consumer group that shows how far the query is; None for none."""
-        group = self._java().get(GROUP_OPTION)
+        """The consumer group that shows the query's position, if one is set."""
+        group = self._java().get(COMMIT_GROUP)
         if group == "":
-            raise OptionError(f"kafka: kafka.{GROUP_OPTION} must name a group, or be left out.")
+            raise OptionError(f"kafka: kafka.{COMMIT_GROUP} is empty. Name a group, or remove it.")
         return group
 
     def _java(self) -> dict[str, str]:
@@ -163,7 +170,7 @@ class KafkaSourceOptions:
 
 
 def read_source_options(given: Mapping[str, str]) -> KafkaSourceOptions:
-    """The options of a source; what Spark knows and this source refuses, with the reason."""
+    """Read the options of a source; reject with a reason what only applies to Spark's batches."""
     refused = {name.lower(): (name, reason) for name, reason in REFUSED.items()}
     for key in given:
         if key.lower() in refused:
@@ -175,9 +182,13 @@ def read_source_options(given: Mapping[str, str]) -> KafkaSourceOptions:
 def _checked_pattern(text: str) -> str:
     pattern = text.strip()
     if not pattern:
-        raise OptionError(f"kafka: subscribePattern must be a pattern, and is {text!r}.")
+        raise OptionError(
+            f"kafka: subscribePattern must be a regular expression, but it is {text!r}."
+        )
     try:
         re.compile(pattern)
     except re.error as error:
-        raise OptionError(f"kafka: subscribePattern {pattern!r} is no pattern: {error}.") from None
+        raise OptionError(
+            f"kafka: subscribePattern {pattern!r} is not a regular expression: {error}."
+        ) from None
     return pattern

@@ -1,8 +1,7 @@
-"""Where a Kafka source starts: the option's text, and the offsets it means. Pure.
+"""Parses the options that set where a Kafka source starts, and finds the offsets. Pure.
 
-What a reader would get wrong: offsets and timestamps that are given one by one must name every
-partition that is read, no more and no fewer, as Spark demands; -2 stands for the earliest offset
-and -1 for the latest, as in Spark's own JSON.
+As in Spark, offsets or timestamps that are given per partition must name exactly the partitions
+that are read. In the JSON, -2 stands for the earliest offset and -1 for the latest.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from epochal.checkpoint.spark_json import LONG_MAX, LONG_MIN, JsonValue, parse_object
-from epochal.connectors.kafka.offsets import Place
+from epochal.connectors.kafka.offsets import KafkaPartition
+from epochal.connectors.kafka.source.source_offsets import partition_id
 from epochal.errors import KafkaStartError, MalformedFileError, OptionError
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
@@ -24,7 +24,7 @@ _CLIP = 120
 
 
 class NoMatch(StrEnum):
-    """What to do about a partition that has no record at or after the time."""
+    """What to do with a partition that has no record at or after the time."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -32,23 +32,23 @@ class NoMatch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Everywhere:
-    """At the same end of every partition."""
+    """Start at the same end, earliest or latest, of every partition."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """At offsets that are given one by one."""
+    """Start at an offset that is given for each partition."""
 
-    offsets: Mapping[Place, int]
+    offsets: Mapping[KafkaPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """At the first record that is not older; None stands for every partition that is not named."""
+    """Start at the first record at or after a time: one time for all, or one per partition."""
 
-    times_ms: Mapping[Place, int]
+    times_ms: Mapping[KafkaPartition, int]
     everywhere_ms: int | None
     no_match: NoMatch
 
@@ -59,7 +59,7 @@ Starting: TypeAlias = Everywhere | AtOffsets | AtTimes
 def parse_starting(
     offsets: str, by_timestamp: str | None, timestamp_ms: int | None, no_match: NoMatch
 ) -> Starting:
-    """What the options say, in Spark's order of preference."""
+    """The start that the options choose, in Spark's order of preference."""
     if timestamp_ms is not None:
         return AtTimes({}, timestamp_ms, no_match)
     if by_timestamp is not None:
@@ -73,96 +73,107 @@ def parse_starting(
     for (topic, partition), offset in found.items():
         if offset < EARLIEST_OFFSET:
             raise OptionError(
-                f"kafka: startingOffsets: {topic}-{partition} cannot start at {offset}: an offset "
-                f"is not negative; -1 stands for the latest, -2 for the earliest."
+                f"kafka: startingOffsets: {topic}-{partition} cannot start at {offset}, because an "
+                f"offset is not negative. Use -1 for the latest offset, -2 for the earliest."
             )
     return AtOffsets(found)
 
 
-def parse_assigned(text: str) -> tuple[Place, ...]:
+def parse_assigned(text: str) -> tuple[KafkaPartition, ...]:
     """The partitions in `{"topic":[0,1]}`."""
-    places: list[Place] = []
+    partitions: list[KafkaPartition] = []
     for topic, numbers in _object(text, "assign", _PARTITIONS).items():
         if not isinstance(numbers, list):
             raise _wrong(text, "assign", _PARTITIONS)
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise _wrong(text, "assign", _PARTITIONS)
-            places.append((topic, number))
-    if not places:
-        raise OptionError(f"kafka: assign must name a partition, and is {text[:_CLIP]!r}.")
-    return tuple(dict.fromkeys(places))
+            partitions.append((topic, number))
+    if not partitions:
+        raise OptionError(
+            f"kafka: assign must name at least one partition, but it is {text[:_CLIP]!r}. Write "
+            f"it as {_PARTITIONS}."
+        )
+    return tuple(dict.fromkeys(partitions))
 
 
-def asked_times(starting: AtTimes, places: Iterable[Place]) -> dict[Place, int]:
-    """The time to ask each partition for."""
+def asked_times(
+    starting: AtTimes, partitions: Iterable[KafkaPartition]
+) -> dict[KafkaPartition, int]:
+    """The time to look up in each partition."""
     if starting.everywhere_ms is not None:
-        return dict.fromkeys(places, starting.everywhere_ms)
-    check_named("TIMESTAMP", "startingOffsetsByTimestamp", starting.times_ms, places)
+        return dict.fromkeys(partitions, starting.everywhere_ms)
+    check_named("TIMESTAMP", "startingOffsetsByTimestamp", starting.times_ms, partitions)
     return dict(starting.times_ms)
 
 
-def found_offsets(
-    starting: AtTimes, asked: Mapping[Place, int], found: Mapping[Place, int | None]
-) -> dict[Place, int]:
-    """The offsets for times that were asked for; `LATEST_OFFSET` where that is to be taken."""
-    offsets: dict[Place, int] = {}
-    for place, time_ms in asked.items():
-        offset = found.get(place)
+def offsets_for_times(
+    starting: AtTimes,
+    asked: Mapping[KafkaPartition, int],
+    found: Mapping[KafkaPartition, int | None],
+) -> dict[KafkaPartition, int]:
+    """The offsets for the requested times; `LATEST_OFFSET` if a partition starts at its end."""
+    offsets: dict[KafkaPartition, int] = {}
+    for tp, time_ms in asked.items():
+        offset = found.get(tp)
         if offset is None and starting.no_match is NoMatch.ERROR:
             raise KafkaStartError(
                 "",
-                f"{_name(place)} has no record at or after timestamp {time_ms}",
+                f"{partition_id(tp)} has no record at or after timestamp {time_ms}",
                 "start it at its end with startingOffsetsByTimestampStrategy=latest, or give an "
                 "earlier time",
             )
-        offsets[place] = LATEST_OFFSET if offset is None else offset
+        offsets[tp] = LATEST_OFFSET if offset is None else offset
     return offsets
 
 
 def settled(
-    wanted: Mapping[Place, int], earliest: Mapping[Place, int], latest: Mapping[Place, int]
-) -> tuple[dict[Place, int], list[tuple[str, str]]]:
-    """Where to start, and what of it is out of range: (kind of loss, what happened).
+    wanted: Mapping[KafkaPartition, int],
+    earliest: Mapping[KafkaPartition, int],
+    latest: Mapping[KafkaPartition, int],
+) -> tuple[dict[KafkaPartition, int], list[tuple[str, str]]]:
+    """The offsets to start at, and the starts that were out of range: (kind of loss, message).
 
-    A start before the oldest record is moved to it; one behind the end, to the end, as in Spark. A
-    partition that has no range was deleted meanwhile, and is left out.
+    As in Spark, a start before the oldest record moves to it, and a start after the end moves to
+    the end. A partition without a range was deleted meanwhile, and is left out.
     """
-    offsets: dict[Place, int] = {}
+    offsets: dict[KafkaPartition, int] = {}
     outside: list[tuple[str, str]] = []
-    for place, at in wanted.items():
-        first, last = earliest.get(place), latest.get(place)
+    for tp, at in wanted.items():
+        first, last = earliest.get(tp), latest.get(tp)
         if first is None or last is None:
-            told = f"{_name(place)} was deleted before it was read"
-            outside.append(("INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS", told))
+            reason = f"{partition_id(tp)} was deleted before it was read"
+            outside.append(("INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS", reason))
             continue
-        offsets[place] = {EARLIEST_OFFSET: first, LATEST_OFFSET: last}.get(at, at)
-        has = f"{_name(place)} has offsets from {first} to {last}"
+        offsets[tp] = {EARLIEST_OFFSET: first, LATEST_OFFSET: last}.get(at, at)
+        range_text = f"{partition_id(tp)} has offsets from {first} to {last}"
         if at > last:
-            told = f"{has}: it cannot start at {at}, and would start at {last}"
-            outside.append(("PARTITION_OFFSET_CHANGED", told))
-            offsets[place] = last
+            reason = f"{range_text}: it cannot start at {at}, and would start at {last}"
+            outside.append(("PARTITION_OFFSET_CHANGED", reason))
+            offsets[tp] = last
         elif 0 <= at < first:
-            told = f"{has}: it cannot start at {at}, and would start at {first}"
-            outside.append(("COULD_NOT_READ_OFFSET_RANGE", told))
-            offsets[place] = first
+            reason = f"{range_text}: it cannot start at {at}, and would start at {first}"
+            outside.append(("COULD_NOT_READ_OFFSET_RANGE", reason))
+            offsets[tp] = first
     return offsets, outside
 
 
-def check_named(kind: str, option: str, named: Iterable[Place], assigned: Iterable[Place]) -> None:
-    """Refuse a start that leaves a partition out, or names one that is not read."""
+def check_named(
+    kind: str, option: str, named: Iterable[KafkaPartition], assigned: Iterable[KafkaPartition]
+) -> None:
+    """Raise if a start omits a partition that is read, or names one that is not."""
     given, there = set(named), set(assigned)
     if given != there:
         raise KafkaStartError(
             f"KAFKA_{kind}_OFFSET_DOES_NOT_MATCH_ASSIGNED",
-            f"{option} must name the partitions that are read, no more and no fewer. It names "
+            f"{option} must name exactly the partitions that are read. It names "
             f"{_names(given)}; to be read are {_names(there)}",
-            "name them all; -1 stands for the latest offset, -2 for the earliest",
+            "name all of them; use -1 for the latest offset, -2 for the earliest",
         )
 
 
-def _numbers(text: str, option: str, example: str) -> dict[Place, int]:
-    found: dict[Place, int] = {}
+def _numbers(text: str, option: str, example: str) -> dict[KafkaPartition, int]:
+    found: dict[KafkaPartition, int] = {}
     for topic, partitions in _object(text, option, example).items():
         if not isinstance(partitions, dict):
             raise _wrong(text, option, example)
@@ -188,9 +199,5 @@ def _wrong(text: str, option: str, example: str) -> OptionError:
     return OptionError(f"kafka: {option} must be {example}, not {text[:_CLIP]!r}.")
 
 
-def _names(places: Iterable[Place]) -> str:
-    return ", ".join(map(_name, sorted(places))) or "none"
-
-
-def _name(place: Place) -> str:
-    return f"{place[0]}-{place[1]}"
+def _names(partitions: Iterable[KafkaPartition]) -> str:
+    return ", ".join(map(partition_id, sorted(partitions))) or "none"

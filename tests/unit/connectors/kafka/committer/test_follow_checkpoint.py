@@ -1,4 +1,4 @@
-"""A checkpoint's commit log as a query's position."""
+"""A query's position, read from its checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.connectors.kafka.committer.follow_checkpoint import (
-    kafka_places,
+    kafka_offsets,
     query_id_of,
     read_position,
     source_names,
@@ -35,18 +35,17 @@ def test_the_position_is_that_of_the_last_finished_batch_not_of_the_planned_one(
     opened = checkpoint(planned=3, committed=2)
     position = read_position(opened, query_id_of(opened))
     assert position == Position(QUERY_ID, 2, ('{"t":{"0":20}}', '{"logOffset":3}', None))
-    assert kafka_places(position) == {("t", 0): 20}
-    assert kafka_places(position, 1) == {}
+    assert kafka_offsets(position) == {("t", 0): 20}
     assert source_names(opened, 2) == ["0", "1", "2"]
 
 
-def test_nothing_is_new_until_another_batch_is_finished() -> None:
+def test_there_is_no_new_position_until_another_batch_is_finished() -> None:
     opened = checkpoint(planned=3, committed=2)
     assert read_position(opened, QUERY_ID, after=2) is None
     assert read_position(opened, QUERY_ID, after=1) is not None
 
 
-def test_a_rewound_query_is_news() -> None:
+def test_a_rewound_query_has_a_new_position() -> None:
     position = read_position(checkpoint(planned=2, committed=2), QUERY_ID, after=7)
     assert position is not None
     assert position.batch_id == 2
@@ -61,6 +60,6 @@ def test_a_commit_without_offsets_is_an_error() -> None:
         read_position(checkpoint(planned=0, committed=1), QUERY_ID)
 
 
-def test_a_directory_without_metadata_is_no_checkpoint() -> None:
+def test_a_directory_without_metadata_is_not_a_checkpoint() -> None:
     with pytest.raises(OptionError, match="metadata"):
         query_id_of(Checkpoint(MemoryFiles()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epochal.connectors.kafka.cluster_worker import GroupStats
-from epochal.connectors.kafka.commit_rules import Held
+from epochal.connectors.kafka.commit_rules import CommittedOffset
 from epochal.connectors.kafka.committer.committer_metrics import committer_text, lag_text
 from epochal.connectors.kafka.committer.lag import PartitionLag, lag_of, seconds_behind, waiting
 from epochal.connectors.kafka.offsets import Mark
@@ -22,21 +22,21 @@ def test_without_a_checkpoint_lag_counts_from_the_group() -> None:
     assert lag(5, None, 10).lag == 5
 
 
-def test_a_topic_that_began_anew_has_no_negative_lag() -> None:
+def test_a_recreated_topic_has_no_negative_lag() -> None:
     assert lag(500, 500, 10).lag == 0
 
 
-def test_what_nobody_knows_is_none() -> None:
+def test_unknown_values_are_none() -> None:
     assert lag(None, None, 10).lag is None
     assert lag(5, 5, None).lag is None
 
 
-def test_partitions_of_group_checkpoint_and_topics_are_all_there() -> None:
+def test_partitions_of_group_checkpoint_and_topics_are_all_listed() -> None:
     mark = Mark("from-mark", 1).to_text()
     found = lag_of(
         query=None,
         group="g",
-        held={("t", 0): Held(5, mark)},
+        committed={("t", 0): CommittedOffset(5, mark)},
         processed={("t", 1): 6},
         earliest={("t", 2): 0},
         latest={("t", 0): 8, ("t", 2): 9},
@@ -48,7 +48,7 @@ def test_partitions_of_group_checkpoint_and_topics_are_all_there() -> None:
     ]
 
 
-def test_only_partitions_with_waiting_records_are_looked_into() -> None:
+def test_only_partitions_with_waiting_records_are_read_for_their_age() -> None:
     aged = PartitionLag("q", "g", "t", 3, 2, 2, 50, 60)
     assert waiting([lag(5, 7, 10), lag(10, 10, 10), lag(None, None, 10), aged]) == {
         ("t", 0): 7,
@@ -96,7 +96,7 @@ def test_labels_are_escaped() -> None:
     assert 'group="a\\"b\\\\c\\n"' in text
 
 
-def test_the_committer_tells_what_it_did() -> None:
+def test_the_committer_exports_its_counters() -> None:
     stats = GroupStats(commits=3, failures=2, last_error="x", last_commit_ms=1500)
     text = committer_text({("k:9", "g"): stats}, pending=4, dropped=1, errors=0)
     labels = '{bootstrap_servers="k:9",group="g"}'

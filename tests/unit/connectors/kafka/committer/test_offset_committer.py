@@ -1,4 +1,4 @@
-"""The listener's callbacks: quick, silent, and what follows from them. Groups are told."""
+"""The listener's callbacks return quickly and never raise. Groups are given explicitly here."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_callback_returns_at_once_while_the_broker_hangs(
     assert kafka.offsets("g") == {("t", 0): 1999}
 
 
-def test_callbacks_raise_nothing_whatever_they_are_given(
+def test_callbacks_never_raise_even_for_malformed_events(
     kafka: MemoryCluster, committer: OffsetCommitter
 ) -> None:
     for event in (None, 5, SimpleNamespace(), SimpleNamespace(progress=None)):
@@ -115,11 +115,11 @@ def test_callbacks_raise_nothing_whatever_they_are_given(
     assert kafka.offsets("g") == {("t", 0): 5}
 
 
-def test_a_failure_while_following_a_query_is_counted_and_leaves_the_next_unharmed(
+def test_a_failure_while_following_a_query_is_counted_and_the_next_event_is_handled(
     kafka: MemoryCluster, committer: OffsetCommitter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr("epochal.connectors.kafka.committer.offset_committer.wants_of", None)
+        broken.setattr("epochal.connectors.kafka.committer.offset_committer.commit_requests", None)
         committer.onQueryProgress(Query().progress(4))
         assert committer.flush(SECONDS)
     query = Query()
@@ -149,7 +149,7 @@ def test_the_second_of_two_queries_with_one_group_is_refused_until_the_first_end
     assert kafka.offsets("g") == {("t", 0): 9}
 
 
-def test_groups_are_told_by_name_id_and_source(kafka: MemoryCluster) -> None:
+def test_explicit_groups_match_by_query_name_id_and_source(kafka: MemoryCluster) -> None:
     one, two = Query("orders"), Query()
     committer = committer_of(
         kafka,
@@ -163,7 +163,7 @@ def test_groups_are_told_by_name_id_and_source(kafka: MemoryCluster) -> None:
     assert kafka.offsets("by-id") == {("t", 0): 3}
 
 
-def test_a_query_nobody_told_a_group_for_is_left_alone_and_that_is_said_once(
+def test_a_query_without_a_group_is_not_committed_and_is_logged_once(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     committer = committer_of(kafka, KafkaGroup("g", "kafka:9092", query="orders"))
@@ -176,7 +176,7 @@ def test_a_query_nobody_told_a_group_for_is_left_alone_and_that_is_said_once(
     assert "OffsetCommitter(groups=[…])" in caplog.messages[0]
 
 
-def test_termination_tries_at_once_what_was_waiting(
+def test_termination_retries_pending_commits_at_once(
     kafka: MemoryCluster, committer: OffsetCommitter
 ) -> None:
     query = Query()
@@ -190,7 +190,7 @@ def test_termination_tries_at_once_what_was_waiting(
     assert kafka.offsets("g") == {("t", 0): 5}
 
 
-def test_closing_says_what_could_not_be_committed(
+def test_closing_logs_what_could_not_be_committed(
     kafka: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.goes_down()
@@ -201,7 +201,7 @@ def test_closing_says_what_could_not_be_committed(
     assert "connection refused" in committer.problems()["g"]
 
 
-def test_a_flood_is_bounded_and_the_newest_gets_through(
+def test_a_flood_of_events_is_bounded_and_the_newest_is_committed(
     kafka: MemoryCluster, committer: OffsetCommitter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committer, "_inbox", Inbox(4))
@@ -225,6 +225,6 @@ def test_a_flood_is_bounded_and_the_newest_gets_through(
         ),
     ],
 )
-def test_what_is_told_wrong_is_said_when_it_is_told(wrong: object) -> None:
+def test_wrong_arguments_are_rejected_at_construction(wrong: object) -> None:
     with pytest.raises(OptionError):
         wrong()  # type: ignore[operator]

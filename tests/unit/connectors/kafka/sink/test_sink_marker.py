@@ -1,25 +1,25 @@
-"""What a marker means beside a log."""
+"""What a marker means, compared with the log."""
 
 from __future__ import annotations
 
 import pytest
 
 from epochal.connectors.kafka.sink.sink_marker import (
-    NONE,
+    NO_EPOCH,
     Begin,
+    Continue,
     Done,
-    GoOn,
     History,
-    Logged,
+    LoggedEpoch,
     Marker,
     Refuse,
     Staged,
     Write,
+    check_marker,
     is_decided,
-    logged,
+    logged_epoch,
     pack,
     plan_commit,
-    stand,
     token_of,
     unpack,
 )
@@ -28,7 +28,7 @@ ROWS = [pack(Staged(7, 3, 0, 2, inline=b"two rows")), pack(Staged(7, 3, 1, 0))]
 EMPTY = [pack(Staged(7, 3, task, 0)) for task in range(2)]
 
 
-def history(committed: int, *epochs: Logged, newest: int | None = None) -> History:
+def history(committed: int, *epochs: LoggedEpoch, newest: int | None = None) -> History:
     return History(committed if newest is None else newest, committed, epochs)
 
 
@@ -42,80 +42,84 @@ def test_a_message_comes_back_as_it_was() -> None:
     assert unpack(pack(staged)) == staged
 
 
-def test_messages_of_other_sinks_are_none_of_ours() -> None:
+def test_messages_of_other_sinks_are_ignored() -> None:
     for message in (b"", b"[]", b"7-a3.arrow", pack(Staged(7, 3, 0, 0))[:-1]):
         assert unpack(message) is None
-        assert logged(7, [message]) is None
-    assert logged(7, []) is None
-    assert logged(7, [*EMPTY, b""]) is None
+        assert logged_epoch(7, [message]) is None
+    assert logged_epoch(7, []) is None
+    assert logged_epoch(7, [*EMPTY, b""]) is None
 
 
-def test_the_token_tells_attempts_and_rows_apart() -> None:
+def test_the_token_distinguishes_attempts_and_rows() -> None:
     other_attempt = [pack(Staged(7, 4, 0, 2, inline=b"two rows")), ROWS[1]]
     tokens = {token_of(each) for each in (ROWS, EMPTY, other_attempt, [b"".join(ROWS)])}
     assert len(tokens) == 4
 
 
 def test_a_new_query_begins_with_a_marker_before_the_first_epoch() -> None:
-    assert stand(None, history(NONE), None) == Begin(Marker(NONE))
+    assert check_marker(None, history(NO_EPOCH), None) == Begin(Marker(NO_EPOCH))
 
 
-def test_a_query_that_had_another_sink_begins_where_it_is() -> None:
-    assert stand(None, history(12, newest=13), None) == Begin(Marker(12))
+def test_a_query_that_had_another_sink_begins_at_its_last_commit() -> None:
+    assert check_marker(None, history(12, newest=13), None) == Begin(Marker(12))
 
 
-def test_a_marker_that_fits_is_gone_on_from() -> None:
+def test_a_matching_marker_is_accepted() -> None:
     marker = Marker(7, token_of(ROWS))
-    entry = Logged(7, 2, token_of(ROWS))
+    entry = LoggedEpoch(7, 2, token_of(ROWS))
     for found in (
         history(7, entry),
         history(6, entry, newest=7),  # committed to Kafka, not yet in the commit log
-        history(9, Logged(9, 0, "e"), Logged(8, 0, "e"), entry),  # nothing to write since
+        history(9, LoggedEpoch(9, 0, "e"), LoggedEpoch(8, 0, "e"), entry),  # nothing to write since
         history(9, entry, newest=10),
-        history(7, Logged(8, 5, "open"), entry, newest=8),
+        history(7, LoggedEpoch(8, 5, "open"), entry, newest=8),
     ):
-        assert stand(marker, found, None) == GoOn(marker)
+        assert check_marker(marker, found, None) == Continue(marker)
 
 
 def test_a_missing_marker_beside_epochs_of_this_sink_is_refused() -> None:
-    assert "missing" in reason(stand(None, history(7, Logged(7, 0, "e")), None))
-    assert "missing" in reason(stand(None, history(NONE, Logged(0, 1, "t"), newest=0), None))
+    assert "missing" in reason(check_marker(None, history(7, LoggedEpoch(7, 0, "e")), None))
+    assert "missing" in reason(
+        check_marker(None, history(NO_EPOCH, LoggedEpoch(0, 1, "t"), newest=0), None)
+    )
 
 
 def test_a_marker_ahead_of_the_log_is_refused() -> None:
-    assert "rewound" in reason(stand(Marker(7, "t"), history(5), None))
-    assert "rewound" in reason(stand(Marker(0, "t"), history(NONE), None))
+    assert "rewound" in reason(check_marker(Marker(7, "t"), history(5), None))
+    assert "rewound" in reason(check_marker(Marker(0, "t"), history(NO_EPOCH), None))
 
 
 def test_a_marker_behind_a_committed_epoch_with_rows_is_refused() -> None:
-    found = history(8, Logged(8, 0, "e"), Logged(7, 1, "t"), Logged(6, 1, "s"))
-    assert "epoch 7 as committed" in reason(stand(Marker(6, "s"), found, None))
+    found = history(8, LoggedEpoch(8, 0, "e"), LoggedEpoch(7, 1, "t"), LoggedEpoch(6, 1, "s"))
+    assert "epoch 7 is committed in the log" in reason(check_marker(Marker(6, "s"), found, None))
 
 
-def test_a_marker_of_another_epoch_of_the_same_number_is_refused() -> None:
-    assert "another epoch 7" in reason(stand(Marker(7, "t"), history(7, Logged(7, 1, "u")), None))
+def test_a_marker_with_another_token_for_the_same_epoch_is_refused() -> None:
+    assert "an epoch 7 that differs" in reason(
+        check_marker(Marker(7, "t"), history(7, LoggedEpoch(7, 1, "u")), None)
+    )
 
 
-def test_a_reset_works_at_the_epoch_it_names_and_nowhere_else() -> None:
-    lost = history(7, Logged(7, 1, "t"))
-    assert stand(None, lost, 7) == Begin(Marker(7))
-    assert isinstance(stand(None, lost, 6), Refuse)
-    assert isinstance(stand(None, history(8, Logged(8, 1, "t")), 7), Refuse)
+def test_a_reset_works_only_at_the_epoch_it_names() -> None:
+    lost = history(7, LoggedEpoch(7, 1, "t"))
+    assert check_marker(None, lost, 7) == Begin(Marker(7))
+    assert isinstance(check_marker(None, lost, 6), Refuse)
+    assert isinstance(check_marker(None, history(8, LoggedEpoch(8, 1, "t")), 7), Refuse)
     fits = Marker(7, "t")
-    assert stand(fits, lost, 7) == GoOn(fits)
+    assert check_marker(fits, lost, 7) == Continue(fits)
 
 
 @pytest.mark.parametrize(
     ("marked", "entry", "decided"),
     [
-        (7, Logged(7, 2, "t"), True),
-        (6, Logged(7, 2, "t"), False),
-        (6, Logged(7, 0, "e"), True),  # its entry is its decision
+        (7, LoggedEpoch(7, 2, "t"), True),
+        (6, LoggedEpoch(7, 2, "t"), False),
+        (6, LoggedEpoch(7, 0, "e"), True),  # its entry is its decision
         (6, None, False),  # Spark's, or another sink's
     ],
 )
 def test_an_epoch_is_decided_by_its_marker_or_by_having_no_rows(
-    marked: int, entry: Logged | None, decided: bool
+    marked: int, entry: LoggedEpoch | None, decided: bool
 ) -> None:
     assert is_decided(Marker(marked, "t"), 7, entry) is decided
 

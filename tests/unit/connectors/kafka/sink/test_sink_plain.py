@@ -1,4 +1,4 @@
-"""The plain writer between the thread that writes and the one that waits for arrivals."""
+"""The at-least-once writer, used by a writing thread and a flushing thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = pa.schema([("value", pa.string())])
 
 
 class Queue:
-    """Takes records; a flush does what it is told to."""
+    """Accepts records; the test decides what a flush does."""
 
     def __init__(self, flushing: Callable[[], None] = lambda: None) -> None:
         self.sent: list[bytes] = []
@@ -32,8 +32,8 @@ class Queue:
         self._flushing()
         self.flushed.append(list(self.sent))
 
-    def check_places(self, places: Mapping[str, int]) -> None:
-        raise AssertionError(f"{places} are known since the query started")
+    def check_topics(self, highest_partitions: Mapping[str, int]) -> None:
+        raise AssertionError(f"{highest_partitions} are known since the query started")
 
     def close(self) -> None:
         pass
@@ -47,7 +47,7 @@ def row(value: str) -> Any:
     return pa.record_batch([[value]], schema=SCHEMA)
 
 
-def test_rows_leave_as_they_come() -> None:
+def test_rows_are_sent_as_they_come() -> None:
     queue = Queue()
     writer = writer_over(queue)
     writer.write(row("a"))
@@ -65,7 +65,7 @@ def test_an_epoch_is_prepared_when_its_rows_have_arrived() -> None:
     assert queue.flushed == [[b"a", b"b"], [b"a", b"b"]]
 
 
-def test_rows_that_come_while_others_are_awaited_leave_afterwards() -> None:
+def test_rows_that_come_during_a_flush_are_sent_afterwards() -> None:
     reached, let_go = threading.Event(), threading.Event()
 
     def flushing() -> None:

@@ -52,7 +52,7 @@ def test_keys_go_with_values() -> None:
     assert records(record_plan(schema, "t"), batch) == [("t", b"v", b"k"), ("t", b"w", None)]
 
 
-def test_rows_may_say_all_of_a_record() -> None:
+def test_rows_may_set_every_part_of_a_record() -> None:
     header = [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     batch = rows(
         FULL,
@@ -65,18 +65,18 @@ def test_rows_may_say_all_of_a_record() -> None:
     ]
 
 
-def test_the_option_wins_over_the_column() -> None:
+def test_the_option_overrides_the_column() -> None:
     schema = schema_of(topic=pa.string(), value=pa.binary())
     batch = rows(schema, {"topic": None, "value": b"v"})
     assert records(record_plan(schema, "t"), batch) == [("t", b"v", None)]
 
 
 @pytest.mark.parametrize(
-    ("topic", "places"),
+    ("topic", "highest"),
     [(None, {"a": 3, "b": -1}), ("t", {"t": 3})],
 )
-def test_places_are_the_topics_and_their_highest_partitions(
-    topic: str | None, places: dict[str, int]
+def test_the_highest_partition_of_each_topic_is_found(
+    topic: str | None, highest: dict[str, int]
 ) -> None:
     batch = rows(
         FULL,
@@ -85,45 +85,45 @@ def test_places_are_the_topics_and_their_highest_partitions(
         {"topic": "b", "value": b"", "partition": None},
     )
     plan = record_plan(FULL, topic)
-    assert plan.places(plan.chosen(batch)) == places
+    assert plan.highest_partitions(plan.chosen(batch)) == highest
 
 
-def test_places_without_a_partition_column_are_topics() -> None:
+def test_without_a_partition_column_only_topics_are_found() -> None:
     schema = schema_of(topic=pa.string(), value=pa.binary())
     batch = rows(schema, {"topic": "a", "value": b""}, {"topic": "b", "value": b""})
-    for topic, places in ((None, {"a": -1, "b": -1}), ("t", {"t": -1})):
+    for topic, highest in ((None, {"a": -1, "b": -1}), ("t", {"t": -1})):
         plan = record_plan(schema, topic)
-        assert plan.places(plan.chosen(batch)) == places
+        assert plan.highest_partitions(plan.chosen(batch)) == highest
 
 
 @pytest.mark.parametrize(
-    ("fields", "topic", "said"),
+    ("fields", "topic", "message"),
     [
-        ([("key", pa.string())], "t", "must have a column value"),
-        ([("value", pa.int64())], "t", "value must be binary or string, and is int64"),
+        ([("key", pa.string())], "t", "must have a column named value"),
+        ([("value", pa.int64())], "t", "value must be binary or string, but it is int64"),
         ([("value", pa.string()), ("key", pa.int32())], "t", "key must be binary or string"),
-        ([("value", pa.string())], None, "option topic, or by a column topic"),
+        ([("value", pa.string())], None, "option topic, or add a column named topic"),
         ([("value", pa.string()), ("topic", pa.binary())], None, "topic must be string"),
         ([("value", pa.string()), ("partition", pa.int64())], "t", "partition must be int"),
         ([("value", pa.string()), ("headers", pa.string())], "t", "headers must be array<struct"),
     ],
 )
 def test_a_schema_that_cannot_be_written_is_refused(
-    fields: list[tuple[str, pa.DataType]], topic: str | None, said: str
+    fields: list[tuple[str, pa.DataType]], topic: str | None, message: str
 ) -> None:
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         record_plan(pa.schema(fields), topic)
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"topic": None, "value": b""}, "topic is null"),
         ({"topic": "a", "value": b"", "partition": -1}, "names partition -1"),
-        ({"topic": "a", "value": b"x" * 100, "key": "k"}, "101 bytes, and messages may have 100"),
+        ({"topic": "a", "value": b"x" * 100, "key": "k"}, "101 bytes, but the limit is 100"),
     ],
 )
-def test_a_row_that_cannot_be_written_is_refused(row: dict[str, Any], said: str) -> None:
+def test_a_row_that_cannot_be_written_is_refused(row: dict[str, Any], message: str) -> None:
     plan = record_plan(FULL, None)
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         plan.check(plan.chosen(rows(FULL, row)), 100)

@@ -1,4 +1,4 @@
-"""Calls that a client may not return from."""
+"""Calls that may hang in the client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_call_is_made_once_with_its_time_limit() -> None:
     assert called == [3.0]
 
 
-def test_what_a_call_raises_is_raised() -> None:
+def test_an_exception_of_the_call_is_raised() -> None:
     def refuse(seconds: float) -> None:
         raise ValueError(f"not within {seconds} s")
 
@@ -23,7 +23,7 @@ def test_what_a_call_raises_is_raised() -> None:
         returns_in_time(refuse, 2.0)
 
 
-def test_a_call_that_does_not_return_is_left_behind() -> None:
+def test_a_call_that_does_not_return_is_abandoned() -> None:
     let_go = threading.Event()
     try:
         assert not returns_in_time(lambda _: let_go.wait(), 0.0, hang_seconds=0.01)

@@ -1,4 +1,4 @@
-"""A reader over a client that plays a script: where it is, what it leaves out, what ends it."""
+"""A reader with a scripted client: its positions, the records it skips, its errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicPartition
 
-from epochal.connectors.kafka.offsets import Cluster, Place
+from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
 from epochal.connectors.kafka.source.kafka_reader import KafkaReader, KafkaReaders
 from epochal.errors import KafkaDataLossError
 from epochal.errors import KafkaError as BrokerError
@@ -17,10 +17,10 @@ A, B = ("t", 0), ("t", 1)
 
 
 @dataclass(frozen=True)
-class Said:
+class Message:
     """A record, or an event of a partition."""
 
-    place: Place
+    tp: KafkaPartition
     at: int
     code: int | None = None
 
@@ -28,10 +28,10 @@ class Said:
         return None if self.code is None else KafkaError(self.code, "so it is")
 
     def topic(self) -> str:
-        return self.place[0]
+        return self.tp[0]
 
     def partition(self) -> int:
-        return self.place[1]
+        return self.tp[1]
 
     def offset(self) -> int:
         return self.at
@@ -40,48 +40,48 @@ class Said:
         return None
 
     def value(self) -> bytes:
-        return f"{self.place[1]}@{self.at}".encode()
+        return f"{self.tp[1]}@{self.at}".encode()
 
     def timestamp(self) -> tuple[int, int]:
         return (1, 5)
 
 
-def end(place: Place, at: int) -> Said:
-    return Said(place, at, KafkaError._PARTITION_EOF)
+def end(tp: KafkaPartition, at: int) -> Message:
+    return Message(tp, at, KafkaError._PARTITION_EOF)
 
 
 @dataclass
 class Script:
-    """What a client gives, turn by turn, and where it then says that it is."""
+    """What the client returns, call by call, and its position afterwards."""
 
-    turns: list[list[Said]]
-    positions: dict[Place, int] = field(default_factory=dict)
+    turns: list[list[Message]]
+    positions: dict[KafkaPartition, int] = field(default_factory=dict)
     assigned: list[tuple[str, int, int]] = field(default_factory=list)
     errors: list[KafkaError] = field(default_factory=list)
     hear: Any = None
 
-    def assign(self, places: list[Any]) -> None:
-        self.assigned += [(each.topic, each.partition, each.offset) for each in places]
+    def assign(self, partitions: list[Any]) -> None:
+        self.assigned += [(each.topic, each.partition, each.offset) for each in partitions]
 
     incremental_assign = assign
 
-    def incremental_unassign(self, places: list[Any]) -> None:
-        del places
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        del partitions
 
-    def consume(self, most: int, timeout: float) -> list[Said]:
+    def consume(self, most: int, timeout: float) -> list[Message]:
         assert timeout == 0
         while self.errors:
             self.hear(self.errors.pop(0))
         return self.turns.pop(0) if self.turns else []
 
     def position(self, asked: list[Any]) -> list[Any]:
-        places = [(each.topic, each.partition) for each in asked]
-        return [TopicPartition(*p, self.positions.get(p, OFFSET_INVALID)) for p in places]
+        partitions = [(each.topic, each.partition) for each in asked]
+        return [TopicPartition(*p, self.positions.get(p, OFFSET_INVALID)) for p in partitions]
 
 
 @dataclass(frozen=True, slots=True)
 class Scripted(KafkaReaders):
-    """Readers whose client plays a script."""
+    """Readers with a scripted client."""
 
     script: Any = None
 
@@ -108,28 +108,28 @@ def test_partitions_are_assigned_where_they_are_to_be_read() -> None:
 
 
 def test_positions_follow_the_last_record_of_each_partition() -> None:
-    reader = opened(Script([[Said(A, 0), Said(B, 3), Said(A, 1)]]), b=3)
+    reader = opened(Script([[Message(A, 0), Message(B, 3), Message(A, 1)]]), b=3)
     assert values(reader) == ["0@0", "1@3", "0@1"]
     assert reader.positions() == {"t-0": "2", "t-1": "4"}
     assert values(reader) == []
     assert reader.positions() == {"t-0": "2", "t-1": "4"}
 
 
-def test_positions_pass_over_offsets_that_hold_no_records() -> None:
-    script = Script([[Said(A, 0)]], {A: 3})
+def test_positions_skip_offsets_without_records() -> None:
+    script = Script([[Message(A, 0)]], {A: 3})
     reader = opened(script)
     values(reader)
     assert reader.positions() == {"t-0": "3", "t-1": "0"}
 
 
-def test_the_end_of_a_partition_is_a_position_and_no_row() -> None:
-    reader = opened(Script([[Said(A, 0), end(A, 5), end(B, 2)]]))
+def test_the_end_of_a_partition_moves_the_position_without_a_row() -> None:
+    reader = opened(Script([[Message(A, 0), end(A, 5), end(B, 2)]]))
     assert values(reader) == ["0@0"]
     assert reader.positions() == {"t-0": "5", "t-1": "2"}
 
 
 def test_nothing_is_read_beyond_a_limit_and_the_limit_is_reached_exactly() -> None:
-    script = Script([[Said(A, 0)], [Said(A, 1), Said(A, 2), Said(A, 5), Said(B, 0)]])
+    script = Script([[Message(A, 0)], [Message(A, 1), Message(A, 2), Message(A, 5), Message(B, 0)]])
     reader = opened(script)
     values(reader)
     reader.limit({"t-0": "2", "t-1": "0"})
@@ -139,21 +139,21 @@ def test_nothing_is_read_beyond_a_limit_and_the_limit_is_reached_exactly() -> No
 
 
 def test_a_limit_in_a_gap_is_reached_by_the_record_behind_it() -> None:
-    reader = opened(Script([[Said(A, 0), Said(A, 9)]]))
+    reader = opened(Script([[Message(A, 0), Message(A, 9)]]))
     reader.limit({"t-0": "4", "t-1": "0"})
     assert values(reader) == ["0@0"]
     assert reader.positions() == {"t-0": "4", "t-1": "0"}
 
 
-def test_an_offset_that_is_gone_ends_the_task() -> None:
-    lost = Said(A, 4, KafkaError._AUTO_OFFSET_RESET)
+def test_a_lost_offset_ends_the_task() -> None:
+    lost = Message(A, 4, KafkaError._AUTO_OFFSET_RESET)
     with pytest.raises(KafkaDataLossError, match=r"offset 4 of t-0 is not there \(so it is\)"):
         values(opened(Script([[lost]]), a=4))
 
 
-def test_an_offset_that_is_gone_sends_a_lenient_reader_to_the_beginning() -> None:
-    lost = Said(A, 50, KafkaError._AUTO_OFFSET_RESET)
-    script = Script([[lost], [Said(A, 2)], []])
+def test_a_lost_offset_sends_a_lenient_reader_to_the_beginning() -> None:
+    lost = Message(A, 50, KafkaError._AUTO_OFFSET_RESET)
+    script = Script([[lost], [Message(A, 2)], []])
     reader = opened(script, lenient=True, a=50)
     assert values(reader) == []
     assert script.assigned[-1] == ("t", 0, OFFSET_BEGINNING)
@@ -163,35 +163,35 @@ def test_an_offset_that_is_gone_sends_a_lenient_reader_to_the_beginning() -> Non
 
 
 def test_an_empty_beginning_is_a_position_too() -> None:
-    lost = Said(A, 50, KafkaError._AUTO_OFFSET_RESET)
+    lost = Message(A, 50, KafkaError._AUTO_OFFSET_RESET)
     reader = opened(Script([[lost], [end(A, 7)]]), lenient=True, a=50)
     assert (values(reader), values(reader)) == ([], [])
     assert reader.positions()["t-0"] == "7"
 
 
-def test_a_partition_that_was_deleted_ends_the_task_or_is_warned_of_once(
+def test_a_deleted_partition_ends_the_task_or_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    gone = Said(A, 0, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    gone = Message(A, 0, KafkaError.UNKNOWN_TOPIC_OR_PART)
     with pytest.raises(KafkaDataLossError, match="t-0 was deleted; 3 was next"):
         values(opened(Script([[gone]]), a=3))
-    reader = opened(Script([[gone], [gone], [Said(B, 0)]]), lenient=True, a=3)
+    reader = opened(Script([[gone], [gone], [Message(B, 0)]]), lenient=True, a=3)
     assert [values(reader) for _ in range(3)] == [[], [], ["1@0"]]
     assert caplog.text.count("t-0 was deleted") == 1
 
 
-def test_what_a_partition_cannot_recover_from_ends_the_task_in_the_brokers_words() -> None:
-    bad = Said(B, 0, KafkaError._BAD_MSG)
+def test_an_unrecoverable_partition_error_ends_the_task_with_the_brokers_message() -> None:
+    bad = Message(B, 0, KafkaError._BAD_MSG)
     with pytest.raises(BrokerError, match="Kafka at k:9092: t-1 at offset 0: so it is"):
-        values(opened(Script([[Said(A, 0), bad]])))
+        values(opened(Script([[Message(A, 0), bad]])))
 
 
-def test_troubles_of_the_connection_are_told_once_and_waited_out(
+def test_connection_errors_are_logged_once_and_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "epochal")
     down = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
-    script = Script([[], [], [Said(A, 0)]], errors=[down, down])
+    script = Script([[], [], [Message(A, 0)]], errors=[down, down])
     reader = opened(script)
     assert values(reader) == []
     script.errors = [down]
@@ -209,6 +209,6 @@ def test_troubles_of_the_connection_are_told_once_and_waited_out(
     ],
     ids=["credentials", "fatal"],
 )
-def test_what_the_client_cannot_recover_from_ends_the_task(error: KafkaError) -> None:
+def test_an_unrecoverable_client_error_ends_the_task(error: KafkaError) -> None:
     with pytest.raises(BrokerError, match="no such user"):
         values(opened(Script([], errors=[error])))

@@ -1,4 +1,4 @@
-"""The driver's side of the source, over a cluster of log ends only."""
+"""The driver's side of the source, with a fake cluster that has only offsets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from epochal.connectors.contract import Positions
-from epochal.connectors.kafka.offsets import Place
-from epochal.connectors.kafka.source.kafka_source import LOOKS, KafkaSource
+from epochal.connectors.kafka.offsets import KafkaPartition
+from epochal.connectors.kafka.source.kafka_source import LIST_ATTEMPTS, KafkaSource
 from epochal.connectors.kafka.source.source_options import read_source_options
 from epochal.errors import KafkaDataLossError, KafkaTopicError
 from epochal.testing.clock import ManualClock
@@ -19,27 +19,27 @@ from epochal.testing.files import MemoryFiles
 
 @dataclass
 class Logs:
-    """First and next offset of each partition, and what happens when one looks again."""
+    """The first and next offset of each partition, and how the answers change over time."""
 
-    ranges: dict[Place, tuple[int, int]]
+    ranges: dict[KafkaPartition, tuple[int, int]]
     meanwhile: Callable[[], None] = lambda: None
     looks: int = 0
-    times: dict[Place, int] = field(default_factory=dict)
+    times: dict[KafkaPartition, int] = field(default_factory=dict)
 
-    def partitions(self, topics: Iterable[str] | None) -> list[Place]:
+    def partitions(self, topics: Iterable[str] | None) -> list[KafkaPartition]:
         self.looks += 1
         if self.looks > 1:
             self.meanwhile()
-        return [place for place in self.ranges if topics is None or place[0] in set(topics)]
+        return [tp for tp in self.ranges if topics is None or tp[0] in set(topics)]
 
-    def earliest(self, places: Iterable[Place]) -> dict[Place, int]:
-        return {place: self.ranges[place][0] for place in places if place in self.ranges}
+    def earliest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]:
+        return {tp: self.ranges[tp][0] for tp in partitions if tp in self.ranges}
 
-    def latest(self, places: Iterable[Place]) -> dict[Place, int]:
-        return {place: self.ranges[place][1] for place in places if place in self.ranges}
+    def latest(self, partitions: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]:
+        return {tp: self.ranges[tp][1] for tp in partitions if tp in self.ranges}
 
-    def at_times(self, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
-        return {place: self.times.get(place) for place in times_ms}
+    def at_times(self, times_ms: Mapping[KafkaPartition, int]) -> dict[KafkaPartition, int | None]:
+        return {tp: self.times.get(tp) for tp in times_ms}
 
 
 def opened(logs: Logs, files: MemoryFiles | None = None, **given: str) -> KafkaSource:
@@ -54,7 +54,7 @@ def at(*offsets: int, topic: str = "t") -> Positions:
     return {f"{topic}-{n}": str(offset) for n, offset in enumerate(offsets)}
 
 
-def test_the_first_start_is_logged_and_taken_again() -> None:
+def test_initial_offsets_are_logged_and_reused() -> None:
     files, logs = MemoryFiles(), Logs({("t", 0): (3, 9), ("t", 1): (0, 0)})
     with closing(opened(logs, files)) as source:
         assert source.initial() == at(3, 0)
@@ -76,7 +76,7 @@ def test_new_partitions_start_at_their_first_offset() -> None:
         assert source.discover(at(4, 0, 0)) == {}
 
 
-def test_new_partitions_that_have_lost_records_already_are_an_error() -> None:
+def test_new_partitions_that_have_already_lost_records_are_an_error() -> None:
     logs = Logs({("t", 0): (0, 4), ("t", 1): (2, 7)})
     with (
         closing(opened(logs)) as source,
@@ -87,37 +87,37 @@ def test_new_partitions_that_have_lost_records_already_are_an_error() -> None:
         assert source.discover(at(4)) == {"t-1": "2"}
 
 
-def test_partitions_that_seem_gone_are_looked_for_again_before_it_is_said() -> None:
+def test_missing_partitions_are_listed_again_before_they_are_reported() -> None:
     logs = Logs({})
     with (
         closing(opened(logs)) as source,
         pytest.raises(KafkaDataLossError, match="partitions t-0, t-1 have been deleted"),
     ):
         source.discover(at(4, 4))
-    assert logs.looks == LOOKS
+    assert logs.looks == LIST_ATTEMPTS
 
 
-def test_a_broker_that_knows_its_topics_a_moment_later_is_no_loss() -> None:
+def test_a_broker_that_learns_its_topics_late_causes_no_data_loss_error() -> None:
     logs = Logs({})
     logs.meanwhile = lambda: logs.ranges.update({("t", 0): (0, 4)})
     with closing(opened(logs)) as source:
         assert source.discover(at(4)) == {}
 
 
-def test_what_is_gone_is_warned_of_once_and_again_when_it_was_back(
+def test_a_deleted_partition_is_logged_once_and_again_after_it_was_recreated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     logs = Logs({("t", 0): (0, 4)})
     with closing(opened(logs, failOnDataLoss="false")) as source:
-        told = []
+        counts = []
         for there in (False, False, True, False):
             logs.ranges = {("t", 0): (0, 4)} if there else {}
             assert source.discover(at(4)) == {}
-            told.append(caplog.text.count("have been deleted"))
-    assert told == [1, 1, 1, 2]
+            counts.append(caplog.text.count("have been deleted"))
+    assert counts == [1, 1, 1, 2]
 
 
-def test_a_topic_that_never_was_there_is_no_loss_but_an_error_of_its_own() -> None:
+def test_a_topic_that_never_existed_is_a_topic_error_not_data_loss() -> None:
     with closing(opened(Logs({}))) as source, pytest.raises(KafkaTopicError, match="topic t to"):
         source.initial()
 
@@ -131,7 +131,7 @@ def test_a_pattern_that_matches_nothing_reads_nothing_until_something_does() -> 
         assert source.discover({}) == at(0)
 
 
-def test_lag_counts_what_is_behind_and_what_nobody_reads_yet() -> None:
+def test_lag_includes_partitions_that_are_not_read_yet() -> None:
     with closing(opened(Logs({("t", 0): (0, 9), ("t", 1): (0, 4)}))) as source:
         latest = source.latest()
         assert latest == at(9, 4)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from epochal.connectors.kafka.offsets import Place
+from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.connectors.kafka.source.reader_rows import RowMaker, kafka_schema
 from epochal.errors import KafkaTimestampError
 
@@ -16,19 +16,19 @@ CREATED, APPENDED = 1, 2
 
 @dataclass(frozen=True)
 class Sent:
-    """A message of the client's, with its manner of telling."""
+    """A message with the client's accessor methods."""
 
-    place: Place
+    tp: KafkaPartition
     at: int
     body: bytes | None = b"v"
     stamp: tuple[int, int] = (CREATED, 5)
     notes: list[tuple[str, bytes | None]] | None = field(default=None)
 
     def topic(self) -> str:
-        return self.place[0]
+        return self.tp[0]
 
     def partition(self) -> int:
-        return self.place[1]
+        return self.tp[1]
 
     def offset(self) -> int:
         return self.at
@@ -47,27 +47,29 @@ class Sent:
 
 
 def made(
-    messages: list[Sent], places: list[Place]
-) -> tuple[list[dict[str, Any]], dict[Place, int]]:
-    batch, last = RowMaker(kafka_schema(True), places).make(messages)
+    messages: list[Sent], partitions: list[KafkaPartition]
+) -> tuple[list[dict[str, Any]], dict[KafkaPartition, int]]:
+    batch, last = RowMaker(kafka_schema(True), partitions).make(messages)
     assert batch.schema.equals(kafka_schema(True))
     return batch.to_pylist(), last
 
 
 @pytest.mark.parametrize(
-    "places",
+    "partitions",
     [[("a", 0)], [("a", 0), ("a", 1)], [("a", 0), ("a", 1), ("b", 0)]],
     ids=["one", "partitions", "topics"],
 )
-def test_rows_say_where_they_are_from_however_many_places_are_read(places: list[Place]) -> None:
-    messages = [Sent(place, n) for n in range(3) for place in places]
-    rows, last = made(messages, places)
+def test_rows_name_their_partition_for_any_number_of_partitions(
+    partitions: list[KafkaPartition],
+) -> None:
+    messages = [Sent(tp, n) for n in range(3) for tp in partitions]
+    rows, last = made(messages, partitions)
     found = [((row["topic"], row["partition"]), row["offset"]) for row in rows]
-    assert found == [(each.place, each.at) for each in messages]
-    assert last == dict.fromkeys(places, 2)
+    assert found == [(each.tp, each.at) for each in messages]
+    assert last == dict.fromkeys(partitions, 2)
 
 
-def test_the_last_offset_counts_of_each_partition_that_is_there() -> None:
+def test_the_last_offset_of_each_partition_is_returned() -> None:
     messages = [Sent(("a", 1), 7), Sent(("a", 0), 3), Sent(("a", 1), 9)]
     assert made(messages, [("a", 0), ("a", 1), ("a", 2)])[1] == {("a", 1): 9, ("a", 0): 3}
 
@@ -84,7 +86,7 @@ def test_milliseconds_become_microseconds() -> None:
     assert rows[0]["timestamp"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
 
 
-def test_no_headers_are_null_and_no_value_is_null() -> None:
+def test_missing_headers_and_values_are_null() -> None:
     rows, _ = made(
         [Sent(("a", 0), 0, None), Sent(("a", 0), 1, b"", notes=[("h", b"1")])], [("a", 0)]
     )
@@ -101,14 +103,14 @@ def test_a_timestamp_beyond_microseconds_is_named_with_its_record(stamp: int) ->
         made(messages, [("a", 0)])
 
 
-@pytest.mark.parametrize("places", [[("a", 0)], [("a", 0), ("b", 1)]], ids=["one", "several"])
+@pytest.mark.parametrize("partitions", [[("a", 0)], [("a", 0), ("b", 1)]], ids=["one", "several"])
 @pytest.mark.parametrize("column", kafka_schema(True).names)
-def test_columns_that_nobody_looks_at_are_null_and_the_others_as_ever(
-    column: str, places: list[Place]
+def test_unused_columns_are_null_and_the_others_unchanged(
+    column: str, partitions: list[KafkaPartition]
 ) -> None:
-    messages = [Sent(place, n, notes=[("h", b"1")]) for n in range(2) for place in places]
-    whole, last = RowMaker(kafka_schema(True), places).make(messages)
-    part, same = RowMaker(kafka_schema(True), places, frozenset([column])).make(messages)
+    messages = [Sent(tp, n, notes=[("h", b"1")]) for n in range(2) for tp in partitions]
+    whole, last = RowMaker(kafka_schema(True), partitions).make(messages)
+    part, same = RowMaker(kafka_schema(True), partitions, frozenset([column])).make(messages)
     assert part.schema.equals(whole.schema)
     assert part.column(column).equals(whole.column(column))
     assert same == last

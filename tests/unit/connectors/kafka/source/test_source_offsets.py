@@ -7,10 +7,10 @@ import json
 import pytest
 
 from epochal.connectors.kafka.source.source_offsets import (
-    named,
     parse_logged,
+    parse_partition_id,
     partition_id,
-    place_of,
+    partition_names,
     spark_json,
     to_offsets,
     to_positions,
@@ -18,9 +18,9 @@ from epochal.connectors.kafka.source.source_offsets import (
 from epochal.errors import MalformedFileError
 
 
-def test_a_partition_is_found_again_by_its_id_whatever_the_topic_is_called() -> None:
-    for place in [("t", 0), ("a-b", 12), ("a-1", 2), ("a.b_c", 999)]:
-        assert place_of(partition_id(place)) == place
+def test_a_partition_id_can_be_parsed_for_any_topic_name() -> None:
+    for tp in [("t", 0), ("a-b", 12), ("a-1", 2), ("a.b_c", 999)]:
+        assert parse_partition_id(partition_id(tp)) == tp
 
 
 def test_positions_are_offsets() -> None:
@@ -47,10 +47,10 @@ def test_offsets_that_spark_logged_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", '{"t":5}', '{"t":{"0":-1}}', '{"t":{"x":1}}'])
-def test_offsets_that_are_none_are_refused(text: str) -> None:
+def test_negative_offsets_are_rejected(text: str) -> None:
     with pytest.raises(MalformedFileError):
         parse_logged(text)
 
 
 def test_many_partitions_are_named_by_the_first_few() -> None:
-    assert named([("t", n) for n in range(7)]) == "t-0, t-1, t-2, t-3, t-4 and 2 more"
+    assert partition_names([("t", n) for n in range(7)]) == "t-0, t-1, t-2, t-3, t-4 and 2 more"

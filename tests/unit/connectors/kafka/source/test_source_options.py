@@ -1,4 +1,4 @@
-"""What a Kafka source takes, what it refuses and why."""
+"""The options that a Kafka source accepts, and those that it rejects with a reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_names_and_values_are_read_in_any_case() -> None:
     assert found.fail_on_data_loss is False
 
 
-def test_starts_at_the_end_and_fails_on_loss_unless_told_otherwise() -> None:
+def test_starts_at_the_end_and_fails_on_data_loss_by_default() -> None:
     assert options().starting == Everywhere(-1)
     assert options().fail_on_data_loss is True
     assert options().subscription == Subscription(topics=("t",))
@@ -53,7 +53,7 @@ def test_a_cluster_and_a_choice_of_topics_must_be_given(missing: str) -> None:
         read_source_options({key: value for key, value in USUAL.items() if key != missing})
 
 
-def test_two_choices_of_topics_are_one_too_many() -> None:
+def test_two_choices_of_topics_are_rejected() -> None:
     with pytest.raises(OptionError, match="not subscribe and assign"):
         options(assign='{"t":[0]}')
 
@@ -62,13 +62,13 @@ def test_two_choices_of_topics_are_one_too_many() -> None:
     "given",
     [{"subscribe": " , "}, {"subscribePattern": " "}, {"subscribePattern": "("}, {"assign": "t"}],
 )
-def test_a_choice_of_nothing_is_refused(given: dict[str, str]) -> None:
+def test_an_empty_choice_of_topics_is_rejected(given: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=next(iter(given))):
         read_source_options({"kafka.bootstrap.servers": "k:9092"} | given)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_spark_takes_and_a_continuous_query_cannot_is_refused_with_the_reason(
+def test_options_that_only_apply_to_batches_are_rejected_with_the_reason(
     name: str,
 ) -> None:
     with pytest.raises(OptionError) as caught:
@@ -76,7 +76,7 @@ def test_what_spark_takes_and_a_continuous_query_cannot_is_refused_with_the_reas
     assert str(caught.value) == f"kafka: option {name} does not apply: {REFUSED[name]}."
 
 
-def test_what_nobody_takes_is_refused_with_a_suggestion() -> None:
+def test_an_unknown_option_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(OptionError, match="Did you mean startingOffsets"):
         options(startingOffset="earliest")
 
@@ -89,19 +89,19 @@ def test_a_pattern_is_searched_anywhere_in_names_but_not_in_internal_ones() -> N
 
 
 def test_assigned_partitions_are_all_that_is_read_of_their_topics() -> None:
-    found = Subscription(places=(("a", 1), ("a", 2), ("b", 0)))
+    found = Subscription(partitions=(("a", 1), ("a", 2), ("b", 0)))
     assert found.wanted_topics == ("a", "b")
     assert [n for n in range(4) if found.includes(("a", n))] == [1, 2]
 
 
-def test_the_group_to_commit_to_is_no_setting_of_the_client() -> None:
+def test_the_group_to_commit_to_is_not_passed_to_the_client() -> None:
     found = options(**{"kafka.consumer.commit.groupid": "g"})
     assert found.commit_group == "g"
     assert "consumer.commit.groupid" not in found.settings
     assert options().commit_group is None
 
 
-def test_settings_are_javas_or_librdkafkas() -> None:
+def test_settings_may_have_javas_or_librdkafkas_names() -> None:
     found = consumer_settings(
         {
             "bootstrap.servers": "k:9092",
@@ -120,7 +120,7 @@ def test_settings_are_javas_or_librdkafkas() -> None:
     assert not any(name.startswith("ssl.truststore") for name in found)
 
 
-def test_uncommitted_records_are_read_unless_told_otherwise_as_spark_does() -> None:
+def test_uncommitted_records_are_read_by_default_as_in_spark() -> None:
     assert options().settings["isolation.level"] == "read_uncommitted"
 
 
@@ -142,12 +142,12 @@ def test_settings_without_a_counterpart_are_refused_by_name(name: str) -> None:
 
 
 def test_one_setting_by_two_names_is_refused() -> None:
-    with pytest.raises(OptionError, match="one and the same"):
+    with pytest.raises(OptionError, match="are the same setting"):
         options(**{"kafka.fetch.max.wait.ms": "1", "kafka.fetch.wait.max.ms": "2"})
 
 
-def test_a_store_that_librdkafka_cannot_read_is_told_where_to_give_another() -> None:
-    with pytest.raises(OptionError, match=r"as an option of the source, with kafka\. before it"):
+def test_the_error_for_an_unreadable_store_names_where_to_set_another() -> None:
+    with pytest.raises(OptionError, match=r"as an option of the source, with the prefix kafka\."):
         options(**{"kafka.ssl.truststore.location": "/store.jks"})
 
 

@@ -12,7 +12,7 @@ from epochal.connectors.kafka.source.starting_offsets import (
     Starting,
     asked_times,
     check_named,
-    found_offsets,
+    offsets_for_times,
     parse_assigned,
     parse_starting,
     settled,
@@ -39,7 +39,7 @@ def test_starting_offsets_are_read_as_spark_reads_them(text: str, meant: Startin
     assert starting(text) == meant
 
 
-def test_a_time_for_all_beats_times_for_some_which_beat_offsets() -> None:
+def test_a_time_for_all_overrides_times_per_partition_which_override_offsets() -> None:
     times = '{"t":{"0":7}}'
     assert starting("earliest", times, 9) == AtTimes({}, 9, NoMatch.ERROR)
     assert starting("earliest", times) == AtTimes({("t", 0): 7}, None, NoMatch.ERROR)
@@ -54,7 +54,7 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
         starting(text)
 
 
-def test_an_offset_below_the_two_signs_is_refused() -> None:
+def test_an_offset_below_minus_two_is_rejected() -> None:
     with pytest.raises(OptionError, match=r"t-1 cannot start at -3"):
         starting('{"t":{"0":1,"1":-3}}')
 
@@ -76,23 +76,23 @@ def test_a_start_must_name_every_partition_and_no_other() -> None:
     assert caught.value.condition == "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
 
 
-def test_one_time_is_asked_of_every_partition() -> None:
+def test_one_time_is_looked_up_in_every_partition() -> None:
     every = AtTimes({}, 9, NoMatch.ERROR)
     assert asked_times(every, [("t", 0), ("t", 1)]) == {("t", 0): 9, ("t", 1): 9}
 
 
-def test_no_record_after_a_time_is_an_error_or_the_end_as_was_chosen() -> None:
+def test_no_record_after_a_time_is_an_error_or_the_end_as_configured() -> None:
     asked, found = {("t", 0): 9, ("t", 1): 9}, {("t", 0): 4, ("t", 1): None}
     at_end = AtTimes({}, 9, NoMatch.LATEST)
-    assert found_offsets(at_end, asked, found) == {("t", 0): 4, ("t", 1): -1}
+    assert offsets_for_times(at_end, asked, found) == {("t", 0): 4, ("t", 1): -1}
     with pytest.raises(KafkaStartError, match="t-1 has no record at or after timestamp 9"):
-        found_offsets(AtTimes({}, 9, NoMatch.ERROR), asked, found)
+        offsets_for_times(AtTimes({}, 9, NoMatch.ERROR), asked, found)
 
 
-def test_starts_are_settled_within_what_is_there() -> None:
-    places = [("t", n) for n in range(6)]
-    wanted = dict(zip(places, [-2, -1, 5, 9, 3, 10], strict=True))
-    offsets, outside = settled(wanted, dict.fromkeys(places, 4), dict.fromkeys(places, 9))
+def test_starts_are_moved_into_the_existing_range() -> None:
+    partitions = [("t", n) for n in range(6)]
+    wanted = dict(zip(partitions, [-2, -1, 5, 9, 3, 10], strict=True))
+    offsets, outside = settled(wanted, dict.fromkeys(partitions, 4), dict.fromkeys(partitions, 9))
     assert list(offsets.values()) == [4, 9, 5, 9, 4, 9]
     assert [kind for kind, _ in outside] == [
         "COULD_NOT_READ_OFFSET_RANGE",
@@ -103,7 +103,7 @@ def test_starts_are_settled_within_what_is_there() -> None:
     )
 
 
-def test_a_partition_without_a_range_is_left_out_and_told() -> None:
+def test_a_partition_without_a_range_is_left_out_and_reported() -> None:
     offsets, outside = settled({("t", 0): -2, ("t", 1): -2}, {("t", 0): 3}, {("t", 0): 5})
     assert offsets == {("t", 0): 3}
     assert [kind for kind, _ in outside] == ["INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS"]

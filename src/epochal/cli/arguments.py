@@ -1,0 +1,79 @@
+"""Arguments and options that several commands share, each declared once with its help text.
+
+This module imports only Typer: importing it must not slow down commands that read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Directory = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR", help="The query's checkpoint directory: a path, or a URL such as s3://…"
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+
+Execute = Annotated[
+    bool, typer.Option("--execute", help="Apply the changes. Without it, only show the plan.")
+]
+SettleSeconds = Annotated[
+    float,
+    typer.Option(help="How long to watch for a running query before changing anything.", min=0),
+]
+EvenIfBusy = Annotated[
+    bool,
+    typer.Option(
+        "--even-if-busy", help="Continue even if something seems to write to the checkpoint."
+    ),
+]
+Sink = Annotated[
+    str | None,
+    typer.Option(metavar="OUTPUT", help="The output directory of the query's file sink."),
+]
+
+Operator = Annotated[int, typer.Option(metavar="N", help="The id of the stateful operator.")]
+Store = Annotated[
+    str, typer.Option(metavar="NAME", help="The state store, if the operator has several.")
+]
+Batch = Annotated[
+    int | None, typer.Option(metavar="N", help="Read the state as of this batch. [default: newest]")
+]
+Partition = Annotated[int | None, typer.Option(metavar="N", help="Read only this partition.")]
+Side = Annotated[
+    str | None,
+    typer.Option(metavar="left|right", help="Read the rows that one side of a join keeps."),
+]
+Variable = Annotated[
+    str | None, typer.Option(metavar="NAME", help="A state variable of transformWithState.")
+]
+Timers = Annotated[bool, typer.Option("--timers", help="Read the timers of transformWithState.")]
+Limit = Annotated[int | None, typer.Option(metavar="N", help="Show at most N rows.", min=0)]
+
+_KEY = typer.Option(
+    metavar="JSON", help='The key as a JSON object, as `read --json` prints it: {"k": 1}.'
+)
+Key = Annotated[str, _KEY]
+OptionalKey = Annotated[str | None, _KEY]
+
+_BOOTSTRAP_SERVERS = typer.Option(
+    metavar="HOST:PORT", help="The Kafka brokers; separate several with commas."
+)
+BootstrapServers = Annotated[str, _BOOTSTRAP_SERVERS]
+OptionalBootstrapServers = Annotated[str | None, _BOOTSTRAP_SERVERS]
+ClientConfig = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE", help="A setting of the Kafka client (librdkafka); may be repeated."
+    ),
+]
+
+Host = Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")]
+Port = Annotated[
+    int,
+    typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 chooses a free one."),
+]
