@@ -87,5 +87,5 @@ def test_impossible_options_are_refused(options: dict[str, int], said: str) -> N
 
 
 def test_an_offset_that_is_no_number_is_refused() -> None:
-    with pytest.raises(MalformedFileError, match="no number of seconds"):
+    with pytest.raises(MalformedFileError, match="not a number of seconds"):
         source(ManualClock()).resume('{"logOffset":3}')

@@ -109,7 +109,10 @@ def test_rows_beyond_the_size_of_a_file_begin_another_before_the_epoch_ends(
 
 @pytest.mark.parametrize(
     ("partition_by", "said"),
-    [(["x"], "partitionBy names x, which is not among"), (["n"], "leaves no column")],
+    [
+        (["x"], "partitionBy names column x, which does not exist"),
+        (["n"], "partitionBy names all columns"),
+    ],
 )
 def test_partition_columns_must_be_some_of_the_columns(
     tmp_path: Path, partition_by: list[str], said: str

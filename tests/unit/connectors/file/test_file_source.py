@@ -15,7 +15,7 @@ from epochal.connectors.file.file_source import (
     BATCHES_AHEAD,
     FileSource,
     FileSourceOptions,
-    Found,
+    FoundFile,
     SeenFiles,
     next_files,
     parse_log_offset,
@@ -53,10 +53,10 @@ def test_by_name_only_the_same_name_elsewhere_is_not_new() -> None:
 
 
 def test_the_oldest_files_come_first_unless_the_newest_are_wanted() -> None:
-    there = [Found("b", 2), Found("a", 1), Found("c", 3)]
+    there = [FoundFile("b", 2), FoundFile("a", 1), FoundFile("c", 3)]
     known = seen(None)
-    assert [f.path for f in next_files(there, known, latest_first=False, most=2)] == ["a", "b"]
-    assert [f.path for f in next_files(there, known, latest_first=True, most=2)] == ["c", "b"]
+    assert [f.path for f in next_files(there, known, latest_first=False, max_files=2)] == ["a", "b"]
+    assert [f.path for f in next_files(there, known, latest_first=True, max_files=2)] == ["c", "b"]
 
 
 def source(tmp: Path, **options: object) -> FileSource:
@@ -69,7 +69,7 @@ def source(tmp: Path, **options: object) -> FileSource:
 def test_the_log_is_spark_s(tmp_path: Path) -> None:
     files = source(tmp_path)
     (tmp_path / "in" / "a b%é.txt").write_text("x\n")
-    assert files.look()
+    assert files.discover_files()
     modified_ms = (tmp_path / "in" / "a b%é.txt").stat().st_mtime_ns // 1_000_000
     assert (tmp_path / "checkpoint/sources/0/0").read_text() == (
         f'v1\n{{"path":"file://{tmp_path}/in/a%20b%25é.txt","timestamp":{modified_ms},"batchId":0}}'
@@ -79,7 +79,7 @@ def test_the_log_is_spark_s(tmp_path: Path) -> None:
 def test_a_restart_logs_no_file_again(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_text("x\n")
-    assert [source(tmp_path).look(), source(tmp_path).look()] == [True, False]
+    assert [source(tmp_path).discover_files(), source(tmp_path).discover_files()] == [True, False]
 
 
 def test_hidden_names_and_other_patterns_are_passed_over(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_hidden_names_and_other_patterns_are_passed_over(tmp_path: Path) -> None
         (tmp_path / "in" / name).write_text("x\n")
     (tmp_path / "in" / "deep").mkdir()
     (tmp_path / "in" / "deep" / "c.txt").write_text("x\n")
-    files.look()
+    files.discover_files()
     log = FileSourceLog(str(tmp_path / "checkpoint/sources/0"), read_only=True)
     assert [entry.path.rpartition("/")[2] for entry in log.all_files()] == ["b.txt"]
 
@@ -97,17 +97,19 @@ def test_the_log_runs_ahead_of_the_readers_only_so_far(tmp_path: Path) -> None:
     files = source(tmp_path, max_files_per_trigger=1)
     for number in range(BATCHES_AHEAD + 3):
         (tmp_path / "in" / str(number)).write_text("x\n")
-    assert [files.look() for _ in range(BATCHES_AHEAD + 1)] == [True] * BATCHES_AHEAD + [False]
+    assert [files.discover_files() for _ in range(BATCHES_AHEAD + 1)] == [True] * BATCHES_AHEAD + [
+        False
+    ]
     files.acknowledge(0, files.resume('{"logOffset":1}'))
-    assert [files.look() for _ in range(3)] == [True, True, False]
+    assert [files.discover_files() for _ in range(3)] == [True, True, False]
 
 
 def test_another_run_on_the_same_log_is_an_error_that_every_call_repeats(tmp_path: Path) -> None:
     files, other = source(tmp_path), source(tmp_path)
     (tmp_path / "in" / "a").write_text("x\n")
-    assert other.look()
+    assert other.discover_files()
     with pytest.raises(ConcurrentUpdateError):
-        files.look()
+        files.discover_files()
 
 
 def test_the_driver_hears_of_what_its_thread_ran_into(tmp_path: Path) -> None:
@@ -125,10 +127,10 @@ def test_the_driver_hears_of_what_its_thread_ran_into(tmp_path: Path) -> None:
 def test_a_file_that_is_gone_stops_the_reader_and_is_named(tmp_path: Path) -> None:
     files = source(tmp_path)
     (tmp_path / "in" / "a").write_text("x\n")
-    files.look()
+    files.discover_files()
     (tmp_path / "in" / "a").unlink()
     reader = files.readers.open(files.initial())
-    with closing(reader), pytest.raises(StorageError, match=r"/in/a: .* it is gone"):
+    with closing(reader), pytest.raises(StorageError, match=r"/in/a: .* it no longer exists"):
         wait_for_error(reader)
 
 
@@ -138,9 +140,12 @@ def test_a_line_that_does_not_parse_stops_the_reader_and_the_file_is_named(tmp_p
     options = FileSourceOptions(path=str(tmp_path / "in"))
     checkpoint = LocalFiles(tmp_path / "checkpoint", durable=False)
     files = FileSource(FileFormat.JSON, options, NUMBERS, checkpoint, 0, watch=False)
-    files.look()
+    files.discover_files()
     reader = files.readers.open(files.initial())
-    with closing(reader), pytest.raises(StorageError, match=r"/in/a: not json of the schema"):
+    with (
+        closing(reader),
+        pytest.raises(StorageError, match=r"/in/a: cannot be read as json with the schema"),
+    ):
         wait_for_error(reader)
 
 
@@ -165,7 +170,7 @@ def test_offsets_are_read_as_spark_writes_and_wrote_them(text: str, batch: int) 
 
 
 def test_an_offset_of_another_source_is_refused() -> None:
-    with pytest.raises(MalformedFileError, match="is none"):
+    with pytest.raises(MalformedFileError, match="is not of the form"):
         parse_log_offset('{"topic":{"0":3}}')
 
 
