@@ -331,10 +331,10 @@ def test_the_layout_of_state_is_sparks() -> None:
     [
         ({"window": None, "output_mode": "append"}, "without event time in the key"),
         ({"window": session("ts", "1 s")}, "use append or complete"),
-        ({"window": session("ts", "1 s"), "keys": (), "output_mode": "append"}, "some key"),
-        ({"window": tumbling("v", "1 s")}, "must be a timestamp"),
+        ({"window": session("ts", "1 s"), "keys": (), "output_mode": "append"}, "needs a key"),
+        ({"window": tumbling("v", "1 s")}, "is not a timestamp column"),
         ({"window": None, "keys": ("nope",)}, "the columns are"),
-        ({"window": None, "aggregates": [Aggregate("sum", "k", "x")]}, "needs a number"),
+        ({"window": None, "aggregates": [Aggregate("sum", "k", "x")]}, "needs a numeric column"),
         ({"window": None, "aggregates": [Aggregate("sum", "v", "k")]}, "more than one column"),
         ({"window": None, "aggregates": []}, "at least one aggregate"),
     ],
@@ -345,7 +345,7 @@ def test_what_cannot_be_planned_is_refused(options: dict[str, Any], text: str) -
 
 
 def test_windows_that_leave_gaps_are_refused() -> None:
-    with pytest.raises(OptionError, match="not shorter than it slides"):
+    with pytest.raises(OptionError, match="not longer than the window"):
         sliding("ts", "1 s", "2 s")
 
 

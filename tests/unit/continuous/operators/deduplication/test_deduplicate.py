@@ -101,5 +101,5 @@ def test_what_comes_through_is_what_a_plain_set_lets_through(seed: int) -> None:
 def test_what_cannot_be_planned_is_refused() -> None:
     with pytest.raises(OptionError, match="at least one"):
         unique("nope")
-    with pytest.raises(OptionError, match="must have one"):
+    with pytest.raises(OptionError, match="needs a watermark"):
         unique("k", within_watermark=True)
