@@ -62,14 +62,14 @@ class AcknowledgingReader(SourceReader, Protocol):
     """
 
     def ended(self, epoch: int) -> None:
-        """What `read` returned since the last call belongs to `epoch`."""
+        """The rows that `read` returned since the last call belong to `epoch`."""
         ...
 
     def committed(self, epoch: int) -> None:
-        """All epochs up to this one are history. May skip some; is never called for others.
+        """All epochs up to `epoch` are committed. Calls may skip epochs.
 
-        Not at all for the last ones, if the task dies: then the source must hand their rows out
-        again, or its query sees to it that they count once.
+        If the task dies, there is no call for its last epochs. The source may then redeliver their
+        rows, and the query must drop them as duplicates.
         """
         ...
 
@@ -83,10 +83,10 @@ class ReaderFactory(Protocol):
 
 
 class NarrowingReaders(ReaderFactory, Protocol):
-    """A factory whose readers can skip columns. Optional: the engine looks for `only`."""
+    """A factory whose readers can leave columns out. Optional: the engine looks for `only`."""
 
     def only(self, columns: frozenset[str]) -> ReaderFactory:
-        """A factory for a query that uses only these columns; all others may be null."""
+        """Readers of rows of which no other columns are looked at: those may be null."""
         ...
 
 

@@ -267,6 +267,8 @@ class FileSink:
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         decode = msgspec.json.Decoder(list[SinkFileStatus]).decode
         statuses = [status for message in messages for status in decode(message)]
+        # A crash may have followed the log entry, so the entry may already exist. Two queries that
+        # share the directory would cause the same: hence the check.
         if self.decided(epoch) or not self._log.add(epoch, statuses):
             self._check_logged(epoch, statuses)
         self._sweep_once(statuses)
@@ -288,6 +290,8 @@ class FileSink:
         # With a retention, a file that is not in the log may be old output, which stays on disk.
         if self._swept or self._attempt is None or self._retention is not None:
             return
+        # The first commit after a restart may finish an epoch of an earlier attempt. Only a file of
+        # this attempt proves that no such epoch is left.
         names = [status.path.rpartition("/")[2] for status in statuses]
         if self._attempt not in (attempt_of(name, self._mark) for name in names):
             return

@@ -174,6 +174,8 @@ class Sessions:
             touching = sessions[first:last]
             for each in touching:
                 state.ends.discard(each.end, (key, each.start))
+                # If the merged session starts elsewhere, `cut` finds no session at this start and
+                # removes its row.
                 state.dirty.add((key, each.start))
             merged = self._joined([*touching, run])
             sessions[first:last] = [merged]

@@ -44,6 +44,8 @@ class Timers:
         self.name = name
         self._by_key: dict[Row, set[int]] = {}
         self._agenda: Agenda[Row] = Agenda()
+        # For each timer touched in this epoch: whether it existed before. A timer that is set and
+        # deleted within one epoch then causes no write.
         self._before: dict[tuple[Row, int], bool] = {}
         self._count = 0
 

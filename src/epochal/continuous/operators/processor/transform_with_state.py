@@ -58,7 +58,7 @@ class TransformWithStateSpec:
     """The plan of a processor."""
 
     processor: bytes
-    """Pickled. It is unpickled anew for each epoch and partition."""
+    """Pickled. Each epoch and partition unpickles its own copy."""
     key: tuple[str, ...]
     input_schema: pa.Schema
     output_schema: pa.Schema
@@ -276,6 +276,7 @@ class TransformWithState:
         return output
 
     def cut(self, epoch: int) -> list[StateChanges]:
+        # The first epoch may end before any turn, but its state must include the initial state.
         if not self._seeded:
             now_ms = SystemClock().now_ms()
             self._seed(Moment(now_ms=now_ms, watermark_ms=-1, epoch=epoch, late_ms=-1))
