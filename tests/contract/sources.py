@@ -125,7 +125,7 @@ class FilesWorld:
             path = self._tmp / "in" / f"f{self._next}-{count}"
             path.write_bytes(file_of(self._form, numbers))
             self._next += count
-        assert source.look()
+        assert source.discover_files()
 
     def end(self, source: Source) -> Positions:
         latest = source.latest()

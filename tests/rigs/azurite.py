@@ -1,4 +1,4 @@
-"""Microsoft's own Azure Storage emulator, Azurite, on loopback; from npm, so it needs Node.js."""
+"""Runs Azurite, Microsoft's Azure Storage emulator, on loopback. It needs Node.js and npm."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ START_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Azurite:
-    """Where a running emulator answers, and who may ask."""
+    """The endpoint of a running emulator, and its container."""
 
     endpoint: str
     container: str
 
     @property
     def url(self) -> str:
-        """The container, as Hadoop would write it."""
+        """The URL of the container in Hadoop's form."""
         return f"abfss://{self.container}@{ACCOUNT}.dfs.core.windows.net"
 
     def environment(self) -> dict[str, str]:
-        """What a client of it needs in its environment."""
+        """The environment variables for its clients."""
         return {"AZURE_STORAGE_ENDPOINT": self.endpoint, "AZURE_STORAGE_ACCOUNT_KEY": KEY}
 
 
 @contextmanager
 def running_azurite(container: str = "checkpoints") -> Iterator[Azurite]:
-    """Start an emulator with one empty container, and end it and its blobs with the block."""
+    """Start an emulator with one empty container. It ends with the block, and its blobs go too."""
     node, script = shutil.which("node"), _installed()
     if node is None:
-        raise ComponentError("No node: Azurite needs Node.js. Install it, with npm.")
+        raise ComponentError("Azurite needs Node.js, but `node` is not on PATH. Install Node.js.")
     with tempfile.TemporaryDirectory(prefix="epochal-azurite-") as folder:
         port = free_port()
         command = [
@@ -64,13 +64,15 @@ def running_azurite(container: str = "checkpoints") -> Iterator[Azurite]:
 
 
 def _installed() -> Path:
-    """Azurite's blob server, fetched into the cache if it is not there."""
+    """The path of Azurite's blob server. It is downloaded into the cache if necessary."""
     target = cache_dir() / "npm" / f"azurite-{AZURITE}"
     script = Path("node_modules", "azurite", "dist", "src", "blob", "main.js")
     if not (target / script).exists():
         npm = shutil.which("npm")
         if npm is None:
-            raise ComponentError("No npm: Azurite comes from npm. Install Node.js with npm.")
+            raise ComponentError(
+                "Azurite is installed with npm, but `npm` is not on PATH. Install Node.js with npm."
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".azurite-") as work:
             filled = Path(work, "filled")
@@ -85,8 +87,10 @@ def _installed() -> Path:
                 check=False,
             )
             if run.returncode != 0:
-                raise ComponentError(f"npm cannot install Azurite. It said:\n{run.stdout[-2000:]}")
-            if not target.exists():  # else another process put it there first
+                raise ComponentError(
+                    f"npm cannot install Azurite. Its output ends:\n{run.stdout[-2000:]}"
+                )
+            if not target.exists():  # another process may have put it there first
                 filled.rename(target)
     return target / script
 

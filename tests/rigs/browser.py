@@ -1,8 +1,8 @@
-"""A real headless browser for tests of the dashboard: Chromium, driven over its DevTools pipe.
+"""Runs a real headless browser for tests of the dashboard: Chromium, driven by its DevTools pipe.
 
-A `chromium` on PATH is used; without one a headless build comes from npm into the cache, once. The
-protocol is JSON over two pipes, so no driver and no open port are needed, and the browser ends
-with this process, however that ends.
+It uses the `chromium` on PATH. Without one, it downloads a headless build from npm into the cache,
+once. The protocol is JSON over two pipes, so it needs no driver and no open port. The browser ends
+with this process, no matter how that ends.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Chromium:
-    """A browser on disk, and what it needs in its environment."""
+    """The command of a browser, and the environment variables that it needs."""
 
     command: str
     environment: Mapping[str, str]
 
 
 def find_chromium() -> Chromium:
-    """The browser of this machine, or one from the cache, fetched if it is not there."""
+    """The browser of this machine, or the one in the cache, which is downloaded if necessary."""
     for name in ON_PATH:
         if (command := shutil.which(name)) is not None:
             return Chromium(command, {})
@@ -61,7 +61,7 @@ def find_chromium() -> Chromium:
 
 
 class Page:
-    """One tab, as a user has it."""
+    """One tab of the browser."""
 
     def __init__(self, sent: int, received: int) -> None:
         self._sent, self._received = sent, received
@@ -69,10 +69,10 @@ class Page:
         self._rest = b""
         self._session: str | None = None
         self.errors: list[str] = []
-        """What the page logged as an error, or threw, or was refused by its security policy."""
+        """Errors that the page logged or threw, and violations of its security policy."""
 
     def attach(self) -> None:
-        """Take hold of the tab."""
+        """Attach to the tab."""
         targets = self.call("Target.getTargets")["targetInfos"]
         (target,) = (each["targetId"] for each in targets if each["type"] == "page")
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
@@ -82,7 +82,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Ask the browser for something."""
+        """Call a method of the DevTools protocol and return its result."""
         number = next(self._numbers)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         if self._session is not None:
@@ -99,12 +99,12 @@ class Page:
             self._note(answer)
 
     def open(self, url: str) -> None:
-        """Go somewhere."""
+        """Open a URL and wait until the page is loaded."""
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'", what=f"{url} is not loaded")
 
     def evaluate(self, script: str) -> Any:
-        """The value of a JavaScript expression."""
+        """Evaluate a JavaScript expression."""
         answer = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -113,19 +113,19 @@ class Page:
         return answer["result"].get("value")
 
     def wait(self, script: str, *, seconds: float = 30.0, what: str = "") -> None:
-        """Wait until an expression is true."""
+        """Wait until a JavaScript expression is true."""
         deadline = time.monotonic() + seconds
         while True:
-            with suppress(ComponentError):  # while one page makes way for another there is none
+            with suppress(ComponentError):  # there is no page while the browser navigates
                 if self.evaluate(f"!!({script})"):
                     return
             if time.monotonic() > deadline:
-                said = "; ".join(self.errors) or "no errors"
-                raise ComponentError(f"{what or script}: not within {seconds} s ({said})")
+                errors = "; ".join(self.errors) or "no errors"
+                raise ComponentError(f"{what or script}: not within {seconds} s ({errors})")
             time.sleep(0.05)
 
     def text(self, selector: str) -> str:
-        """What a user reads there; empty if it is not there."""
+        """The visible text of an element; empty if there is no such element."""
         found: str = self.evaluate(
             f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"
         )
@@ -143,7 +143,7 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     def look(self, width: int, height: int, scheme: Literal["light", "dark"]) -> None:
-        """Be a screen of that size, and a user of that taste."""
+        """Emulate a screen of this size and a user with this colour scheme."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -155,10 +155,10 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def screenshot(self, path: Path) -> None:
-        """Keep a picture of the whole page."""
+        """Save a screenshot of the whole page."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(picture["data"]))
+        captured = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(captured["data"]))
 
     def _receive(self, deadline: float, what: str) -> dict[str, Any]:
         while b"\0" not in self._rest:
@@ -187,7 +187,7 @@ class Page:
 
 @contextmanager
 def running_browser() -> Iterator[Page]:
-    """Start a browser with one empty tab, and end it with the block."""
+    """Start a browser with one empty tab. It ends with the block."""
     chromium = find_chromium()
     with tempfile.TemporaryDirectory(prefix="epochal-browser-") as profile:
         to_browser, sent = os.pipe()
@@ -213,11 +213,11 @@ def running_browser() -> Iterator[Page]:
             os.close(received)
             process.kill()
             process.wait()
-            _let_go(Path(profile))
+            _remove_profile(Path(profile))
 
 
-def _let_go(profile: Path) -> None:
-    # Helpers of the browser end after it, and write until they do.
+def _remove_profile(profile: Path) -> None:
+    # Helper processes of the browser end after it and write to the profile until then.
     for _ in range(50):
         with suppress(OSError):
             shutil.rmtree(profile)
@@ -227,14 +227,14 @@ def _let_go(profile: Path) -> None:
 
 
 def _installed() -> Path:
-    """The browser's directory in the cache, filled if it is not there."""
+    """The browser's directory in the cache. It is downloaded if necessary."""
     target = cache_dir() / "npm" / f"chromium-{VERSION}"
     if not target.is_dir():
         npm = shutil.which("npm")
         if npm is None:
             raise ComponentError(
-                f"No browser: PATH has none of {', '.join(ON_PATH)}, and no npm to fetch one with. "
-                f"Install chromium, or Node.js with npm."
+                f"No browser was found: none of {', '.join(ON_PATH)} is on PATH, and there is no "
+                f"npm to download one. Install chromium, or Node.js with npm."
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".chromium-") as work:
@@ -258,7 +258,7 @@ def _fetch(npm: str, work: Path) -> Path:
     found = list(work.glob("*.tgz"))
     if run.returncode != 0 or len(found) != 1:
         raise ComponentError(
-            f"npm cannot fetch {PACKAGE} {VERSION}. It said:\n{run.stdout[-2000:]}"
+            f"npm cannot download {PACKAGE} {VERSION}. Its output ends:\n{run.stdout[-2000:]}"
         )
     return found[0]
 

@@ -1,6 +1,6 @@
-"""Programs of Debian's, unpacked into the cache: nothing is installed, nobody is asked.
+"""Downloads Debian packages and unpacks them into the cache, without installing them.
 
-A package's own libraries must be named too; what every Debian has need not be.
+Libraries that a package needs must be listed too, unless every Debian system has them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FETCH_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """Where packages were unpacked."""
+    """The directory of unpacked packages."""
 
     root: Path
 
     def run(self, program: str, *words: str, timeout: float = 60) -> str:
-        """What a program of theirs prints; an error if it fails."""
+        """Run a program of these packages and return its output. Raises if it fails."""
         libraries = sorted(str(path) for path in self.root.glob("usr/lib/*-linux-gnu"))
         run = subprocess.run(
             [str(self.root / "usr" / "bin" / program), *words],
@@ -40,7 +40,7 @@ class Unpacked:
 
 
 def unpacked(*packages: str) -> Unpacked:
-    """Fetch packages once and unpack them; needs apt-get and dpkg, no rights."""
+    """Download and unpack packages, once. Needs apt-get and dpkg, but no root rights."""
     target = cache_dir() / "debian" / "+".join(packages)
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +58,8 @@ def _run(command: list[str], where: Path) -> None:
             command, cwd=where, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
         )
     except FileNotFoundError:
-        raise ComponentError(f"There is no {command[0]} here: this is no Debian.") from None
+        raise ComponentError(
+            f"{command[0]} was not found. This works only on Debian and its derivatives."
+        ) from None
     if run.returncode != 0:
         raise ComponentError(f"{' '.join(command)} failed: {run.stderr[-2000:]}")

@@ -1,4 +1,4 @@
-"""A real HDFS on loopback: Hadoop's own minicluster, one NameNode and one DataNode in one JVM."""
+"""Runs a real HDFS on loopback: Hadoop's minicluster, a NameNode and a DataNode in one JVM."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ START_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Hdfs:
-    """Where a running HDFS answers."""
+    """The addresses of a running HDFS."""
 
     rpc: str
-    """`host:port` that Hadoop's clients speak to: `hdfs://{rpc}/`."""
+    """`host:port` for Hadoop's clients: `hdfs://{rpc}/`."""
 
     http: str
     """`host:port` of the NameNode's web server: `webhdfs://{http}/`."""
@@ -33,7 +33,7 @@ class Hdfs:
 
 @contextmanager
 def running_hdfs() -> Iterator[Hdfs]:
-    """Start an empty HDFS, and end it and its data with the block."""
+    """Start an empty HDFS. It ends with the block, and its data are deleted."""
     with tempfile.TemporaryDirectory(prefix="epochal-hdfs-") as folder:
         written = Path(folder, "hdfs.xml")
         command = [
@@ -42,7 +42,7 @@ def running_hdfs() -> Iterator[Hdfs]:
             *("org.apache.hadoop.mapreduce.MiniHadoopClusterManager", "-nomr", "-format"),
             *("-datanodes", "1", "-nnport", "0", "-nnhttpport", "0"),
             *("-D", "dfs.replication=1"),
-            # Written last, once the cluster is up: its presence is the sign to go on.
+            # The cluster writes this file last, when it is ready.
             *("-writeConfig", str(written)),
         ]
         with Server("HDFS", command, log=Path(folder, "hdfs.log")) as server:

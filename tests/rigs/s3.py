@@ -1,7 +1,7 @@
-"""A real S3 server on loopback: S3Proxy, keeping its objects in files.
+"""Runs a real S3 server on loopback: S3Proxy, which keeps its objects in files.
 
-Its conditional put ends in a hard link, so of two racing writers one is refused, as on S3; moto's
-server checks and then writes, and lets both win now and then.
+Its conditional put ends in a hard link, so one of two racing writers fails, as on S3. Moto's server
+checks first and writes later, so sometimes both succeed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from epochal.testing.server import Server, accepts, free_port
 
 S3PROXY = "org.gaul:s3proxy:4.1.0"
 START_SECONDS = 120
-# Without it every byte on the wire is logged, many times the traffic itself.
+# Without this, the server logs every byte that it sends or receives.
 QUIET = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d %level %logger %msg%n</pattern></encoder>
@@ -29,7 +29,7 @@ QUIET = """<configuration>
 
 @dataclass(frozen=True, slots=True)
 class S3:
-    """Where a running S3 server answers, and who may ask."""
+    """The endpoint and the credentials of a running S3 server."""
 
     endpoint: str
     bucket: str
@@ -37,7 +37,7 @@ class S3:
     secret_key: str
 
     def environment(self) -> dict[str, str]:
-        """What a client of it needs in its environment."""
+        """The environment variables for its clients."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -48,7 +48,7 @@ class S3:
 
 @contextmanager
 def running_s3(bucket: str = "epochal") -> Iterator[S3]:
-    """Start a server with one empty bucket, and end it and its objects with the block."""
+    """Start a server with one empty bucket. It ends with the block, and its objects go too."""
     with tempfile.TemporaryDirectory(prefix="epochal-s3-") as folder:
         port = free_port()
         s3 = S3(f"http://127.0.0.1:{port}", bucket, "access", "secret")

@@ -132,7 +132,7 @@ def test_a_filter_keeps_rows_for_which_the_condition_is_true(
         ("nope + 1", "cannot be resolved"),
         ("a +", "PARSE_SYNTAX_ERROR"),
         ("a + x.y", "Need a complex type"),
-        ("count(a)", "only expressions over a row's own columns"),
+        ("count(a)", "only expressions over the columns of one row"),
         ("reverse(x)", "uses Reverse"),
         ("try_cast(x AS int)", "try_"),
         ("rand()", "uses Rand"),

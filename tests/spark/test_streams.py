@@ -209,7 +209,7 @@ def test_mistakes_are_refused_on_the_line_that_makes_them(
         "same columns": lambda: stream.union(stream.select("user")),
         "already grouped": lambda: totals.union(totals),
         "needs with_watermark": lambda: stream.drop_duplicates_within_watermark(["user"]),
-        "no aggregate": lambda: stream.group_by("user").agg(x=("median", "amount")),
+        "not an aggregate function": lambda: stream.group_by("user").agg(x=("median", "amount")),
         "append": lambda: stream.group_by("user").agg(x="count", output_mode="append"),
         "Output modes": lambda: stream.write_stream.output_mode("upsert"),
         "before .start()": lambda: stream.write_stream.start(),

@@ -1,1 +1,1 @@
-"""Where rows come from and where they go: the contract, and what keeps it."""
+"""Sources and sinks: the contract between connectors and engine, and the built-in connectors."""

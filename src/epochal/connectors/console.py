@@ -1,8 +1,8 @@
-"""Epochs printed on the driver, as Spark's console sink prints batches.
+"""Prints each epoch on the driver, in the layout of Spark's console sink.
 
-Each task sends the first rows of its epoch along with its report; the driver prints them at the
-commit. After a crash an epoch may be printed twice: at least once. Epochs without rows are passed
-over, for there may be ten of them a second.
+Each task sends the first rows of its epoch with its report, and the driver prints them at the
+commit. After a crash an epoch may be printed twice (at least once). Epochs without rows are
+skipped, because there may be ten of them per second.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import TextIO
 
 import pyarrow as pa
 
-from epochal.connectors.arrow_ipc import from_ipc, to_ipc
+from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import Prepare, WriterContext
 from epochal.errors import OptionError
 
-CELL = 20
+MAX_CELL_WIDTH = 20
+"""Longer cells are cut to this width, as in Spark's `show`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleOptions:
-    """What Spark's console sink takes."""
+    """The options of Spark's console sink."""
 
     num_rows: int = 20
     truncate: bool = True
@@ -34,16 +35,16 @@ class ConsoleOptions:
 
 
 class ConsoleWriter:
-    """Keeps as many rows as may be printed, and counts the rest."""
+    """Keeps the rows that may be printed and drops the rest."""
 
-    def __init__(self, rows: int, context: WriterContext) -> None:
-        self._most, self._schema = rows, context.schema
+    def __init__(self, max_rows: int, context: WriterContext) -> None:
+        self._max_rows, self._schema = max_rows, context.schema
         self._rows: list[pa.RecordBatch] = []
         self._kept = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        # One more than may be printed tells the driver that there are more.
-        kept = batch.slice(0, max(0, self._most + 1 - self._kept))
+        # One row more than is printed tells the driver that there are more rows.
+        kept = batch.slice(0, max(0, self._max_rows + 1 - self._kept))
         if kept.num_rows:
             self._rows.append(kept)
             self._kept += kept.num_rows
@@ -51,7 +52,7 @@ class ConsoleWriter:
     def cut(self, epoch: int) -> Prepare:
         del epoch
         rows, self._rows, self._kept = self._rows, [], 0
-        return lambda: to_ipc(self._schema, rows) if rows else b""
+        return lambda: encode_stream(self._schema, rows).to_pybytes() if rows else b""
 
     def close(self) -> None:
         self._rows.clear()
@@ -61,10 +62,10 @@ class ConsoleWriter:
 class ConsoleWriters:
     """Opens writers in tasks."""
 
-    rows: int
+    max_rows: int
 
     def open(self, context: WriterContext) -> ConsoleWriter:
-        return ConsoleWriter(self.rows, context)
+        return ConsoleWriter(self.max_rows, context)
 
 
 class ConsoleSink:
@@ -75,7 +76,7 @@ class ConsoleSink:
 
     def __init__(self, options: ConsoleOptions, out: TextIO | None = None) -> None:
         self._options, self._out = options, out or sys.stdout
-        self._printed = -1
+        self._newest_printed = -1
 
     @property
     def writers(self) -> ConsoleWriters:
@@ -85,23 +86,23 @@ class ConsoleSink:
         del attempt
 
     def decided(self, epoch: int) -> bool:
-        return self._printed >= epoch
+        return self._newest_printed >= epoch
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        tables = [from_ipc(message) for message in messages if message]
-        if epoch > self._printed and tables:
+        tables = [decode_stream(message) for message in messages if message]
+        if epoch > self._newest_printed and tables:
             shown = render(pa.concat_tables(tables), self._options)
             line = "-" * 43
             self._out.write(f"{line}\nBatch: {epoch}\n{line}\n{shown}\n")
             self._out.flush()
-        self._printed = max(epoch, self._printed)
+        self._newest_printed = max(epoch, self._newest_printed)
 
     def close(self) -> None:
         pass
 
 
 def render(table: pa.Table, options: ConsoleOptions) -> str:
-    """Rows as Spark's `show` draws them."""
+    """Draw rows as Spark's `show` does."""
     head = table.slice(0, options.num_rows)
     cells = [[_cell(value, options) for value in row.values()] for row in head.to_pylist()]
     heads = [_cell(name, options) for name in table.schema.names]
@@ -118,4 +119,6 @@ def render(table: pa.Table, options: ConsoleOptions) -> str:
 
 def _cell(value: object, options: ConsoleOptions) -> str:
     text = "NULL" if value is None else str(value)
-    return text if not options.truncate or len(text) <= CELL else text[: CELL - 3] + "..."
+    if not options.truncate or len(text) <= MAX_CELL_WIDTH:
+        return text
+    return text[: MAX_CELL_WIDTH - 3] + "..."

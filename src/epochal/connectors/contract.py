@@ -1,17 +1,19 @@
-"""What a source and a sink promise the engine, and what the engine promises them.
+"""The contract between the engine and its sources and sinks.
 
 A source has partitions. A **position** is the place in one partition where the next row will be
-read, as JSON text that only the source understands. An **offset** is the source's place in all
-its partitions, in the form that Spark writes in its offset log. A source whose offset says less
-than its positions (whole seconds, whole files) tells by `boundary` where both mean the same; a
-query that stops gracefully ends there, so that Spark may take the checkpoint over.
+read. It is JSON text that only the source interprets. An **offset** covers all partitions of the
+source, in the format of Spark's offset log. Some offsets are coarser than positions (whole
+seconds, whole files). For these, `boundary` returns the nearest positions that an offset can
+express exactly. A query that stops gracefully ends there, so that Spark can continue from the
+checkpoint.
 
-The engine opens a `Source` and a `Sink` once, on the driver. Readers and writers are opened in
-tasks by factories, which travel there pickled: a factory holds plain data, its `open` connects.
+The engine opens a `Source` and a `Sink` once, on the driver. Tasks open readers and writers
+through factories, which are sent to them pickled. A factory therefore holds plain data only; its
+`open` makes the connections.
 
-What a reader would get wrong: nothing may be promised for the past. After a crash a reader is
-opened at the positions of the last decided epoch; whatever it handed out later is forgotten and
-must be handed out again, though not in the same batches.
+Note: a reader must be able to repeat itself. After a crash the engine opens a reader at the
+positions of the last decided epoch. The reader must return every later row again, though not
+necessarily in the same batches.
 """
 
 from __future__ import annotations
@@ -25,28 +27,28 @@ import pyarrow as pa
 Position: TypeAlias = str
 Offset: TypeAlias = str
 Positions: TypeAlias = Mapping[str, Position]
-"""By the id of the source's partition."""
+"""The position of each partition, by partition id."""
 
 Prepare: TypeAlias = Callable[[], bytes]
-"""Makes an epoch's output durable, not visible, and returns the message for the sink's commit."""
+"""Makes an epoch's output durable but not yet visible; returns the message for `Sink.commit`."""
 
 
 class SourceReader(Protocol):
-    """Some partitions of one source, in a task. Used by one thread; never blocks."""
+    """Reads some partitions of one source in a task. Used by one thread; must never block."""
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:
-        """The next rows, or None if none are there now. Raises if the source is broken."""
+        """The next rows, or None if there are none right now. Raises if the source has failed."""
         ...
 
     def positions(self) -> Positions:
-        """Where each partition goes on after what `read` returned.
+        """Where each partition continues after the rows that `read` has returned.
 
-        It may have moved though `read` returned None, over what holds no rows.
+        A position may advance even if `read` returned None, past data that holds no rows.
         """
         ...
 
     def limit(self, ends: Positions) -> None:
-        """Read no partition beyond its end. Never called with an end already passed."""
+        """Stop each partition at its end. Never called with an end that is already passed."""
         ...
 
     def close(self) -> None: ...
@@ -60,14 +62,14 @@ class AcknowledgingReader(SourceReader, Protocol):
     """
 
     def ended(self, epoch: int) -> None:
-        """What `read` returned since the last call belongs to `epoch`."""
+        """The rows that `read` returned since the last call belong to `epoch`."""
         ...
 
     def committed(self, epoch: int) -> None:
-        """All epochs up to this one are history. May skip some; is never called for others.
+        """All epochs up to `epoch` are committed. Calls may skip epochs.
 
-        Not at all for the last ones, if the task dies: then the source must hand their rows out
-        again, or its query sees to it that they count once.
+        If the task dies, there is no call for its last epochs. The source may then redeliver their
+        rows, and the query must drop them as duplicates.
         """
         ...
 
@@ -98,15 +100,15 @@ class Source(Protocol):
     def readers(self) -> ReaderFactory: ...
 
     def initial(self) -> Positions:
-        """Where a query without a history starts. Called once in the life of a checkpoint."""
+        """Where a new query starts. Called once in the life of a checkpoint."""
         ...
 
     def resume(self, offset: Offset) -> Positions:
-        """Positions for an offset that Spark logged."""
+        """The positions for an offset that Spark logged."""
         ...
 
     def discover(self, known: Positions) -> Positions:
-        """Positions of the partitions that exist but are not known yet; empty if none."""
+        """The start positions of partitions that are not in `known`; empty if there are none."""
         ...
 
     def offset(self, positions: Positions) -> Offset:
@@ -114,15 +116,15 @@ class Source(Protocol):
         ...
 
     def boundary(self, positions: Positions) -> Positions:
-        """The nearest positions, not before these, that `resume(offset(...))` gives back."""
+        """The nearest positions, not before these, that `resume(offset(...))` leaves unchanged."""
         ...
 
     def latest(self) -> Positions | None:
-        """Where the source ends now, to measure lag and to wait for; None if it has no end."""
+        """The current end of the source, to measure lag and to wait for; None if it has no end."""
         ...
 
     def lag(self, positions: Positions, latest: Positions) -> int:
-        """How many rows, or whatever the source counts, lie between; 0 once all is read."""
+        """The distance in rows, or in the source's own unit; 0 once everything is read."""
         ...
 
     def acknowledge(self, epoch: int, positions: Positions) -> None:
@@ -134,28 +136,31 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
-    """Who writes: in names of files it keeps attempts and tasks apart."""
+    """Identifies a writer. Sinks use it to keep the files of attempts and tasks apart."""
 
     task: int
     attempt: int
     run_id: str
     schema: pa.Schema
     epoch: int = 0
-    """The epoch that the first rows belong to."""
+    """The epoch of the first rows."""
 
 
 class SinkWriter(Protocol):
-    """One task's output. `write` and `cut` are called by one thread, which they must not hold up;
-    what `cut` returns runs on another thread, in the order of epochs."""
+    """One task's output.
+
+    One thread calls `write` and `cut`; they must not block it. The function that `cut` returns
+    runs on another thread, in the order of epochs.
+    """
 
     def write(self, batch: pa.RecordBatch) -> None: ...
 
     def cut(self, epoch: int) -> Prepare:
-        """End the epoch's output here; what is written next belongs to the next epoch."""
+        """End the epoch's output here. Later rows belong to the next epoch."""
         ...
 
     def close(self) -> None:
-        """Leave; output of epochs that were not prepared may be dropped."""
+        """Release resources. Output of epochs that were not prepared may be dropped."""
         ...
 
 
@@ -175,9 +180,10 @@ class Sink(Protocol):
 
     @property
     def decides(self) -> bool:
-        """Whether the sink's own atomic commit is the epoch's decision (Kafka transactions).
+        """Whether the sink's own atomic commit decides the epoch (Kafka transactions).
 
-        If so, `commit` must record the epoch atomically with its output, and `decided` tell.
+        If so, `commit` must record the epoch atomically with its output, and `decided` must read
+        that record.
         """
         ...
 
@@ -185,15 +191,15 @@ class Sink(Protocol):
     def writers(self) -> WriterFactory: ...
 
     def fence(self, attempt: int) -> None:
-        """Shut out whatever an earlier attempt may still have running. Before tasks start."""
+        """Fence off writers of earlier attempts that may still run. Called before tasks start."""
         ...
 
     def decided(self, epoch: int) -> bool:
-        """Whether `epoch` is visible already. Asked of the newest logged epoch, after `fence`."""
+        """Whether `epoch` is already visible. Called for the newest logged epoch, after `fence`."""
         ...
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
-        """Make an epoch visible, once, however often it is called: by the number of the epoch."""
+        """Make an epoch visible. Must be idempotent: repeated calls for an epoch have no effect."""
         ...
 
     def close(self) -> None: ...

@@ -1,12 +1,14 @@
 """User code as a sink: PySpark's ForeachWriter objects, functions of a row, functions of a batch.
 
-It runs in tasks, on a thread of its own, as soon as rows arrive: before their epoch is decided.
-After a crash rows come again, and in other epochs than before: at least once, whatever the code
-does with the numbers of epochs. What a reader would get wrong: code that falls behind holds up
-its task, once `WAITING_BATCHES` wait for it; there is no other end to what may pile up.
+The code runs in tasks, on a separate thread, as soon as rows arrive, so before their epoch is
+decided. After a crash rows are processed again, possibly in other epochs than before. Delivery is
+therefore at least once, and epoch numbers cannot be used to remove duplicates.
 
-A writer is opened at the first row of an epoch and closed at its end; epochs without rows do not
-open it, for there may be ten of them a second.
+A ForeachWriter is opened at the first row of an epoch and closed at its end. Epochs without rows
+do not open it, because there may be ten of them per second.
+
+Note: code that falls behind blocks its task once `WAITING_BATCHES` batches are queued. This is the
+only limit on the queue.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from epochal.connectors.at_once import AtOnceSink
+from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.contract import Prepare, WriterContext
 from epochal.errors import OptionError
 
@@ -30,26 +32,26 @@ logger = logging.getLogger(__name__)
 WAITING_BATCHES = 64
 
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch, int], None]
-"""Takes a task's rows of an epoch, and the epoch's number."""
+"""Takes a task's rows of one epoch, and the epoch's number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The end of an epoch, in the queue behind its rows."""
+class EpochEnd:
+    """Marks the end of an epoch in the queue, behind its rows."""
 
     epoch: int
     done: Future[bytes]
 
 
 class RowFunction:
-    """A function of a row, in the form of a ForeachWriter."""
+    """Wraps a function of a row as a ForeachWriter."""
 
     def __init__(self, function: Callable[[Any], None]) -> None:
         self.process = function
 
 
 class OpenEpoch:
-    """A ForeachWriter over the rows of one epoch. `open` may answer False: skip these rows."""
+    """A ForeachWriter during one epoch. If its `open` returns False, the rows are skipped."""
 
     def __init__(self, user: Any, task: int, epoch: int) -> None:
         self._user = user
@@ -66,11 +68,14 @@ class OpenEpoch:
 
 
 class ForeachTaskWriter:
-    """Passes batches to the user's code in order; a cut waits for what came before it."""
+    """Passes batches to the user's code in order, on its own thread.
+
+    The prepare function of an epoch waits until all rows before the cut are processed.
+    """
 
     def __init__(self, user: Any, context: WriterContext) -> None:
         self._user, self._task = user, context.task
-        self._inbox: queue.Queue[pa.RecordBatch | Cut | None] = queue.Queue(WAITING_BATCHES)
+        self._inbox: queue.Queue[pa.RecordBatch | EpochEnd | None] = queue.Queue(WAITING_BATCHES)
         self._error: Exception | None = None
         self._epoch = context.epoch
         self._open: OpenEpoch | None = None
@@ -84,7 +89,7 @@ class ForeachTaskWriter:
 
     def cut(self, epoch: int) -> Prepare:
         done: Future[bytes] = Future()
-        self._inbox.put(Cut(epoch, done))
+        self._inbox.put(EpochEnd(epoch, done))
         return done.result
 
     def close(self) -> None:
@@ -99,15 +104,16 @@ class ForeachTaskWriter:
                 except Exception as error:  # noqa: BLE001  user code may raise anything
                     self._error = error
                     self._end(error)
-            if isinstance(item, Cut):
+            # After an error the queue is still drained, so that every waiting prepare fails.
+            if isinstance(item, EpochEnd):
                 if self._error is None:
                     item.done.set_result(b"")
                 else:
                     item.done.set_exception(self._error)
         self._end(None)
 
-    def _take(self, item: pa.RecordBatch | Cut) -> None:
-        if isinstance(item, Cut):
+    def _take(self, item: pa.RecordBatch | EpochEnd) -> None:
+        if isinstance(item, EpochEnd):
             opened, self._open = self._open, None
             if opened is not None:
                 opened.close(None)
@@ -123,11 +129,11 @@ class ForeachTaskWriter:
             try:
                 opened.close(error)
             except Exception:
-                logger.warning("close of a ForeachWriter failed", exc_info=True)
+                logger.warning("the close method of a ForeachWriter failed", exc_info=True)
 
 
 class BatchTaskWriter:
-    """Gathers an epoch's rows for a function that takes them all at once."""
+    """Collects an epoch's rows for a function that takes them all at once."""
 
     def __init__(self, function: BatchFunction, context: WriterContext) -> None:
         self._function, self._schema = function, context.schema
@@ -154,7 +160,7 @@ class BatchTaskWriter:
 
 @dataclass(frozen=True, slots=True)
 class ForeachWriters:
-    """Opens writers in tasks; the user's code travels with it."""
+    """Opens writers in tasks; carries the user's code there."""
 
     user: Any
     by_batch: bool
@@ -165,20 +171,20 @@ class ForeachWriters:
         return ForeachTaskWriter(self.user, context)
 
 
-class ForeachSink(AtOnceSink):
-    """The driver's side; it looks at the user's code before a task does."""
+class ForeachSink(AtLeastOnceSink):
+    """The driver's side. Checks the user's code before any task runs it."""
 
     def __init__(self, user: Any, *, by_batch: bool = False) -> None:
-        """`user` is a ForeachWriter or a function of a row; by batch, of rows and an epoch."""
+        """`user` is a ForeachWriter or a function of a row; with `by_batch`, a `BatchFunction`."""
         if by_batch or not hasattr(user, "process"):
             if not callable(user):
                 raise OptionError(
-                    f"foreach takes an object with a method process, or a function, not {user!r}."
+                    f"foreach takes a function or an object with a method process, not {user!r}."
                 )
             user = user if by_batch else RowFunction(user)
         for name in ("open", "process", "close"):
             if hasattr(user, name) and not callable(getattr(user, name)):
-                raise OptionError(f"foreach: {name} of {user!r} must be a method.")
+                raise OptionError(f"foreach: attribute {name} of {user!r} must be a method.")
         super().__init__(ForeachWriters(user, by_batch))
 
 

@@ -1,12 +1,12 @@
-"""Rows from a Python function: the shortest way to a source of one's own.
+"""A source made from a Python function: the shortest way to write your own source.
 
 `generate(partition, start)` yields record batches, beginning with row `start` of its partition,
-and None whenever it has nothing for now. It must go on where it was: called again with the same
-start it yields the same rows, in whatever batches. A source with more to say is a class that
-keeps `connectors/contract.py`; pass it, or an instance, to `format(...)`.
+and yields None whenever it has no rows right now. It must be repeatable: called again with the
+same start it yields the same rows, though the batches may differ. For more control, write a class
+that implements `contract.Source` and pass it, or an instance, to `format(...)`.
 
-What a reader would get wrong: the function runs on the thread that moves all rows of its task. It
-must not wait: None is how it says that there is nothing.
+Note: the function runs on the thread that moves all rows of its task, so it must not wait. If it
+has no rows, it yields None.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Generate: TypeAlias = Callable[[int, int], Iterator[pa.RecordBatch | None]]
 
 
 class GeneratorReader:
-    """Draws from one generator per partition, in turn."""
+    """Reads from one generator per partition, in turn."""
 
     def __init__(self, generate: Generate, schema: pa.Schema, partitions: Positions) -> None:
         self._schema = schema
@@ -65,15 +65,15 @@ class GeneratorReader:
         batch = next(self._rows[name], None)
         if batch is not None and not batch.schema.equals(self._schema):
             raise OptionError(
-                f"The generator of partition {name} yielded rows of {batch.schema}; its source "
-                f"was declared with {self._schema}."
+                f"The generator of partition {name} yielded rows with the schema {batch.schema}, "
+                f"but its source was declared with {self._schema}. Make them the same."
             )
         return batch
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorReaders:
-    """Opens readers in tasks; the function travels with it."""
+    """Opens readers in tasks; carries the function there."""
 
     generate: Generate
     schema: pa.Schema
@@ -87,7 +87,7 @@ class GeneratorSource:
 
     def __init__(self, schema: pa.Schema, generate: Generate, *, partitions: int = 1) -> None:
         if partitions <= 0:
-            raise OptionError(f"A generator source needs a partition or more, not {partitions}.")
+            raise OptionError(f"A generator source needs at least one partition, not {partitions}.")
         self._schema, self._generate, self._partitions = schema, generate, partitions
 
     @property
@@ -129,5 +129,5 @@ class GeneratorSource:
 
 def _row(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise MalformedFileError("generator position", f"{text[:40]!r} is no number of a row")
+        raise MalformedFileError("generator position", f"{text[:40]!r} is not a row number")
     return int(text)

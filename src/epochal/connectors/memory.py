@@ -1,13 +1,14 @@
-"""A source fed by the driver's own code, and a sink whose rows the driver reads: for tests and
-notebooks.
+"""A source to which driver code adds rows and a sink that it reads: for tests and notebooks.
 
-Both pass their rows through small Arrow files, since readers and writers live in other processes:
-the source through a directory of its own (a temporary one unless told otherwise), the sink
-through `.epochal/memory` in the checkpoint. What a reader would get wrong: "memory" is the
-driver's. On a cluster the source's directory must be one that all hosts see; say which.
+Readers and writers live in other processes, so both pass their rows through small Arrow files.
+The source uses the given directory, or a temporary one. The sink uses `.epochal/memory` in the
+checkpoint.
 
-What the sink holds survives restarts of a query, not of the process. An epoch is taken in once,
-by its number, so that a restarted query leaves nothing twice in an output that lived on.
+The sink's rows survive a restart of the query, but not of the driver process. Each epoch number is
+accepted once, so a restarted query adds no duplicates to an existing `MemoryOutput`.
+
+Note: "memory" means the driver's memory. On a cluster, pass the source a directory that all hosts
+share.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import pyarrow as pa
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.spark_json import parse_object, to_json
-from epochal.connectors.arrow_ipc import from_ipc, to_ipc
+from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import Offset, Positions, Prepare, WriterContext
 from epochal.errors import MalformedFileError, OptionError, StorageError
 from epochal.files import Files, join_url, open_files
@@ -35,7 +36,7 @@ MEMORY_OUTPUT = f"{EPOCHAL}/memory"
 
 @dataclass(frozen=True, slots=True)
 class MemoryPosition:
-    """A batch that was added, and a row in it."""
+    """The number of an added batch, and a row in it."""
 
     batch: int
     row: int
@@ -45,15 +46,17 @@ class MemoryPosition:
 
 
 def parse_position(text: str) -> MemoryPosition:
-    """The position in a text that `MemoryPosition.text` made."""
+    """Parse the text of `MemoryPosition.text`."""
     match parse_object(text, "memory position"):
         case {"batch": int(batch), "row": int(row)} if batch >= 0 and row >= 0:
             return MemoryPosition(batch, row)
-    raise MalformedFileError("memory position", f"{text[:80]!r} is none")
+    raise MalformedFileError(
+        "memory position", f'{text[:80]!r} is not of the form {{"batch": N, "row": N}}'
+    )
 
 
 class MemoryReader:
-    """Reads the files of some partitions, in the order they were added."""
+    """Reads the files of some partitions in the order in which they were added."""
 
     def __init__(self, files: Files, partitions: Positions) -> None:
         self._files = files
@@ -97,7 +100,7 @@ class MemoryReader:
                 data = self._files.read(f"{name}/{at.batch}")
             except FileNotFoundError:
                 return None
-            (self._open[name],) = from_ipc(data).to_batches()
+            (self._open[name],) = decode_stream(data).to_batches()
         return self._open[name]
 
 
@@ -112,13 +115,13 @@ class MemoryReaders:
 
 
 class MemoryStream:
-    """A source to which the driver adds rows; pass it to `format(...)`."""
+    """A source to which driver code adds rows; pass it to `format(...)`."""
 
     def __init__(
         self, schema: pa.Schema, *, partitions: int = 1, directory: str | None = None
     ) -> None:
         if partitions <= 0:
-            raise OptionError(f"A memory stream needs a partition or more, not {partitions}.")
+            raise OptionError(f"A memory stream needs at least one partition, not {partitions}.")
         self._schema, self._partitions = schema, partitions
         self._directory = directory or tempfile.mkdtemp(prefix="epochal-memory-")
         self._files = open_files(self._directory)
@@ -134,7 +137,7 @@ class MemoryStream:
         *,
         partition: int | None = None,
     ) -> None:
-        """Add rows to one partition: the next in turn, unless told which."""
+        """Add rows to `partition`, or to the next one in turn."""
         table = rows if isinstance(rows, pa.Table | pa.RecordBatch) else self._table(rows)
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
@@ -143,7 +146,7 @@ class MemoryStream:
             for batch in (each for each in batches if each.num_rows):
                 chosen = self._turn if partition is None else partition
                 name = f"{chosen}/{self._added[chosen]}"
-                self._files.create(name, to_ipc(self._schema, [batch]))
+                self._files.create(name, encode_stream(self._schema, [batch]).to_pybytes())
                 self._added[chosen] += 1
                 if partition is None:
                     self._turn = (self._turn + 1) % self._partitions
@@ -187,14 +190,14 @@ class MemoryStream:
         del epoch, positions
 
     def close(self) -> None:
-        """Nothing ends here: a restarted query reads on from the same files."""
+        """Keep the files: a restarted query continues to read them."""
 
     def _table(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         return pa.Table.from_pylist([dict(row) for row in rows], schema=self._schema)
 
 
 class MemoryWriter:
-    """Gathers a task's rows; one file per epoch that has any."""
+    """Collects a task's rows and writes one file per epoch that has any."""
 
     def __init__(self, directory: str, context: WriterContext) -> None:
         self._directory, self._context = directory, context
@@ -205,13 +208,14 @@ class MemoryWriter:
 
     def cut(self, epoch: int) -> Prepare:
         rows, self._rows = self._rows, []
-        who = f"a{self._context.attempt}-t{self._context.task}-{uuid4().hex[:8]}"
+        context = self._context
+        name = f"{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.arrow"
 
         def prepare() -> bytes:
             if not rows:
                 return b""
-            name = f"{epoch}-{who}.arrow"
-            open_files(self._directory).create(name, to_ipc(self._context.schema, rows))
+            data = encode_stream(context.schema, rows).to_pybytes()
+            open_files(self._directory).create(name, data)
             return name.encode()
 
         return prepare
@@ -231,7 +235,7 @@ class MemoryWriters:
 
 
 class MemoryOutput:
-    """What committed epochs put out. Keep it over restarts: pass the same one to `format(...)`."""
+    """The rows of committed epochs. To keep them over restarts, pass the same object again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -240,19 +244,19 @@ class MemoryOutput:
         self._schema: pa.Schema | None = None
 
     def begin(self, schema: pa.Schema, *, complete: bool) -> None:
-        """Say what is to come; in complete mode each epoch's rows replace all earlier ones."""
+        """Set the schema; in complete mode each epoch's rows replace all earlier ones."""
         with self._lock:
             self._schema, self._complete = schema, complete
 
     def take(self, epoch: int, rows: pa.Table) -> None:
-        """Take an epoch in, unless it is there already."""
+        """Add an epoch, unless it was added before."""
         with self._lock:
             if self._complete and rows.num_rows and epoch not in self._epochs:
                 self._epochs = dict.fromkeys(self._epochs, rows.slice(0, 0))
             self._epochs.setdefault(epoch, rows)
 
     def newest(self) -> int:
-        """The newest epoch that was taken in; -1 if none was."""
+        """The newest epoch that was added; -1 if there is none."""
         with self._lock:
             return max(self._epochs, default=-1)
 
@@ -260,7 +264,10 @@ class MemoryOutput:
         """All rows of committed epochs, in the order of epochs."""
         with self._lock:
             if self._schema is None:
-                raise OptionError("No query has been started with this memory output yet.")
+                raise OptionError(
+                    "This MemoryOutput has no rows: no query was started with it yet. Pass it to "
+                    "format(...) and start the query first."
+                )
             tables = [self._epochs[epoch] for epoch in sorted(self._epochs)]
             return pa.concat_tables([self._schema.empty_table(), *tables])
 
@@ -287,7 +294,7 @@ class MemorySink:
         return MemoryWriters(self._files.url)
 
     def fence(self, attempt: int) -> None:
-        del attempt  # a writer that lives on leaves files that no commit will name
+        del attempt  # files of a writer that still runs are harmless: no commit names them
 
     def decided(self, epoch: int) -> bool:
         return self.output.newest() >= epoch
@@ -297,10 +304,11 @@ class MemorySink:
         if epoch > self.output.newest():
             tables = [self._schema.empty_table(), *map(self._read, names)]
             self.output.take(epoch, pa.concat_tables(tables))
-        # Whatever else this epoch or an earlier one left was never decided.
+        # All files of this epoch and of earlier ones can go: they are either in the output now,
+        # or belong to attempts that failed and will never be committed.
         for info in self._files.list():
-            of = parse_batch_id(info.name.removeprefix(".").partition("-")[0])
-            if of is not None and of <= epoch:
+            written_in = parse_batch_id(info.name.removeprefix(".").partition("-")[0])
+            if written_in is not None and written_in <= epoch:
                 self._files.delete(info.name)
 
     def close(self) -> None:
@@ -308,10 +316,10 @@ class MemorySink:
 
     def _read(self, name: str) -> pa.Table:
         try:
-            return from_ipc(self._files.read(name))
+            return decode_stream(self._files.read(name))
         except FileNotFoundError:
             raise StorageError(
                 join_url(self._files.url, name),
-                "a task wrote this, the driver cannot see it: the checkpoint of a query on "
-                "several hosts must be on storage that all of them share",
+                "a task wrote this file, but the driver cannot see it: the checkpoint of a query "
+                "on several hosts must be on storage that all of them share",
             ) from None

@@ -1,15 +1,15 @@
-"""Rows that go nowhere: to measure everything before the sink. Spark's noop."""
+"""Discards all rows, like Spark's noop: for measuring everything before the sink."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from epochal.connectors.at_once import AtOnceSink
+from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.contract import Prepare, WriterContext
 
 
 class NoopWriter:
-    """Drops what it is given."""
+    """Discards every batch."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         del batch
@@ -30,7 +30,7 @@ class NoopWriters:
         return NoopWriter()
 
 
-class NoopSink(AtOnceSink):
+class NoopSink(AtLeastOnceSink):
     """The driver's side."""
 
     def __init__(self) -> None:

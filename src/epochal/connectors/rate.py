@@ -1,13 +1,15 @@
 """Spark's rate source at row granularity: numbers, each with the time at which it was due.
 
-Values and timestamps are those of Spark's micro-batch rate source for the same second, and so are
-the log in `sources/N` (when the source was created) and the offset (whole seconds since then): a
-checkpoint may go from one engine to the other at any whole second. Between seconds the offset
-says the last one that was read completely, so Spark would repeat rows but never miss one.
+Values and timestamps are those of Spark's micro-batch rate source. So are the log in `sources/N`
+(when the source was created) and the offset (whole seconds since then). A checkpoint can move from
+one engine to the other at any whole second. Between seconds the offset is the last second that was
+read completely, so Spark would repeat rows but never miss one.
 
-Partition `p` of `n` holds the values with remainder `p`. What a reader would get wrong: a second
-may be read completely before it is over, since its last row is due earlier. Spark takes an offset
-ahead of its clock for a broken checkpoint, so `close` waits for that second to pass.
+Partition `p` of `n` holds the values whose remainder modulo `n` is `p`.
+
+Note: a second may be read completely before it is over, because its last row is due earlier. Spark
+treats an offset ahead of its clock as a broken checkpoint, so `close` waits for that second to
+pass.
 """
 
 from __future__ import annotations
@@ -37,34 +39,34 @@ LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateOptions:
-    """What Spark's rate source takes."""
+    """The options of Spark's rate source."""
 
     rows_per_second: int = 1
 
     ramp_up_time: timedelta = timedelta(0)
-    """Until then the rate grows evenly. Whole seconds; the rest is cut off, as Spark does."""
+    """How long the rate grows evenly. Fractions of a second are dropped, as in Spark."""
 
     num_partitions: int | None = None
-    """Counts in the first run of a checkpoint, and whenever Spark has run on it since."""
+    """Applies to the first run of a checkpoint, and after Spark has run on the checkpoint."""
 
     def __post_init__(self) -> None:
         if self.rows_per_second <= 0:
             raise OptionError(
-                f"rate: rowsPerSecond must be positive, not {self.rows_per_second}: there would "
-                f"be no rows."
+                f"rate: rowsPerSecond must be positive, not {self.rows_per_second}; otherwise "
+                f"there would be no rows."
             )
         if self.num_partitions is not None and self.num_partitions <= 0:
             raise OptionError(f"rate: numPartitions must be positive, not {self.num_partitions}.")
         if self.ramp_up_time.total_seconds() > LONG_MAX // self.rows_per_second:
             raise OptionError(
                 f"rate: rampUpTime must not exceed {LONG_MAX // self.rows_per_second} s at "
-                f"{self.rows_per_second} rows per second: values would overflow."
+                f"{self.rows_per_second} rows per second; otherwise values would overflow."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Which value is due when. Times are milliseconds since the epoch."""
+    """Maps values to the times at which they are due, in milliseconds since 1970."""
 
     created_ms: int
     rows_per_second: int
@@ -77,21 +79,21 @@ class Schedule:
         return growth * ramp * (ramp + 1) // 2 + (second - ramp) * self.rows_per_second
 
     def second_of(self, value: int) -> int:
-        """The second that a value belongs to; the last one, where seconds before it are empty."""
+        """The second of a value. During the ramp, seconds without rows are skipped."""
         ramped = self.value_at(self.ramp_up_seconds)
         if value >= ramped:
             return self.ramp_up_seconds + (value - ramped) // self.rows_per_second
         return bisect_right(range(self.ramp_up_seconds + 1), value, key=self.value_at) - 1
 
     def due_before(self, now_ms: int) -> int:
-        """The end of what is due: all values below it are."""
+        """The number of values due by `now_ms`: all values below it are due."""
         elapsed = now_ms - self.created_ms
         if elapsed < 0:
             return 0
         second, rest = divmod(elapsed, 1000)
         start, rows = self._rows(second)
         guess = min(rows, math.ceil((rest + 0.5) * rows / 1000))
-        # Stamps are rounded as Spark rounds them; the inverse may be off by one.
+        # The guess inverts Spark's rounding of timestamps and may be off by one.
         while guess < rows and _rounded(guess, rows) <= rest:
             guess += 1
         while guess > 0 and _rounded(guess - 1, rows) > rest:
@@ -133,15 +135,17 @@ class RatePosition:
 
 
 def parse_position(text: str) -> RatePosition:
-    """The position in a text that `RatePosition.text` made."""
+    """Parse the text of `RatePosition.text`."""
     match parse_object(text, "rate position"):
         case {"next": int(following), "step": int(step)} if following >= 0 and step > 0:
             return RatePosition(following, step)
-    raise MalformedFileError("rate position", f"{text[:80]!r} is none")
+    raise MalformedFileError(
+        "rate position", f'{text[:80]!r} is not of the form {{"next": N, "step": N}}'
+    )
 
 
 class RateReader:
-    """Hands out what is due."""
+    """Returns the values that are due."""
 
     def __init__(self, schedule: Schedule, partitions: Positions, clock: Clock) -> None:
         self._schedule, self._clock = schedule, clock
@@ -153,7 +157,7 @@ class RateReader:
         due = self._schedule.due_before(self._clock.now_ms())
         names = list(self._at)
         found: list[np.ndarray] = []
-        # Another partition comes first each time, or the first could take all there is room for.
+        # Start with another partition each time. Otherwise the first one could take all the room.
         for name in names[self._turn :] + names[: self._turn]:
             at = self._at[name]
             end = min(due, self._ends.get(name, due), at.next + max_rows * at.step)
@@ -192,7 +196,7 @@ class RateReaders:
 
 
 class RateSource:
-    """The driver's side; creates or reads the log in `sources/N`."""
+    """The driver's side. Creates or reads the log in `sources/N`."""
 
     def __init__(
         self,
@@ -223,12 +227,12 @@ class RateSource:
         return RateReaders(self._schedule, self._clock)
 
     def initial(self) -> Positions:
-        return _from(0, self._partitions)
+        return _positions_from(0, self._partitions)
 
     def resume(self, offset: Offset) -> Positions:
         if not offset.isascii() or not offset.isdigit():
-            raise MalformedFileError("rate offset", f"{offset[:40]!r} is no number of seconds")
-        return _from(self._schedule.value_at(int(offset)), self._partitions)
+            raise MalformedFileError("rate offset", f"{offset[:40]!r} is not a number of seconds")
+        return _positions_from(self._schedule.value_at(int(offset)), self._partitions)
 
     def discover(self, known: Positions) -> Positions:
         del known
@@ -236,22 +240,24 @@ class RateSource:
 
     def offset(self, positions: Positions) -> Offset:
         lowest = _lowest(positions)
-        # With nothing read the first second it is, also where the ramp leaves several empty.
+        # If nothing was read, log second 0, even if the ramp leaves the first seconds empty:
+        # `second_of` would skip them.
         self._logged_second = self._schedule.second_of(lowest) if lowest else 0
         return str(self._logged_second)
 
     def boundary(self, positions: Positions) -> Positions:
         at = _parsed(positions)
-        # A partition that has read all of its values below v stands at or above v.
+        # `next - step` is the last value that a partition has read. The boundary must lie above
+        # the last value of every partition.
         highest = max(each.next - each.step for each in at.values()) + 1
         second = self._schedule.second_of(max(highest, 0))
         while self._schedule.value_at(second) < highest:
             second += 1
-        return _from(self._schedule.value_at(second), len(at))
+        return _positions_from(self._schedule.value_at(second), len(at))
 
     def latest(self) -> Positions:
         due = self._schedule.due_before(self._clock.now_ms())
-        return _from(due, self._partitions)
+        return _positions_from(due, self._partitions)
 
     def lag(self, positions: Positions, latest: Positions) -> int:
         return max(0, _count(_parsed(latest)) - _count(_parsed(positions)))
@@ -265,8 +271,8 @@ class RateSource:
             self._clock.sleep(ahead_ms / 1000)
 
 
-def _from(value: int, partitions: int) -> Positions:
-    """Each partition at its first value that is not below `value`."""
+def _positions_from(value: int, partitions: int) -> Positions:
+    """The position of each partition at its first value that is not below `value`."""
     return {
         str(p): RatePosition(value + (p - value) % partitions, partitions).text()
         for p in range(partitions)
@@ -282,5 +288,5 @@ def _lowest(positions: Positions) -> int:
 
 
 def _count(positions: Mapping[str, RatePosition]) -> int:
-    """How many values lie below the positions of all partitions."""
+    """How many values have been read in all partitions together."""
     return sum(each.next // each.step for each in positions.values())

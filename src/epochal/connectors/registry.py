@@ -1,10 +1,10 @@
-"""From the name of a format to its source or sink. Each is imported when it is asked for.
+"""Opens sources and sinks by the name of their format. Each connector is imported when needed.
 
-A format may also be an object: an instance of a class that keeps `contract.Source` or
+A format may also be an object: an instance of a class that implements `contract.Source` or
 `contract.Sink`, or the class itself, which is then called with the options.
 
-What a reader would get wrong: the schema of a source is asked for while the query is written
-down, long before there is a checkpoint; opening comes later, and again at every start.
+Note: the engine needs a source's schema while the user still builds the query, before there is a
+checkpoint. It opens the source later, and again at every start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ APPEND, COMPLETE = "append", "complete"
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """Which source to open, and where its checkpoint is."""
+    """Everything needed to open a source."""
 
     format: str
     options: Mapping[str, str]
@@ -38,7 +38,7 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class SinkRequest:
-    """Which sink to open, and for what."""
+    """Everything needed to open a sink."""
 
     format: str
     options: Mapping[str, str]
@@ -50,12 +50,12 @@ class SinkRequest:
 
 
 SchemaOf: TypeAlias = Callable[[str, Mapping[str, str], pa.Schema | None], pa.Schema]
-"""The schema of a format, given its options and the schema that the user gave, if any."""
+"""Returns a source's schema for its name, its options and the user's schema, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells a row of a source that may hand rows out again, and for how long to remember."""
+    """The columns that identify a row of a source that may redeliver, and how long to keep them."""
 
     columns: tuple[str, ...]
     window_ms: int
@@ -66,18 +66,18 @@ class SourceFormat:
     schema: SchemaOf
     open: Callable[[SourceRequest], Source]
     identity: Callable[[Mapping[str, str]], Identity | None] = lambda _: None
-    """By what the query has to drop repetitions, if its options ask for that."""
+    """How the query recognises redelivered rows, if the source's options ask for that."""
 
 
 def source_schema(format: Any, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
-    """The schema of a source's rows, before it is opened; checks its options too."""
+    """The schema of a source's rows, before the source is opened. Checks its options too."""
     if not isinstance(format, str):
-        return _own_source(format, options).schema
+        return _custom_source(format, options).schema
     return _source_format(format).schema(format.lower(), options, schema)
 
 
 def source_identity(format: Any, options: Mapping[str, str]) -> Identity | None:
-    """How the query tells rows that it has seen already; None if it need not."""
+    """How the query recognises rows that it has already seen; None if it need not."""
     return _source_format(format).identity(options) if isinstance(format, str) else None
 
 
@@ -90,9 +90,9 @@ def open_source(
     *,
     parallelism: int = 1,
 ) -> Source:
-    """Open a source; `parallelism` is how many partitions it has if nothing else says."""
+    """Open a source. `parallelism` is the number of partitions unless the source determines it."""
     if not isinstance(format, str):
-        return _own_source(format, options)
+        return _custom_source(format, options)
     request = SourceRequest(format.lower(), options, schema, checkpoint, index, parallelism)
     return _source_format(format).open(request)
 
@@ -107,15 +107,15 @@ def open_sink(
     checkpoint: Files,
     query_id: str,
 ) -> Sink:
-    """Open a sink. Besides names and objects: `("foreach", f)` and `("foreachBatch", f)`."""
+    """Open a sink. `format` is a name, an object, `("foreach", f)` or `("foreachBatch", f)`."""
     if not isinstance(format, str):
-        return _own_sink(format, options, schema, output_mode, checkpoint)
-    opened = SINKS.get(format.lower())
-    if opened is None:
+        return _custom_sink(format, options, schema, output_mode, checkpoint)
+    opener = SINKS.get(format.lower())
+    if opener is None:
         raise OptionError(f"There is no sink {format!r}.{suggestion(format, SINKS)}")
     if partition_by and format.lower() not in FILE_FORMATS:
-        raise OptionError(f"{format}: only sinks of files take partitionBy.")
-    return opened(
+        raise OptionError(f"{format}: only file sinks take partitionBy.")
+    return opener(
         SinkRequest(
             format.lower(),
             options,
@@ -151,49 +151,53 @@ SOURCE_METHODS = (
 SINK_METHODS = ("exactly_once", "decides", "writers", "fence", "decided", "commit", "close")
 
 
-def _own_source(found: Any, options: Mapping[str, str]) -> Source:
-    return cast(Source, _own("source", found, options, SOURCE_METHODS))
+def _custom_source(given: Any, options: Mapping[str, str]) -> Source:
+    return cast(Source, _custom("source", given, options, SOURCE_METHODS))
 
 
-def _own_sink(
-    found: Any, options: Mapping[str, str], schema: pa.Schema, mode: str, checkpoint: Files
+def _custom_sink(
+    given: Any, options: Mapping[str, str], schema: pa.Schema, mode: str, checkpoint: Files
 ) -> Sink:
     from epochal.connectors.foreach import ForeachSink
     from epochal.connectors.memory import MemoryOutput, MemorySink
 
-    match found:
+    match given:
         case ("foreach" | "foreachBatch" as kind, function):
             _no_options(kind, options)
             return ForeachSink(function, by_batch=kind == "foreachBatch")
         case MemoryOutput():
             _no_options("memory", options)
-            return MemorySink(found, checkpoint, schema, complete=mode == COMPLETE)
-    return cast(Sink, _own("sink", found, options, SINK_METHODS))
+            return MemorySink(given, checkpoint, schema, complete=mode == COMPLETE)
+    return cast(Sink, _custom("sink", given, options, SINK_METHODS))
 
 
-def _own(kind: str, found: Any, options: Mapping[str, str], wanted: Sequence[str]) -> Any:
-    made = found(dict(options)) if isinstance(found, type) else found
-    if not isinstance(found, type):
-        _no_options(type(found).__name__, options)
-    missing = [name for name in wanted if not hasattr(made, name)]
+def _custom(kind: str, given: Any, options: Mapping[str, str], methods: Sequence[str]) -> Any:
+    if isinstance(given, type):
+        connector = given(dict(options))
+    else:
+        _no_options(type(given).__name__, options)
+        connector = given
+    missing = [name for name in methods if not hasattr(connector, name)]
     if missing:
         raise OptionError(
-            f"{type(made).__name__} cannot be a {kind}: it has no {', '.join(missing)}. What a "
-            f"{kind} must have is said in epochal.connectors.contract."
+            f"{type(connector).__name__} cannot be a {kind}: it has no {', '.join(missing)}. "
+            f"Implement everything in epochal.connectors.contract.{kind.capitalize()}."
         )
-    return made
+    return connector
 
 
-def _no_options(of: str, options: Mapping[str, str]) -> None:
+def _no_options(name: str, options: Mapping[str, str]) -> None:
     if options:
-        raise OptionError(f"{of} takes no options, and was given {', '.join(sorted(options))}.")
+        raise OptionError(
+            f"{name} takes no options, but was given {', '.join(sorted(options))}. Remove them."
+        )
 
 
 def _append_only(request: SinkRequest) -> None:
     if request.output_mode != APPEND:
         raise OptionError(
-            f"{request.format}: files are only ever added, so output mode {request.output_mode} "
-            f"cannot be kept. Use append, or another sink."
+            f"{request.format}: output mode {request.output_mode} is not possible, because a file "
+            f"sink only adds files. Use append, or another sink."
         )
 
 
@@ -202,7 +206,9 @@ def _rate_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None
 
     read_options(RateOptions, options, of=name)
     if schema is not None:
-        raise OptionError("rate: its rows are always timestamp and value: give no schema.")
+        raise OptionError(
+            "rate: the columns are always timestamp and value. Remove the schema from the query."
+        )
     return RATE_SCHEMA
 
 
@@ -274,7 +280,10 @@ def _kafka_schema(name: str, options: Mapping[str, str], schema: pa.Schema | Non
     from epochal.connectors.kafka.source.source_options import read_source_options
 
     if schema is not None:
-        raise OptionError(f"{name}: its columns are always those of Kafka: give no schema.")
+        raise OptionError(
+            f"{name}: the columns are always those of a Kafka record. Remove the schema from the "
+            f"query."
+        )
     return kafka_schema(read_source_options(options).include_headers)
 
 
@@ -288,7 +297,7 @@ def _open_kafka(request: SourceRequest) -> Source:
 def _memory_source(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
     del name, options, schema
     raise OptionError(
-        "memory: rows come from your own code, so the source is an object: "
+        "memory: the source is an object to which your code adds rows, not a name. Use "
         "format(epochal.connectors.memory.MemoryStream(schema))."
     )
 
@@ -296,7 +305,7 @@ def _memory_source(name: str, options: Mapping[str, str], schema: pa.Schema | No
 def _memory_sink(request: SinkRequest) -> Sink:
     del request
     raise OptionError(
-        "memory: the rows are read from an object that you keep: "
+        "memory: the sink is an object from which your code reads rows, not a name. Use "
         "format(epochal.connectors.memory.MemoryOutput())."
     )
 
@@ -339,7 +348,7 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
 
     if request.output_mode == COMPLETE:
         raise OptionError(
-            "pubsub: output mode complete would publish the whole result with every epoch. Use "
+            "pubsub: output mode complete would publish the whole result in every epoch. Use "
             "append or update."
         )
     return PubSubSink(sink_options(request.options), request.schema, request.query_id)

@@ -1,5 +1,4 @@
-"""`epochal demo`: the main job on embedded defaults, a killed worker, and the balance.
+"""`epochal demo`: a query on an embedded broker, a killed worker, and a check of the results.
 
-What a reader would get wrong: nothing here is part of the product. It is a user of it, and uses
-only what any user has.
+Note: the demo is a user of the product, not a part of it. It uses only the public API.
 """

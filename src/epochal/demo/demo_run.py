@@ -1,7 +1,7 @@
-"""Runs the demo: server, publisher, query, a killed worker, and the reading back.
+"""Runs the demo: publishes orders, runs the query, kills a worker, and checks the output.
 
-What a reader would get wrong: gRPC and Kafka clients live in other processes or in Spark's workers.
-Spark's launcher forks this one, and they do not like that.
+Note: gRPC and Kafka clients run only in other processes or in Spark's workers. Spark's launcher
+forks this process, and these clients do not survive a fork.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from epochal.errors import ComponentError
 from epochal.state import read_state
 
 PATIENCE_SECONDS = 60.0
-"""How long nothing may come out before the demo gives up waiting."""
-LOOK_SECONDS = 0.1
+"""How long the demo waits for new output before it gives up."""
+POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What to run, and where."""
+    """The parameters of a run of the demo."""
 
     broker: Broker
     home: Path
@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Publisher:
-    """Another process that publishes, and says how far it is."""
+    """A process that publishes orders and reports its progress."""
 
     def __init__(self, demo: Demo) -> None:
         command = [sys.executable, "-m", "epochal.demo.order_publisher"]
@@ -79,10 +79,10 @@ class Publisher:
 
     @property
     def done(self) -> bool:
-        """Whether all is published; raises if it never will be."""
+        """Whether all orders are published. Raises if the publisher has failed."""
         code = self._process.poll()
         if code:
-            raise ComponentError(f"The publisher ended with status {code}: see what it said above.")
+            raise ComponentError(f"The publisher ended with status {code}. See its output above.")
         return code == 0 and not self._thread.is_alive()
 
     def end(self) -> None:
@@ -98,7 +98,7 @@ class Publisher:
 
 
 class Watch:
-    """Follows a query by its progress reports and by the files it has committed."""
+    """Follows a query through its progress reports and the files that it has committed."""
 
     def __init__(self, demo: Demo, query: Any) -> None:
         self._demo, self._query = demo, query
@@ -106,21 +106,22 @@ class Watch:
         self._seen_files: set[str] = set()
         self._recent: deque[float] = deque(maxlen=RECENT_ROWS)
         self.all_ms: list[float] = []
-        """Latencies of rows published since the first commit: what waited for the start is not
-        what the query is like."""
+        """Latencies of rows published after the first commit. Earlier rows had to wait for the
+        query to start."""
         self.committed = 0
-        """Rows that a reader of the output sees."""
+        """The number of rows visible in the output."""
         self.first_commit: float | None = None
-        self._first_seen = np.datetime64("now")
+        self._first_totalled = np.datetime64("now")
 
-    def look(self, seconds: float, sent: int, note: str = "") -> Figures:
-        """The query as it is now; raises what ended it, if it has ended."""
+    def figures(self, seconds: float, sent: int, note: str = "") -> Figures:
+        """The current figures of the query. Raises the error that ended it, if it has failed."""
         failure = self._query.exception()
         if failure is not None:
             raise failure
         self._read_new_files()
         report: Any = self._query.last_progress or {}
-        operators = report.get("stateOperators") or [{"numRowsTotal": 0}]  # the totals are last
+        # The operator that keeps the totals is the last one.
+        operators = report.get("stateOperators") or [{"numRowsTotal": 0}]
         return Figures(
             seconds=seconds,
             sent=sent,
@@ -143,14 +144,14 @@ class Watch:
         for path in [each.path for each in log.all_files() if each.path not in self._seen_files]:
             self._seen_files.add(path)
             table = pq.read_table(path.removeprefix("file://"), columns=TIMES)
-            self._note(*(table.column(name).to_numpy() for name in TIMES))
+            self._record(*(table.column(name).to_numpy() for name in TIMES))
 
-    def _note(self, published: Any, seen: Any) -> None:
+    def _record(self, published: Any, totalled: Any) -> None:
         if self.first_commit is None:
-            self.first_commit, self._first_seen = time.monotonic(), np.max(seen)
-        self.committed += len(seen)
-        counted = published > self._first_seen
-        latencies = ((seen - published)[counted] / np.timedelta64(1, "ms")).tolist()
+            self.first_commit, self._first_totalled = time.monotonic(), np.max(totalled)
+        self.committed += len(totalled)
+        counted = published > self._first_totalled
+        latencies = ((totalled - published)[counted] / np.timedelta64(1, "ms")).tolist()
         self._recent.extend(latencies)
         self.all_ms += latencies
 
@@ -160,15 +161,15 @@ TIMES = ["publish_time", "totalled_at"]
 
 
 def percentiles(values: list[float]) -> tuple[float, float]:
-    """Half of them, and 99 in 100, are at most this."""
+    """The 50th and the 99th percentile."""
     if not values:
         return 0.0, 0.0
-    half, most = np.percentile(values, [50, 99])
-    return float(half), float(most)
+    p50, p99 = np.percentile(values, [50, 99])
+    return float(p50), float(p99)
 
 
 class Kill:
-    """One worker killed, once; knows how long the query took to get over it."""
+    """Kills one worker, once, and measures how long the query takes to recover."""
 
     def __init__(self, demo: Demo) -> None:
         self._demo = demo
@@ -186,20 +187,21 @@ class Kill:
         return f"a worker was killed (kill -9): recovered in {self.seconds:.1f} s"
 
     def step(self, committed: int) -> None:
-        """Kill when half of all orders are committed; then wait for a later attempt's commit."""
+        """Kill a worker when half of all orders are committed. Later, detect the first commit of a
+        newer attempt."""
         now = time.monotonic()
         if self._at is None and committed >= self._demo.orders // 2:
             self._attempt = committed_attempt(self._demo.checkpoint)
             os.kill(workers_below(os.getpid())[0], signal.SIGKILL)
             self._at = now
             return
-        waits = self._at is not None and self.seconds is None
-        if waits and committed_attempt(self._demo.checkpoint) > self._attempt:
+        recovering = self._at is not None and self.seconds is None
+        if recovering and committed_attempt(self._demo.checkpoint) > self._attempt:
             self.seconds = now - (self._at or now)
 
 
 def committed_attempt(checkpoint: str) -> int:
-    """The attempt that decided the newest committed epoch; -1 before there is one."""
+    """The attempt that decided the newest committed epoch; -1 if there is none yet."""
     newest = CommitLog(f"{checkpoint}/commits", read_only=True).latest_batch_id()
     if newest is None:
         return -1
@@ -210,26 +212,27 @@ def committed_attempt(checkpoint: str) -> int:
 
 def run(demo: Demo, spark: Any, show: Show) -> Outcome:
     """Run the query until every order is committed; kill a worker when half of them are."""
-    began = moved = time.monotonic()
+    began = progressed = time.monotonic()
     query = start_query(spark, demo.broker, demo.output, demo.checkpoint)
     watch, kill = Watch(demo, query), Kill(demo)
     try:
         with publishing(demo) as publisher:
-            while time.monotonic() - moved < PATIENCE_SECONDS:
+            while time.monotonic() - progressed < PATIENCE_SECONDS:
                 before = watch.committed
-                show(watch.look(time.monotonic() - began, publisher.sent, kill.note))
+                show(watch.figures(time.monotonic() - began, publisher.sent, kill.note))
                 kill.step(watch.committed)
                 if watch.committed > before:
-                    moved = time.monotonic()
+                    progressed = time.monotonic()
                 if publisher.done and watch.committed >= demo.orders:
                     break
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
     finally:
         query.stop()
     if watch.first_commit is None or kill.seconds is None:
         raise ComponentError(
             f"Nothing was committed for {PATIENCE_SECONDS:.0f} s, after {watch.committed} of "
-            f"{demo.orders} orders: look at {demo.checkpoint} with `epochal checkpoint show`."
+            f"{demo.orders} orders. Inspect the checkpoint with `epochal checkpoint show "
+            f"{demo.checkpoint}`."
         )
     return Outcome(
         read_back(demo, spark), watch.first_commit - began, kill.seconds, percentiles(watch.all_ms)
@@ -237,7 +240,7 @@ def run(demo: Demo, spark: Any, show: Show) -> Outcome:
 
 
 def read_back(demo: Demo, spark: Any) -> Balance:
-    """The output as Spark reads it and the state as `epochal state read` does."""
+    """Read the output with Spark and the state with `read_state`, and compare with the orders."""
     rows = spark.read.parquet(demo.output).select("customer", "order_id", "orders", "cents")
     table = rows.toArrow().to_pydict()
     newest: dict[str, Total] = {}

@@ -1,4 +1,4 @@
-"""The demo's Spark: on this machine, quiet, open to nobody else."""
+"""The demo's Spark session: local, without log output, reachable only from this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 
 def local_session(*, tasks: int) -> SparkSession:
-    """A Spark of its own with so many slots."""
+    """A local Spark session with `tasks` slots."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.master(f"local[{tasks}]")
@@ -23,7 +23,8 @@ def local_session(*, tasks: int) -> SparkSession:
         .config("spark.log.level", "OFF")
         .getOrCreate()
     )
-    # A worker is killed on purpose; what Spark and the query say of it, the view says in a line.
+    # The demo kills a worker on purpose. The view reports this in one line, so the errors that
+    # Spark and the query would log are suppressed.
     spark.sparkContext.setLogLevel("OFF")
     logging.getLogger("epochal").setLevel(logging.CRITICAL)
     return spark

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a table that is redrawn, or a line a second in a pipe."""
+"""Shows the demo's progress: a live table on a terminal, else a line every two seconds."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SECONDS_BETWEEN_LINES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The query at one moment."""
+    """The figures of the query at one moment."""
 
     seconds: float
     sent: int
     committed: int
     rate: float
-    """Rows a second."""
+    """Rows per second."""
     latency_ms: tuple[float, float]
-    """From the publishing of a row to its total, half of them and 99 in 100."""
+    """From the publishing of a row to its total: 50th and 99th percentile."""
     epoch: int
     epoch_ms: float
-    """From the cut of an epoch to its commit, half of them."""
+    """From the cut of an epoch to its commit: the median."""
     customers: int
     attempt: int
     note: str = ""
@@ -43,7 +43,7 @@ class Show(Protocol):
 
 @contextmanager
 def live_view(*, quiet: bool = False) -> Iterator[Show]:
-    """Yields what to call with new figures."""
+    """Yield a function that shows new figures."""
     if quiet:
         yield lambda figures: None
         return
@@ -57,7 +57,7 @@ def live_view(*, quiet: bool = False) -> Iterator[Show]:
 
 
 class Lines:
-    """A line every two seconds, and whenever there is other news."""
+    """Prints a line every two seconds, and whenever the note changes."""
 
     def __init__(self) -> None:
         self._shown: tuple[int, str] | None = None
@@ -72,9 +72,9 @@ class Lines:
 
 def line(figures: Figures) -> str:
     """All figures in one line."""
-    half, most = figures.latency_ms
+    p50, p99 = figures.latency_ms
     return (
-        f"{figures.seconds:4.0f} s  {figures.rate:6,.0f} rows/s  row p50 {half:.1f} p99 {most:.1f} "
+        f"{figures.seconds:4.0f} s  {figures.rate:6,.0f} rows/s  row p50 {p50:.1f} p99 {p99:.1f} "
         f"ms  epoch {figures.epoch} (+{figures.epoch_ms:.0f} ms)  {figures.customers} customers  "
         f"backlog {figures.backlog:,}  {figures.note}"
     ).rstrip()
@@ -83,15 +83,15 @@ def line(figures: Figures) -> str:
 def _table(figures: Figures) -> Table:
     from rich.table import Table
 
-    half, most = figures.latency_ms
+    p50, p99 = figures.latency_ms
     table = Table(title=f"orders -> totals, {figures.seconds:.0f} s", show_header=False, width=72)
     table.add_column(style="bold", width=18)
     table.add_column()
     for name, value in (
         ("sent", f"{figures.sent:,}"),
-        ("committed", f"{figures.committed:,} ({figures.rate:,.0f} a second)"),
+        ("committed", f"{figures.committed:,} ({figures.rate:,.0f} rows/s)"),
         ("backlog", f"{figures.backlog:,}"),
-        ("row latency", f"p50 {half:.1f} ms, p99 {most:.1f} ms: published to totalled"),
+        ("row latency", f"p50 {p50:.1f} ms, p99 {p99:.1f} ms: published to totalled"),
         ("epoch", f"{figures.epoch}, committed {figures.epoch_ms:.0f} ms after its cut"),
         ("state", f"{figures.customers} customers"),
         ("attempt", str(figures.attempt)),

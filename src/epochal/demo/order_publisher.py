@@ -1,4 +1,4 @@
-"""Publishes the demo's orders at a steady rate, and says on stdout how many are out.
+"""Publishes the demo's orders at a steady rate, and prints the number of published orders.
 
 python -m epochal.demo.order_publisher pubsub|kafka ADDRESS COUNT RATE
 """
@@ -14,7 +14,7 @@ from epochal.demo.orders import Order, order
 from epochal.demo.pipeline import PROJECT, TOPIC
 
 TURN_SECONDS = 0.01
-MAX_AT_ONCE = 1_000
+MAX_BATCH = 1_000
 
 
 def to_pubsub(address: str) -> Callable[[Sequence[Order]], None]:
@@ -36,15 +36,16 @@ def to_kafka(address: str) -> Callable[[Sequence[Order]], None]:
 
     producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 1})
 
-    def refused(error: Any, _: Any) -> None:
+    def check_delivery(error: Any, _: Any) -> None:
         if error is not None:
-            raise SystemExit(f"Kafka refused an order: {error}")
+            raise SystemExit(f"Kafka rejected an order: {error}")
 
     def publish(orders: Sequence[Order]) -> None:
         for each in orders:
-            producer.produce(TOPIC, each.payload(), each.customer.encode(), on_delivery=refused)
+            key = each.customer.encode()
+            producer.produce(TOPIC, each.payload(), key, on_delivery=check_delivery)
         if producer.flush(30):
-            raise SystemExit("Kafka did not take the orders within 30 s.")
+            raise SystemExit("Kafka did not accept the orders within 30 s.")
 
     return publish
 
@@ -55,7 +56,7 @@ BROKERS = {"pubsub": to_pubsub, "kafka": to_kafka}
 def main(kind: str, address: str, count: str, rate: str) -> None:
     publish, sent, began = BROKERS[kind](address), 0, time.monotonic()
     while sent < int(count):
-        due = min(int(count), int((time.monotonic() - began) * int(rate)), sent + MAX_AT_ONCE)
+        due = min(int(count), int((time.monotonic() - began) * int(rate)), sent + MAX_BATCH)
         if due > sent:
             publish([order(number) for number in range(sent, due)])
             sent = due

@@ -1,6 +1,6 @@
-"""The orders of the demo, by number, and what they must add up to. Pure.
+"""The orders of the demo, by number, and the totals that they must add up to. Pure.
 
-Order `n` is the same in every run, so whoever knows how many were sent knows every total.
+Order `n` is the same in every run, so the number of sent orders determines every total.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Order:
     cents: int
 
     def payload(self) -> bytes:
-        """As it is published."""
+        """The published bytes: JSON."""
         named = {"order_id": self.order_id, "customer": self.customer, "cents": self.cents}
         return json.dumps(named).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What a customer has ordered so far."""
+    """The number of a customer's orders so far, and their sum."""
 
     orders: int
     cents: int
@@ -41,7 +41,7 @@ def order(number: int) -> Order:
 
 
 def totals(sent: int) -> dict[str, Total]:
-    """By customer, after the first `sent` orders."""
+    """The total of each customer after the first `sent` orders."""
     found: defaultdict[str, Total] = defaultdict(lambda: Total(0, 0))
     for each in map(order, range(sent)):
         before = found[each.customer]
@@ -51,7 +51,7 @@ def totals(sent: int) -> dict[str, Total]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What was sent, beside what came out and what is remembered."""
+    """Compares the sent orders with the output and with the state."""
 
     sent: int
     received: int
@@ -60,7 +60,7 @@ class Balance:
     wrong_totals: int
     """Customers whose newest total in the output is not the sum of their orders."""
     wrong_states: int
-    """Customers whose state is not."""
+    """Customers whose state is not the sum of their orders."""
 
     @property
     def holds(self) -> bool:
@@ -70,7 +70,7 @@ class Balance:
 def balance(
     sent: int, order_ids: list[int], newest: dict[str, Total], states: dict[str, Total]
 ) -> Balance:
-    """Compare; `order_ids` as often as they are in the output."""
+    """Compare. `order_ids` contains each order as often as the output does."""
     expected, distinct = totals(sent), set(order_ids)
     return Balance(
         sent=sent,

@@ -1,6 +1,6 @@
 """The demo's query: orders from Pub/Sub or Kafka, a running total per customer, to Parquet.
 
-`examples/orders.py` is the same as a user would write it.
+`examples/orders.py` shows the same query as a user would write it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ EPOCH = "200 milliseconds"
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where the orders come from."""
+    """The broker that delivers the orders."""
 
     kind: Literal["pubsub", "kafka"]
     address: str
 
     @property
     def totals_operator(self) -> int:
-        """Pub/Sub's source comes with an operator before it, which drops repeated messages."""
+        """The number of the operator that keeps the totals.
+
+        With Pub/Sub, operator 0 drops redelivered messages.
+        """
         return 1 if self.kind == "pubsub" else 0
 
 
 class RunningTotal(StatefulProcessor):  # type: ignore[misc]
-    """Orders and money per customer; one row out for every order in."""
+    """Counts and sums the orders of each customer. Emits one row per order."""
 
     def init(self, handle: Any) -> None:
         self._total = handle.getValueState("total", "orders bigint, cents bigint")
@@ -54,7 +57,7 @@ class RunningTotal(StatefulProcessor):  # type: ignore[misc]
 
 
 def start_query(spark: SparkSession, broker: Broker, output: str, checkpoint: str) -> Any:
-    """Start it; the caller stops it."""
+    """Start the query. The caller stops it."""
     orders = _from_kafka(spark, broker) if broker.kind == "kafka" else _from_pubsub(spark, broker)
     totals = orders.transform_with_state(RunningTotal(), key=["customer"], output=TOTAL)
     return (
@@ -75,7 +78,7 @@ def _from_pubsub(spark: SparkSession, broker: Broker) -> Any:
         .option("projectId", PROJECT)
         .option("subscriptionId", SUBSCRIPTION)
         .option("delivery", "exactly-once")
-        .option("ackDeadline", "10 seconds")  # what a killed worker held comes back after this
+        .option("ackDeadline", "10 seconds")  # then messages of a killed worker are redelivered
         .option("parse", "json")
         .option("parseSchema", ORDER)
         .load()
@@ -96,7 +99,7 @@ def _from_kafka(spark: SparkSession, broker: Broker) -> Any:
 
 
 def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Kafka's values as orders."""
+    """Parse the values of Kafka records as orders."""
     import io
 
     from pyarrow import json

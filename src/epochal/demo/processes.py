@@ -1,6 +1,6 @@
-"""Finds the Python workers that run this process's tasks, to kill one.
+"""Finds the Python workers that run this process's tasks, so that the demo can kill one.
 
-Linux and local Spark only, as the demo is. A worker is a fork of `pyspark.daemon`.
+It works only on Linux with local Spark, like the demo. A worker is a fork of `pyspark.daemon`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def workers_below(root: int) -> list[int]:
-    """The workers among the descendants of a process, by pid."""
+    """The pids of the workers among the descendants of a process."""
     parents = _parents()
     family, fresh = {root}, {root}
     while fresh:
@@ -25,7 +25,7 @@ def _parents() -> dict[int, int]:
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # the process may have ended meanwhile
                 stat = Path("/proc", name, "stat").read_text()
                 found[int(name)] = int(stat.rpartition(")")[2].split()[1])
     return found

@@ -1,1 +1,1 @@
-"""The kit for tests: a manual clock, files in memory, files that fail on demand."""
+"""Tools for tests: a manual clock, files in memory, files that fail on demand, local servers."""

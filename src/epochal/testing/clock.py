@@ -1,10 +1,10 @@
-"""A clock that moves only when told."""
+"""A clock that moves only when a test advances it."""
 
 from __future__ import annotations
 
 
 class ManualClock:
-    """Starts at `now_ms`; `sleep` and `advance` move it, nothing else does."""
+    """Starts at `now_ms`. Only `sleep` and `advance` move it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -20,6 +20,6 @@ class ManualClock:
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass at once."""
+        """Move the clock forward by `seconds`, without waiting."""
         self._now_ms += round(seconds * 1000)
         self._monotonic += seconds

@@ -10,7 +10,7 @@ from epochal.files.buffered import BufferedAtomicFile
 
 
 class MemoryFiles:
-    """A tree held in a dictionary from path to (bytes, modified_ms); directories are implied."""
+    """A file tree in a dict from path to (bytes, modified_ms). Directories are implicit."""
 
     def __init__(
         self,
@@ -37,7 +37,8 @@ class MemoryFiles:
             written = (data, self._clock.now_ms())
             if overwrite:
                 self.tree[key] = written
-            elif self.tree.setdefault(key, written) is not written:  # one step: threads may race
+            # `setdefault` checks and writes in one step, so that of two racing threads one fails.
+            elif self.tree.setdefault(key, written) is not written:
                 raise FileExistsError(17, "File exists", join_url(self.url, path))
             self.tree.pop(_crc_of(key), None)
 
@@ -71,7 +72,7 @@ class MemoryFiles:
     def list(self, path: str = "") -> list[FileInfo]:
         found: dict[str, FileInfo] = {}
         start = self._start(path)
-        self._refuse_a_file(path)
+        self._raise_if_file(path)
         for key, (data, modified_ms) in list(self.tree.items()):
             if key.startswith(start):
                 name, slash, _ = key[len(start) :].partition("/")
@@ -84,7 +85,7 @@ class MemoryFiles:
 
     def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
         root, start = self._start(""), self._start(path)
-        self._refuse_a_file(path)
+        self._raise_if_file(path)
         for key in sorted(self.tree):
             if key.startswith(start):
                 data, modified_ms = self.tree[key]
@@ -107,7 +108,7 @@ class MemoryFiles:
             del self.tree[key]
         self.delete(path)
 
-    def _refuse_a_file(self, path: str) -> None:
+    def _raise_if_file(self, path: str) -> None:
         if self._key(path) in self.tree:
             raise NotADirectoryError(20, "Not a directory", join_url(self.url, path))
 
@@ -120,15 +121,16 @@ class MemoryFiles:
 
 
 class Crash(BaseException):
-    """The process is gone: nothing after this line runs, not even `except Exception`."""
+    """Simulates the death of the process. It derives from BaseException, so that no `except
+    Exception` handles it."""
 
 
 class FaultyFiles:
-    """Passes everything to `inner`, but asks `before(operation, path)` first, which may raise.
+    """Passes all operations to `inner`, but calls `before(operation, path)` first, which may raise.
 
-    Operations that change something are `create`, `replace`, `delete`, `delete_tree` and
-    `make_dirs`; the others are `read`, `info` and `list`. A file published through
-    `create_atomic` is asked for when it closes.
+    The operations are `create`, `replace`, `delete`, `delete_tree` and `make_dirs`, which change
+    files, and `read`, `info` and `list`, which do not. For `create_atomic`, `before` is called when
+    the file is closed.
     """
 
     def __init__(self, inner: Files, before: Callable[[str, str], None], *, base: str = "") -> None:
@@ -188,7 +190,7 @@ class FaultyFiles:
 
 
 def crash_after(operations: int) -> Callable[[str, str], None]:
-    """A `before` for FaultyFiles: lets that many changing operations happen, then crashes."""
+    """A `before` for FaultyFiles: permits this many changes and raises Crash at the next one."""
     left = operations
 
     def before(operation: str, path: str) -> None:

@@ -1,8 +1,8 @@
-"""Jars of real components, resolved from Maven coordinates and kept in a cache.
+"""Downloads the jars of Maven coordinates, with their dependencies, and caches them.
 
-The resolver is Apache Ivy from the installed PySpark, the one behind `spark-submit --packages`, so
-nothing but Java and PySpark is needed. A set of coordinates becomes one directory, filled aside
-and renamed into place: processes that ask at the same moment cannot see, or make, half of one.
+The resolver is Apache Ivy from the installed PySpark, which `spark-submit --packages` also uses, so
+only Java and PySpark are needed. Each set of coordinates gets one directory. It is filled under a
+temporary name and then renamed, so that concurrent processes never see a partial one.
 """
 
 from __future__ import annotations
@@ -23,53 +23,54 @@ RESOLVE_SECONDS = 900
 
 
 def cache_dir() -> Path:
-    """Where downloads are kept: EPOCHAL_CACHE, or `~/.cache/epochal`."""
+    """The directory of downloads: EPOCHAL_CACHE, or `~/.cache/epochal`."""
     return Path(os.environ.get("EPOCHAL_CACHE") or Path.home() / ".cache" / "epochal")
 
 
 def find_java() -> str:
-    """The `java` command: JAVA_HOME's, else the first on PATH."""
+    """The `java` command: the one in JAVA_HOME if that is set, else the first on PATH."""
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if command is None or not os.access(command, os.X_OK):
         raise ComponentError(
-            f"No java: JAVA_HOME is {home!r} and PATH has no `java`. Install Java 17 or newer, or "
-            f"set JAVA_HOME to one."
+            f"Java was not found: JAVA_HOME is {home!r} and there is no `java` on PATH. Install "
+            f"Java 17 or newer, or set JAVA_HOME."
         )
     return command
 
 
 def resolve(*coordinates: str, overrides: Sequence[str] = ()) -> list[Path]:
-    """Every jar of `group:artifact:version` coordinates and what they depend on, sorted.
+    """The jars of `group:artifact:version` coordinates and of their dependencies, sorted.
 
-    `overrides` are coordinates too: they replace the versions that dependencies ask for.
+    `overrides` are coordinates too. They replace the versions that dependencies request.
     """
-    wanted = _ivy_file(sorted(set(coordinates)), sorted(set(overrides)))
-    digest = hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    ivy_file = _ivy_file(sorted(set(coordinates)), sorted(set(overrides)))
+    digest = hashlib.sha256(ivy_file.encode()).hexdigest()[:16]
     target = cache_dir() / "jars" / digest
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{digest}.") as work:
-            filled = _download(wanted, Path(work), " and ".join(coordinates))
+            filled = _download(ivy_file, Path(work), " and ".join(coordinates))
             try:
                 filled.rename(target)
             except OSError:
-                if not target.is_dir():  # else another process put the same jars there first
+                if not target.is_dir():
                     raise
+                # Another process has put the same jars there first.
     return sorted(target.glob("*.jar"))
 
 
 def classpath(*coordinates: str) -> str:
-    """The jars of `coordinates` as Java's `-cp` takes them."""
+    """The jars of `coordinates` in the form of Java's option `-cp`."""
     return os.pathsep.join(str(jar) for jar in resolve(*coordinates))
 
 
-def _download(wanted: str, work: Path, named: str) -> Path:
-    wishes = work / "ivy.xml"
-    wishes.write_text(wanted, encoding="utf-8")
+def _download(ivy_file: str, work: Path, names: str) -> Path:
+    request = work / "ivy.xml"
+    request.write_text(ivy_file, encoding="utf-8")
     filled = work / "jars"
     command = [
-        *(find_java(), "-jar", str(_ivy_jar()), "-ivy", str(wishes)),
+        *(find_java(), "-jar", str(_ivy_jar()), "-ivy", str(request)),
         *("-cache", str(work / "ivy"), "-confs", "default"),
         *("-types", "jar", "bundle"),
         *("-retrieve", f"{filled}/[organisation]_[artifact]-[revision](-[classifier]).[ext]"),
@@ -85,13 +86,13 @@ def _download(wanted: str, work: Path, named: str) -> Path:
         )
     except subprocess.TimeoutExpired:
         raise ComponentError(
-            f"Resolving {named} took more than {RESOLVE_SECONDS} s; is a Maven "
-            f"repository reachable from here?"
+            f"Resolving {names} took more than {RESOLVE_SECONDS} s. Check that a Maven repository "
+            f"is reachable from this machine."
         ) from None
     if run.returncode != 0 or not filled.is_dir():
         raise ComponentError(
-            f"Cannot resolve {named}; is a Maven repository reachable from here? "
-            f"Ivy said:\n{_tail(run.stdout)}"
+            f"Cannot resolve {names}. Check that a Maven repository is reachable from this "
+            f"machine. Ivy's output ends:\n{_tail(run.stdout)}"
         )
     return filled
 
@@ -114,7 +115,9 @@ def _ivy_file(coordinates: Sequence[str], overrides: Sequence[str]) -> str:
 def _attributes(coordinate: str) -> tuple[str, str, str]:
     parts = coordinate.split(":")
     if len(parts) != 3 or not all(parts):
-        raise OptionError(f"{coordinate!r} is not group:artifact:version.")
+        raise OptionError(
+            f"{coordinate!r} is not a Maven coordinate of the form group:artifact:version."
+        )
     group, artifact, version = (quoteattr(part) for part in parts)
     return group, artifact, version
 
@@ -124,11 +127,14 @@ def _ivy_jar() -> Path:
     homes = spark.submodule_search_locations if spark else None
     found = [jar for home in homes or () for jar in Path(home, "jars").glob("ivy-*.jar")]
     if not found:
-        raise ComponentError("No Ivy: PySpark is not installed. `pip install 'epochal[spark]'`.")
+        raise ComponentError(
+            "Ivy was not found, because PySpark is not installed. Run "
+            "`pip install 'epochal[spark]'`."
+        )
     return found[0]
 
 
 def _tail(text: str, lines: int = 30) -> str:
-    # Ivy draws its progress with dots, thousands to a line.
+    # Skip Ivy's progress lines, which consist of thousands of dots.
     kept = [line for line in text.splitlines() if line.strip(". ")]
     return "\n".join(line[:300] for line in kept[-lines:])

@@ -1,7 +1,8 @@
 """A real Kafka broker on loopback: one node that is its own controller (KRaft).
 
-The broker must know its client address before it starts, because it hands it to clients; so free
-ports are found first, and a start that loses the race for one is tried again with others.
+The broker advertises its address to clients, so its ports must be known before it starts. Free
+ports are chosen first. If another process takes one of them meanwhile, the start is retried with
+other ports.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from epochal.testing.jars import classpath, find_java, resolve
 from epochal.testing.server import Server, accepts, free_port
 
 KAFKA = ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36")
-# The newest connector whose parts can all be had from every mirror of Maven Central: its token
-# provider of the same release is missing from some, and the one named here fits it.
+# The newest connector that every mirror of Maven Central has. Some mirrors lack the token provider
+# of the same release, but the one below works with it.
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1"
 TOOLS = ("org.apache.kafka:kafka-tools:4.3.1", "org.slf4j:slf4j-simple:1.7.36")
@@ -34,7 +35,7 @@ PORT_TRIES = 3
 
 
 class Kafka:
-    """A broker that can be killed, paused and started again with what it had on disk."""
+    """A broker that can be killed, paused, and started again with its data on disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,27 +49,27 @@ class Kafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Without authentication; this user may do everything."""
+        """The listener without authentication. Its clients may do everything."""
         return self._address("PLAINTEXT")
 
     @property
     def sasl_servers(self) -> str:
-        """With SASL_PLAINTEXT and SCRAM-SHA-256; users are made by an admin client."""
+        """The listener with SASL_PLAINTEXT and SCRAM-SHA-256. Create users with an admin client."""
         return self._address("SASL_PLAINTEXT")
 
     @property
     def tls_servers(self) -> str:
-        """With SSL, by a certificate that only `certificate` vouches for; anybody may come."""
+        """The listener with SSL. Clients must trust `certificate`; all clients are accepted."""
         return self._address("SSL")
 
     @property
     def sasl_tls_servers(self) -> str:
-        """With SASL_SSL: the certificate of `tls_servers`, the users of `sasl_servers`."""
+        """The listener with SASL_SSL: certificate of `tls_servers`, users of `sasl_servers`."""
         return self._address("SASL_SSL")
 
     @property
     def certificate(self) -> Path:
-        """What clients must trust to be let in by TLS, as PEM."""
+        """The certificate that TLS clients must trust, as PEM."""
         return self._folder / CERTIFICATE
 
     def _address(self, listener: str) -> str:
@@ -79,7 +80,7 @@ class Kafka:
         return self._folder / "server.properties"
 
     def start(self) -> None:
-        """Start, or start again, and wait until clients are let in."""
+        """Start, or start again, and wait until the broker accepts clients."""
         command = [*_command("kafka.Kafka"), str(self._settings)]
         self._server = Server("Kafka", command, log=self._folder / "kafka.log")
         try:
@@ -90,32 +91,32 @@ class Kafka:
             raise
 
     def kill(self) -> None:
-        """End the broker as `kill -9` does; its data stay for `start`."""
+        """End the broker as `kill -9` does. Its data stay on disk for `start`."""
         if self._server is not None:
             self._server.stop()
             self._server = None
 
     def pause(self) -> None:
-        """Stop the process without ending it: connections stay, answers do not come."""
+        """Suspend the process: connections stay open, but requests get no answer."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def consumer_groups(self, *words: str) -> str:
-        """What Kafka's own `kafka-consumer-groups` prints."""
+        """The output of Kafka's tool `kafka-consumer-groups`."""
         tool = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
         return _java(tool, "--bootstrap-server", self.bootstrap_servers, *words, jars=TOOLS)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._server is None:
-            raise ComponentError("The broker does not run: it was killed and not started again.")
+            raise ComponentError("The broker is not running: it was killed and not started again.")
         os.kill(self._server.pid, number)
 
 
 @contextmanager
 def running_kafka() -> Iterator[Kafka]:
-    """Start an empty broker, and end it and its data with the block."""
+    """Start an empty broker. It ends and its data are deleted at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="epochal-kafka-") as folder:
         for left in reversed(range(PORT_TRIES)):
             try:
@@ -131,12 +132,12 @@ def running_kafka() -> Iterator[Kafka]:
 
 
 def connector_jars() -> list[Path]:
-    """Spark's own Kafka connector, for `spark.jars` of a Spark 4.2 or 4.3 session."""
+    """The jars of Spark's Kafka connector, for `spark.jars` of a Spark 4.2 or 4.3 session."""
     return resolve(CONNECTOR, overrides=[TOKEN_PROVIDER])
 
 
 def _make_certificate(folder: Path) -> None:
-    """A key of the broker's own for 127.0.0.1, and the certificate that vouches for it."""
+    """Create the broker's key for 127.0.0.1 and its self-signed certificate."""
     store = ["-alias", "broker", "-keystore", str(folder / KEY_STORE), "-storepass", STORE_PASSWORD]
     names = ["-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1", "-validity", "30"]
     kind = ["-keyalg", "EC", "-groupname", "secp256r1", "-storetype", "PKCS12"]
@@ -173,7 +174,7 @@ def _broker_settings(folder: Path, ports: Mapping[str, int]) -> str:
         "ssl.keystore.location": str(folder / KEY_STORE),
         "ssl.keystore.password": STORE_PASSWORD,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",  # whoever comes without authentication
+        "super.users": "User:ANONYMOUS",  # clients without authentication
         "log.dirs": str(folder / "data"),
         "num.partitions": "1",
         "offsets.topic.num.partitions": "4",
@@ -208,7 +209,9 @@ def _java(main_class: str, *words: str, jars: tuple[str, ...] = KAFKA) -> str:
 
 
 def _cluster_id() -> str:
-    """Kafka's cluster ids are UUIDs in URL-safe base64 without padding; none begins with a dash,
-    which would be taken for the next option."""
+    """A random cluster id: a UUID in URL-safe base64 without padding.
+
+    It must not begin with a dash, because the command line would take it for an option.
+    """
     first, *others = uuid.uuid4().bytes
     return urlsafe_b64encode(bytes([first & 0x7F, *others])).decode().rstrip("=")

@@ -1,6 +1,6 @@
-"""The embedded Pub/Sub server as a process of its own, on a free loopback port.
+"""Runs the embedded Pub/Sub server as a separate process, on a free loopback port.
 
-A process, not a thread: Spark's launcher forks, and gRPC in the forking process does not like it.
+It is a process and not a thread, because Spark's launcher forks and gRPC does not survive a fork.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _READY = re.compile(r"^export PUBSUB_EMULATOR_HOST=(\S+)$", re.M)
 
 @dataclass(frozen=True, slots=True)
 class PubSubServer:
-    """A running server: `address` is what PUBSUB_EMULATOR_HOST has to say."""
+    """A running server. `address` is the value for PUBSUB_EMULATOR_HOST."""
 
     address: str
     pid: int
 
     def environment(self) -> dict[str, str]:
-        """What Google's clients and our connector need to find it."""
+        """The environment in which Google's clients and the connector find the server."""
         return {"PUBSUB_EMULATOR_HOST": self.address}
 
 
 @contextmanager
 def running_server(*options: str) -> Iterator[PubSubServer]:
-    """Start an empty server and end it with the block.
+    """Start an empty server. It ends at the end of the block.
 
     `options` are those of `epochal pubsub serve`.
     """
@@ -46,7 +46,7 @@ def running_server(*options: str) -> Iterator[PubSubServer]:
             server.wait_until(lambda: _address(log) is not None, seconds=START_SECONDS)
             address = _address(log)
             if address is None:
-                raise ComponentError(f"The Pub/Sub server does not say where it listens. {server}")
+                raise ComponentError(f"The Pub/Sub server did not print its address. {server}")
             yield PubSubServer(address, server.pid)
 
 

@@ -1,7 +1,7 @@
-"""Starts a server as a process of its own, waits until it answers, and ends it.
+"""Starts a server as a separate process, waits until it is ready, and ends it.
 
-The process hangs on a leash: a pipe from here. When this process ends in any way, `kill -9` too,
-the pipe closes and the server is killed, so no test run leaves one behind.
+A pipe connects this process with the server. When this process ends in any way, even by `kill -9`,
+the pipe closes and the server is killed, so no test run leaves a server behind.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from typing import Self
 
 from epochal.errors import ComponentError
 
-# The watcher stays in the server's process group, which keeps the number $$ from being given to
-# anybody else: the kill cannot hit a stranger.
-_LEASH = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 $$) & exec "$@" 3<&-'
+# A background shell waits for the end of the pipe and kills the server, $$. It stays in the
+# server's process group. While the group exists, the system does not reuse the process id $$, so
+# the kill cannot hit another process.
+_KILL_WITH_PARENT = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 $$) & exec "$@" 3<&-'
 
 
 class Server:
-    """A running server, its output in `log`; as a context manager it ends with the block."""
+    """A running server that writes its output to `log`. As a context manager, it ends with the
+    block."""
 
     def __init__(self, name: str, command: Sequence[str], *, log: Path) -> None:
         self._name, self._log = name, log
         with open(log, "ab") as out:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _LEASH, "sh", *command],
+                ["/bin/sh", "-c", _KILL_WITH_PARENT, "sh", *command],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -42,18 +44,19 @@ class Server:
         return self._process.pid
 
     def wait_until(self, ready: Callable[[], bool], *, seconds: float) -> None:
-        """Return once `ready()`; an error with the log's last lines if the server will not be."""
+        """Wait until `ready()` is true. Raises, with the end of the log, if the server ends first
+        or takes longer than `seconds`."""
         deadline = time.monotonic() + seconds
         while not ready():
             code = self._process.poll()
             if code is not None:
-                raise ComponentError(f"{self._name} ended with code {code} as it started. {self}")
+                raise ComponentError(f"{self._name} ended with code {code} during start. {self}")
             if time.monotonic() > deadline:
                 raise ComponentError(f"{self._name} was not ready after {seconds:.0f} s. {self}")
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Kill the server and its watcher, and wait until it is gone."""
+        """Kill the server and its watcher, and wait until it has ended."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -62,7 +65,7 @@ class Server:
 
     def __str__(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return f"Its log, {self._log}, ends:\n" + "\n".join(line[:300] for line in lines[-30:])
+        return f"Its log {self._log} ends:\n" + "\n".join(line[:300] for line in lines[-30:])
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +75,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on now; somebody else may take it before you do."""
+    """A loopback port that is free now. Another process may take it before the caller does."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -80,7 +83,7 @@ def free_port() -> int:
 
 
 def accepts(host: str, port: int) -> bool:
-    """Whether a connection can be made."""
+    """Whether a TCP connection to the address succeeds."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True

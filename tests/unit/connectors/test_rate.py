@@ -18,9 +18,7 @@ def source(clock: ManualClock, files: MemoryFiles | None = None, **options: int)
 
 
 @pytest.mark.parametrize(("rate", "ramp"), [(1, 0), (7, 0), (1000, 0), (3333, 0), (10, 4), (3, 9)])
-def test_a_row_is_handed_out_in_the_millisecond_it_is_due_and_no_earlier(
-    rate: int, ramp: int
-) -> None:
+def test_a_row_is_read_in_the_millisecond_it_is_due_and_no_earlier(rate: int, ramp: int) -> None:
     schedule = Schedule(CREATED, rate, ramp)
     stamps = schedule.stamps_ms(range(4 * rate))
     for now_ms in range(CREATED - 2, CREATED + 2500, 7):
@@ -81,11 +79,11 @@ def test_no_partition_starves_when_there_is_more_than_fits() -> None:
         ({"rows_per_second": 2**62, "ramp_up_time": timedelta(seconds=9)}, "rampUpTime must not"),
     ],
 )
-def test_impossible_options_are_refused(options: dict[str, int], said: str) -> None:
+def test_impossible_options_are_rejected(options: dict[str, int], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         RateOptions(**options)  # type: ignore[arg-type]
 
 
-def test_an_offset_that_is_no_number_is_refused() -> None:
-    with pytest.raises(MalformedFileError, match="no number of seconds"):
+def test_an_offset_that_is_not_a_number_is_rejected() -> None:
+    with pytest.raises(MalformedFileError, match="not a number of seconds"):
         source(ManualClock()).resume('{"logOffset":3}')

@@ -39,23 +39,23 @@ def test_formats_are_found_by_name_in_any_case() -> None:
         (lambda: source_schema("parket", {}, SCHEMA), r"no source 'parket'. Did you mean parquet"),
         (lambda: sink("consol"), "no sink 'consol'. Did you mean console"),
         (lambda: source_schema("rate", {"rows": "1"}, None), "rate has no option 'rows'"),
-        (lambda: source_schema("rate", {}, SCHEMA), "give no schema"),
-        (lambda: source_schema("json", {"path": "/x"}, None), "needs its schema to be given"),
+        (lambda: source_schema("rate", {}, SCHEMA), "Remove the schema"),
+        (lambda: source_schema("json", {"path": "/x"}, None), "cannot infer its schema"),
         (lambda: source_schema("json", {}, SCHEMA), "option path must be given"),
         (lambda: sink("memory"), "MemoryOutput"),
         (lambda: source_schema("memory", {}, None), "MemoryStream"),
-        (lambda: sink("parquet", "complete", path="/x"), "output mode complete cannot be kept"),
+        (lambda: sink("parquet", "complete", path="/x"), "output mode complete is not possible"),
         (lambda: sink(object()), "cannot be a sink: it has no exactly_once, decides"),
         (lambda: source_schema(object(), {}, None), "cannot be a source: it has no schema"),
         (lambda: sink(MemoryOutput(), path="/x"), "takes no options"),
     ],
 )
-def test_what_cannot_be_opened_is_refused_with_a_way_out(act: Any, said: str) -> None:
+def test_an_error_about_a_format_says_what_to_do(act: Any, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         act()
 
 
-def test_an_object_is_its_own_source_and_a_class_is_called_with_the_options() -> None:
+def test_an_object_is_used_as_it_is_and_a_class_is_called_with_the_options() -> None:
     class Mine(MemoryStream):
         def __init__(self, options: dict[str, str]) -> None:
             super().__init__(SCHEMA, partitions=int(options["parts"]))
@@ -66,7 +66,7 @@ def test_an_object_is_its_own_source_and_a_class_is_called_with_the_options() ->
     assert sorted(opened.initial()) == ["0", "1", "2"]
 
 
-def test_a_memory_output_keeps_only_the_newest_answer_in_complete_mode() -> None:
+def test_a_memory_output_keeps_only_the_newest_result_in_complete_mode() -> None:
     output = MemoryOutput()
     opened = sink(output, "complete")
     assert isinstance(opened, MemorySink)
@@ -80,7 +80,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
 
 
 class Calls:
-    """A ForeachWriter that notes what is called."""
+    """A ForeachWriter that records its calls."""
 
     def __init__(self, skip: int = -1, fail: int = -1) -> None:
         self.calls: list[object] = []
@@ -127,7 +127,7 @@ def test_a_failing_foreach_writer_is_closed_with_its_error_and_stops_the_epoch()
     assert user.calls == [("open", 0, 0), 1, ("close", "no such number")]
 
 
-def test_a_function_of_rows_needs_nothing_else() -> None:
+def test_foreach_accepts_a_plain_function_of_rows() -> None:
     seen: list[Any] = []
     writer = ForeachSink(seen.append).writers.open(WriterContext(0, 1, "run", SCHEMA))
     writer.write(rows(1, 2))
@@ -136,7 +136,7 @@ def test_a_function_of_rows_needs_nothing_else() -> None:
     assert [row.n for row in seen] == [1, 2]
 
 
-def test_a_function_of_batches_gets_an_epoch_s_rows_at_once() -> None:
+def test_a_function_of_batches_gets_all_rows_of_an_epoch_in_one_call() -> None:
     seen: list[tuple[list[Any], int]] = []
     user = lambda batch, epoch: seen.append((batch.column(0).to_pylist(), epoch))  # noqa: E731
     writer = ForeachSink(user, by_batch=True).writers.open(WriterContext(0, 1, "r", SCHEMA))
@@ -164,7 +164,7 @@ def test_the_console_prints_the_first_rows_as_spark_shows_them() -> None:
     )
 
 
-def test_options_of_a_sink_are_checked_before_anything_is_made(tmp_path: Path) -> None:
+def test_options_of_a_sink_are_checked_before_it_is_created(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no option 'pat'"):
         sink("parquet", pat=str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""What the demo prints where nothing can be redrawn."""
+"""The demo's output where there is no terminal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from epochal.demo.demo_view import Figures, line, live_view
 FIGURES = Figures(3.0, 500, 450, 99.6, (1.5, 20.25), 7, 12.0, 40, 0)
 
 
-def test_a_line_holds_all_figures() -> None:
+def test_a_line_contains_all_figures() -> None:
     assert line(FIGURES) == (
         "   3 s     100 rows/s  row p50 1.5 p99 20.2 ms  epoch 7 (+12 ms)  40 customers  backlog 50"
     )
 
 
-def test_a_pipe_gets_a_line_every_two_seconds_and_with_other_news(
+def test_a_pipe_gets_a_line_every_two_seconds_and_when_the_note_changes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with live_view() as show:
@@ -34,7 +34,7 @@ def test_a_pipe_gets_a_line_every_two_seconds_and_with_other_news(
     assert [each.endswith("killed") for each in lines] == [False, True, True]
 
 
-def test_who_wants_json_sees_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_mode_prints_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
     with live_view(quiet=True) as show:
         show(FIGURES)
     assert capsys.readouterr().out == ""

@@ -1,4 +1,4 @@
-"""What the demo's orders add up to, and what breaks the balance."""
+"""The totals of the demo's orders, and what breaks the balance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from epochal.demo.orders import Balance, Total, balance, order, totals
 
 
-def test_an_order_is_the_same_whenever_it_is_made() -> None:
+def test_an_order_is_the_same_in_every_run() -> None:
     assert order(7) == order(7)
     assert json.loads(order(7).payload())["order_id"] == 7
 
@@ -18,13 +18,13 @@ def test_totals_count_every_order_once() -> None:
     assert sum(each.cents for each in found.values()) == sum(order(n).cents for n in range(100))
 
 
-def test_the_balance_holds_if_all_came_out_once() -> None:
+def test_the_balance_holds_if_every_order_was_output_once() -> None:
     found = balance(50, list(range(50)), totals(50), totals(50))
     assert found == Balance(50, 50, 0, 0, 0, 0)
     assert found.holds
 
 
-def test_what_is_lost_repeated_or_wrong_is_counted() -> None:
+def test_lost_repeated_and_wrong_results_are_counted() -> None:
     wrong = {**totals(50), "customer-000": Total(99, 1)}
     found = balance(50, [*range(1, 50), 49], wrong, {})
     assert (found.lost, found.repeated, found.wrong_totals) == (1, 1, 1)

@@ -1,4 +1,4 @@
-"""Jars in the cache: asked for at once by many, they are whole for all."""
+"""The cache of jars: concurrent processes never see a partial set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def downloads(monkeypatch: pytest.MonkeyPatch, together: int = 1) -> list[str]:
-    """Stand in for Ivy; each download waits until `together` of them are under way."""
+    """Replaces Ivy. Each download waits until `together` downloads have started."""
     asked: list[str] = []
     meeting = threading.Barrier(together)
 
@@ -37,7 +37,7 @@ def downloads(monkeypatch: pytest.MonkeyPatch, together: int = 1) -> list[str]:
     return asked
 
 
-def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_are_downloaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = downloads(monkeypatch)
     first = jars.resolve(COORDINATE, "org.example:other:2.0")
     assert [path.name for path in first] == ["a.jar", "b.jar"]
@@ -45,7 +45,7 @@ def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPa
     assert asked == [f"{COORDINATE} and org.example:other:2.0"]
 
 
-def test_two_that_fetch_at_once_both_get_the_whole_set(
+def test_two_concurrent_downloads_both_get_the_complete_set(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     downloads(monkeypatch, together=2)
@@ -76,12 +76,14 @@ def test_a_failed_fetch_leaves_nothing_in_the_cache(
 
 
 @pytest.mark.parametrize("coordinate", ["thing", "org.example:thing", "a:b:c:d", "a::1"])
-def test_what_is_not_a_coordinate_is_refused(coordinate: str) -> None:
-    with pytest.raises(OptionError, match="not group:artifact:version"):
+def test_a_malformed_coordinate_is_rejected(coordinate: str) -> None:
+    with pytest.raises(OptionError, match="of the form group:artifact:version"):
         jars.resolve(coordinate)
 
 
-def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_java_names_the_required_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ComponentError, match="Java 17"):
         jars.find_java()

@@ -1,4 +1,4 @@
-"""What a broker is formatted with."""
+"""The cluster id with which a broker's storage is formatted."""
 
 from __future__ import annotations
 

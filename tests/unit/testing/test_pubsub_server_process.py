@@ -1,4 +1,4 @@
-"""`epochal pubsub serve` and `running_server`: what is there at the start, and what is refused."""
+"""`epochal pubsub serve` and `running_server`: initial resources, limits, and rejected options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def call(server: PubSubServer, service: str, method: str, request: bytes) -> byt
         return answer
 
 
-def test_a_server_starts_with_what_it_was_asked_for_and_holds_no_more_than_allowed() -> None:
+def test_a_server_starts_with_the_given_resources_and_limits() -> None:
     options = ("--project", "p", "--topic", "one", "--subscription", "sub:two", "--max-bytes", "50")
     with running_server(*options) as server:
         asked = pubsub.ListTopicsRequest.serialize(pubsub.ListTopicsRequest(project="projects/p"))
@@ -55,7 +55,7 @@ def test_a_subscription_without_its_topic_is_a_usage_error() -> None:
         pass
 
 
-def test_a_server_that_is_told_to_stop_sends_its_streams_away_and_says_nothing() -> None:
+def test_a_stopping_server_ends_its_streams_and_prints_nothing() -> None:
     command = [sys.executable, "-m", "epochal.cli.main", "pubsub", "serve", "--port", "0"]
     with subprocess.Popen(
         [*command, "--project", "p", "--subscription", "sub:top"],

@@ -1,4 +1,4 @@
-"""Servers for tests: they end when they should, and say why when they cannot start."""
+"""Servers for tests: they end when they should, and report why they cannot start."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_server_is_ready_when_it_answers_and_gone_after_the_block(tmp_path: Pa
     assert not accepts("127.0.0.1", port)
 
 
-def test_a_server_that_ends_as_it_starts_says_its_last_words(tmp_path: Path) -> None:
+def test_the_error_of_a_server_that_fails_to_start_contains_its_log(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('no disk'); raise SystemExit(3)"]
     with (
         Server("Sleeper", command, log=tmp_path / "log") as server,
@@ -53,7 +53,7 @@ def test_a_server_that_ends_as_it_starts_says_its_last_words(tmp_path: Path) -> 
         server.wait_until(lambda: False, seconds=60)
 
 
-def test_a_server_that_is_never_ready_is_not_waited_for_without_end(tmp_path: Path) -> None:
+def test_waiting_for_a_server_that_is_never_ready_times_out(tmp_path: Path) -> None:
     with (
         Server("Sleeper", SLEEP, log=tmp_path / "log") as server,
         pytest.raises(ComponentError, match="not ready after 0 s"),

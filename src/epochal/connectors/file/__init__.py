@@ -1,1 +1,1 @@
-"""File source and file sink, with Spark's own logs."""
+"""File source and file sink, compatible with Spark's logs."""

@@ -1,7 +1,7 @@
-"""Files of rows as bytes: text, CSV, JSON lines and Parquet, read and written by pyarrow. Pure.
+"""Decodes and encodes files of rows: text, CSV, JSON lines and Parquet. Pure.
 
-What a reader would get wrong: a line that does not parse is an error here (Spark's FAILFAST), not
-a row of nulls. Carrying on would hide it, and the position says which file to look at.
+Note: a line that does not parse is an error here (Spark's FAILFAST mode), not a row of nulls.
+Continuing would hide the problem.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PARQUET_SUFFIX = {
 
 @dataclass(frozen=True, slots=True)
 class Csv:
-    """How CSV looks: Spark's options of the same names."""
+    """The dialect of CSV files: Spark's options of the same names."""
 
     header: bool = False
     sep: str = ","
@@ -66,24 +66,24 @@ class Csv:
 def decode(
     form: FileFormat, data: bytes, name: str, schema: pa.Schema, csv: Csv
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, in its order, as batches of `schema`; nulls for columns it lacks."""
+    """Yield the rows of a file in order, as batches of `schema`. Missing columns become null."""
     match form:
         case FileFormat.PARQUET:
             batches = _read_parquet(data, schema)
         case FileFormat.TEXT:
-            lines = _plain(data, name).splitlines()
+            lines = _uncompressed(data, name).splitlines()
             batches = iter([pa.record_batch([pa.array(lines, pa.binary())], schema.names[:1])])
         case FileFormat.CSV:
-            batches = _read_csv(_plain(data, name), schema, csv)
+            batches = _read_csv(_uncompressed(data, name), schema, csv)
         case FileFormat.JSON:
-            batches = _read_json(_plain(data, name), schema)
+            batches = _read_json(_uncompressed(data, name), schema)
     for batch in batches:
         fitted = _fitted(batch, schema)
         for start in range(0, fitted.num_rows, ROWS_PER_BATCH):
             yield fitted.slice(start, ROWS_PER_BATCH)
 
 
-def _plain(data: bytes, name: str) -> bytes:
+def _uncompressed(data: bytes, name: str) -> bytes:
     codec = next((codec for end, codec in CODEC_OF_SUFFIX.items() if name.endswith(end)), None)
     if codec is None:
         return data
@@ -93,8 +93,8 @@ def _plain(data: bytes, name: str) -> bytes:
 
 def _read_parquet(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(pa.BufferReader(data)) as file:
-        there = set(file.schema_arrow.names)
-        columns = [name for name in schema.names if name in there]
+        present = set(file.schema_arrow.names)
+        columns = [name for name in schema.names if name in present]
         yield from file.iter_batches(batch_size=ROWS_PER_BATCH, columns=columns)
 
 
@@ -118,7 +118,7 @@ def _read_csv(data: bytes, schema: pa.Schema, csv: Csv) -> Iterator[pa.RecordBat
 
 
 def _read_json(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    # pyarrow's own JSON reader knows neither dates nor decimals.
+    # pyarrow's own JSON reader supports neither dates nor decimals.
     decode_line = msgspec.json.Decoder(dict[str, Any], float_hook=_number).decode
     rows = [decode_line(line) for line in data.splitlines() if line.strip()]
     columns: list[Any] = []
@@ -132,7 +132,7 @@ def _read_json(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 class _Number(float):
-    """A number that remembers its digits, for decimals."""
+    """A float that keeps its original digits, so that decimals lose none."""
 
     __slots__ = ("text",)
     text: str
@@ -145,9 +145,10 @@ def _number(text: str) -> _Number:
 
 
 def _from_json(kind: Any) -> Callable[[Any], Any] | None:
-    """How a JSON value becomes one that pyarrow takes for `kind`; None if it is one already."""
+    """The conversion from a JSON value to one that pyarrow accepts for `kind`; None if none is
+    needed."""
     if pa.types.is_timestamp(kind):
-        return lambda value: _moment(value, utc=kind.tz is not None)
+        return lambda value: _parse_timestamp(value, utc=kind.tz is not None)
     if pa.types.is_date(kind):
         return dt.date.fromisoformat
     if pa.types.is_decimal(kind):
@@ -155,14 +156,14 @@ def _from_json(kind: Any) -> Callable[[Any], Any] | None:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return base64.b64decode
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inside = _from_json(kind.value_type)
-        if inside is None:
+        convert_element = _from_json(kind.value_type)
+        if convert_element is None:
             return None
-        return lambda value: [each if each is None else inside(each) for each in value]
+        return lambda value: [each if each is None else convert_element(each) for each in value]
     if pa.types.is_map(kind):
-        inner = _from_json(kind.item_type)
+        convert_item = _from_json(kind.item_type)
         return lambda value: [
-            (key, inner(each) if inner and each is not None else each)
+            (key, convert_item(each) if convert_item and each is not None else each)
             for key, each in value.items()
         ]
     if pa.types.is_struct(kind):
@@ -176,18 +177,18 @@ def _from_json(kind: Any) -> Callable[[Any], Any] | None:
     return None
 
 
-def _moment(text: str, *, utc: bool) -> dt.datetime:
-    moment = dt.datetime.fromisoformat(text)
-    if utc and moment.tzinfo is None:
-        return moment.replace(tzinfo=dt.UTC)
-    return moment
+def _parse_timestamp(text: str, *, utc: bool) -> dt.datetime:
+    parsed = dt.datetime.fromisoformat(text)
+    if utc and parsed.tzinfo is None:
+        return parsed.replace(tzinfo=dt.UTC)
+    return parsed
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    there = set(batch.schema.names)
+    present = set(batch.schema.names)
     columns = [
         batch.column(field.name).cast(field.type)
-        if field.name in there
+        if field.name in present
         else pa.nulls(batch.num_rows, field.type)
         for field in schema
     ]
@@ -197,21 +198,23 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def encoder(
     form: FileFormat, schema: pa.Schema, csv: Csv, compression: ParquetCodec
 ) -> tuple[str, Callable[[pa.Table], bytes]]:
-    """The suffix of file names and how rows of `schema` become a file."""
+    """The suffix of file names, and the function that encodes rows of `schema` as a file."""
     match form:
         case FileFormat.PARQUET:
             return PARQUET_SUFFIX[compression], lambda table: _write_parquet(table, compression)
         case FileFormat.TEXT:
             if len(schema) != 1 or not _is_text(schema.field(0).type):
                 raise OptionError(
-                    f"text: a file of lines takes one column of strings, not {schema.names}: put "
-                    f"them into one, or write json."
+                    f"text: a text file takes one column of strings, not {schema.names}. Combine "
+                    f"them into one column, or write json."
                 )
             return ".txt", _write_text
         case FileFormat.CSV:
             nested = [field.name for field in schema if pa.types.is_nested(field.type)]
             if nested:
-                raise OptionError(f"csv: column {nested[0]} is nested, CSV is flat: write json.")
+                raise OptionError(
+                    f"csv: column {nested[0]} is nested, which CSV cannot express. Write json."
+                )
             return ".csv", lambda table: _write_csv(table, csv)
         case FileFormat.JSON:
             return ".json", _write_json
@@ -243,8 +246,8 @@ def _write_csv(table: pa.Table, csv: Csv) -> bytes:
 def _csv_column(column: Any) -> Any:
     if pa.types.is_timestamp(column.type):
         ending = "Z" if column.type.tz else ""
-        plain: Any = column.cast(pa.timestamp("us"))
-        return pc.strftime(plain, f"%Y-%m-%dT%H:%M:%S{ending}")
+        without_zone: Any = column.cast(pa.timestamp("us"))
+        return pc.strftime(without_zone, f"%Y-%m-%dT%H:%M:%S{ending}")
     return column
 
 
@@ -255,7 +258,7 @@ def _write_json(table: pa.Table) -> bytes:
 
 
 def _json_value(value: Any) -> Any:
-    """As Spark writes it: no null fields in structs, times in UTC, bytes in base64."""
+    """A value as Spark writes it: no null fields in structs, times in UTC, bytes in base64."""
     match value:
         case Mapping():
             return {key: _json_value(each) for key, each in value.items() if each is not None}

@@ -1,4 +1,4 @@
-"""Paths as Spark's logs write them, and the directories of partition columns. Pure."""
+"""Converts paths to and from the form in Spark's logs, and names partition directories. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from epochal.files import scheme_of
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
-# What Java's URI leaves as it is in a path: letters beyond ASCII too.
+# The characters that Java's URI escapes in a path. It leaves letters beyond ASCII as they are.
 _URI_ILLEGAL = re.compile(r"""[\x00-\x20\x7f"#%<>?\[\\\]^`{|}]""")
-# What Hive's path names may not hold; Spark escapes the same.
+# The characters that Hive escapes in partition directories. Spark escapes the same ones.
 _NAME_ILLEGAL = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 
 
 def qualified(root: str) -> str:
-    """A root as `FileStatus` would show it: local ones as `file:` URLs, escaped."""
+    """A root as Hadoop's `FileStatus` shows it: local paths become escaped `file:` URLs."""
     if scheme_of(root) in ("", "file"):
         path = root if not scheme_of(root) else unquote(root.partition(":")[2])
         return "file:///" + escaped(path.lstrip("/"))
@@ -27,24 +27,24 @@ def qualified(root: str) -> str:
 
 
 def escaped(path: str) -> str:
-    """`path` as it stands in a URL."""
+    """Escape a path for use in a URL."""
     return _URI_ILLEGAL.sub(lambda found: f"%{ord(found[0]):02X}", path)
 
 
 def entry_path(root: str, below: str) -> str:
-    """The text a log holds for the file `below` a root."""
+    """The path that a log records for the file at `below`, relative to `root`."""
     return f"{qualified(root).rstrip('/')}/{escaped(below)}"
 
 
 def path_below(root: str, entry: str) -> str | None:
-    """The path, below `root`, of a file that a log names; None if it is not below it."""
+    """The path of a log's file relative to `root`; None if the file is not below `root`."""
     prefix = unquote(_bare(qualified(root))).rstrip("/") + "/"
     whole = unquote(_bare(entry))
     return whole[len(prefix) :] if whole.startswith(prefix) else None
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark's readers of directories pass over a name."""
+    """Whether Spark skips this name when it lists a directory."""
     return (
         name.startswith(".")
         or (name.startswith("_") and "=" not in name)
@@ -53,7 +53,7 @@ def is_hidden(name: str) -> bool:
 
 
 def partition_directory(columns: Sequence[str], values: Sequence[Any]) -> str:
-    """`year=2024/name=a%2Fb`, as Spark names it."""
+    """The directory of partition values as Spark names it, such as `year=2024/name=a%2Fb`."""
     return "/".join(
         f"{_name(column)}={_name(_text(value))}"
         for column, value in zip(columns, values, strict=True)
@@ -61,7 +61,7 @@ def partition_directory(columns: Sequence[str], values: Sequence[Any]) -> str:
 
 
 def partition_values(below: str) -> Mapping[str, str | None]:
-    """The columns that a file's directories carry."""
+    """The partition columns and values in the directory names of a file's path."""
     found: dict[str, str | None] = {}
     for part in below.split("/")[:-1]:
         column, equals, value = part.partition("=")
@@ -88,7 +88,7 @@ def _text(value: Any) -> str:
 
 
 def _bare(url: str) -> str:
-    """A URL with its scheme in one form: `file:/a`, `file:///a`; `s3`, `s3a` and `s3n` are one."""
+    """Normalize the scheme: `file:/a` equals `file:///a`; `s3`, `s3a` and `s3n` are the same."""
     scheme, colon, rest = url.partition(":")
     if not colon:
         return "/" + url.lstrip("/")

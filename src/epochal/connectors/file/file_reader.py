@@ -1,12 +1,13 @@
-"""Files that a source's log names, read in tasks: positions, and a thread that reads ahead.
+"""Reads, in tasks, the files that the file source's log names.
 
-A position is a batch of the source's log, a file among those of that batch that fall to the
-partition, and a row in that file. Files of a batch are dealt out in turn, beginning with another
-partition each batch, so that batches of one file do not all fall to the first. After the last
-file of a batch a position is the start of the next batch, whether that exists yet or not.
+A position consists of a batch of the source's log, the index of a file among the partition's files
+in that batch, and a row in that file. The files of a batch are assigned to partitions round-robin.
+Each batch starts with another partition; otherwise batches of one file would all go to the first.
+After the last file of a batch, the position is the start of the next batch, even if that does not
+exist yet.
 
-What a reader would get wrong: `read` opens nothing. A thread per reader follows the log, reads
-and decodes; `read` takes from what it has ready, in the order of each partition's files.
+Note: `read` never opens a file. One thread per reader follows the log, reads ahead and decodes.
+`read` only takes decoded batches, in the order of each partition's files.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from epochal.errors import EpochalError, MalformedFileError, StorageError
 from epochal.files import Files, open_files
 
 READY_BATCHES = 4
-"""How many decoded batches a partition holds ready."""
+"""How many decoded batches are kept ready per partition."""
 LIST_EVERY = 50
-"""Of so many polls of the log one is a listing, which finds batches whose own file has expired."""
+"""One of this many polls lists the whole log. This finds batches that compaction has merged into
+another file and whose own file has expired."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class FilePosition:
-    """Where a partition goes on: log batch, own file in it, row in that."""
+    """Where a partition continues: batch of the log, index among its own files, row in the file."""
 
     batch: int
     file: int
@@ -46,25 +48,31 @@ class FilePosition:
 
 
 def parse_position(text: str) -> tuple[FilePosition, int]:
-    """A position, and over how many partitions files are dealt out."""
+    """Parse a position, and the number of partitions among which files are divided."""
     match parse_object(text, "file position"):
         case {"batch": int(batch), "file": int(file), "row": int(row), "of": int(of)} if (
             min(batch, file, row) >= 0 and of > 0
         ):
             return FilePosition(batch, file, row), of
-    raise MalformedFileError("file position", f"{text[:80]!r} is none")
+    raise MalformedFileError(
+        "file position",
+        f'{text[:80]!r} is not of the form {{"batch": N, "file": N, "row": N, "of": N}}',
+    )
 
 
 def own_files(
     batch: int, files: Sequence[FileEntry], partition: int, partitions: int
 ) -> list[FileEntry]:
-    """The files of a log batch that fall to a partition."""
+    """The files of a log batch that belong to a partition."""
     return [each for n, each in enumerate(files) if (batch + n) % partitions == partition]
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """Rows from a place, and where the partition stands once all of them are taken."""
+class DecodedRows:
+    """Decoded rows, their position, and the partition's position after all of them are taken.
+
+    `rows` is None if there is nothing to read between both positions.
+    """
 
     start: FilePosition
     rows: pa.RecordBatch | None
@@ -87,15 +95,15 @@ class FileReaders:
 
 
 class FileReader:
-    """Hands out what its thread has ready."""
+    """Returns the batches that its thread has decoded."""
 
     def __init__(self, plan: FileReaders, partitions: Positions) -> None:
         parsed = {name: parse_position(text) for name, text in partitions.items()}
         self._at = {name: at for name, (at, _) in parsed.items()}
         self._of = {name: of for name, (_, of) in parsed.items()}
         self._ends: dict[str, FilePosition] = {}
-        self._ready: dict[str, deque[Ready]] = {name: deque() for name in parsed}
-        self._ask_at = dict.fromkeys(parsed, 0.0)
+        self._ready: dict[str, deque[DecodedRows]] = {name: deque() for name in parsed}
+        self._next_poll = dict.fromkeys(parsed, 0.0)
         self._names = deque(parsed)
         self._changed = threading.Condition()
         self._closed = False
@@ -131,7 +139,7 @@ class FileReader:
         self._thread.join()
 
     def _take(self, name: str, max_rows: int) -> pa.RecordBatch | None:
-        """The next rows of a partition; steps over files without any."""
+        """The next rows of a partition. Skips files without rows."""
         ready = self._ready[name]
         while ready and self._at[name] != self._ends.get(name):
             item = ready[0]
@@ -145,12 +153,12 @@ class FileReader:
             else:
                 start = item.start
                 at = FilePosition(start.batch, start.file, start.row + taken.num_rows)
-                ready[0] = Ready(at, item.rows.slice(taken.num_rows), item.after)
+                ready[0] = DecodedRows(at, item.rows.slice(taken.num_rows), item.after)
                 self._at[name] = at
             return taken
         return None
 
-    def _room(self, name: str, item: Ready) -> int:
+    def _room(self, name: str, item: DecodedRows) -> int:
         end, start = self._ends.get(name), item.start
         assert item.rows is not None
         if end is not None and (end.batch, end.file) == (start.batch, start.file):
@@ -174,13 +182,14 @@ class FileReader:
         except (OSError, ValueError, pa.ArrowException) as error:
             self._error = StorageError(plan.root, f"a file cannot be read: {error}")
 
-    def _advance(self, name: str, feed: Iterator[Ready | None]) -> bool:
-        # Whoever takes rows wakes this thread; the log is still asked no more often than said.
-        if len(self._ready[name]) >= READY_BATCHES or time.monotonic() < self._ask_at[name]:
+    def _advance(self, name: str, feed: Iterator[DecodedRows | None]) -> bool:
+        # `read` wakes this thread whenever it takes rows. The deadline keeps these wake-ups from
+        # polling the log more often than once per `poll_seconds`.
+        if len(self._ready[name]) >= READY_BATCHES or time.monotonic() < self._next_poll[name]:
             return False
         item = next(feed)
         if item is None:
-            self._ask_at[name] = time.monotonic() + self._poll_seconds
+            self._next_poll[name] = time.monotonic() + self._poll_seconds
             return False
         with self._changed:
             self._ready[name].append(item)
@@ -189,13 +198,13 @@ class FileReader:
 
 def _feed(
     plan: FileReaders, partition: int, partitions: int, at: FilePosition
-) -> Iterator[Ready | None]:
-    """Everything of one partition from a position on; None while the log has no more."""
+) -> Iterator[DecodedRows | None]:
+    """Yield all rows of one partition from a position on; None while the log has no new batch."""
     log = FileSourceLog(open_files(plan.log), read_only=True)
     files = open_files(plan.root)
     misses = 0
     while True:
-        if not _is_logged(log, at.batch, look_around=misses % LIST_EVERY == 0):
+        if not _is_logged(log, at.batch, list_log=misses % LIST_EVERY == 0):
             misses += 1
             yield None
             continue
@@ -209,22 +218,23 @@ def _feed(
             start = FilePosition(at.batch, index, row)
             yield from _rows_of(plan, files, mine[index], start, after)
         if not mine:
-            yield Ready(at, None, following)
+            yield DecodedRows(at, None, following)
         at = following
 
 
-def _is_logged(log: FileSourceLog, batch: int, *, look_around: bool) -> bool:
-    """Whether the log has come to a batch; looking around finds one whose own file has expired."""
+def _is_logged(log: FileSourceLog, batch: int, *, list_log: bool) -> bool:
+    """Whether the log has a batch. A batch whose own file has expired is only found by listing."""
     if log.files.info(log.path_of(batch)) is not None:
         return True
-    newest = log.latest_batch_id() if look_around else None
+    newest = log.latest_batch_id() if list_log else None
     return newest is not None and newest >= batch
 
 
 def _rows_of(
     plan: FileReaders, files: Files, entry: FileEntry, start: FilePosition, after: FilePosition
-) -> Iterator[Ready]:
+) -> Iterator[DecodedRows]:
     skip, row = start.row, start.row
+    # One batch is held back: only after the file's last batch is the next position `after`.
     held: tuple[FilePosition, pa.RecordBatch] | None = None
     for batch in _decoded(plan, files, entry):
         dropped = min(skip, batch.num_rows)
@@ -233,48 +243,51 @@ def _rows_of(
         if not rows.num_rows:
             continue
         if held is not None:
-            yield Ready(*held, FilePosition(start.batch, start.file, row))
+            yield DecodedRows(*held, FilePosition(start.batch, start.file, row))
         held = (FilePosition(start.batch, start.file, row), rows)
         row += rows.num_rows
     if held is None:
-        yield Ready(start, None, after)
+        yield DecodedRows(start, None, after)
     else:
-        yield Ready(*held, after)
+        yield DecodedRows(*held, after)
 
 
 def _decoded(plan: FileReaders, files: Files, entry: FileEntry) -> Iterator[pa.RecordBatch]:
     below = path_below(plan.root, entry.path)
     if below is None:
         raise StorageError(
-            entry.path, f"the source's log names this file, which is not below {plan.root}"
+            entry.path,
+            f"the file source's log names this file, but it is not below the path {plan.root}. "
+            f"Set path to the directory that the checkpoint was created with",
         )
     try:
         data = files.read(below)
     except FileNotFoundError:
         raise StorageError(
             entry.path,
-            "the source's log names this file, and it is gone. Put it back, or move the query's "
-            "offset past it with `epochal checkpoint set-offsets`",
+            "the file source's log names this file, but it no longer exists. Restore it, or move "
+            "the query's offset past it with `epochal checkpoint set-offsets`",
         ) from None
-    carried = partition_values(below)
-    inside = [field for field in plan.schema if field.name not in carried]
+    in_path = partition_values(below)
+    in_file = [field for field in plan.schema if field.name not in in_path]
     try:
-        for batch in decode(plan.form, data, below, pa.schema(inside), plan.csv):
-            yield _with_partitions(batch, plan.schema, carried)
+        for batch in decode(plan.form, data, below, pa.schema(in_file), plan.csv):
+            yield _with_partitions(batch, plan.schema, in_path)
     except (ValueError, pa.ArrowException) as error:
         raise StorageError(
-            entry.path, f"not {plan.form.value} of the schema that was given: {error}"
+            entry.path,
+            f"cannot be read as {plan.form.value} with the schema of the query: {error}",
         ) from error
 
 
 def _with_partitions(
-    batch: pa.RecordBatch, schema: pa.Schema, carried: Mapping[str, str | None]
+    batch: pa.RecordBatch, schema: pa.Schema, in_path: Mapping[str, str | None]
 ) -> pa.RecordBatch:
-    if not carried:
+    if not in_path:
         return batch
     columns = [
-        pa.array([carried[field.name]] * batch.num_rows, pa.string()).cast(field.type)
-        if field.name in carried
+        pa.array([in_path[field.name]] * batch.num_rows, pa.string()).cast(field.type)
+        if field.name in in_path
         else batch.column(field.name)
         for field in schema
     ]

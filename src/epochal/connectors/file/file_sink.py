@@ -1,14 +1,15 @@
-"""Files in a directory, visible by its log: Spark's file sink, exactly once.
+"""Spark's file sink with exactly-once output: files in a directory, made visible by its log.
 
-Tasks write files under their final names and make them durable; only `_spark_metadata` says which
-of them count, and an epoch's entry there is created once, by the driver, after the epoch was
-decided. Spark's readers follow that log, so a file that no entry names is never seen: leftovers
-of a crash are waste, not duplicates.
+Tasks write files under their final names and make them durable. Only the log in `_spark_metadata`
+lists the files that belong to the output. The driver creates an epoch's log entry once, after the
+epoch was decided. Spark's readers follow that log, so files without an entry are never read:
+leftovers of a crash waste space but cause no duplicates.
 
-What a reader would get wrong: the waste may only be removed once this attempt has committed. At
-the start a file that the log does not name may belong to an epoch that was decided and is about
-to be finished. Whose a file is, its name tells: the UUID carries a hash of the query's id,
-and the attempt.
+The UUID in a file name contains a hash of the query id and the attempt, so leftovers can be
+attributed to the attempt that wrote them.
+
+Note: leftovers may be removed only after this attempt has committed an epoch. At the start, a file
+without a log entry may belong to an epoch that was decided and is about to be finished.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from epochal.files import Files, join_url, open_files
 logger = logging.getLogger(__name__)
 
 BLOCK_SIZE = 32 * 1024 * 1024
-"""What Hadoop says of local files; readers only need some block size."""
+"""The block size that Hadoop reports for local files. Readers accept any value."""
 _ATTEMPT_BITS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSinkOptions:
-    """What Spark's file sink takes, and how large a file may grow."""
+    """The options of Spark's file sink, plus `maxFileBytes` and `compactInterval`."""
 
     path: str
     compression: ParquetCodec = ParquetCodec.SNAPPY
@@ -52,13 +53,13 @@ class FileSinkOptions:
     sep: str = ","
 
     retention: timedelta | None = None
-    """Files older than this leave the log, and so the output; they stay on disk."""
+    """Files older than this are removed from the log and so from the output, but not from disk."""
 
     max_file_bytes: int = 128 * 1024 * 1024
-    """Rows in memory, per task and partition directory, before a file is begun early."""
+    """When a task holds this many bytes of rows, it writes them before the epoch ends."""
 
     compact_interval: int = DEFAULT_COMPACT_INTERVAL
-    """Every so many epochs the log is written anew as a whole. More for short epochs."""
+    """The log is compacted every this many epochs. Use a larger value for short epochs."""
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -70,24 +71,25 @@ class FileSinkOptions:
 
 
 def mark_of(query_id: str) -> bytes:
-    """Six bytes that stand for a query, which is to say for a checkpoint."""
+    """Six bytes that identify a query, and thereby its checkpoint, in file names."""
     return hashlib.sha256(query_id.encode()).digest()[:6]
 
 
 def file_uuid(mark: bytes, attempt: int, chance: bytes) -> UUID:
-    """A UUID (version 8, free form): mark, attempt, and seven bytes of chance."""
+    """A UUID of version 8 (free form) from mark, attempt and 50 bits of randomness."""
     bits = int.from_bytes(mark) << 80
-    bits |= 8 << 76
+    bits |= 8 << 76  # version
     bits |= (attempt >> 12 & 0xFFF) << 64
-    bits |= 2 << 62
+    bits |= 2 << 62  # variant
     bits |= (attempt & 0xFFF) << 50
     bits |= int.from_bytes(chance) & (1 << 50) - 1
     return UUID(int=bits)
 
 
 def attempt_of(name: str, mark: bytes) -> int | None:
-    """The attempt that wrote a file, if it is one of this query's; None for any other."""
-    parts = name.removeprefix(".").split("-")  # the dot: a file whose writer died over it
+    """The attempt that wrote a file of this query; None for any other file."""
+    # A leading dot marks a temporary file whose writer died.
+    parts = name.removeprefix(".").split("-")
     if len(parts) < 8 or parts[0] != "part" or not parts[1].isdigit():
         return None
     try:
@@ -116,15 +118,18 @@ class FileWriters:
 
 
 class FileWriter:
-    """Gathers an epoch's rows. Files are written by other threads than the one that adds rows."""
+    """Collects an epoch's rows. Other threads than the one that adds rows write the files."""
 
     def __init__(self, plan: FileWriters, context: WriterContext, files: Files) -> None:
         if context.attempt >= 1 << _ATTEMPT_BITS:
-            raise OptionError(f"Attempt {context.attempt} does not fit into the names of files.")
+            raise OptionError(
+                f"Attempt {context.attempt} does not fit into file names, which have room for "
+                f"{(1 << _ATTEMPT_BITS) - 1}. Start the query with a new checkpointLocation."
+            )
         self._plan, self._context, self._files = plan, context, files
-        inside = [field for field in context.schema if field.name not in plan.partition_by]
+        in_file = [field for field in context.schema if field.name not in plan.partition_by]
         self._suffix, self._encode = encoder(
-            plan.form, pa.schema(inside), plan.csv, plan.compression
+            plan.form, pa.schema(in_file), plan.csv, plan.compression
         )
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -135,17 +140,16 @@ class FileWriter:
         self._rows.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= self._plan.max_file_bytes:
-            rows = self._handed_over()
-            self._early.append(self._pool.submit(self._written, rows))
+            self._early.append(self._pool.submit(self._write_files, self._take_rows()))
 
     def cut(self, epoch: int) -> Prepare:
         del epoch
-        rows, early = self._handed_over(), self._early
+        rows, early = self._take_rows(), self._early
         self._early = []
 
         def prepare() -> bytes:
-            found = [status for future in early for status in future.result()]
-            return msgspec.json.encode(found + self._written(rows))
+            statuses = [status for future in early for status in future.result()]
+            return msgspec.json.encode(statuses + self._write_files(rows))
 
         return prepare
 
@@ -153,19 +157,19 @@ class FileWriter:
         self._rows.clear()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _handed_over(self) -> list[pa.RecordBatch]:
+    def _take_rows(self) -> list[pa.RecordBatch]:
         rows, self._rows, self._bytes = self._rows, [], 0
         return rows
 
-    def _written(self, rows: list[pa.RecordBatch]) -> list[SinkFileStatus]:
+    def _write_files(self, rows: list[pa.RecordBatch]) -> list[SinkFileStatus]:
         table = pa.Table.from_batches(rows, self._context.schema)
         return [
-            self._file(directory, part)
+            self._write_file(directory, part)
             for directory, part in split(table, self._plan.partition_by)
             if part.num_rows
         ]
 
-    def _file(self, directory: str, rows: pa.Table) -> SinkFileStatus:
+    def _write_file(self, directory: str, rows: pa.Table) -> SinkFileStatus:
         context, data = self._context, self._encode(rows)
         uuid = file_uuid(self._plan.mark, context.attempt, os.urandom(7))
         name = f"part-{context.task:05d}-{uuid}-c000{self._suffix}"
@@ -173,7 +177,7 @@ class FileWriter:
         with storage_errors(join_url(self._files.url, below)):
             self._files.create(below, data)
             info = self._files.info(below)
-        assert info is not None, f"{below} is gone as soon as it was written"
+        assert info is not None, f"{below} disappeared right after it was written"
         return SinkFileStatus(
             path=entry_path(self._files.url, below),
             size=info.size,
@@ -186,7 +190,7 @@ class FileWriter:
 
 
 def split(table: pa.Table, columns: Sequence[str]) -> list[tuple[str, pa.Table]]:
-    """The rows of each partition directory, without the columns that its name carries."""
+    """The rows of each partition directory, without the columns in the directory's name."""
     if not columns or not table.num_rows:
         return [("", table)]
     keys = list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
@@ -216,11 +220,14 @@ class FileSink:
         missing = [name for name in partition_by if name not in schema.names]
         if missing:
             raise OptionError(
-                f"{form.value}: partitionBy names {missing[0]}, which is not among the columns "
-                f"{', '.join(schema.names)}."
+                f"{form.value}: partitionBy names column {missing[0]}, which does not exist. The "
+                f"columns are {', '.join(schema.names)}."
             )
         if len(partition_by) >= len(schema):
-            raise OptionError(f"{form.value}: partitionBy leaves no column to be written.")
+            raise OptionError(
+                f"{form.value}: partitionBy names all columns {', '.join(schema.names)}, so none "
+                f"is left for the files. Partition by fewer columns."
+            )
         self._files = open_files(options.path)
         self._mark = mark_of(query_id)
         retention = options.retention
@@ -240,8 +247,9 @@ class FileSink:
             compression=options.compression,
             max_file_bytes=options.max_file_bytes,
         )
-        inside = [field for field in schema if field.name not in partition_by]
-        encoder(form, pa.schema(inside), csv, options.compression)
+        in_file = [field for field in schema if field.name not in partition_by]
+        # Only for its checks: an unsupported column fails here, before any task starts.
+        encoder(form, pa.schema(in_file), csv, options.compression)
         self._attempt: int | None = None
         self._swept = False
 
@@ -259,26 +267,31 @@ class FileSink:
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         decode = msgspec.json.Decoder(list[SinkFileStatus]).decode
         statuses = [status for message in messages for status in decode(message)]
+        # A crash may have followed the log entry, so the entry may already exist. Two queries that
+        # share the directory would cause the same: hence the check.
         if self.decided(epoch) or not self._log.add(epoch, statuses):
-            self._verify_same(epoch, statuses)
+            self._check_logged(epoch, statuses)
         self._sweep_once(statuses)
 
     def close(self) -> None:
         pass
 
-    def _verify_same(self, epoch: int, statuses: Sequence[SinkFileStatus]) -> None:
-        """That the entry which is there already names what this epoch wrote."""
+    def _check_logged(self, epoch: int, statuses: Sequence[SinkFileStatus]) -> None:
+        """Check that the existing entry of the epoch names the files that the epoch wrote."""
         if self._retention is not None:
-            return
+            return  # files that are too old may have left the log
         logged = {entry.path for entry in self._log.all_files()}
         for status in statuses:
             if status.path not in logged:
                 raise SinkConflictError(self._log.url, epoch, status.path)
 
     def _sweep_once(self, statuses: Sequence[SinkFileStatus]) -> None:
-        """Remove what earlier attempts left, once an epoch of this one is committed."""
+        """Remove leftovers of earlier attempts after the first commit of an epoch of this one."""
+        # With a retention, a file that is not in the log may be old output, which stays on disk.
         if self._swept or self._attempt is None or self._retention is not None:
             return
+        # The first commit after a restart may finish an epoch of an earlier attempt. Only a file of
+        # this attempt proves that no such epoch is left.
         names = [status.path.rpartition("/")[2] for status in statuses]
         if self._attempt not in (attempt_of(name, self._mark) for name in names):
             return
@@ -291,4 +304,4 @@ class FileSink:
                 self._files.delete(below)
                 removed += 1
         if removed:
-            logger.info("file sink: removed %d files of attempts that failed", removed)
+            logger.info("file sink: removed %d files of failed attempts", removed)

@@ -1,14 +1,13 @@
-"""Spark's file source: files of a directory, each once, by the log in `sources/N`.
+"""Spark's file source: reads each file of a directory once, recorded in the log in `sources/N`.
 
-Discovery is the driver's: a thread lists the directory and logs what is new, batch by batch, as
-Spark's FileStreamSource does and with its rules for what is new, so that either engine can go on
-with the log of the other. The offset is the newest log batch that was read completely; a query
-that stops gracefully ends at the end of a batch. Readers follow the log themselves
-(`file_reader.py`).
+The driver discovers files. Its thread lists the directory and logs new files in batches, by the
+rules of Spark's FileStreamSource, so that either engine can continue the log of the other. The
+offset is the newest log batch that was read completely. A query that stops gracefully ends at the
+end of a batch. Readers follow the log themselves (`file_reader.py`).
 
-What a reader would get wrong: a name in the log is a promise. Files logged and not yet read when
-a run ends are read by the next one, and are not discovered again. So the log may run ahead of
-the readers, but only by `BATCHES_AHEAD`, or `maxFilesPerTrigger` would mean nothing.
+Note: a file in the log will be read. The next run reads the files that were logged but not yet
+read; they are not discovered again. The log may be ahead of the readers, but only by
+`BATCHES_AHEAD` batches; otherwise `maxFilesPerTrigger` would limit nothing.
 """
 
 from __future__ import annotations
@@ -52,17 +51,17 @@ class CleanSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSourceOptions:
-    """What Spark's file source takes, and `numPartitions` and `discoveryInterval`."""
+    """The options of Spark's file source, plus `numPartitions` and `discoveryInterval`."""
 
     path: str
 
     max_files_per_trigger: int | None = None
-    """Files per batch of the source's log. At most 16 batches wait to be read."""
+    """Files per batch of the source's log. At most `BATCHES_AHEAD` batches wait to be read."""
 
     latest_first: bool = False
 
     max_file_age: timedelta = timedelta(days=7)
-    """Older than the newest file by this: ignored. How long names are remembered, too."""
+    """Files that are older than the newest file by more than this are ignored and forgotten."""
 
     file_name_only: bool = False
     path_glob_filter: str | None = None
@@ -74,10 +73,10 @@ class FileSourceOptions:
     null_value: str = ""
 
     num_partitions: int | None = None
-    """Counts in the first run of a checkpoint, and whenever Spark has run on it since."""
+    """Applies to the first run of a checkpoint, and after Spark has run on the checkpoint."""
 
     discovery_interval: timedelta = timedelta(milliseconds=100)
-    """How often the directory is listed, and how often readers look into the log."""
+    """How often the driver lists the directory, and how often readers poll the log."""
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -88,13 +87,13 @@ class FileSourceOptions:
                 raise OptionError(f"files: {name} must be positive, not {value}.")
         if any(c in self.path for c in "*?[{"):
             raise OptionError(
-                f"files: path {self.path!r} has a pattern in it. Give the directory as path, and "
-                f"the pattern of file names as pathGlobFilter."
+                f"files: path {self.path!r} contains a pattern, but must be a directory. Set path "
+                f"to the directory and pathGlobFilter to the pattern of file names."
             )
 
 
 class SeenFiles:
-    """The names that were taken in, as long as their age matters (SeenFilesMap)."""
+    """The files already logged, until they are older than `max_age_ms` (Spark's SeenFilesMap)."""
 
     def __init__(self, max_age_ms: int | None, *, name_only: bool) -> None:
         self._max_age_ms, self._name_only = max_age_ms, name_only
@@ -107,7 +106,8 @@ class SeenFiles:
         self._newest_ms = max(self._newest_ms, modified_ms)
 
     def is_new(self, path: str, modified_ms: int) -> bool:
-        # Compared with the last purge, not with the newest file: what is still remembered counts.
+        # Compare with the last purge, not with the newest file, as Spark does: names are only
+        # forgotten by a purge, so a later file is either remembered or really new.
         return modified_ms >= self._purged_ms and self._key(path) not in self._files
 
     def purge(self) -> None:
@@ -121,23 +121,23 @@ class SeenFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A file of the directory, by the path a log would hold."""
+class FoundFile:
+    """A file in the directory, with its path in the form of the log."""
 
     path: str
     modified_ms: int
 
 
 def next_files(
-    there: Iterable[Found], seen: SeenFiles, *, latest_first: bool, most: int | None
-) -> list[Found]:
-    """Which files make the next batch."""
-    ordered = sorted(there, key=lambda each: each.modified_ms, reverse=latest_first)
-    return [each for each in ordered if seen.is_new(each.path, each.modified_ms)][:most]
+    found: Iterable[FoundFile], seen: SeenFiles, *, latest_first: bool, max_files: int | None
+) -> list[FoundFile]:
+    """Choose the files of the next batch."""
+    ordered = sorted(found, key=lambda each: each.modified_ms, reverse=latest_first)
+    return [each for each in ordered if seen.is_new(each.path, each.modified_ms)][:max_files]
 
 
 class FileSource:
-    """The driver's side. Its thread runs from the start until `close`."""
+    """The driver's side. Its thread discovers files until `close`."""
 
     def __init__(
         self,
@@ -155,8 +155,12 @@ class FileSource:
         self._partitions = options.num_partitions or parallelism
         self._files = open_files(options.path)
         if self._files.info("") is None:
-            raise OptionError(f"{form.value}: path {self._files.url} does not exist.")
+            raise OptionError(
+                f"{form.value}: path {self._files.url} does not exist. Create the directory, or "
+                f"correct the option path."
+            )
         self._log = FileSourceLog(checkpoint.at(source_log_path(index)))
+        # As in Spark: with latestFirst and a limit, old files wait for their turn, however old.
         limited = options.latest_first and options.max_files_per_trigger is not None
         age_ms = options.max_file_age // timedelta(milliseconds=1)
         self._seen = SeenFiles(None if limited else age_ms, name_only=options.file_name_only)
@@ -210,12 +214,12 @@ class FileSource:
         return self._all_at(batch, len(at))
 
     def latest(self) -> Positions:
-        """The end of the log, after a look into the directory."""
-        self.look()
+        """The end of the log, after new files were discovered."""
+        self.discover_files()
         return self._all_at(self._newest + 1, self._partitions)
 
     def lag(self, positions: Positions, latest: Positions) -> int:
-        """Batches of the log that are not read completely."""
+        """The number of log batches that are not read completely."""
         lowest = min(parse_position(text)[0].batch for text in positions.values())
         end = max(parse_position(text)[0].batch for text in latest.values())
         return max(0, end - lowest)
@@ -229,20 +233,20 @@ class FileSource:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def look(self) -> bool:
-        """Log a batch of new files, if there are any and the readers are near."""
+    def discover_files(self) -> bool:
+        """Log a batch of new files. False if there are none or the readers are too far behind."""
         self._raise_if_broken()
         with self._lock:
             if self._newest + 1 - self._read_to >= BATCHES_AHEAD:
                 return False
             with storage_errors(self._files.url):
-                there = list(self._there())
+                found = list(self._found_files())
             options = self._options
             chosen = next_files(
-                there,
+                found,
                 self._seen,
                 latest_first=options.latest_first,
-                most=options.max_files_per_trigger,
+                max_files=options.max_files_per_trigger,
             )
             for each in chosen:
                 self._seen.add(each.path, each.modified_ms)
@@ -260,7 +264,7 @@ class FileSource:
     def _watch(self) -> None:
         while not self._stop.is_set():
             try:
-                more = self.look()
+                more = self.discover_files()
             except EpochalError as error:
                 self._error = error
                 return
@@ -274,19 +278,19 @@ class FileSource:
         if self._error is not None:
             raise self._error
 
-    def _there(self) -> Iterable[Found]:
+    def _found_files(self) -> Iterable[FoundFile]:
         root = self._files.url
         if self._files.info(SINK_LOG) is not None:
-            # A streaming sink wrote here: its log says which files count.
+            # A streaming sink wrote this directory: only files in its log are output.
             for status in FileSinkLog(self._files.at(SINK_LOG), read_only=True).all_files():
                 below = path_below(root, status.path)
                 if below is not None:
-                    yield Found(entry_path(root, below), status.modification_time)
+                    yield FoundFile(entry_path(root, below), status.modification_time)
             return
-        wanted = self._options.path_glob_filter or "*"
+        pattern = self._options.path_glob_filter or "*"
         for below, info in self._listed(""):
-            if fnmatchcase(info.name, wanted):
-                yield Found(entry_path(root, below), info.modified_ms)
+            if fnmatchcase(info.name, pattern):
+                yield FoundFile(entry_path(root, below), info.modified_ms)
 
     def _listed(self, directory: str) -> Iterable[tuple[str, FileInfo]]:
         for info in self._files.list(directory):
@@ -304,22 +308,26 @@ class FileSource:
 
 
 def parse_log_offset(offset: Offset) -> int:
-    """The batch in `{"logOffset":N}`, or in the plain number that early releases wrote."""
+    """Parse `{"logOffset":N}`, or the plain number that early releases of Spark wrote."""
     match parse_json(offset, "file source offset"):
         case {"logOffset": int(batch)} | int(batch) if batch >= -1:
             return batch
-    raise MalformedFileError("file source offset", f"{offset[:80]!r} is none")
+    raise MalformedFileError(
+        "file source offset", f'{offset[:80]!r} is not of the form {{"logOffset": N}}'
+    )
 
 
 def checked_schema(form: FileFormat, schema: pa.Schema | None) -> pa.Schema:
-    """The schema of a source's rows: that of lines, or the one that was given."""
+    """The schema of a source's rows: the given one, or a single column for lines of text."""
     if form is FileFormat.TEXT and schema is None:
         return TEXT_SCHEMA
     if schema is None:
         raise OptionError(
-            f"{form.value}: a stream of files needs its schema to be given: .schema(...)."
+            f"{form.value}: a file source cannot infer its schema. Set it with .schema(...)."
         )
     names: Sequence[str] = schema.names
     if len(set(names)) < len(names):
-        raise OptionError(f"{form.value}: the schema has a name twice: {', '.join(names)}.")
+        raise OptionError(
+            f"{form.value}: column names in the schema must be unique, but are {', '.join(names)}."
+        )
     return schema

@@ -1,1 +1,1 @@
-"""What happens to rows between source and sink, stateless and stateful."""
+"""The operators between source and sink, stateless and stateful."""

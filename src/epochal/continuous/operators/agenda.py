@@ -1,10 +1,10 @@
-"""What is due, and when: timers, ends of windows, expiries. Pure.
+"""A priority queue of timers, window ends and expiries by the time at which they are due. Pure.
 
-Entries are kept in one bucket per time, and the times in a heap. Timers that are set anew with
-every row mostly share their millisecond, so the heap stays small.
+Entries are kept in one bucket per time, and the times in a heap. Timers that are reset with every
+row mostly share their millisecond, so the heap stays small.
 
-What a reader would get wrong: a time stays in the heap when its bucket is emptied. It is skipped
-when it comes to the top; when most of the heap is such leftovers it is built anew.
+Note: a time stays in the heap when its bucket becomes empty. It is skipped when it reaches the
+top. When most of the heap consists of such stale times, the heap is rebuilt.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 
 E = TypeVar("E")
 
-_LEFTOVERS = 1024
+_MAX_STALE_TIMES = 1024
 
 
 class Agenda(Generic[E]):
-    """Entries, each at a time; the same entry may be there at several times."""
+    """Entries with their due times. The same entry may be due at several times."""
 
     __slots__ = ("_buckets", "_heap")
 
@@ -33,7 +33,7 @@ class Agenda(Generic[E]):
             return
         self._buckets[at] = {entry: None}
         heapq.heappush(self._heap, at)
-        if len(self._heap) > 2 * len(self._buckets) + _LEFTOVERS:
+        if len(self._heap) > 2 * len(self._buckets) + _MAX_STALE_TIMES:
             self._heap = sorted(self._buckets)
 
     def discard(self, at: int, entry: E) -> None:
@@ -44,14 +44,14 @@ class Agenda(Generic[E]):
                 del self._buckets[at]
 
     def first(self) -> int | None:
-        """The earliest time at which there is an entry."""
+        """The earliest due time; None if there are no entries."""
         heap, buckets = self._heap, self._buckets
         while heap and heap[0] not in buckets:
             heapq.heappop(heap)
         return heap[0] if heap else None
 
     def take(self, until: int) -> list[tuple[int, list[E]]]:
-        """Remove what is due by then, and return it by time, ascending."""
+        """Remove all entries due at or before `until` and return them by time, ascending."""
         taken = []
         while (at := self.first()) is not None and at <= until:
             taken.append((at, list(self._buckets.pop(at))))

@@ -1,9 +1,11 @@
-"""Arrow columns as the values that stores hold, and back. Pure.
+"""Converts Arrow columns to the values that state stores hold, and back. Pure.
 
-Stores hold what a row of Spark's holds (`epochal.state.rows.unsafe_row`): a timestamp is an int of
-microseconds, a date an int of days, a struct a tuple. Keys are held in dicts as well, so an array
-is a tuple here, and every NaN of a key is the same object: `nan != nan`, yet a key of NaN must be
-found again. A key's `-0.0` is `0.0`, as Spark makes it for grouping.
+Stores hold the values of Spark's rows (`epochal.state.rows.unsafe_row`): a timestamp is an int of
+microseconds, a date an int of days, a struct a tuple.
+
+Keys must also work as dict keys. So arrays are tuples here. Every NaN in a key is the same object,
+because `nan != nan` and a dict would not find it otherwise. A `-0.0` in a key becomes `0.0`, as in
+Spark's grouping.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from epochal.continuous.operators.contract import Row
 from epochal.errors import OptionError
 
 Array: TypeAlias = Any
-"""Stubs of pyarrow tell arrays apart by element, which code over any column cannot."""
+"""An Arrow array. pyarrow's stubs are typed by element, which code over any column cannot use."""
 
 NAN = float("nan")
 
 
 def cells(column: Array, *, keys: bool = False) -> list[Any]:
-    """The column's values as a store holds them; `keys` are fit for a dict."""
+    """The column's values as a store holds them. With `keys`, they can be used as dict keys."""
     column, kind = _decoded(column)
     types = pa.types
     if types.is_timestamp(kind):
@@ -36,7 +38,7 @@ def cells(column: Array, *, keys: bool = False) -> list[Any]:
     if types.is_time(kind):
         return _list(column.cast(pa.time64("ns")).cast(pa.int64()))
     if types.is_floating(kind) and keys:
-        return [_same_float(value) for value in column.to_pylist()]
+        return [_canonical_float(value) for value in column.to_pylist()]
     if types.is_struct(kind):
         members = [cells(column.field(i), keys=keys) for i in range(kind.num_fields)]
         rows = list(zip(*members, strict=True)) if members else [()] * len(column)
@@ -47,29 +49,29 @@ def cells(column: Array, *, keys: bool = False) -> list[Any]:
 
 
 def keys_of(batch: pa.RecordBatch, columns: Sequence[int]) -> list[Row]:
-    """The values of some columns, row by row."""
+    """The values of the key columns, row by row."""
     if not columns:
         return [()] * batch.num_rows
     return list(zip(*(cells(batch.column(each), keys=True) for each in columns), strict=True))
 
 
 def hashable(value: Any) -> Any:
-    """A value that a store gave back, as `cells` would have given it."""
+    """Convert a value read from a store to the form that `cells(..., keys=True)` returns."""
     if type(value) is list or type(value) is tuple:
         return tuple(hashable(each) for each in value)
-    return _same_float(value) if type(value) is float else value
+    return _canonical_float(value) if type(value) is float else value
 
 
-def arrow(values: Sequence[Any], kind: pa.DataType) -> Array:
-    """The values of stores as a column of the type."""
+def arrow_column(values: Sequence[Any], kind: pa.DataType) -> Array:
+    """Convert values of a store to a column of the type `kind`."""
     types = pa.types
     if types.is_struct(kind):
         absent = [value is None for value in values]
-        members = [
-            arrow([None if value is None else value[i] for value in values], kind.field(i).type)
-            for i in range(kind.num_fields)
-        ]
         fields = [kind.field(i) for i in range(kind.num_fields)]
+        members = [
+            arrow_column([None if value is None else value[i] for value in values], field.type)
+            for i, field in enumerate(fields)
+        ]
         return pa.StructArray.from_arrays(members, fields=fields, mask=pa.array(absent))
     if types.is_timestamp(kind):
         found: Array = pa.array(values, pa.int64()).view(pa.timestamp("us", tz=kind.tz))
@@ -87,7 +89,7 @@ def arrow(values: Sequence[Any], kind: pa.DataType) -> Array:
             offsets.append((offsets[-1] or 0) + (0 if value is None else len(value)))
         mask = pa.array([value is None for value in values])
         return pa.ListArray.from_arrays(
-            pa.array(offsets, pa.int32()), arrow(flat, kind.value_type), type=kind, mask=mask
+            pa.array(offsets, pa.int32()), arrow_column(flat, kind.value_type), type=kind, mask=mask
         )
     return pa.array(values, kind)
 
@@ -96,16 +98,16 @@ def micros(column: Array) -> Array:
     """A timestamp column as microseconds since 1970, in an int64 column."""
     if not pa.types.is_timestamp(column.type):
         raise OptionError(
-            f"event time must be a timestamp, but the column is of type {column.type}: cast it "
-            f"before naming it as event time"
+            f"event time must be a timestamp, but the column is of type {column.type}. Cast it "
+            f"before you use it as event time"
         )
     if column.type.unit != "us":
         column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
     return column.view(pa.int64())
 
 
-def on_time(batch: pa.RecordBatch, ends: Array, late_ms: int) -> pa.RecordBatch:
-    """The rows whose end, in microseconds, lies after what is late; those without one stay."""
+def drop_late(batch: pa.RecordBatch, ends: Array, late_ms: int) -> pa.RecordBatch:
+    """Remove rows whose end (in microseconds) is at or before `late_ms`. Null ends are kept."""
     if late_ms < 0 or not batch.num_rows:
         return batch
     first = pc.min(ends).as_py()
@@ -115,14 +117,14 @@ def on_time(batch: pa.RecordBatch, ends: Array, late_ms: int) -> pa.RecordBatch:
     return batch.filter(pc.invert(late.fill_null(False)))
 
 
-def in_order(floats: bool) -> Callable[[Iterable[Row]], list[Row]]:
-    """Sort keys as Spark does: ascending, nulls first, NaN last."""
+def key_sorter(floats: bool) -> Callable[[Iterable[Row]], list[Row]]:
+    """A function that sorts keys in Spark's order: ascending, nulls first, NaN last."""
 
     def by_value(keys: Iterable[Row]) -> list[Row]:
         found = list(keys)
         try:
             found.sort()
-        except TypeError:  # a null among them
+        except TypeError:  # nulls cannot be compared
             found.sort(key=_rank)
         return found
 
@@ -146,10 +148,10 @@ def _rank(value: Any) -> tuple[int, Any]:
     return (2, 0) if value is NAN else (1, value)
 
 
-def _same_float(value: float | None) -> float | None:
+def _canonical_float(value: float | None) -> float | None:
     if value is None:
         return None
-    return NAN if value != value else value + 0.0
+    return NAN if value != value else value + 0.0  # the addition turns -0.0 into 0.0
 
 
 def _decoded(column: Array) -> tuple[Array, pa.DataType]:
@@ -172,11 +174,11 @@ def _masked(rows: list[Any], column: Array) -> list[Any]:
 
 def _sliced(flat: list[Any], column: Array) -> list[Any]:
     rows: list[Any] = []
-    place = 0
+    index = 0
     for length in pc.list_value_length(column).to_pylist():
         if length is None:
             rows.append(None)
         else:
-            rows.append(tuple(flat[place : place + length]))
-            place += length
+            rows.append(tuple(flat[index : index + length]))
+            index += length
     return rows

@@ -1,11 +1,11 @@
-"""What an operator promises the task that runs it. Everything here is called by one thread.
+"""The contract between operators and the task that runs them. One thread makes all calls.
 
-A task runs a chain of operators for each stage. Between stages rows are exchanged by key, so an
-operator that keeps state sees all rows of its keys, whichever task read them. State is divided
-into partitions by Spark's own hash; a task holds some of them, all of each.
+A task runs a chain of operators for each stage. Between stages rows are exchanged by key, so a
+stateful operator sees all rows of its keys, no matter which task read them. Spark's hash divides
+state into partitions. Each partition belongs to one task, and a task may hold several.
 
-What a reader would get wrong: an operator never touches a file. It holds its state as Python
-values, remembers what changed, and hands that over at the cut; another thread writes it.
+Note: an operator never accesses files. It holds its state as Python values, records what changed,
+and returns the changes at the cut. Another thread writes them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ import pyarrow as pa
 from epochal.state.rows.types import StructType
 
 Row: TypeAlias = tuple[Any, ...]
-"""Keys and values of stores, in the form of `epochal.state.rows.unsafe_row`: a timestamp is an int
+"""A key or value of a store, in the form of `epochal.state.rows.unsafe_row`: a timestamp is an int
 of microseconds, a struct a tuple, an array a list, a map a list of pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When something happens: the clock's time, the watermark, and the number of the epoch."""
+    """The current time of an operator: clock, watermark and epoch."""
 
     now_ms: int
     watermark_ms: int
-    """Event time up to which input counts as complete; -1 before there is any."""
+    """Event time up to which input counts as complete; -1 until there is a watermark."""
     epoch: int
     late_ms: int
-    """Rows at or before it are late. It is the watermark of the last `expire`: what that closed
-    must not be opened again. (Spark compares with the batch before; a turn is the batch here.)"""
+    """Rows at or before this time are late. It is the watermark of the last `expire`, so that a
+    late row cannot reopen a window that `expire` closed. (Spark uses the watermark of the previous
+    batch in the same way.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,80 +48,83 @@ class StoreSchema:
 
 @dataclass(frozen=True, slots=True)
 class StateChanges:
-    """What an epoch changed in one store of one partition. Values must not change afterwards."""
+    """The changes of one epoch to one store of one partition.
+
+    Values must not be mutated afterwards: another thread writes them.
+    """
 
     store: str
     partition: int
     puts: Sequence[tuple[Row, Row]]
     removes: Sequence[Row]
     rows: int
-    """Rows in the store now."""
+    """The number of rows in the store after these changes."""
 
 
 class Operator(Protocol):
-    """Rows in, rows out, at once."""
+    """An operator without state: it returns the results of a batch immediately."""
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]: ...
 
 
 class StatefulOperator(Protocol):
-    """An operator with state, and with things to do when time passes."""
+    """An operator with state, which may also act when time passes."""
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        """Take over a partition's rows of one store. Before any other call."""
+        """Load the stored rows of one store of a partition. Called before everything else."""
         ...
 
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment
     ) -> Iterable[pa.RecordBatch]:
-        """Take rows of one state partition."""
+        """Process rows whose keys belong to one state partition."""
         ...
 
     def due_ms(self) -> int | None:
-        """When `expire` has something to do by the clock, if nothing else happens; None if not."""
+        """The clock time at which `expire` has work even without input; None if never."""
         ...
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
-        """Fire timers, close windows, drop what has expired. Called once a turn, after input."""
+        """Fire timers, close windows, drop expired state. Called once per turn, after the input."""
         ...
 
     def cut(self, epoch: int) -> list[StateChanges]:
-        """End the epoch: one entry per partition and store held, also where nothing changed."""
+        """End the epoch. Returns one entry per partition and store, even if nothing changed."""
         ...
 
 
 class EventTimeObserver(Protocol):
-    """An operator that passes rows on and notes the highest event time: `withWatermark`."""
+    """An operator that passes rows on and records the highest event time: `withWatermark`."""
 
     @property
     def watermark(self) -> int:
-        """Which watermark of the plan it feeds."""
+        """The index of the watermark in the plan that this operator feeds."""
         ...
 
     def highest_ms(self) -> int:
-        """Highest event time seen; -1 if none."""
+        """The highest event time seen; -1 if none."""
         ...
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]: ...
 
 
 class OperatorSpec(Protocol):
-    """An operator as planned; travels pickled (by cloudpickle) to tasks."""
+    """The plan of an operator. It is sent to tasks pickled (by cloudpickle)."""
 
     def open(self) -> Operator: ...
 
 
 class StatefulSpec(Protocol):
-    """A stateful operator as planned."""
+    """The plan of a stateful operator."""
 
     @property
     def name(self) -> str:
-        """As in Spark's operator metadata: stateStoreSave, dedupe, transformWithStateExec, …"""
+        """The name in Spark's operator metadata: stateStoreSave, dedupe, …"""
         ...
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns whose hash says which partition a row belongs to."""
+        """The columns whose hash determines the state partition of a row."""
         ...
 
     @property
@@ -130,5 +134,5 @@ class StatefulSpec(Protocol):
     def output_schema(self) -> pa.Schema: ...
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> StatefulOperator:
-        """Hold these of all the state partitions there are."""
+        """Create an operator for `partitions` out of `state_partitions` in total."""
         ...

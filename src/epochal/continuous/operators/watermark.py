@@ -1,4 +1,4 @@
-"""Noting event time as rows pass: `with_watermark`."""
+"""Records the highest event time of the rows that pass: `with_watermark`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pyarrow import compute
 
 from epochal.continuous.operators.contract import Moment
 
-pc: Any = compute  # its stubs know neither scalars beside arrays nor calls by name
+pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name
 
 NONE_SEEN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ObserveEventTimeSpec:
-    """Watch a timestamp column for watermark number `watermark` of the plan."""
+    """Observe a timestamp column for watermark number `watermark` of the plan."""
 
     watermark: int
     column: str

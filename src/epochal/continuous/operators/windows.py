@@ -1,11 +1,12 @@
-"""Windows over event time, and the operator that says in which windows a row lies.
+"""Windows over event time, and the operator that assigns rows to windows.
 
-Windows are Spark's: aligned to 1970 plus a start, closed at their beginning and open at their end;
-a row without event time lies in none. With sliding windows a row goes on as one row per window.
+Windows follow Spark's rules. They are aligned to 1970 plus a start offset, include their start and
+exclude their end. A row without event time is in no window. With sliding windows, the operator
+emits one row per window that contains the input row.
 
-What a reader would get wrong: windows are assigned *before* rows are exchanged, because the window
-is part of the key by which they are. So the state of a window is where Spark would have put it.
-Sessions are not: how far one reaches is known only where all its rows are.
+Note: windows are assigned *before* rows are exchanged, because the window is part of the exchange
+key. This puts the state of a window into the same partition as Spark does. Session windows are
+assigned after the exchange: the extent of a session depends on all of its rows.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from epochal.options import parse_duration
 Ints = npt.NDArray[np.int64]
 
 WINDOW, SESSION_WINDOW = "window", "session_window"
-"""The names that Spark gives the columns."""
+"""Spark's names for the window columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Windows over the event time in a column; make one with `tumbling`, `sliding`, `session`."""
+    """Windows over the event time in a column. Create with `tumbling`, `sliding` or `session`."""
 
     column: str
     size_us: int
     slide_us: int
     start_us: int = 0
     is_session: bool = False
-    """If so, `size_us` is the gap after which a session ends."""
+    """For a session, `size_us` is the gap after which it ends."""
 
     @property
     def name(self) -> str:
@@ -51,7 +52,7 @@ class Window:
 
 
 def tumbling(column: str, size: str, start: str = "0 seconds") -> Window:
-    """Windows one after another."""
+    """Windows of equal length that follow one another without overlap."""
     return sliding(column, size, size, start)
 
 
@@ -60,25 +61,27 @@ def sliding(column: str, size: str, slide: str, start: str = "0 seconds") -> Win
     length, step, first = (_micros(text) for text in (size, slide, start))
     if not 0 < step <= length:
         raise OptionError(
-            f"a window slides by {slide} and is {size} long, but must be longer than nothing and "
-            f"not shorter than it slides: rows between two windows would be lost"
+            f"a window is {size} long and slides by {slide}, but the slide must be positive and "
+            f"not longer than the window: rows between two windows would be lost"
         )
     if first >= step:
-        raise OptionError(f"windows start at {start}, which must be less than the slide, {slide}")
+        raise OptionError(
+            f"windows start at {start}, but the start must be less than the slide, {slide}"
+        )
     return Window(column, length, step, first)
 
 
 def session(column: str, gap: str) -> Window:
-    """Windows that last until there has been no row for `gap`."""
+    """Windows that end when there was no row for `gap`."""
     length = _micros(gap)
     if length <= 0:
-        raise OptionError(f"the gap that ends a session is {gap}, but must be longer than nothing")
+        raise OptionError(f"the gap that ends a session is {gap}, but must be positive")
     return Window(column, length, length, is_session=True)
 
 
 @dataclass(frozen=True, slots=True)
 class AssignWindowsSpec:
-    """Adds a column with the window; goes before the exchange."""
+    """Adds a column with the window. Must run before the exchange."""
 
     window: Window
 
@@ -91,7 +94,7 @@ class AssignWindowsSpec:
 
 
 class AssignWindows:
-    """One row per window that a row lies in."""
+    """Emits one row per window that contains the input row."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -116,16 +119,16 @@ class AssignWindows:
 
 
 def windows_of(stamps: Ints, window: Window) -> tuple[Ints, Ints]:
-    """For every window of every time: the time's place, and where the window starts."""
+    """For each window of each timestamp: the timestamp's index and the start of the window."""
     last = stamps - np.mod(stamps - window.start_us, window.slide_us)
-    places = np.arange(len(stamps), dtype=np.int64)
+    indexes = np.arange(len(stamps), dtype=np.int64)
     if window.slide_us == window.size_us:
-        return places, last
+        return indexes, last
     overlaps = -(-window.size_us // window.slide_us)
     starts = (last[:, None] - np.arange(overlaps, dtype=np.int64) * window.slide_us).ravel()
-    places = np.repeat(places, overlaps)
-    within = stamps[places] < starts + window.size_us
-    return places[within], starts[within]
+    indexes = np.repeat(indexes, overlaps)
+    within = stamps[indexes] < starts + window.size_us
+    return indexes[within], starts[within]
 
 
 def _micros(text: str) -> int:

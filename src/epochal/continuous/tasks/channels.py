@@ -11,7 +11,6 @@ nothing is left, and only then may `wait` be called.
 from __future__ import annotations
 
 import select
-import socket as sockets
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
@@ -112,11 +111,3 @@ class Channels:
         for socket in (self._pull, *self._peers.values()):
             socket.close(linger=0)
         self._context.term()
-
-
-def local_host(driver_host: str) -> str:
-    """The address of this machine by which it reaches the driver, and so peers reach it."""
-    family = sockets.AF_INET6 if ":" in driver_host else sockets.AF_INET
-    with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
-        probe.connect((driver_host, 9))  # of a datagram socket: nothing is sent
-        return str(probe.getsockname()[0])

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import WriterContext
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task
-from epochal.continuous.tasks.channels import Channels, local_host
+from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.coordinator import MAX_EPOCHS_IN_FLIGHT
@@ -49,6 +49,7 @@ from epochal.files import join_url, open_files
 from epochal.rpc.client import RpcClient
 from epochal.rpc.curve import CurveKeys
 from epochal.rpc.envelope import EndpointType, RpcAddress
+from epochal.rpc.local_host import local_host
 from epochal.state.store.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ def names(out: Path) -> list[str]:
     return sorted(path.name for path in out.iterdir() if not path.name.startswith("_"))
 
 
-def test_a_name_tells_the_query_and_the_attempt_that_wrote_it(tmp_path: Path) -> None:
+def test_a_file_name_identifies_the_query_and_the_attempt_that_wrote_it(tmp_path: Path) -> None:
     files = sink(tmp_path)
     wrote(files, 0, 1, attempt=4097)
     (name,) = names(tmp_path)
@@ -56,7 +56,7 @@ def test_a_name_tells_the_query_and_the_attempt_that_wrote_it(tmp_path: Path) ->
         "part-x-y",
     ],
 )
-def test_names_of_others_are_nobody_s(name: str) -> None:
+def test_names_of_other_writers_have_no_attempt(name: str) -> None:
     assert attempt_of(name, mark_of("query")) is None
 
 
@@ -66,7 +66,7 @@ def test_uuids_are_well_formed() -> None:
     assert attempt_of(f"part-0-{uuid}-c000", mark_of("q")) == 2**24 - 1
 
 
-def test_leftovers_go_once_the_new_attempt_has_committed_and_not_before(tmp_path: Path) -> None:
+def test_leftovers_are_removed_only_after_the_new_attempt_has_committed(tmp_path: Path) -> None:
     first = sink(tmp_path)
     first.fence(1)
     first.commit(0, [wrote(first, 0, 10)])
@@ -96,7 +96,7 @@ def test_two_checkpoints_on_one_directory_are_an_error_not_a_loss(tmp_path: Path
         second.commit(0, [wrote(second, 0, 2)])
 
 
-def test_rows_beyond_the_size_of_a_file_begin_another_before_the_epoch_ends(
+def test_rows_beyond_the_file_size_are_written_before_the_epoch_ends(
     tmp_path: Path,
 ) -> None:
     files = sink(tmp_path, max_file_bytes=20)
@@ -109,7 +109,10 @@ def test_rows_beyond_the_size_of_a_file_begin_another_before_the_epoch_ends(
 
 @pytest.mark.parametrize(
     ("partition_by", "said"),
-    [(["x"], "partitionBy names x, which is not among"), (["n"], "leaves no column")],
+    [
+        (["x"], "partitionBy names column x, which does not exist"),
+        (["n"], "partitionBy names all columns"),
+    ],
 )
 def test_partition_columns_must_be_some_of_the_columns(
     tmp_path: Path, partition_by: list[str], said: str

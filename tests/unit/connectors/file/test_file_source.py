@@ -15,7 +15,7 @@ from epochal.connectors.file.file_source import (
     BATCHES_AHEAD,
     FileSource,
     FileSourceOptions,
-    Found,
+    FoundFile,
     SeenFiles,
     next_files,
     parse_log_offset,
@@ -47,16 +47,16 @@ def test_age_counts_from_the_last_purge_not_from_the_newest_file() -> None:
     assert not files.is_new("d", 6)
 
 
-def test_by_name_only_the_same_name_elsewhere_is_not_new() -> None:
+def test_with_file_name_only_the_same_name_in_another_directory_is_not_new() -> None:
     files = seen(None, ("s3://bucket/a/x.txt", 1), name_only=True)
     assert not files.is_new("s3n://other/x.txt", 2)
 
 
 def test_the_oldest_files_come_first_unless_the_newest_are_wanted() -> None:
-    there = [Found("b", 2), Found("a", 1), Found("c", 3)]
+    there = [FoundFile("b", 2), FoundFile("a", 1), FoundFile("c", 3)]
     known = seen(None)
-    assert [f.path for f in next_files(there, known, latest_first=False, most=2)] == ["a", "b"]
-    assert [f.path for f in next_files(there, known, latest_first=True, most=2)] == ["c", "b"]
+    assert [f.path for f in next_files(there, known, latest_first=False, max_files=2)] == ["a", "b"]
+    assert [f.path for f in next_files(there, known, latest_first=True, max_files=2)] == ["c", "b"]
 
 
 def source(tmp: Path, **options: object) -> FileSource:
@@ -66,10 +66,10 @@ def source(tmp: Path, **options: object) -> FileSource:
     return FileSource(FileFormat.TEXT, given, None, files, 0, watch=False)
 
 
-def test_the_log_is_spark_s(tmp_path: Path) -> None:
+def test_the_log_has_the_format_of_spark(tmp_path: Path) -> None:
     files = source(tmp_path)
     (tmp_path / "in" / "a b%é.txt").write_text("x\n")
-    assert files.look()
+    assert files.discover_files()
     modified_ms = (tmp_path / "in" / "a b%é.txt").stat().st_mtime_ns // 1_000_000
     assert (tmp_path / "checkpoint/sources/0/0").read_text() == (
         f'v1\n{{"path":"file://{tmp_path}/in/a%20b%25é.txt","timestamp":{modified_ms},"batchId":0}}'
@@ -79,38 +79,40 @@ def test_the_log_is_spark_s(tmp_path: Path) -> None:
 def test_a_restart_logs_no_file_again(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_text("x\n")
-    assert [source(tmp_path).look(), source(tmp_path).look()] == [True, False]
+    assert [source(tmp_path).discover_files(), source(tmp_path).discover_files()] == [True, False]
 
 
-def test_hidden_names_and_other_patterns_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_names_and_names_outside_the_pattern_are_skipped(tmp_path: Path) -> None:
     files = source(tmp_path, path_glob_filter="*.txt")
     for name in (".hidden.txt", "_temporary.txt", "a.csv", "half.txt._COPYING_", "b.txt"):
         (tmp_path / "in" / name).write_text("x\n")
     (tmp_path / "in" / "deep").mkdir()
     (tmp_path / "in" / "deep" / "c.txt").write_text("x\n")
-    files.look()
+    files.discover_files()
     log = FileSourceLog(str(tmp_path / "checkpoint/sources/0"), read_only=True)
     assert [entry.path.rpartition("/")[2] for entry in log.all_files()] == ["b.txt"]
 
 
-def test_the_log_runs_ahead_of_the_readers_only_so_far(tmp_path: Path) -> None:
+def test_the_log_is_ahead_of_the_readers_by_a_limited_number_of_batches(tmp_path: Path) -> None:
     files = source(tmp_path, max_files_per_trigger=1)
     for number in range(BATCHES_AHEAD + 3):
         (tmp_path / "in" / str(number)).write_text("x\n")
-    assert [files.look() for _ in range(BATCHES_AHEAD + 1)] == [True] * BATCHES_AHEAD + [False]
+    assert [files.discover_files() for _ in range(BATCHES_AHEAD + 1)] == [True] * BATCHES_AHEAD + [
+        False
+    ]
     files.acknowledge(0, files.resume('{"logOffset":1}'))
-    assert [files.look() for _ in range(3)] == [True, True, False]
+    assert [files.discover_files() for _ in range(3)] == [True, True, False]
 
 
 def test_another_run_on_the_same_log_is_an_error_that_every_call_repeats(tmp_path: Path) -> None:
     files, other = source(tmp_path), source(tmp_path)
     (tmp_path / "in" / "a").write_text("x\n")
-    assert other.look()
+    assert other.discover_files()
     with pytest.raises(ConcurrentUpdateError):
-        files.look()
+        files.discover_files()
 
 
-def test_the_driver_hears_of_what_its_thread_ran_into(tmp_path: Path) -> None:
+def test_the_driver_raises_the_error_of_its_discovery_thread(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     options = FileSourceOptions(path=str(tmp_path / "in"))
     files = LocalFiles(tmp_path / "checkpoint", durable=False)
@@ -122,25 +124,28 @@ def test_the_driver_hears_of_what_its_thread_ran_into(tmp_path: Path) -> None:
             watching.offset(watching.initial())
 
 
-def test_a_file_that_is_gone_stops_the_reader_and_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_stops_the_reader_and_is_named_in_the_error(tmp_path: Path) -> None:
     files = source(tmp_path)
     (tmp_path / "in" / "a").write_text("x\n")
-    files.look()
+    files.discover_files()
     (tmp_path / "in" / "a").unlink()
     reader = files.readers.open(files.initial())
-    with closing(reader), pytest.raises(StorageError, match=r"/in/a: .* it is gone"):
+    with closing(reader), pytest.raises(StorageError, match=r"/in/a: .* it no longer exists"):
         wait_for_error(reader)
 
 
-def test_a_line_that_does_not_parse_stops_the_reader_and_the_file_is_named(tmp_path: Path) -> None:
+def test_a_malformed_line_stops_the_reader_and_the_error_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_text('{"n":1}\n{"n":\n')
     options = FileSourceOptions(path=str(tmp_path / "in"))
     checkpoint = LocalFiles(tmp_path / "checkpoint", durable=False)
     files = FileSource(FileFormat.JSON, options, NUMBERS, checkpoint, 0, watch=False)
-    files.look()
+    files.discover_files()
     reader = files.readers.open(files.initial())
-    with closing(reader), pytest.raises(StorageError, match=r"/in/a: not json of the schema"):
+    with (
+        closing(reader),
+        pytest.raises(StorageError, match=r"/in/a: cannot be read as json with the schema"),
+    ):
         wait_for_error(reader)
 
 
@@ -151,7 +156,7 @@ def wait_for_error(reader: object) -> None:
         time.sleep(0.001)
 
 
-def test_files_are_dealt_out_beginning_with_another_partition_each_batch() -> None:
+def test_files_are_assigned_round_robin_and_each_batch_starts_with_another_partition() -> None:
     one = [FileEntry("f", 1, 0)]
     dealt = [own_files(batch, one, p, 2) for batch in (0, 1) for p in (0, 1)]
     assert dealt == [one, [], [], one]
@@ -160,21 +165,21 @@ def test_files_are_dealt_out_beginning_with_another_partition_each_batch() -> No
 @pytest.mark.parametrize(
     ("text", "batch"), [('{"logOffset":3}', 3), ("3", 3), ('{"logOffset":-1}', -1)]
 )
-def test_offsets_are_read_as_spark_writes_and_wrote_them(text: str, batch: int) -> None:
+def test_offsets_of_current_and_early_spark_releases_are_read(text: str, batch: int) -> None:
     assert parse_log_offset(text) == batch
 
 
-def test_an_offset_of_another_source_is_refused() -> None:
-    with pytest.raises(MalformedFileError, match="is none"):
+def test_an_offset_of_another_source_is_rejected() -> None:
+    with pytest.raises(MalformedFileError, match="is not of the form"):
         parse_log_offset('{"topic":{"0":3}}')
 
 
-def test_patterns_in_the_path_are_refused() -> None:
+def test_patterns_in_the_path_are_rejected() -> None:
     with pytest.raises(OptionError, match="pathGlobFilter"):
         FileSourceOptions(path="/data/*.json")
 
 
-def test_paths_in_logs_find_their_files_again_whatever_their_scheme_s_form() -> None:
+def test_paths_in_logs_match_in_every_form_of_their_scheme() -> None:
     assert entry_path("/a b", "c%d/é") == "file:///a%20b/c%25d/é"
     assert path_below("/a b", "file:///a%20b/c%25d/é") == "c%d/é"
     assert path_below("/a", "file:/a/b") == "b"
@@ -182,7 +187,7 @@ def test_paths_in_logs_find_their_files_again_whatever_their_scheme_s_form() -> 
     assert path_below("/a", "file:///ab/c") is None
 
 
-def test_partition_directories_are_spark_s() -> None:
+def test_partition_directories_are_named_as_in_spark() -> None:
     assert partition_directory(["k", "d"], ["a/b=c:d", None]) == (
         "k=a%2Fb%3Dc%3Ad/d=__HIVE_DEFAULT_PARTITION__"
     )

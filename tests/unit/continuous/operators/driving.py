@@ -1,4 +1,4 @@
-"""Drives a stateful operator without the engine: one turn for each batch, stores as dicts."""
+"""Runs a stateful operator without the engine: one turn per batch, stores as dicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rows = list[dict[str, Any]]
 
 
 class Driver:
-    """An operator with all its partitions, and its stores as bytes."""
+    """An operator with all its partitions, and its stores as encoded rows."""
 
     def __init__(self, spec: StatefulSpec, partitions: int = 1) -> None:
         self.spec, self.partitions = spec, partitions
@@ -55,7 +55,7 @@ class Driver:
         return [row for each in output for row in each.to_pylist()]
 
     def cut(self) -> None:
-        """End the epoch, and write what changed, as Spark's rows."""
+        """End the epoch, and write the changes to the stores as Spark's rows."""
         seen = set()
         for change in self.operator.cut(self.epoch):
             schema = self.schemas[change.store]
@@ -70,7 +70,7 @@ class Driver:
         self.epoch += 1
 
     def restart(self) -> None:
-        """Open the operator anew, from its stores."""
+        """Open the operator again and load it from its stores."""
         self.operator = self.opened()
         for (partition, name), store in self.stores.items():
             schema = self.schemas[name]
@@ -81,7 +81,7 @@ class Driver:
             self.operator.load(partition, name, rows)
 
     def state(self, store: str = "default") -> dict[Any, Any]:
-        """Key to value, over all partitions, as stored."""
+        """The stored values of all partitions, by key."""
         schema = self.schemas[store]
         return {
             frozen(decode_row(key, schema.key)): decode_row(value, schema.value)
@@ -112,7 +112,7 @@ def frozen(value: Any) -> Any:
 
 
 def at_ms(ms: int) -> datetime:
-    """As pyarrow gives it back, zone and all."""
+    """A timestamp in the form that pyarrow returns, with its zone."""
     return datetime(1970, 1, 1, tzinfo=ZoneInfo("UTC")) + timedelta(milliseconds=ms)
 
 

@@ -1,4 +1,4 @@
-"""What is due when; and lists whose elements do not expire in order."""
+"""The agenda, and lists whose elements do not expire in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.processor.state_rows import ListRows
 
 
-def test_entries_are_taken_by_time_and_a_time_without_entries_is_not_there() -> None:
+def test_entries_are_taken_by_time_and_times_without_entries_are_skipped() -> None:
     agenda: Agenda[str] = Agenda()
     for at, entry in ((5, "a"), (3, "b"), (5, "c"), (9, "d")):
         agenda.add(at, entry)
@@ -23,7 +23,7 @@ def test_entries_are_taken_by_time_and_a_time_without_entries_is_not_there() -> 
     assert agenda.take(100) == []
 
 
-def test_times_that_were_given_up_do_not_pile_up() -> None:
+def test_times_without_entries_do_not_accumulate() -> None:
     agenda: Agenda[int] = Agenda()
     for at in range(20_000):
         agenda.add(at, 1)
@@ -33,7 +33,7 @@ def test_times_that_were_given_up_do_not_pile_up() -> None:
     assert agenda.take(10) == [(7, [2])]
 
 
-def test_an_agenda_is_a_sorted_list_of_pairs() -> None:
+def test_an_agenda_agrees_with_a_sorted_list_of_pairs() -> None:
     rng = random.Random(3)
     agenda: Agenda[int] = Agenda()
     plain: set[tuple[int, int]] = set()
@@ -52,7 +52,7 @@ def test_an_agenda_is_a_sorted_list_of_pairs() -> None:
         assert agenda.first() == min((at for at, _ in plain), default=None)
 
 
-def test_a_list_loses_whatever_expired_and_is_numbered_anew_if_it_was_not_the_oldest() -> None:
+def test_a_list_is_renumbered_if_other_elements_than_the_oldest_expire() -> None:
     rows = ListRows("list", 10)
     key = ("a",)
     rows.load([((key, n), ((n,), expires)) for n, expires in enumerate((50, 20, 60, 30))])

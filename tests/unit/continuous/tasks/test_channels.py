@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import zmq
 
-from epochal.continuous.tasks.channels import Channels, local_host
+from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.frames import Frame, FrameKind
 from epochal.continuous.tasks.worker import ReportsKept
 from epochal.epoch.messages import CommitPartitionEpoch, Peer, ReportPartitionOffset, TaskActive
@@ -84,10 +84,6 @@ def test_what_is_not_a_frame_is_counted_and_dropped() -> None:
         assert target.malformed == 2
         push.close(linger=0)
     context.term()
-
-
-def test_a_task_is_reached_by_the_address_by_which_it_reaches_the_driver() -> None:
-    assert local_host("127.0.0.1") == "127.0.0.1"
 
 
 def test_reports_are_kept_for_as_long_as_they_may_be_undecided() -> None:

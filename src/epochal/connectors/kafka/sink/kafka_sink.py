@@ -14,7 +14,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from epochal.clock import SystemClock
-from epochal.connectors.at_once import AtOnceSink
+from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.kafka.producer_settings import MAX_MESSAGE_BYTES, producer_settings
 from epochal.connectors.kafka.sink.producer import RecordProducer
 from epochal.connectors.kafka.sink.sink_exact import ExactKafkaSink
@@ -57,7 +57,7 @@ class KafkaSinkOptions:
 
 def open_kafka_sink(
     options: KafkaSinkOptions, schema: pa.Schema, checkpoint: Files, query_id: str
-) -> ExactKafkaSink | AtOnceSink:
+) -> ExactKafkaSink | AtLeastOnceSink:
     """Open the sink that the options choose; ask the brokers whether its topic exists."""
     java = {key.lower(): value for key, value in options.kafka.items()}
     settings = producer_settings(java)
@@ -75,7 +75,7 @@ def open_kafka_sink(
     probe.check_topics({topic: 0 for topic in (options.topic, marker_topic) if topic})
     probe.close()
     if not exactly_once:
-        return AtOnceSink(PlainWriters(plan, settings, largest))
+        return AtLeastOnceSink(PlainWriters(plan, settings, largest))
     name = f"{options.id_prefix}{query_id}"
     return ExactKafkaSink(
         KafkaTransactions(java, name, str(marker_topic)),

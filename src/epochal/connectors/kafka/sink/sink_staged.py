@@ -18,6 +18,7 @@ import google_crc32c
 import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
+from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import Prepare, WriterContext
 from epochal.connectors.kafka.sink.sink_marker import Staged, pack
 from epochal.connectors.kafka.sink.sink_rows import RecordPlan
@@ -28,7 +29,6 @@ from epochal.files.local import LocalFiles
 STAGING = f"{EPOCHAL}/kafka"
 INLINE_BYTES = 64 * 1024
 _NAME = re.compile(r"\.?e(\d+)-a(\d+)-t(\d+)-[0-9a-f]{8}\.arrow")
-_IPC = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class StagedWriter:
         chosen = [plan.chosen(batch) for batch in rows]
         for batch in chosen:
             plan.check(batch, self._options.max_message_bytes)
-        data = _to_ipc(plan.schema, chosen)
+        data = encode_stream(plan.schema, chosen, compression="lz4").to_pybytes()
         if len(data) <= self._options.inline_bytes:
             return pack(Staged(epoch, context.attempt, context.task, count, inline=data))
         name = f"e{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.arrow"
@@ -89,7 +89,7 @@ def staged_rows(files: Files, staged: Staged) -> Iterator[pa.RecordBatch]:
     if not staged.rows:
         return iter(())
     data = staged.inline or _read(files, staged)
-    table: pa.Table = pa.ipc.open_stream(data).read_all()
+    table = decode_stream(data)
     if table.num_rows != staged.rows:
         raise StorageError(
             join_url(files.url, staged.name),
@@ -128,11 +128,3 @@ def _read(files: Files, staged: Staged) -> bytes:
     if google_crc32c.value(data) != staged.checksum:
         raise StorageError(url, "its checksum differs from the one that the task reported")
     return data
-
-
-def _to_ipc(schema: pa.Schema, batches: list[pa.RecordBatch]) -> bytes:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, schema, options=_IPC) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return out.getvalue().to_pybytes()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from epochal.connectors.at_once import AtOnceSink
+from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.contract import Prepare, WriterContext
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoder, Marks, plan_layout
@@ -34,7 +34,7 @@ class PubSubWriters:
         return PubSubWriter(self.options, self.query_id, context)
 
 
-class PubSubSink(AtOnceSink):
+class PubSubSink(AtLeastOnceSink):
     """The driver's side; it looks at options and columns before a task does."""
 
     def __init__(self, options: SinkOptions, schema: pa.Schema, query_id: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from epochal.connectors.arrow_stream import encode_stream
 from epochal.connectors.pubsub.sidecar.grants import Slot
 from epochal.files import Files, open_files
 
@@ -38,7 +39,8 @@ class Copies:
     ) -> list[pa.RecordBatch] | None:
         """Make these rows the content of a partition; returns those of another who was first."""
         try:
-            self._files.create(_path(slot), _encoded(schema, batches))
+            data = encode_stream(schema, batches, compression="zstd")
+            self._files.create(_path(slot), data.to_pybytes())
         except FileExistsError:
             return self.read(slot)
         return None
@@ -86,15 +88,6 @@ def open_copies(location: str, subscription: str) -> Copies:
 
 def _path(slot: Slot) -> str:
     return f"{slot[0]}/{slot[1]}{SUFFIX}"
-
-
-def _encoded(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
 
 
 def _texts(column: pa.Array[pa.StringScalar]) -> list[str]:

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochal.connectors.arrow_stream import encode_stream
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
@@ -59,6 +60,7 @@ from epochal.connectors.pubsub.sidecar.spill import SpillFiles
 from epochal.errors import EpochalError, PubSubReaderError, RpcError, RpcTimeoutError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.envelope import PeerId
+from epochal.rpc.local_host import local_host
 from epochal.rpc.server import RpcServer
 
 logger = logging.getLogger(__name__)
@@ -106,7 +108,7 @@ class Feed:
         address = reading.driver.address()
         self._asking = RpcClient(address)
         self._reporting = RpcClient(address)
-        host = local_host(address.host, address.port)
+        host = local_host(address.host)
         self._server = RpcServer(advertised_host=host, bind_host=host)
         self._server.register(PEER, self._piece)
         self._place = place_of(self._server.address)
@@ -304,7 +306,7 @@ class Feed:
         slot = fetch.batch, fetch.partition
         data = self._fetched.get(slot) if fetch.start else None
         if data is None:
-            data = self._fetched[slot] = encoded(self.schema, self._own(slot, fetch))
+            data = self._fetched[slot] = encode_stream(self.schema, self._own(slot, fetch))
             while len(self._fetched) > 2:
                 self._fetched.popitem(last=False)
         length = min(PIECE_BYTES, data.size - fetch.start)
@@ -468,19 +470,3 @@ class Feed:
     def _wake(self) -> None:
         with suppress(OSError):  # full: it wakes anyway
             self._waker.send(b"\0")
-
-
-def encoded(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
-    """Batches as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return sink.getvalue()
-
-
-def local_host(host: str, port: int) -> str:
-    """The address of this machine on the way to a host: others reach it there."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as s:
-        s.connect((host, port))
-        return str(s.getsockname()[0])

@@ -1,1 +1,1 @@
-"""Aggregation by key, by window and by session."""
+"""Aggregation by key, window and session."""

@@ -1,11 +1,11 @@
-"""Aggregates over a group: what is kept of its rows, and what comes out. Pure.
+"""The aggregate functions: their buffers, and their results. Pure.
 
-Each is a fold in Spark's own form: the columns it keeps are those of Spark's aggregation buffer,
-with their names, so that its state reads alike. Rows become buffers, either one by one or through
-Arrow's grouping, and buffers of a group are merged field by field.
+Each function is a fold whose buffer has the columns and names of Spark's aggregation buffer, so
+that Spark can read the state. Rows become buffers either one by one or through Arrow's grouping.
+The buffers of a group are merged field by field.
 
-What a reader would get wrong: NaN. In Spark it equals itself and is larger than any number, so it
-is the maximum wherever it occurs. Arrow passes over it; batches with NaN take the slow way.
+Note: in Spark, NaN equals itself and is larger than any number, so it is the maximum of its group.
+Arrow ignores NaN, so batches with NaN are processed in Python.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LONG_TYPE, _DOUBLE_TYPE = AtomicType("long"), AtomicType("double")
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One aggregate of a query: a function, its column (none counts rows), and its name."""
+    """One aggregate of a query: function, column (None counts rows) and output name."""
 
     function: Function
     column: str | None
@@ -46,40 +46,45 @@ class Aggregate:
 
     def __post_init__(self) -> None:
         if self.function not in FUNCTIONS:
-            raise OptionError(f"{self.function!r} is no aggregate; there are {list(FUNCTIONS)}")
+            raise OptionError(
+                f"{self.function!r} is not an aggregate function. Use one of {list(FUNCTIONS)}"
+            )
         if self.column is None and self.function != "count":
-            raise OptionError(f"{self.function} needs a column; only count can do without")
+            raise OptionError(f"{self.function} needs a column. Only count works without one")
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """An aggregate over a column of a known type. Columns are lists of values as stores hold
-    them; a group's buffer is one value of each field's column."""
+    """An aggregate over a column of a known type.
+
+    Columns are lists of values as stores hold them. The buffer of a group has one value per field.
+    """
 
     fields: tuple[StructField, ...]
-    """What is kept of a group."""
+    """The fields of the buffer."""
     merges: tuple[Merge, ...]
-    """By field, of what was there before and what came later."""
+    """For each field, the function that merges an earlier and a later value."""
     lift: Callable[[Column], list[Column]]
-    """The buffers of groups of one value each."""
+    """Turns each value of a column into a buffer, field by field."""
     output: pa.DataType
     result: Callable[[Sequence[Column]], Column]
-    """What comes out, of many groups' buffers."""
-    grouped: tuple[str, ...]
-    """The functions of Arrow's that give buffers…"""
-    join: Callable[[Sequence[Column]], list[Column]]
-    """…and what makes them of their results."""
-    widened: pa.DataType | None = None
-    """What the column is cast to before Arrow groups it."""
+    """Computes the results of many groups from their buffers."""
+    arrow_functions: tuple[str, ...]
+    """The Arrow functions whose results make up the buffer."""
+    from_arrow: Callable[[Sequence[Column]], list[Column]]
+    """Builds the buffer from the results of these functions."""
+    cast_to: pa.DataType | None = None
+    """The type to which the column is cast before Arrow groups it."""
 
 
 def fold_of(aggregate: Aggregate, schema: pa.Schema) -> Fold:
-    """The aggregate over the columns of the schema."""
+    """The fold of an aggregate for input of this schema."""
     if aggregate.column is None:
         return _count()
     if aggregate.column not in schema.names:
         raise OptionError(
-            f"{aggregate.function} is over {aggregate.column!r}, but the columns are {schema.names}"
+            f"{aggregate.function} uses column {aggregate.column!r}, which does not exist. The "
+            f"columns are {schema.names}"
         )
     kind = schema.field(aggregate.column).type
     match aggregate.function:
@@ -94,9 +99,9 @@ def fold_of(aggregate: Aggregate, schema: pa.Schema) -> Fold:
         case "avg":
             return _average(kind, aggregate.column)
         case "first":
-            return _chosen(kind, first=True)
+            return _first_or_last(kind, first=True)
         case "last":
-            return _chosen(kind, first=False)
+            return _first_or_last(kind, first=False)
 
 
 def has_nan(column: Array) -> bool:
@@ -104,7 +109,7 @@ def has_nan(column: Array) -> bool:
 
 
 def may_overflow(column: Array) -> bool:
-    """Whether the sum of a column of integers could leave the range of a long."""
+    """Whether the sum of an integer column might exceed the range of a long."""
     if not pa.types.is_int64(column.type) or not len(column):
         return False
     found: Any = pc.min_max(column).as_py()
@@ -119,22 +124,22 @@ def _count() -> Fold:
         lift=lambda values: [[0 if value is None else 1 for value in values]],
         output=pa.int64(),
         result=_first_column,
-        grouped=("count",),
-        join=list,
+        arrow_functions=("count",),
+        from_arrow=list,
     )
 
 
 def _sum(kind: pa.DataType, column: str) -> Fold:
     if pa.types.is_decimal(kind):
         return _decimal_sum(kind)
-    wide = _summed(kind, "sum", column)
+    wide = _sum_type(kind, "sum", column)
 
     def add(a: Any, b: Any) -> Any:
         if a is None or b is None:
             return a if b is None else b
         total = a + b
         if type(total) is int and not -_LONG <= total < _LONG:
-            raise StateValueError(column, "bigint", f"the sum is {total}, which is out of range")
+            raise StateValueError(column, "bigint", f"the sum {total} is out of range")
         return total
 
     return Fold(
@@ -143,14 +148,14 @@ def _sum(kind: pa.DataType, column: str) -> Fold:
         lift=lambda values: [values],
         output=wide,
         result=_first_column,
-        grouped=("sum",),
-        join=list,
-        widened=wide,
+        arrow_functions=("sum",),
+        from_arrow=list,
+        cast_to=wide,
     )
 
 
 def _decimal_sum(kind: Any) -> Fold:
-    """Spark keeps whether there was any value beside a sum of decimals."""
+    """For decimals, Spark's buffer also records whether there was any value."""
     wide = pa.decimal128(min(38, kind.precision + 10), kind.scale)
     return Fold(
         fields=(
@@ -158,19 +163,22 @@ def _decimal_sum(kind: Any) -> Fold:
             StructField("isEmpty", AtomicType("boolean")),
         ),
         merges=(_EXACT.add, operator.and_),
-        lift=lambda values: [_or(values, _ZERO), [value is None for value in values]],
+        lift=lambda values: [_replace_nulls(values, _ZERO), [value is None for value in values]],
         output=wide,
         result=lambda kept: [None if empty else total for total, empty in zip(*kept, strict=True)],
-        grouped=("sum", "count"),
-        join=lambda found: [_or(found[0], _ZERO), [not count for count in found[1]]],
-        widened=wide,
+        arrow_functions=("sum", "count"),
+        from_arrow=lambda found: [
+            _replace_nulls(found[0], _ZERO),
+            [not count for count in found[1]],
+        ],
+        cast_to=wide,
     )
 
 
 def _average(kind: Any, column: str) -> Fold:
     if pa.types.is_decimal(kind):
         return _decimal_average(kind)
-    _summed(kind, "avg", column)
+    _sum_type(kind, "avg", column)
     return Fold(
         fields=(StructField("sum", _DOUBLE_TYPE), StructField("count", _LONG_TYPE)),
         merges=(operator.add, operator.add),
@@ -182,9 +190,9 @@ def _average(kind: Any, column: str) -> Fold:
         result=lambda kept: [
             total / count if count else None for total, count in zip(*kept, strict=True)
         ],
-        grouped=("sum", "count"),
-        join=lambda found: [_or(found[0], 0.0), found[1]],
-        widened=pa.float64(),
+        arrow_functions=("sum", "count"),
+        from_arrow=lambda found: [_replace_nulls(found[0], 0.0), found[1]],
+        cast_to=pa.float64(),
     )
 
 
@@ -200,22 +208,24 @@ def _decimal_average(kind: Any) -> Fold:
         fields=(StructField("sum", spark_type(wide)), StructField("count", _LONG_TYPE)),
         merges=(_EXACT.add, operator.add),
         lift=lambda values: [
-            _or(values, _ZERO),
+            _replace_nulls(values, _ZERO),
             [0 if value is None else 1 for value in values],
         ],
         output=pa.decimal128(min(38, kind.precision + 4), scale),
         result=lambda kept: [
             mean(total, count) if count else None for total, count in zip(*kept, strict=True)
         ],
-        grouped=("sum", "count"),
-        join=lambda found: [_or(found[0], _ZERO), found[1]],
-        widened=wide,
+        arrow_functions=("sum", "count"),
+        from_arrow=lambda found: [_replace_nulls(found[0], _ZERO), found[1]],
+        cast_to=wide,
     )
 
 
 def _extreme(kind: pa.DataType, aggregate: Aggregate, *, least: bool) -> Fold:
     if pa.types.is_nested(kind):
-        raise OptionError(f"{aggregate.function} of {aggregate.column!r}: {kind} has no order here")
+        raise OptionError(
+            f"{aggregate.function} of {aggregate.column!r}: values of type {kind} cannot be ordered"
+        )
     choose = min if least else max
     rank = _nan_last if pa.types.is_floating(kind) else None
 
@@ -230,13 +240,13 @@ def _extreme(kind: pa.DataType, aggregate: Aggregate, *, least: bool) -> Fold:
         lift=lambda values: [values],
         output=kind,
         result=_first_column,
-        grouped=("min" if least else "max",),
-        join=list,
+        arrow_functions=("min" if least else "max",),
+        from_arrow=list,
     )
 
 
-def _chosen(kind: pa.DataType, *, first: bool) -> Fold:
-    """The first or last row's value, null or not."""
+def _first_or_last(kind: pa.DataType, *, first: bool) -> Fold:
+    """The value of the first or last row, even if it is null."""
     merge: Merge = (lambda a, b: a) if first else (lambda a, b: b)
     return Fold(
         fields=(
@@ -247,25 +257,25 @@ def _chosen(kind: pa.DataType, *, first: bool) -> Fold:
         lift=lambda values: [values, [True] * len(values)],
         output=kind,
         result=_first_column,
-        grouped=("first" if first else "last",),
-        join=lambda found: [found[0], [True] * len(found[0])],
+        arrow_functions=("first" if first else "last",),
+        from_arrow=lambda found: [found[0], [True] * len(found[0])],
     )
 
 
-def _summed(kind: pa.DataType, function: str, column: str) -> pa.DataType:
+def _sum_type(kind: pa.DataType, function: str, column: str) -> pa.DataType:
     if pa.types.is_integer(kind):
         return pa.int64()
     if pa.types.is_floating(kind):
         return pa.float64()
-    raise OptionError(f"{function} needs a number, but {column!r} is of type {kind}")
+    raise OptionError(f"{function} needs a numeric column, but {column!r} is of type {kind}")
 
 
 def _first_column(kept: Sequence[Column]) -> Column:
     return kept[0]
 
 
-def _or(values: Column, instead: Any) -> Column:
-    return [instead if value is None else value for value in values]
+def _replace_nulls(values: Column, default: Any) -> Column:
+    return [default if value is None else value for value in values]
 
 
 def _nan_last(value: float) -> tuple[bool, float]:

@@ -1,10 +1,11 @@
-"""Session windows: a key's rows belong together until there has been none for a gap.
+"""Session windows: the rows of a key form a session until there is no row for a gap.
 
-Every row is a session from its time to a gap later; sessions of a key that touch are one, as in
-Spark. State is Spark's: the key and where the session starts, to the session and its buffers.
+Each row starts as a session from its event time until one gap later. Sessions of a key that touch
+are merged, as in Spark. State has Spark's layout: it maps the key and the start of the session to
+the session and its buffers.
 
-What a reader would get wrong: a row between two sessions makes one of them. Then rows of state
-go away, although nothing has expired.
+Note: a row between two sessions merges them into one. State rows are then removed although nothing
+has expired.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import pyarrow as pa
 
 from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.aggregation.grouping import Buffers
-from epochal.continuous.operators.cells import arrow, cells, hashable, keys_of, micros, on_time
+from epochal.continuous.operators.cells import (
+    arrow_column,
+    cells,
+    drop_late,
+    hashable,
+    keys_of,
+    micros,
+)
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.windows import Window
 from epochal.state.rows.arrow_types import spark_schema
@@ -26,7 +34,7 @@ from epochal.state.rows.types import AtomicType, StructField, StructType
 def session_store(
     name: str, grouping: pa.Schema, key: Sequence[str], buffers: Buffers
 ) -> StoreSchema:
-    """Key and start of the session, to all grouping columns and the buffers, as Spark has it."""
+    """Spark's layout: key and session start map to all grouping columns and the buffers."""
     fields = {each.name: each for each in spark_schema(grouping).fields}
     start = StructField("sessionStartTime", AtomicType("timestamp"), nullable=False)
     return StoreSchema(
@@ -46,7 +54,7 @@ class _Session:
 class _Partition:
     def __init__(self) -> None:
         self.sessions: dict[Row, list[_Session]] = {}
-        """By key, in order of start; no two of a key touch."""
+        """By key, ordered by start. No two sessions of a key touch."""
         self.dirty: set[tuple[Row, int]] = set()
         self.ends: Agenda[tuple[Row, int]] = Agenda()
         self.count = 0
@@ -69,21 +77,21 @@ class Sessions:
         self._gap_us = window.size_us
         self._time = schema.get_field_index(window.column)
         self._window = grouping.get_field_index(window.name)
-        self._places = [schema.get_field_index(n) for n in grouping.names if n != window.name]
+        self._key_columns = [schema.get_field_index(n) for n in grouping.names if n != window.name]
         self._buffers, self._output = buffers, output
         self._partitions = {each: _Partition() for each in partitions}
         self._evicts = evicts
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        held = self._partitions[partition]
+        state = self._partitions[partition]
         for stored, value in rows:
             key = hashable(stored[:-1])
             start, end = value[self._window]
-            found = _Session(start, end, tuple(value[len(self._places) + 1 :]))
-            sessions = held.sessions.setdefault(key, [])
+            found = _Session(start, end, tuple(value[len(self._key_columns) + 1 :]))
+            sessions = state.sessions.setdefault(key, [])
             sessions.insert(bisect_left(sessions, start, key=_start), found)
-            held.ends.add(end, (key, start))
-            held.count += 1
+            state.ends.add(end, (key, start))
+            state.count += 1
 
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment
@@ -95,22 +103,22 @@ class Sessions:
                 [each + self._gap_us for each in cells(micros(batch.column(self._time)))],
                 pa.int64(),
             )
-            batch = on_time(batch, ends, at.late_ms)
+            batch = drop_late(batch, ends, at.late_ms)
         if not batch.num_rows:
             return ()
-        held = self._partitions[partition]
+        state = self._partitions[partition]
         rows: dict[Row, list[tuple[int, int]]] = {}
         times = cells(batch.column(self._time))
-        for place, key in enumerate(keys_of(batch, self._places)):
-            rows.setdefault(key, []).append((times[place], place))
-        lifted = self._buffers.lifted(batch)
+        for index, key in enumerate(keys_of(batch, self._key_columns)):
+            rows.setdefault(key, []).append((times[index], index))
+        single_rows = self._buffers.single_rows(batch)
         for key, found in rows.items():
             found.sort()
-            self._merge(held, key, self._runs(found, lifted))
+            self._merge(state, key, self._runs(found, single_rows))
         if self._evicts:
             return ()
-        everything = [(key, each) for key, found in held.sessions.items() for each in found]
-        return (self._rows(everything),)
+        everything = [(key, each) for key, found in state.sessions.items() for each in found]
+        return (self._output_rows(everything),)
 
     def due_ms(self) -> int | None:
         return None
@@ -119,58 +127,61 @@ class Sessions:
         if not self._evicts or at.watermark_ms < 0:
             return ()
         output: list[pa.RecordBatch] = []
-        for held in self._partitions.values():
-            due = held.ends.take(at.watermark_ms * 1000)
-            closed = [(key, self._removed(held, key, s)) for _, each in due for key, s in each]
+        for state in self._partitions.values():
+            due = state.ends.take(at.watermark_ms * 1000)
+            closed = [(key, self._removed(state, key, s)) for _, each in due for key, s in each]
             if closed:
-                output.append(self._rows(closed))
+                output.append(self._output_rows(closed))
         return output
 
     def cut(self, epoch: int) -> list[StateChanges]:
         changes = []
-        for number, held in self._partitions.items():
-            dirty, held.dirty = held.dirty, set()
+        for number, state in self._partitions.items():
+            dirty, state.dirty = state.dirty, set()
             puts: list[tuple[Row, Row]] = []
             removes: list[Row] = []
             for key, start in dirty:
-                sessions = held.sessions.get(key, [])
-                place = bisect_left(sessions, start, key=_start)
-                if place < len(sessions) and sessions[place].start == start:
-                    puts.append(((*key, start), self._value(key, sessions[place])))
+                sessions = state.sessions.get(key, [])
+                index = bisect_left(sessions, start, key=_start)
+                if index < len(sessions) and sessions[index].start == start:
+                    puts.append(((*key, start), self._value(key, sessions[index])))
                 else:
                     removes.append((*key, start))
-            changes.append(StateChanges("default", number, puts, removes, held.count))
+            changes.append(StateChanges("default", number, puts, removes, state.count))
         return changes
 
-    def _runs(self, found: list[tuple[int, int]], lifted: list[Row]) -> list[_Session]:
-        """Sessions of a key's rows, given in order of time."""
+    def _runs(self, found: list[tuple[int, int]], single_rows: list[Row]) -> list[_Session]:
+        """Combine a key's rows, ordered by time, into sessions."""
         runs: list[_Session] = []
-        for time, place in found:
+        for time, index in found:
             last = runs[-1] if runs else None
             if last is not None and time <= last.end:
                 last.end = time + self._gap_us
-                last.buffers = self._buffers.merged(last.buffers, lifted[place])
+                last.buffers = self._buffers.merged(last.buffers, single_rows[index])
             else:
-                runs.append(_Session(time, time + self._gap_us, lifted[place]))
+                runs.append(_Session(time, time + self._gap_us, single_rows[index]))
         return runs
 
-    def _merge(self, held: _Partition, key: Row, runs: list[_Session]) -> None:
-        """Put new sessions among the key's own; those that touch become one."""
-        sessions = held.sessions.setdefault(key, [])
+    def _merge(self, state: _Partition, key: Row, runs: list[_Session]) -> None:
+        """Insert new sessions of a key, and merge the sessions that touch."""
+        sessions = state.sessions.setdefault(key, [])
         for run in runs:
+            # No two sessions of a key touch, so they are ordered by end as well as by start.
             first = bisect_left(sessions, run.start, key=_end)
             last = first
             while last < len(sessions) and sessions[last].start <= run.end:
                 last += 1
             touching = sessions[first:last]
             for each in touching:
-                held.ends.discard(each.end, (key, each.start))
-                held.dirty.add((key, each.start))
+                state.ends.discard(each.end, (key, each.start))
+                # If the merged session starts elsewhere, `cut` finds no session at this start and
+                # removes its row.
+                state.dirty.add((key, each.start))
             merged = self._joined([*touching, run])
             sessions[first:last] = [merged]
-            held.count += 1 - len(touching)
-            held.ends.add(merged.end, (key, merged.start))
-            held.dirty.add((key, merged.start))
+            state.count += 1 - len(touching)
+            state.ends.add(merged.end, (key, merged.start))
+            state.dirty.add((key, merged.start))
 
     def _joined(self, sessions: list[_Session]) -> _Session:
         sessions.sort(key=_start)
@@ -179,24 +190,24 @@ class Sessions:
             buffers = self._buffers.merged(buffers, each.buffers)
         return _Session(sessions[0].start, max(map(_end, sessions)), buffers)
 
-    def _removed(self, held: _Partition, key: Row, start: int) -> _Session:
-        sessions = held.sessions[key]
+    def _removed(self, state: _Partition, key: Row, start: int) -> _Session:
+        sessions = state.sessions[key]
         found = sessions.pop(bisect_left(sessions, start, key=_start))
         if not sessions:
-            del held.sessions[key]
-        held.dirty.add((key, start))
-        held.count -= 1
+            del state.sessions[key]
+        state.dirty.add((key, start))
+        state.count -= 1
         return found
 
     def _value(self, key: Row, found: _Session) -> Row:
-        place = self._window
-        return (*key[:place], (found.start, found.end), *key[place:], *found.buffers)
+        index = self._window
+        return (*key[:index], (found.start, found.end), *key[index:], *found.buffers)
 
-    def _rows(self, sessions: Sequence[tuple[Row, _Session]]) -> pa.RecordBatch:
+    def _output_rows(self, sessions: Sequence[tuple[Row, _Session]]) -> pa.RecordBatch:
         grouped = [self._value(key, found) for key, found in sessions]
         columns = [
-            arrow([row[number] for row in grouped], self._output.field(number).type)
-            for number in range(len(self._places) + 1)
+            arrow_column([row[number] for row in grouped], self._output.field(number).type)
+            for number in range(len(self._key_columns) + 1)
         ]
         columns += self._buffers.results([found.buffers for _, found in sessions])
         return pa.RecordBatch.from_arrays(columns, schema=self._output)

@@ -1,1 +1,1 @@
-"""Dropping duplicate rows."""
+"""Operators that drop duplicate rows."""

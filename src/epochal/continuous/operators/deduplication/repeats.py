@@ -1,11 +1,11 @@
-"""Passes on the first row of each key and drops its repetitions, for some time by the clock.
+"""Passes on the first row of each key and drops redelivered rows within a window of clock time.
 
-For sources that may hand a row out again, such as Pub/Sub: the key is the row's own identity. A key
-is forgotten when a window has passed since it was last seen.
+It serves sources that may redeliver rows, such as Pub/Sub. The key identifies a row. A key expires
+when it was not seen for the length of the window.
 
-What a reader would get wrong: the time that a query does not run does not count. What was committed
-and not acknowledged before a query stopped for a week comes again when it starts; so a running
-operator forgets nothing before it has itself run for a whole window.
+Note: time during which the query does not run does not count. If a query stops for a week, messages
+that were committed but not acknowledged before are redelivered when it starts again. Therefore an
+operator lets no key expire before it has run for a whole window itself.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from epochal.continuous.operators.aggregation.grouping import keyed
+from epochal.continuous.operators.aggregation.grouping import key_schema
 from epochal.continuous.operators.cells import hashable, keys_of
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.deduplication.seen_keys import (
     EXPIRY_SCHEMA,
     STORE,
     SeenKeys,
-    chosen,
+    select_rows,
 )
 
 STEP_MS = 1_000
-"""Keys are forgotten in steps, so that time alone does not keep a query busy."""
+"""Expiries are rounded up to this step, so that expiring keys does not keep an idle query busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropRepeatsSpec:
-    """As planned: rows are told by `key`, and remembered for `window_ms`."""
+    """The plan: rows are identified by `key` and remembered for `window_ms`."""
 
     key: tuple[str, ...]
     output_schema: pa.Schema
@@ -43,45 +43,47 @@ class DropRepeatsSpec:
 
     @property
     def stores(self) -> tuple[StoreSchema, ...]:
-        return (StoreSchema(STORE, keyed(self.output_schema, self.key), EXPIRY_SCHEMA),)
+        return (StoreSchema(STORE, key_schema(self.output_schema, self.key), EXPIRY_SCHEMA),)
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> DropRepeats:
         return DropRepeats(self, partitions)
 
 
 class DropRepeats:
-    """The keys seen of late in some partitions."""
+    """Remembers the keys seen recently in some partitions and drops their repeats."""
 
     def __init__(self, spec: DropRepeatsSpec, partitions: Sequence[int]) -> None:
         self._partitions = {each: SeenKeys() for each in partitions}
-        self._places = [spec.output_schema.get_field_index(each) for each in spec.key]
+        self._key_columns = [spec.output_schema.get_field_index(each) for each in spec.key]
         self._window_ms = spec.window_ms
         self._began_ms: int | None = None
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        held = self._partitions[partition]
+        state = self._partitions[partition]
         for stored, value in rows:
             key = hashable(stored)
-            held.values[key] = value
-            held.ends.add(value[0], key)
+            state.values[key] = value
+            state.ends.add(value[0], key)
 
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment
     ) -> Iterable[pa.RecordBatch]:
         self._note_time(at)
-        held = self._partitions[partition]
+        state = self._partitions[partition]
         expiry: Row = (self._expiry_us(at.now_ms),)
         new: list[int] = []
-        for place, key in enumerate(keys_of(batch, self._places)):
-            known = held.values.get(key)
+        for index, key in enumerate(keys_of(batch, self._key_columns)):
+            known = state.values.get(key)
             if known is None:
-                new.append(place)
-                held.ends.add(expiry[0], key)
+                new.append(index)
+                state.ends.add(expiry[0], key)
             elif known == expiry:
                 continue
-            # Of a repetition, too: whoever sends it again has not heard that it is done.
-            held.put(key, expiry)
-        return chosen(batch, new)
+            # A repeat extends the expiry too: the source redelivers the row, so it has not yet
+            # received the acknowledgement and may redeliver it once more. The entry in `ends`
+            # stays at the earlier time; `expire` moves it.
+            state.put(key, expiry)
+        return select_rows(batch, new)
 
     def due_ms(self) -> int | None:
         times = [each.ends.first() for each in self._partitions.values()]
@@ -95,18 +97,18 @@ class DropRepeats:
         if at.now_ms < began_ms + self._window_ms:
             return ()
         now_us = at.now_ms * 1000
-        for held in self._partitions.values():
-            for _, keys in held.ends.take(now_us):
+        for state in self._partitions.values():
+            for _, keys in state.ends.take(now_us):
                 for key in keys:
-                    (expiry_us,) = held.values[key]
+                    (expiry_us,) = state.values[key]
                     if expiry_us > now_us:
-                        held.ends.add(expiry_us, key)
+                        state.ends.add(expiry_us, key)
                     else:
-                        held.forget([key])
+                        state.forget([key])
         return ()
 
     def cut(self, epoch: int) -> list[StateChanges]:
-        return [held.changes(number) for number, held in self._partitions.items()]
+        return [state.changes(number) for number, state in self._partitions.items()]
 
     def _note_time(self, at: Moment) -> int:
         if self._began_ms is None:

@@ -1,7 +1,7 @@
-"""The keys that an operator has seen in one partition, and when each is to be forgotten.
+"""The keys that an operator has seen in one partition, and when each of them expires.
 
-Held as its store holds them, with what changed since the last cut. When a key ends is for the
-operator to say: by the watermark, by the clock, or never.
+Keys and values have the form of the store. Changes since the last cut are recorded. The operator
+decides when a key expires: by the watermark, by the clock, or never.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EXPIRY_SCHEMA = StructType((StructField("expiresAtMicros", AtomicType("long"), n
 
 
 class SeenKeys:
-    """One partition's keys, each with the value that is stored for it."""
+    """The keys of one partition with their stored values."""
 
     __slots__ = ("dirty", "ends", "values")
 
@@ -38,15 +38,15 @@ class SeenKeys:
             self.dirty.add(key)
 
     def changes(self, partition: int) -> StateChanges:
-        """What has changed since this was last asked."""
+        """The changes since the last call."""
         values, dirty, self.dirty = self.values, self.dirty, set()
         puts = [(key, values[key]) for key in dirty if key in values]
         removes = [key for key in dirty if key not in values]
         return StateChanges(STORE, partition, puts, removes, len(values))
 
 
-def chosen(batch: pa.RecordBatch, places: list[int]) -> tuple[pa.RecordBatch, ...]:
-    """The rows at these places, as operators give rows out."""
-    if len(places) == batch.num_rows:
+def select_rows(batch: pa.RecordBatch, indexes: list[int]) -> tuple[pa.RecordBatch, ...]:
+    """The rows at these indexes, as the output of an operator."""
+    if len(indexes) == batch.num_rows:
         return (batch,)
-    return (batch.take(places),) if places else ()
+    return (batch.take(indexes),) if indexes else ()

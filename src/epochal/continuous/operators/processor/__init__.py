@@ -1,1 +1,1 @@
-"""PySpark's StatefulProcessor, run over our state stores."""
+"""Runs PySpark's StatefulProcessor on Epochal's state stores."""

@@ -1,12 +1,11 @@
-"""Stands in for PySpark's StatefulProcessorHandle: `init` declares state with it, handlers set
-timers with it.
+"""Replaces PySpark's StatefulProcessorHandle: processors use it to declare state and set timers.
 
-On the driver `record_variables` runs `init` once to learn which variables there are, as Spark
-does: their stores must be known before the first row. In a task a handle gives out the variables
-of one partition, and expects `init` to ask for the same ones.
+On the driver, `record_variables` runs `init` once to learn the state variables, as Spark does:
+their stores must be known before the first row. In a task, a handle provides the variables of one
+partition and expects `init` to declare the same ones.
 
-What a reader would get wrong: `init` runs again in every epoch and partition, so a
-`deleteIfExists` there deletes again and again.
+Note: `init` runs again in every epoch and partition, so a `deleteIfExists` in `init` deletes every
+time.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from epochal.continuous.operators.processor.state_variables import (
     ListState,
     MapState,
     ValueState,
-    forget,
+    invalidate,
 )
 from epochal.continuous.operators.processor.timers import Timers
 from epochal.errors import OptionError, StateSchemaError
@@ -44,7 +43,7 @@ AnyState: TypeAlias = ValueState | ListState | MapState
 
 
 class TimeMode(Enum):
-    """What timers, and the time to live of state, go by."""
+    """The time that timers and the time to live of state refer to."""
 
     NONE = "None"
     PROCESSING = "ProcessingTime"
@@ -52,7 +51,7 @@ class TimeMode(Enum):
 
     @classmethod
     def named(cls, name: str) -> TimeMode:
-        """Spark's names, in any case."""
+        """The mode with this name of Spark's, in upper or lower case."""
         for mode in cls:
             if mode.value.lower() == name.lower():
                 return mode
@@ -62,7 +61,7 @@ class TimeMode(Enum):
 
 
 class Phase(Enum):
-    """Where a processor is in its life."""
+    """The phase of a processor's life, with Spark's names."""
 
     PRE_INIT = "PRE_INIT"
     CREATED = "CREATED"
@@ -83,7 +82,7 @@ class Variable:
     ttl_ms: int
 
     def store(self, key: StructType) -> StoreSchema:
-        """The store that holds it, for grouping keys of that schema."""
+        """The store of this variable, for grouping keys of the schema `key`."""
         value = self.value
         if self.ttl_ms:
             expires = StructField("ttlExpirationMs", AtomicType("long"))
@@ -99,7 +98,7 @@ class Variable:
                 return StoreSchema(self.name, StructType((StructField("key", key), entry)), value)
 
     def rows(self) -> VariableRows:
-        """An empty partition of it."""
+        """The rows of an empty partition of this variable."""
         match self.kind:
             case "value":
                 return ValueRows(self.name, self.ttl_ms)
@@ -110,7 +109,7 @@ class Variable:
 
 
 class ProcessorHandle:
-    """Gives a processor the variables and timers of one partition."""
+    """Provides a processor with the variables and timers of one partition."""
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class ProcessorHandle:
         self._given_out: dict[str, tuple[Variable, AnyState]] = {}
 
     def declared(self) -> tuple[Variable, ...]:
-        """What `init` asked for and did not delete."""
+        """The variables that `init` declared and did not delete."""
         return tuple(variable for variable, _ in self._given_out.values())
 
     def enter(self, phase: Phase) -> None:
@@ -135,17 +134,17 @@ class ProcessorHandle:
             unknown = sorted(set(self._given_out) - set(self._variables))
             if unknown:
                 raise PySparkRuntimeError(
-                    f"init declared the state variables {unknown} in a task, but not on the "
-                    f"driver, where it declared {sorted(self._variables)}: what has no store "
-                    f"would be lost. init must declare the same variables every time"
+                    f"init declared the state variables {unknown} in a task, but on the driver it "
+                    f"declared only {sorted(self._variables)}. A variable without a store would "
+                    f"lose its data: init must declare the same variables every time"
                 )
         self._phase = phase
 
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
-        return self._declared("value", stateName, None, schema, ttlDurationMs)
+        return self._declare("value", stateName, None, schema, ttlDurationMs)
 
     def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
-        return self._declared("list", stateName, None, schema, ttlDurationMs)
+        return self._declare("list", stateName, None, schema, ttlDurationMs)
 
     def getMapState(
         self,
@@ -154,13 +153,13 @@ class ProcessorHandle:
         valueSchema: Any,
         ttlDurationMs: int | None = None,
     ) -> Any:
-        return self._declared("map", stateName, userKeySchema, valueSchema, ttlDurationMs)
+        return self._declare("map", stateName, userKeySchema, valueSchema, ttlDurationMs)
 
     def deleteIfExists(self, stateName: str) -> None:
         self._need_init("deleting state", "delete_if_exists")
-        held = self._given_out.pop(stateName, None)
-        if held is not None:
-            forget(held[1])
+        deleted = self._given_out.pop(stateName, None)
+        if deleted is not None:
+            invalidate(deleted[1])
         if stateName in self._rows:
             self._rows[stateName].drop_all()
 
@@ -174,7 +173,7 @@ class ProcessorHandle:
         self._timers_of_key().delete(self._cursor.key, expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:
-        """Empty where timers may not be used: PySpark's iterator swallows that error."""
+        """Empty where timers are not allowed: PySpark's iterator swallows that error."""
         if self._timers is None or self._phase not in (Phase.INITIALIZED, Phase.DATA_PROCESSED):
             return
         yield from list(self._timers.of(self._cursor.key))
@@ -183,7 +182,7 @@ class ProcessorHandle:
         assert self._timers is not None
         return self._timers
 
-    def _declared(
+    def _declare(
         self, kind: Kind, name: str, entry: Any, value: Any, ttl_ms: int | None
     ) -> AnyState:
         doing = f"initializing {kind} state"
@@ -206,20 +205,20 @@ class ProcessorHandle:
                 f"TTL duration must be greater than zero for State store operation=update on "
                 f"state={name}.",
             )
-        return self._given(Variable(name, kind, entry_schema, value_schema, ttl), doing)
+        return self._give_out(Variable(name, kind, entry_schema, value_schema, ttl), doing)
 
-    def _given(self, variable: Variable, doing: str) -> AnyState:
+    def _give_out(self, variable: Variable, doing: str) -> AnyState:
         name = variable.name
         if name in self._given_out:
-            raise _twice(name, doing)
+            raise _duplicate_variable(name, doing)
         known = self._variables.get(name)
         if known is not None and known != variable:
             raise PySparkRuntimeError(
                 f"Error {doing}: init declared {name} as {variable} in a task, but as {known} on "
-                f"the driver: init must declare the same variables every time"
+                f"the driver. It must declare the same variables every time"
             )
         rows = variable.rows() if known is None else self._rows[name]
-        given = _opened(variable, rows, self._cursor)
+        given = _state_object(variable, rows, self._cursor)
         self._given_out[name] = (variable, given)
         return given
 
@@ -240,14 +239,14 @@ class ProcessorHandle:
 
 
 def record_variables(processor: Any, mode: TimeMode) -> tuple[Variable, ...]:
-    """Run `init` and `close` once and say which variables it declared."""
+    """Run `init` and `close` once and return the variables that `init` declared."""
     handle = ProcessorHandle({}, {}, None, mode, Cursor(), Phase.PRE_INIT)
     processor.init(handle)
     processor.close()
     return handle.declared()
 
 
-def _opened(variable: Variable, rows: VariableRows, at: Cursor) -> AnyState:
+def _state_object(variable: Variable, rows: VariableRows, at: Cursor) -> AnyState:
     form = value_form(variable.value)
     match rows:
         case ValueRows():
@@ -284,12 +283,12 @@ def _check_name(name: str, doing: str) -> None:
         )
     if "/" in name or name.startswith("."):
         raise PySparkRuntimeError(
-            f"Error {doing}: the name {name!r} contains a slash or begins with a dot: every "
-            f"variable is a directory of the checkpoint here, so choose another"
+            f"Error {doing}: the name {name!r} contains a slash or begins with a dot, but each "
+            f"variable is a directory in the checkpoint. Choose another name"
         )
 
 
-def _twice(name: str, doing: str) -> PySparkRuntimeError:
+def _duplicate_variable(name: str, doing: str) -> PySparkRuntimeError:
     return failure(
         doing,
         "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED",

@@ -1,9 +1,11 @@
 """Rows in and out of a processor: PySpark's Row for `transformWithState`, pandas for `…InPandas`.
 
-What PySpark's worker does with a batch is done here with a turn: group by key, hand over all
-columns, take what comes back by name. Some of it looks odd and is deliberate. A row's struct is a
-dict and its timestamp has a zone; an int column with a null in it reaches pandas as floats, keys
-and all; a missing column is null for rows and a KeyError for pandas.
+Each turn is treated like a batch in PySpark's worker: group by key, pass all columns, match the
+results by name.
+
+Note: some details look odd but reproduce PySpark. In a Row, a struct is a dict and a timestamp has
+a zone. An int column that contains a null reaches pandas as floats, even in the key. A missing
+output column is null for rows and a KeyError for pandas.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
 
-from epochal.continuous.operators.cells import Array, holds_floats, in_order, keys_of
+from epochal.continuous.operators.cells import Array, holds_floats, key_sorter, keys_of
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.processor.state_values import row_class
 from epochal.state.rows.byte_spans import arrow_buffer
@@ -30,34 +32,34 @@ _PLAIN = {
 }
 
 Group: TypeAlias = tuple[Row, Any, Callable[[], Iterator[Any]]]
-"""A key as stores hold it, as the processor gets it, and its rows."""
+"""A key in the form of the store, the same key in the processor's form, and its rows."""
 
 
 class Api(Protocol):
-    """How a processor takes its input and gives its output."""
+    """The form in which a processor receives its input and returns its output."""
 
     def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
         """The keys of a batch in Spark's order, each with its rows."""
         ...
 
     def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
-        """The same for initial state: one item for each call of `handleInitialState`."""
+        """The same for the initial state: `handleInitialState` is called once per item."""
         ...
 
     def output(self, results: Sequence[Any]) -> Iterable[pa.RecordBatch]:
-        """What the processor gave out, as batches."""
+        """The processor's results as batches."""
         ...
 
 
 class RowApi:
-    """Rows are PySpark's Row."""
+    """Passes rows as PySpark's Row."""
 
     def __init__(self, key: Sequence[str], given: pa.Schema, output: pa.Schema) -> None:
-        self._places = [given.names.index(each) for each in key]
-        types = [given.field(each).type for each in self._places]
+        self._key_columns = [given.names.index(each) for each in key]
+        types = [given.field(each).type for each in self._key_columns]
         self._row = row_class(given.names)
-        self._ordered = in_order(any(holds_floats(each) for each in types))
-        self._as_stored = all(_same(each) for each in types)
+        self._ordered = key_sorter(any(holds_floats(each) for each in types))
+        self._as_stored = all(_same_in_store(each) for each in types)
         self._output = output
         self._names = list(output.names)
         self._types = list(output.types)
@@ -95,15 +97,15 @@ class RowApi:
     def _keys(
         self, batch: pa.RecordBatch, columns: Sequence[list[Any]]
     ) -> tuple[Iterable[Row], dict[Row, Any] | None]:
-        """Keys as stores hold them, and, where they look different there, as the processor does."""
-        outer = list(zip(*(columns[each] for each in self._places), strict=True))
+        """The keys in the form of the store and, if it differs, a map to the processor's form."""
+        outer = list(zip(*(columns[each] for each in self._key_columns), strict=True))
         if self._as_stored:
             return outer, None
-        stored = keys_of(batch, self._places)
+        stored = keys_of(batch, self._key_columns)
         return stored, dict(zip(stored, outer, strict=True))
 
     def _in_order(self, results: Sequence[Any]) -> bool:
-        """Whether all rows have the output's columns, as named rows or of a class of rows."""
+        """Whether all rows have exactly the output's columns, in its order."""
         listed, classed = self._names, tuple(self._names)
         for row in results:
             names = getattr(row, "__fields__", None)
@@ -113,7 +115,7 @@ class RowApi:
 
 
 class PandasApi:
-    """Rows are DataFrames."""
+    """Passes rows as pandas DataFrames."""
 
     def __init__(self, key: Sequence[str], output: pa.Schema, timezone: str) -> None:
         self._key = tuple(key)
@@ -126,17 +128,17 @@ class PandasApi:
         names = list(batch.schema.names)
         frame = pd.concat([self._series(batch, each) for each in range(len(names))], axis=1)
         rows = list(frame.itertuples(index=False, name=None))
-        places = [names.index(each) for each in self._key]
-        stored = keys_of(batch, places)
+        indexes = [names.index(each) for each in self._key]
+        stored = keys_of(batch, indexes)
         found: dict[Row, list[int]] = {}
         for number, key in enumerate(stored):
             found.setdefault(key, []).append(number)
-        floats = any(holds_floats(batch.schema.field(each).type) for each in places)
-        for key in in_order(floats)(found):
+        floats = any(holds_floats(batch.schema.field(each).type) for each in indexes)
+        for key in key_sorter(floats)(found):
             numbers = found[key]
             first = rows[numbers[0]]
             chosen = [rows[number] for number in numbers]
-            yield key, tuple(first[each] for each in places), _frames(chosen, names)
+            yield key, tuple(first[each] for each in indexes), _frames(chosen, names)
 
     def initial(self, batch: pa.RecordBatch) -> Iterable[Group]:
         return self.groups(batch)
@@ -152,24 +154,24 @@ class PandasApi:
                 )
             by_name = any(isinstance(each, str) for each in frame.columns)
             arrays = []
-            for place, field in enumerate(self._output):
+            for index, field in enumerate(self._output):
                 if len(frame) == 0 and len(frame.columns) == 0:
                     arrays.append(pa.array([], field.type))
                     continue
-                series = frame[field.name] if by_name else frame[frame.columns[place]]
+                series = frame[field.name] if by_name else frame[frame.columns[index]]
                 arrays.append(self._column(series, field.type))
             batch = pa.RecordBatch.from_arrays(arrays, schema=self._output)
             if batch.num_rows:
                 yield batch
 
-    def _series(self, batch: pa.RecordBatch, place: int) -> pd.Series:
-        column: Array = batch.column(place)
+    def _series(self, batch: pa.RecordBatch, index: int) -> pd.Series:
+        column: Array = batch.column(index)
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         series = column.to_pandas(date_as_object=True)
         if pa.types.is_timestamp(column.type) and column.type.tz:
             series = series.dt.tz_convert(self._timezone).dt.tz_localize(None)
-        return series.rename(batch.schema.field(place).name)
+        return series.rename(batch.schema.field(index).name)
 
     def _column(self, series: pd.Series, kind: pa.DataType) -> Array:
         if pa.types.is_timestamp(kind) and series.dtype.kind == "M":
@@ -180,7 +182,7 @@ class PandasApi:
         try:
             return pa.Array.from_pandas(series, type=kind, safe=False)
         except (pa.ArrowTypeError, pa.ArrowInvalid):
-            # Spark converts by the values' own type first and then casts.
+            # As in Spark: convert by the type of the values first, then cast.
             return pa.Array.from_pandas(series).cast(kind, safe=False)
 
 
@@ -194,7 +196,7 @@ def _frames(rows: list[tuple[Any, ...]], names: list[str]) -> Callable[[], Itera
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> Array:
-    """A column of values; by NumPy where it does the same, because it does it in half the time."""
+    """A column of values. Uses NumPy where the result is the same, in half the time."""
     plain = _PLAIN.get(kind.id)
     if plain is not None and set(map(type, values)) == plain[0]:
         with suppress(OverflowError):
@@ -203,6 +205,7 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> Array:
     return pa.array(values, kind)
 
 
-def _same(kind: pa.DataType) -> bool:
+def _same_in_store(kind: pa.DataType) -> bool:
+    """Whether a store holds keys of this type in the form in which the processor receives them."""
     types = pa.types
     return not (types.is_temporal(kind) or types.is_floating(kind) or types.is_nested(kind))

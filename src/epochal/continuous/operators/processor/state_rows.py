@@ -1,12 +1,12 @@
 """The rows of a processor's state variables, for all keys of one partition.
 
-Three kinds, each one store on disk: a value per key; a list per key, one row for each element,
-numbered; a map per key, one row for each entry. With a time to live, what is stored is the value
-and when it expires. Rows are held as stores hold them, what changed is remembered, and `changes`
-hands that over.
+There are three kinds, each with its own store on disk: one value per key; a list per key, stored as
+one numbered row per element; a map per key, stored as one row per entry. With a time to live, the
+stored value includes its expiry time. Rows have the form of the store. Changes are recorded, and
+`changes` returns them.
 
-What a reader would get wrong: the numbers of a list's elements need not begin at 0. Elements
-expire at the front, and to number the rest anew would mean to write all of them again.
+Note: the numbers of a list's elements need not start at 0. Elements expire at the front, and
+renumbering the rest would rewrite all of them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from epochal.continuous.operators.contract import Row, StateChanges
 
 
 class Expiries:
-    """When entries expire. Each is kept once, at a time not later than its real one.
+    """When entries expire. Each entry is queued once, at or before its real expiry time.
 
-    An entry written again and again is not moved each time: whoever takes it as due looks at its
-    real expiry, and notes it again if that has moved on.
+    An entry that is written again is not moved. The caller of `take` compares with the real expiry
+    and, if that is later, queues the entry again.
     """
 
     __slots__ = ("_heap", "_known", "_number")
@@ -58,7 +58,7 @@ class Expiries:
 
 
 class ValueRows:
-    """One value per key. With a time to live a value is `(values, expires)`."""
+    """One value per key. With a time to live, the stored value is `(value, expires)`."""
 
     __slots__ = ("dirty", "expiries", "name", "rows", "ttl_ms")
 
@@ -109,8 +109,8 @@ class ValueRows:
         return StateChanges(self.name, partition, puts, removes, len(rows))
 
 
-class _Elements:
-    """A key's list. `items[0]` is stored under the number `first`."""
+class _ElementList:
+    """The list of one key. `items[0]` is stored under the number `first`."""
 
     __slots__ = ("first", "items")
 
@@ -120,82 +120,83 @@ class _Elements:
 
 
 class ListRows:
-    """A list per key. With a time to live an element is `(values, expires)`."""
+    """A list per key. With a time to live, a stored element is `(value, expires)`."""
 
     __slots__ = ("_count", "_stale", "_stored", "expiries", "lists", "name", "ttl_ms")
 
     def __init__(self, name: str, ttl_ms: int) -> None:
         self.name, self.ttl_ms = name, ttl_ms
-        self.lists: dict[Row, _Elements] = {}
+        self.lists: dict[Row, _ElementList] = {}
         self.expiries = Expiries()
         self._count = 0
         self._stored: dict[Row, tuple[int, int]] = {}
-        """The numbers that each key's elements have in the store: from, to."""
+        """For each key, the range of its element numbers in the store: first, end."""
         self._stale: dict[Row, int] = {}
-        """By changed key, the number from which on the store is out of date."""
+        """For each changed key, the number from which the store is out of date."""
 
     def load(self, rows: Iterable[tuple[Row, Row]]) -> None:
         found: dict[Row, list[tuple[int, Row]]] = {}
         for (stored, number), value in rows:
             found.setdefault(hashable(stored), []).append((number, value))
-        for key, elements in found.items():
-            elements.sort(key=lambda each: each[0])
-            held = self.lists[key] = _Elements()
-            held.first = elements[0][0]
-            held.items = [value for _, value in elements]
-            self._stored[key] = (held.first, held.first + len(elements))
-            self._count += len(elements)
-            self._schedule(key, held)
+        for key, numbered in found.items():
+            numbered.sort(key=lambda each: each[0])
+            elements = self.lists[key] = _ElementList()
+            elements.first = numbered[0][0]
+            elements.items = [value for _, value in numbered]
+            self._stored[key] = (elements.first, elements.first + len(numbered))
+            self._count += len(numbered)
+            self._schedule(key, elements)
 
     def get(self, key: Row, now: int) -> list[Row]:
-        held = self.lists.get(key)
-        if held is None:
+        elements = self.lists.get(key)
+        if elements is None:
             return []
         if not self.ttl_ms:
-            return list(held.items)
-        return [value for value, expires in held.items if expires > now]
+            return list(elements.items)
+        return [value for value, expires in elements.items if expires > now]
 
     def append(self, key: Row, values: Iterable[Row], now: int) -> None:
-        held = self.lists.get(key)
-        if held is None:
-            held = self.lists[key] = _Elements()
-        size = len(held.items)
+        elements = self.lists.get(key)
+        if elements is None:
+            elements = self.lists[key] = _ElementList()
+        size = len(elements.items)
         if self.ttl_ms:
             expires = now + self.ttl_ms
             values = [(value, expires) for value in values]
-        held.items.extend(values)
-        self._count += len(held.items) - size
-        self._touch(key, held.first + size)
-        self._schedule(key, held)
+        elements.items.extend(values)
+        self._count += len(elements.items) - size
+        self._touch(key, elements.first + size)
+        self._schedule(key, elements)
 
     def put(self, key: Row, values: Iterable[Row], now: int) -> None:
         self.remove(key)
         self.append(key, values, now)
 
     def remove(self, key: Row) -> None:
-        held = self.lists.pop(key, None)
-        if held is not None:
-            self._count -= len(held.items)
-            self._touch(key, held.first)
+        elements = self.lists.pop(key, None)
+        if elements is not None:
+            self._count -= len(elements.items)
+            self._touch(key, elements.first)
 
     def purge(self, now: int) -> None:
         for key in self.expiries.take(now):
-            held = self.lists.get(key)
-            if held is None:
+            elements = self.lists.get(key)
+            if elements is None:
                 continue
-            kept = [each for each in held.items if each[1] > now]
-            gone = len(held.items) - len(kept)
+            kept = [each for each in elements.items if each[1] > now]
+            gone = len(elements.items) - len(kept)
             if not kept:
                 self.remove(key)
                 continue
             if gone:
                 self._count -= gone
-                if kept[0] is not held.items[gone]:  # not only the oldest: number them anew
-                    self._touch(key, held.first)
-                held.first += gone
-                held.items = kept
-                self._touch(key, held.first + len(kept))
-            self._schedule(key, held)
+                if kept[0] is not elements.items[gone]:
+                    # Not only the first elements expired, so the numbers of others change too.
+                    self._touch(key, elements.first)
+                elements.first += gone
+                elements.items = kept
+                self._touch(key, elements.first + len(kept))
+            self._schedule(key, elements)
 
     def drop_all(self) -> None:
         for key in list(self.lists):
@@ -207,14 +208,14 @@ class ListRows:
         removes: list[Row] = []
         for key, since in self._stale.items():
             low, high = self._stored.pop(key, (0, 0))
-            held = self.lists.get(key)
-            if held is None:
+            elements = self.lists.get(key)
+            if elements is None:
                 removes += [(key, number) for number in range(low, high)]
                 continue
-            first, end = held.first, held.first + len(held.items)
+            first, end = elements.first, elements.first + len(elements.items)
             start = max(first, since)
-            items = held.items[start - first :]
-            puts += [((key, start + place), item) for place, item in enumerate(items)]
+            items = elements.items[start - first :]
+            puts += [((key, start + index), item) for index, item in enumerate(items)]
             removes += [(key, number) for number in range(low, min(high, first))]
             removes += [(key, number) for number in range(max(low, end), high)]
             self._stored[key] = (first, end)
@@ -226,13 +227,13 @@ class ListRows:
         if since is None or number < since:
             self._stale[key] = number
 
-    def _schedule(self, key: Row, held: _Elements) -> None:
+    def _schedule(self, key: Row, elements: _ElementList) -> None:
         if self.ttl_ms and not self.expiries.knows(key):
-            self.expiries.note(key, min(map(_expiry, held.items)))
+            self.expiries.note(key, min(map(_expiry, elements.items)))
 
 
 class MapRows:
-    """A map per key. With a time to live an entry's value is `(values, expires)`."""
+    """A map per key. With a time to live, the stored value of an entry is `(value, expires)`."""
 
     __slots__ = ("_count", "dirty", "expiries", "maps", "name", "ttl_ms")
 
@@ -267,10 +268,10 @@ class MapRows:
         return [(entry, value) for entry, (value, expires) in entries.items() if expires > now]
 
     def put(self, key: Row, entry: Row, value: Row, now: int) -> None:
-        place = (key, entry)
+        pair = (key, entry)
         if self.ttl_ms:
             expires = now + self.ttl_ms
-            self.expiries.note(place, expires)
+            self.expiries.note(pair, expires)
             value = (value, expires)
         entries = self.maps.get(key)
         if entries is None:
@@ -278,7 +279,7 @@ class MapRows:
         if entry not in entries:
             self._count += 1
         entries[entry] = value
-        self.dirty.add(place)
+        self.dirty.add(pair)
 
     def remove(self, key: Row, entry: Row) -> None:
         entries = self.maps.get(key)
@@ -293,15 +294,15 @@ class MapRows:
             self.remove(key, entry)
 
     def purge(self, now: int) -> None:
-        for place in self.expiries.take(now):
-            key, entry = place
+        for pair in self.expiries.take(now):
+            key, entry = pair
             value: Any = self.maps.get(key, {}).get(entry)
             if value is None:
                 continue
             if value[1] <= now:
                 self.remove(key, entry)
             else:
-                self.expiries.note(place, value[1])
+                self.expiries.note(pair, value[1])
 
     def drop_all(self) -> None:
         for key in list(self.maps):
@@ -312,12 +313,12 @@ class MapRows:
         dirty, self.dirty = self.dirty, set()
         puts: list[tuple[Row, Row]] = []
         removes: list[Row] = []
-        for place in dirty:
-            value = self.maps.get(place[0], {}).get(place[1])
+        for pair in dirty:
+            value = self.maps.get(pair[0], {}).get(pair[1])
             if value is None:
-                removes.append(place)
+                removes.append(pair)
             else:
-                puts.append((place, value))
+                puts.append((pair, value))
         return StateChanges(self.name, partition, puts, removes, self._count)
 
 

@@ -1,12 +1,12 @@
-"""What a processor hands to a state variable, as the variable stores it, and back.
+"""Converts the values that a processor writes to a state variable to their stored form, and back.
 
-PySpark sends a value to its JVM, which stores what fits and, silently, null or a cut number where
-it does not: a str or a float in an int column becomes null, `2**40` becomes 0, an int in a string
-column its text. Programs rely on what they got, so the same happens here. Only the number of
-values is checked.
+PySpark sends a value to its JVM, which stores it if it fits the schema. Otherwise it silently
+stores null or a truncated number: a str or a float in an int column becomes null, `2**40` becomes
+0, an int in a string column becomes its text. Programs rely on this, so the same happens here. Only
+the number of values is checked.
 
-What a reader would get wrong: what comes back is not always what went in. A nested struct comes
-back as a Row, a timestamp without a zone, a numpy number as Python's.
+Note: a value may come back in another form. A nested struct comes back as a Row, a timestamp
+without a zone, a numpy number as a Python number.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pyspark.sql.types import Row as SparkRow
 
 from epochal.continuous.operators.cells import hashable
 from epochal.continuous.operators.contract import Row
+from epochal.continuous.operators.stateless.casts import java_text
 from epochal.state.rows.types import (
     ArrayType,
     AtomicType,
@@ -47,28 +48,30 @@ _FLOAT = struct.Struct("<f")
 
 
 def failure(doing: str, condition: str, text: str, state: str = "42802") -> PySparkRuntimeError:
-    """The error that PySpark raises when its JVM refuses."""
+    """The error that PySpark raises when its JVM rejects an operation."""
     return PySparkRuntimeError(f"Error {doing}: [{condition}] {text} SQLSTATE: {state}")
 
 
 def row_class(names: Iterable[str]) -> type[SparkRow]:
-    """A Row whose names are in the class: five times cheaper to make than PySpark's own way, and
-    to look into. A name that rows have of themselves, such as `count`, stays theirs.
+    """A Row class that contains the column names.
+
+    Creating and reading its rows is five times cheaper than with PySpark's own Row. Names that
+    tuples already have, such as `count`, keep their meaning.
     """
     listed = list(names)
-    # A named tuple's fields are looked up without a call of Python, in any tuple.
-    places = namedtuple("Places", [f"p{place}" for place in range(len(listed))])  # type: ignore[misc]
+    # The field descriptors of a named tuple work on any tuple and run without Python code.
+    getters = namedtuple("Getters", [f"p{index}" for index in range(len(listed))])  # type: ignore[misc]
     fields: dict[str, Any] = {
-        name: getattr(places, f"p{place}")
-        for place, name in enumerate(listed)
-        if name.isidentifier() and not hasattr(SparkRow, name) and listed.index(name) == place
+        name: getattr(getters, f"p{index}")
+        for index, name in enumerate(listed)
+        if name.isidentifier() and not hasattr(SparkRow, name) and listed.index(name) == index
     }
     made: type[SparkRow] = type("Row", (SparkRow,), {**fields, "__fields__": listed})
     return made
 
 
 class ValueForm:
-    """Values of one schema: in with `store`, out with `tuple_of` or `row_of`."""
+    """Converts values of one schema: `store` for writing, `tuple_of` and `row_of` for reading."""
 
     __slots__ = ("_columns", "_exports", "_ranges", "_row", "_spark", "_stored", "flat", "schema")
 
@@ -82,10 +85,11 @@ class ValueForm:
         self._exports = tuple(_exported(each) for each in types)
         self._row = row_class(schema.names)
         self.flat = all(each is None for each in self._exports)
-        """Whether what is stored is what comes back."""
+        """Whether stored values are returned unchanged."""
 
     def store(self, data: Any, doing: str) -> Row:
         """The values to store; PySparkRuntimeError if there are too many or too few."""
+        # The fast path: a tuple whose value types are known to be stored unchanged.
         if type(data) is tuple:
             ranges = self._ranges.get(tuple(map(type, data)))
             if ranges is not None:
@@ -97,7 +101,7 @@ class ValueForm:
         return self._converted(data, doing)
 
     def entry(self, data: Any, doing: str) -> Row:
-        """The values to store as a key: what `store` gives, fit for a dict."""
+        """The values to store as a key: the result of `store`, usable as a dict key."""
         found: Row = hashable(self.store(data, doing))
         return found
 
@@ -124,7 +128,7 @@ class ValueForm:
             raise failure(doing, refused.condition, refused.text, refused.state) from None
 
     def _learn(self, kinds: tuple[type, ...]) -> None:
-        """Remember values of these types as ones that are stored as they are, if they are."""
+        """Remember value types that are stored unchanged, with the ranges of their integers."""
         if len(self._ranges) > _REMEMBERED or len(kinds) != len(self._stored):
             return
         if all(k in (type(None), stored) for k, stored in zip(kinds, self._stored, strict=True)):
@@ -138,12 +142,12 @@ class ValueForm:
 
 @lru_cache(maxsize=256)
 def value_form(schema: StructType) -> ValueForm:
-    """The form for a schema; kept, because `init` asks for the same ones in every epoch."""
+    """The form for a schema. Cached, because `init` asks for the same ones in every epoch."""
     return ValueForm(schema)
 
 
 class _RefusedError(Exception):
-    """The JVM would have thrown; the caller says what was being done."""
+    """The JVM would have thrown an exception. The caller adds the operation to the message."""
 
     def __init__(self, condition: str, text: str, state: str) -> None:
         super().__init__(condition, text, state)
@@ -163,7 +167,7 @@ def _miscounted(expected: int, actual: int, doing: str) -> PySparkRuntimeError:
 
 
 def _plain(value: Any) -> Any:
-    """Numpy and pandas scalars as Python's own, however deep."""
+    """Convert numpy and pandas scalars to Python's, at any depth."""
     kind = type(value)
     if kind in (int, str, float, bool, bytes, type(None)):
         return value
@@ -182,7 +186,7 @@ def _plain(value: Any) -> Any:
 
 
 def _stored_type(data_type: DataType) -> type | None:
-    """The type whose values, if in range, are stored as they are."""
+    """The Python type whose values, if in range, are stored unchanged."""
     match data_type:
         case AtomicType(name) if name in _BITS:
             return int
@@ -199,7 +203,7 @@ def _stored_type(data_type: DataType) -> type | None:
 
 
 def _from_java(data_type: DataType) -> Convert:
-    """What the JVM makes of a value for a column of the type: null where it has no idea."""
+    """The JVM's conversion of values for a column of this type: null if it cannot convert."""
     match data_type:
         case AtomicType(name) if name in _BITS:
             return _integer(_BITS[name])
@@ -242,7 +246,7 @@ def _integer(bits: int) -> Convert:
         if not isinstance(value, int) or isinstance(value, bool):
             return None
         if not -_LONG <= value < _LONG:
-            return None  # a BigInteger, which the JVM does not look at
+            return None  # arrives in the JVM as a BigInteger, which it cannot convert
         return (int(value) + limit) % (2 * limit) - limit
 
     return convert
@@ -269,23 +273,8 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return _double_text(value)
+        return java_text(value)
     return str(value)
-
-
-def _double_text(value: float) -> str:
-    """As Java writes a double: 1.0E20 where Python writes 1e+20."""
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        plain = repr(value)
-        return plain if "e" not in plain else format(Decimal(plain), "f")
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
-    text = "".join(map(str, digits)).rstrip("0") or "0"
-    power = int(exponent) + len(digits) - 1
-    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{power}"
 
 
 def _decimal(precision: int, scale: int) -> Convert:
@@ -323,13 +312,13 @@ def _nested(columns: tuple[Convert, ...]) -> Convert:
 
 
 def _exported(data_type: DataType) -> Convert | None:
-    """From what is stored to what PySpark returns; None if that is the same."""
+    """The conversion from a stored value to what PySpark returns; None if they are the same."""
     match data_type:
         case ArrayType(element):
-            inner = _exported(element) or _as_it_is
+            inner = _exported(element) or _identity
             return lambda v: None if v is None else [inner(each) for each in v]
         case MapType(key, value):
-            left, right = _exported(key) or _as_it_is, _exported(value) or _as_it_is
+            left, right = _exported(key) or _identity, _exported(value) or _identity
             return lambda v: None if v is None else {left(k): right(e) for k, e in v}
         case StructType():
             form = ValueForm(data_type)
@@ -349,5 +338,5 @@ def _external(data_type: AtomicType | UserDefinedType) -> Convert | None:
     return lambda v: None if v is None else convert(v)
 
 
-def _as_it_is(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value

@@ -1,11 +1,11 @@
-"""What a processor holds: ValueState, ListState and MapState, as PySpark's own behave.
+"""ValueState, ListState and MapState, which behave like PySpark's.
 
-They read and write the rows of whatever key the cursor is at; the operator moves it. Methods are
-named as PySpark names them, because programs call them.
+They read and write the rows of the key at the cursor; the operator moves the cursor. Methods have
+PySpark's names, because user programs call them.
 
-What a reader would get wrong: iterators start late. PySpark asks for a list when the first
-element is asked for, so what was appended between `get()` and then is in it; what comes after
-is not. Generators do the same here.
+Note: iterators start late. PySpark fetches a list when its first element is requested. Elements
+appended between `get()` and that moment are included, later ones are not. The generators here do
+the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAPPING = "updating map state value"
 
 
 class NoKey:
-    """Stands where a key should be while there is none: to look it up is the error."""
+    """Takes the place of the key while there is none. Using it as a dict key raises the error."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class NoKey:
 
 
 class Cursor:
-    """Which key is at work, and what time it is."""
+    """The current key and time."""
 
     __slots__ = ("key", "now_ms")
 
@@ -46,7 +46,7 @@ class Cursor:
 
 
 class ValueState:
-    """One value for the key."""
+    """The value of the current key."""
 
     __slots__ = ("_at", "_form", "_rows", "_values")
 
@@ -73,7 +73,7 @@ class ValueState:
 
 
 class ExpiringValueState(ValueState):
-    """One value for the key, until it expires."""
+    """The value of the current key, until it expires."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ class ExpiringValueState(ValueState):
 
 
 class ListState:
-    """A list for the key."""
+    """The list of the current key."""
 
     __slots__ = ("_at", "_form", "_rows")
 
@@ -139,7 +139,7 @@ class ListState:
 
 
 class MapState:
-    """A map for the key."""
+    """The map of the current key."""
 
     __slots__ = ("_at", "_form", "_keys", "_rows")
 
@@ -186,16 +186,19 @@ class MapState:
         self._rows.remove_key(self._at.key)
 
 
-def forget(state: ValueState | ListState | MapState) -> None:
-    """Make of a variable that was deleted one that says so whenever it is used."""
+def invalidate(state: ValueState | ListState | MapState) -> None:
+    """Make a deleted variable raise an error on every use.
+
+    The processor keeps its reference to the object, so the class of the object itself is changed.
+    """
     match state:
         case ValueState():
-            gone: type = _GoneValueState
+            deleted: type = _DeletedValueState
         case ListState():
-            gone = _GoneListState
+            deleted = _DeletedListState
         case MapState():
-            gone = _GoneMapState
-    object.__setattr__(state, "__class__", gone)
+            deleted = _DeletedMapState
+    object.__setattr__(state, "__class__", deleted)
 
 
 def _refused(kind: str, doing: str) -> Callable[..., Any]:
@@ -207,11 +210,11 @@ def _refused(kind: str, doing: str) -> Callable[..., Any]:
 
 
 def _nothing(state: Any) -> Iterator[Any]:
-    """PySpark's iterators end where they cannot begin."""
+    """PySpark's iterators swallow the error and are empty."""
     return iter(())
 
 
-class _GoneValueState(ValueState):
+class _DeletedValueState(ValueState):
     __slots__ = ()
 
     exists = _refused("Value", "checking value state exists")
@@ -220,7 +223,7 @@ class _GoneValueState(ValueState):
     clear = _refused("Value", "clearing value state")
 
 
-class _GoneListState(ListState):
+class _DeletedListState(ListState):
     __slots__ = ()
 
     exists = _refused("List", "checking value state exists")
@@ -229,7 +232,7 @@ class _GoneListState(ListState):
     clear = _refused("List", "clearing value state")
 
 
-class _GoneMapState(MapState):
+class _DeletedMapState(MapState):
     __slots__ = ()
 
     exists = _refused("Map", "checking map state exists")

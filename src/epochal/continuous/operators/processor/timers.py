@@ -1,11 +1,11 @@
-"""The timers of one state partition: which key set one for when, and what is due.
+"""The timers of one state partition.
 
-A timer is a key and a time in milliseconds; the same one is never there twice. Whether times are
-read off the clock or the watermark is the caller's business.
+A timer is a pair of a key and a time in milliseconds; each pair exists at most once. The caller
+decides whether times refer to the clock or to the watermark.
 
-What a reader would get wrong: a timer that has been taken as due still exists, and is listed,
-until it is deleted; so a handler that sets the very timer that fires changes nothing, and loses
-it when the caller deletes it afterwards. Spark's timers behave so.
+Note: a due timer that was taken still exists, and is listed, until the caller deletes it. If its
+handler registers the same timer again, nothing changes, and the caller deletes it afterwards. This
+is how Spark's timers behave.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from epochal.state.rows.types import AtomicType, StructField, StructType
 
 PROCESSING_TIMERS = "$procTimers_keyToTimestamp"
 EVENT_TIMERS = "$eventTimers_keyToTimestamp"
-"""Spark's own names for the same index."""
+"""Spark's names for the same store."""
 
 _EMPTY: Row = (None,)
 
 
 def timer_store(name: str, key: StructType) -> StoreSchema:
-    """The store that keeps timers: (key, time) to nothing, as Spark lays it out."""
+    """The store of timers in Spark's layout: (key, time) maps to an empty value."""
     fields = (
         StructField("key", key),
         StructField("expiryTimestampMs", AtomicType("long"), nullable=False),
@@ -36,7 +36,7 @@ def timer_store(name: str, key: StructType) -> StoreSchema:
 
 
 class Timers:
-    """Timers of one partition."""
+    """The timers of one partition."""
 
     __slots__ = ("_agenda", "_before", "_by_key", "_count", "name")
 
@@ -44,6 +44,8 @@ class Timers:
         self.name = name
         self._by_key: dict[Row, set[int]] = {}
         self._agenda: Agenda[Row] = Agenda()
+        # For each timer touched in this epoch: whether it existed before. A timer that is set and
+        # deleted within one epoch then causes no write.
         self._before: dict[tuple[Row, int], bool] = {}
         self._count = 0
 
@@ -78,14 +80,14 @@ class Timers:
         self._count -= 1
 
     def of(self, key: Row) -> Iterator[int]:
-        """The key's timers; in no order that is promised."""
+        """The timers of a key. Callers must not rely on their order."""
         return iter(sorted(self._by_key.get(key, ())))
 
     def first(self) -> int | None:
         return self._agenda.first()
 
     def take(self, until: int) -> list[tuple[int, list[Row]]]:
-        """What is due by then, ascending. The caller deletes each after its handler."""
+        """The timers due by `until`, ascending. The caller deletes each after its handler ran."""
         return self._agenda.take(until)
 
     def changes(self, partition: int) -> StateChanges:

@@ -1,14 +1,14 @@
 """Runs PySpark's StatefulProcessor, unchanged, over the keys of some state partitions.
 
-A turn is to a processor what a micro-batch is in Spark: it gets the rows of each key in one call,
-then its due timers, with one time and one watermark for all of it. Output is matched by name.
+A turn corresponds to a micro-batch in Spark. The processor gets the rows of each key in one call,
+then its due timers. Time and watermark stay the same during a turn. Output is matched by name.
 
-As in Spark, a processor lives for one epoch and one partition: it is unpickled at the first use,
-`init` runs, and at the cut `close` runs and it is dropped. Attributes it sets are gone by then;
-only state stays.
+As in Spark, a processor lives for one epoch and one partition. It is unpickled at its first use and
+`init` runs. At the cut `close` runs and the processor is dropped. Attributes that it has set are
+lost; only state remains.
 
-What a reader would get wrong: the due timers are a snapshot. One that a handler sets in the past
-fires in the next turn; one that a handler deletes while it is due fires all the same.
+Note: the due timers are a snapshot. A timer that a handler registers for the past fires in the next
+turn. A due timer that a handler deletes still fires in this turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
 from epochal.clock import SystemClock
-from epochal.continuous.operators.cells import in_order, micros, on_time
+from epochal.continuous.operators.cells import drop_late, key_sorter, micros
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.processor.processor_handle import (
     Phase,
@@ -48,17 +48,17 @@ from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import StructType
 
 PURGE_EVERY_MS = 1000
-"""How often expired state is looked for. It is hidden when it expires, so nobody waits for it."""
+"""How often expired state is removed. It is hidden once it expires, so removal can wait."""
 
 _TIMER_STORES = {TimeMode.PROCESSING: PROCESSING_TIMERS, TimeMode.EVENT: EVENT_TIMERS}
 
 
 @dataclass(frozen=True, slots=True)
 class TransformWithStateSpec:
-    """A processor as planned."""
+    """The plan of a processor."""
 
     processor: bytes
-    """Pickled: a fresh one is made of it for every epoch and partition."""
+    """Pickled. Each epoch and partition unpickles its own copy."""
     key: tuple[str, ...]
     input_schema: pa.Schema
     output_schema: pa.Schema
@@ -86,22 +86,23 @@ class TransformWithStateSpec:
         pandas: bool = False,
         timezone: str = "UTC",
     ) -> Self:
-        """Plan a processor: run its `init` once, on a copy, to learn what state it declares."""
+        """Plan a processor. Runs `init` of a copy once to learn which state it declares."""
         if output_mode.lower() not in ("append", "update"):
             raise OptionError(
-                f"the output mode is {output_mode!r}, but transformWithState gives out rows once: "
-                f"choose Append or Update"
+                f"the output mode is {output_mode!r}, but transformWithState emits each row only "
+                f"once. Use Append or Update"
             )
         missing = [each for each in key if each not in input_schema.names]
         if missing or not key:
             raise OptionError(
-                f"the key is {list(key)}, but the columns are {input_schema.names}: name at least "
-                f"one of them, and no others"
+                f"the key is {list(key)}, but the columns are {input_schema.names}. Name at least "
+                f"one column, and only existing ones"
             )
         mode = TimeMode.named(time_mode)
         if event_time is not None and event_time not in input_schema.names:
             raise OptionError(
-                f"event time is in column {event_time!r}, but the columns are {input_schema.names}"
+                f"the event time column {event_time!r} does not exist. The columns are "
+                f"{input_schema.names}"
             )
         pickled = cloudpickle.dumps(processor)
         return cls(
@@ -120,7 +121,7 @@ class TransformWithStateSpec:
 
     @property
     def name(self) -> str:
-        # Not Spark's name: its layout is another, and its reader would look for that.
+        # Not Spark's name: the layout differs, and Spark's reader would expect its own.
         return "epochalTransformWithState"
 
     @property
@@ -140,7 +141,7 @@ class TransformWithStateSpec:
 
 
 class _Partition:
-    """State of one partition, and the processor at work on it in this epoch."""
+    """The state of one partition, and the processor that uses it in this epoch."""
 
     def __init__(self, number: int, spec: TransformWithStateSpec, key_form: ValueForm) -> None:
         self.number = number
@@ -157,7 +158,7 @@ class _Partition:
         self._handle: ProcessorHandle | None = None
 
     def begin(self, at: Moment, phase: Phase) -> Any:
-        """The processor of this epoch, in the phase."""
+        """The processor of this epoch, moved to the given phase. Created at the first call."""
         self.cursor.now_ms = at.now_ms
         if self._handle is None:
             mode = self._spec.time_mode
@@ -177,7 +178,7 @@ class _Partition:
             self._processor = self._handle = None
 
     def fire(self, at: Moment, until: int, values: TimerValues) -> list[Any]:
-        """Call the handler for every timer due by then."""
+        """Call the handler of each timer that is due at or before `until`."""
         if self.timers is None or (first := self.timers.first()) is None or first > until:
             return []
         processor = self.begin(at, Phase.DATA_PROCESSED)
@@ -185,7 +186,7 @@ class _Partition:
         results: list[Any] = []
         for time_ms, keys in due:
             info = ExpiredTimerInfo(time_ms)
-            for key in in_order(True)(keys) if len(keys) > 1 else keys:
+            for key in key_sorter(True)(keys) if len(keys) > 1 else keys:
                 self.cursor.key = key
                 results.extend(
                     processor.handleExpiredTimer(
@@ -204,7 +205,7 @@ class _Partition:
 
 
 class TransformWithState:
-    """The processor at work, in one task."""
+    """Runs the processor for the partitions of one task."""
 
     def __init__(
         self, spec: TransformWithStateSpec, partitions: Sequence[int], state_partitions: int
@@ -221,24 +222,24 @@ class TransformWithState:
             self._event_time = spec.input_schema.get_field_index(spec.event_time)
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        held = self._partitions[partition]
-        if held.timers is not None and store == held.timers.name:
-            held.timers.load(rows)
+        state = self._partitions[partition]
+        if state.timers is not None and store == state.timers.name:
+            state.timers.load(rows)
         else:
-            held.rows[store].load(rows)
+            state.rows[store].load(rows)
 
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment
     ) -> Iterable[pa.RecordBatch]:
         self._seed(at)
         if self._event_time >= 0:
-            batch = on_time(batch, micros(batch.column(self._event_time)), at.late_ms)
+            batch = drop_late(batch, micros(batch.column(self._event_time)), at.late_ms)
         if not batch.num_rows:
             return ()
-        held = self._partitions[partition]
-        handle_rows = held.begin(at, Phase.INITIALIZED).handleInputRows
+        state = self._partitions[partition]
+        handle_rows = state.begin(at, Phase.INITIALIZED).handleInputRows
         values = self._timer_values(at)
-        cursor = held.cursor
+        cursor = state.cursor
         results: list[Any] = []
         for stored, key, rows in self._api.groups(batch):
             cursor.key = stored
@@ -262,26 +263,27 @@ class TransformWithState:
             until = max(at.watermark_ms, 0)
         values = self._timer_values(at)
         output: list[pa.RecordBatch] = []
-        for held in self._partitions.values():
-            results = held.fire(at, until, values)
+        for state in self._partitions.values():
+            results = state.fire(at, until, values)
             if results:
                 output.extend(self._api.output(results))
         due = self._purge_due()
         if due is not None and due <= at.now_ms:
             self._purged_ms = at.now_ms
-            for held in self._partitions.values():
-                for each in held.expiring:
+            for state in self._partitions.values():
+                for each in state.expiring:
                     each.purge(at.now_ms)
         return output
 
     def cut(self, epoch: int) -> list[StateChanges]:
+        # The first epoch may end before any turn, but its state must include the initial state.
         if not self._seeded:
             now_ms = SystemClock().now_ms()
             self._seed(Moment(now_ms=now_ms, watermark_ms=-1, epoch=epoch, late_ms=-1))
         changes: list[StateChanges] = []
-        for held in self._partitions.values():
-            held.end()
-            changes += held.changes()
+        for state in self._partitions.values():
+            state.end()
+            changes += state.changes()
         return changes
 
     def _timer_values(self, at: Moment) -> TimerValues:
@@ -292,14 +294,14 @@ class TransformWithState:
     def _purge_due(self) -> int | None:
         first = [
             at
-            for held in self._partitions.values()
-            for each in held.expiring
+            for state in self._partitions.values()
+            for each in state.expiring
             if (at := each.expiries.first()) is not None
         ]
         return max(min(first), self._purged_ms + PURGE_EVERY_MS) if first else None
 
     def _seed(self, at: Moment) -> None:
-        """Hand out the initial state, in the first epoch and before anything else."""
+        """Pass the initial state to the processor, in the first epoch and before anything else."""
         if self._seeded:
             return
         self._seeded = True
@@ -310,19 +312,19 @@ class TransformWithState:
         api = _api(self._spec, self._spec.initial_key, batch.schema)
         values = self._timer_values(at)
         owners = self._owners(batch)
-        for number, held in self._partitions.items():
+        for number, state in self._partitions.items():
             mine = batch.filter(pa.array(owners == number))
             if not mine.num_rows:
                 continue
-            handle_initial = held.begin(at, Phase.INITIALIZED).handleInitialState
+            handle_initial = state.begin(at, Phase.INITIALIZED).handleInitialState
             for stored, key, rows in api.initial(mine):
                 for each in rows():
-                    held.cursor.key = stored
+                    state.cursor.key = stored
                     handle_initial(key, each, values)
-            held.cursor.key = NoKey()
+            state.cursor.key = NoKey()
 
     def _owners(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
-        """Which partition each row of the initial state belongs to: where its key's rows go."""
+        """The partition of each row of the initial state, by the same hash as input rows."""
         columns = [
             batch.column(name).cast(self._spec.input_schema.field(own).type)
             for name, own in zip(self._spec.initial_key, self._spec.key, strict=True)

@@ -1,1 +1,1 @@
-"""Operators without state, and the expressions they evaluate."""
+"""Operators without state, and the expressions that they evaluate."""

@@ -1,7 +1,7 @@
-"""Spark's CAST over Arrow values. Pure.
+"""Spark's CAST for Arrow values. Pure.
 
-With ANSI on, a value that does not fit is an error; off, it is null. Text forms are Java's: a
-double prints as `1.0E10`, a timestamp without a zone and without trailing zeros.
+With ANSI mode on, a value that does not fit is an error; otherwise it becomes null. Text has Java's
+format: a double prints as `1.0E10`, a timestamp without zone and without trailing zeros.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyarrow import compute
 
 from epochal.errors import OptionError
 
-pc: Any = compute  # its stubs know neither scalars beside arrays nor calls by name
+pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name
 
 Value: TypeAlias = Any
 
@@ -25,7 +25,7 @@ _FALSE = ["f", "false", "n", "no", "0"]
 
 
 def cast(value: Value, kind: pa.DataType, *, ansi: bool, zone: str = "UTC") -> Value:
-    """`value` as `kind`, the way Spark casts it; times of day are those of `zone`."""
+    """Cast `value` to `kind` as Spark does. Local times are in `zone`."""
     if value.type == kind:
         return value
     if pa.types.is_null(value.type):
@@ -41,7 +41,8 @@ def cast(value: Value, kind: pa.DataType, *, ansi: bool, zone: str = "UTC") -> V
     if pa.types.is_decimal(kind) and pa.types.is_floating(value.type):
         value = _each(value, lambda each: Decimal(repr(each)), pa.decimal128(38, 18))
     if pa.types.is_decimal(kind) and pa.types.is_integer(value.type):
-        # Arrow asks for room for every value of the integer's type, not for those that are there.
+        # Arrow requires a precision for all values of the integer type, not only the actual ones.
+        # So cast to the largest precision first.
         value = pc.cast(value, pa.decimal128(38, kind.scale))
     if pa.types.is_timestamp(value.type) and pa.types.is_date(kind):
         local = pc.local_timestamp(pc.cast(value, pa.timestamp("us", zone)))
@@ -70,7 +71,7 @@ def _to_text(value: Value, zone: str) -> Value:
         return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")  # it always has six decimals
     if pa.types.is_binary(kind) or pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
         return pc.cast(value, pa.string())
-    raise OptionError(f"A cast from {kind} to string is not supported here; use map_in_arrow.")
+    raise OptionError(f"A cast from {kind} to string is not supported. Use map_in_arrow instead.")
 
 
 def _from_text(value: Value, kind: pa.DataType, zone: str, *, ansi: bool) -> Value:

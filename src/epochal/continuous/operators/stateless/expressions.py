@@ -1,12 +1,12 @@
-"""Column expressions over record batches, with Spark's meaning. Pure data and pyarrow kernels.
+"""Evaluates column expressions over record batches with Spark's semantics. Pure.
 
-Spark parses and resolves the text (`spark_columns.py`); what arrives here is a tree with every
-cast spelled out, so evaluating is all that is left. Where Arrow and Spark differ, Spark is right:
-nulls follow three-valued logic, NaN equals itself and is larger than all else, a remainder has
-the sign of its dividend, and with ANSI on, overflow and division by zero are errors.
+Spark parses and resolves the text (`spark_columns.py`). This module gets a tree in which all casts
+are explicit, and evaluates it with pyarrow kernels. Where Arrow and Spark differ, the result is
+Spark's: nulls follow three-valued logic, NaN equals itself and is larger than any number, a
+remainder has the sign of its dividend. In ANSI mode, overflow and division by zero are errors.
 
-What a reader would get wrong: branches of CASE and IF are evaluated only for the rows that take
-them. `CASE WHEN x <> 0 THEN 1 / x END` must not fail on a row it guards against.
+Note: branches of CASE and IF are evaluated only for the rows that take them. `CASE WHEN x <> 0 THEN
+1 / x END` must not fail on rows where x is 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyarrow import compute
 from epochal.continuous.operators.stateless.casts import cast
 from epochal.errors import OptionError
 
-pc: Any = compute  # its stubs know neither scalars beside arrays nor calls by name
+pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name
 
 Value: TypeAlias = Any
 """An Arrow array of the batch's length, or a scalar."""
@@ -30,7 +30,7 @@ Value: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the batch, by its place."""
+    """A column of the batch, by its index."""
 
     index: int
 
@@ -44,7 +44,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of Spark's, by the name of its class, with whatever else the class holds."""
+    """A Spark function, by its class name, with further fields of that class in `extra`."""
 
     function: str
     arguments: tuple[Expr, ...]
@@ -56,7 +56,7 @@ Expr: TypeAlias = Column | Literal | Call
 
 
 def evaluate(expr: Expr, batch: pa.RecordBatch) -> Value:
-    """The value of an expression for every row of a batch."""
+    """Evaluate an expression for each row of a batch."""
     match expr:
         case Column(index):
             return batch.column(index)
@@ -70,7 +70,7 @@ def evaluate(expr: Expr, batch: pa.RecordBatch) -> Value:
 
 
 def column_of(value: Value, rows: int, kind: pa.DataType) -> Value:
-    """A value as a column of a batch."""
+    """Convert a value to a column of the type `kind` with `rows` rows."""
     value = _column(value, rows)
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()
@@ -78,13 +78,13 @@ def column_of(value: Value, rows: int, kind: pa.DataType) -> Value:
 
 
 def check_supported(expr: Expr, text: str) -> None:
-    """Refuse a function that is not in the table, while the query is still being written."""
+    """Reject an unsupported function while the user still builds the query."""
     if not isinstance(expr, Call):
         return
     if expr.function not in FUNCTIONS and expr.function not in ("CaseWhen", "If"):
         raise OptionError(
-            f"{text!r} uses {expr.function}, which column expressions here do not have. "
-            f"Compute it in map_in_arrow or map_in_pandas instead."
+            f"{text!r} uses {expr.function}, which column expressions do not support. Compute it "
+            f"in map_in_arrow or map_in_pandas instead."
         )
     for each in expr.arguments:
         check_supported(each, text)
@@ -94,32 +94,33 @@ def _choose(expr: Call, batch: pa.RecordBatch) -> Value:
     arguments = expr.arguments
     pairs = list(zip(arguments[0::2], arguments[1::2], strict=False))
     otherwise = arguments[-1] if len(arguments) % 2 else None
-    left = np.arange(batch.num_rows)
-    places: list[Any] = []
+    remaining = np.arange(batch.num_rows)  # rows that no branch has taken yet
+    indexes: list[Any] = []
     parts: list[Value] = []
     for condition, result in pairs:
-        subset = batch.take(left)
-        met = _column(evaluate(condition, subset), len(left)).fill_null(False)
+        subset = batch.take(remaining)
+        met = _column(evaluate(condition, subset), len(remaining)).fill_null(False)
         chosen = met.to_numpy(zero_copy_only=False).astype(bool)
-        _add(places, parts, left[chosen], result, batch)
-        left = left[~chosen]
+        _add(indexes, parts, remaining[chosen], result, batch)
+        remaining = remaining[~chosen]
     if otherwise is not None:
-        _add(places, parts, left, otherwise, batch)
-        left = left[:0]
+        _add(indexes, parts, remaining, otherwise, batch)
+        remaining = remaining[:0]
     if not parts:
         return pa.nulls(batch.num_rows)
     kind = next((part.type for part in parts if not pa.types.is_null(part.type)), parts[0].type)
-    places.append(left)
-    parts.append(pa.nulls(len(left), kind))
-    order = np.argsort(np.concatenate(places), kind="stable")
+    indexes.append(remaining)
+    parts.append(pa.nulls(len(remaining), kind))
+    # The parts are grouped by branch: bring the rows back into the batch's order.
+    order = np.argsort(np.concatenate(indexes), kind="stable")
     return pa.concat_arrays([part.cast(kind) for part in parts]).take(order)
 
 
 def _add(
-    places: list[Any], parts: list[Value], rows: Any, result: Expr, batch: pa.RecordBatch
+    indexes: list[Any], parts: list[Value], rows: Any, result: Expr, batch: pa.RecordBatch
 ) -> None:
     subset = batch.take(rows)
-    places.append(rows)
+    indexes.append(rows)
     parts.append(_column(evaluate(result, subset), len(rows)))
 
 
@@ -210,13 +211,13 @@ def _substring(call: Call, value: Value, position: Value, length: Value) -> Valu
         cut: Any = pc.binary_slice
         if start < 0:
             raise OptionError(
-                "substring of binary from its end is not supported; use map_in_arrow."
+                "substring of binary with a negative position is not supported. Use map_in_arrow."
             )
     else:
         cut = pc.utf8_slice_codeunits
     if start >= 0:
         first = max(start - 1, 0)
-        # Positions count from 1, and 0 means the same as 1.
+        # Spark counts positions from 1, and 0 means the same as 1.
         return cut(value, first, max(first, first + count))
     if count <= 0:
         return cut(value, 0, 0)
@@ -230,28 +231,28 @@ def _concat(call: Call, *values: Value) -> Value:
 
 
 def _round(call: Call, value: Value, digits: Value) -> Value:
-    places = int(_constant(call, digits))
-    if pa.types.is_integer(value.type) and places >= 0:
+    scale = int(_constant(call, digits))
+    if pa.types.is_integer(value.type) and scale >= 0:
         return value
-    return pc.round(value, ndigits=places, round_mode="half_towards_infinity")
+    return pc.round(value, ndigits=scale, round_mode="half_towards_infinity")
 
 
 def _field(call: Call, value: Value) -> Value:
     return pc.struct_field(value, [call.extra["ordinal"]])
 
 
-def _item(call: Call, value: Value, index: Value) -> Value:
-    place = int(_constant(call, index))
-    longest = pc.min(pc.list_value_length(value)).as_py()
-    if longest is not None and not 0 <= place < longest:
+def _item(call: Call, value: Value, ordinal: Value) -> Value:
+    index = int(_constant(call, ordinal))
+    shortest = pc.min(pc.list_value_length(value)).as_py()
+    if shortest is not None and not 0 <= index < shortest:
         if call.ansi:
             raise OptionError(
-                f"Array index {place} is out of bounds: an array here has {longest} elements. "
-                f"Turn spark.sql.ansi.enabled off for null instead."
+                f"Array index {index} is out of bounds: an array has only {shortest} elements. "
+                f"Set spark.sql.ansi.enabled to false to get null instead."
             )
-        rows = [row[place] if row and 0 <= place < len(row) else None for row in value.to_pylist()]
+        rows = [row[index] if row and 0 <= index < len(row) else None for row in value.to_pylist()]
         return pa.array(rows, value.type.value_type)
-    return pc.list_element(value, place)
+    return pc.list_element(value, index)
 
 
 def _lookup(call: Call, value: Value, key: Value) -> Value:
@@ -267,9 +268,9 @@ def _struct(call: Call, *values: Value) -> Value:
 
 def _truncate(call: Call, unit: Value, value: Value) -> Value:
     names = {"mm": "month", "mon": "month", "yyyy": "year", "yy": "year", "dd": "day"}
-    asked = str(_constant(call, unit)).lower()
-    found = pc.floor_temporal(_local(call, value), unit=names.get(asked, asked))
-    return pc.cast(found, pa.timestamp("us", "UTC"))
+    unit_name = str(_constant(call, unit)).lower()
+    truncated = pc.floor_temporal(_local(call, value), unit=names.get(unit_name, unit_name))
+    return pc.cast(truncated, pa.timestamp("us", "UTC"))
 
 
 def _since_epoch(divisor: int) -> Function:
@@ -278,7 +279,7 @@ def _since_epoch(divisor: int) -> Function:
         if divisor == 1:
             return micros
         whole = pc.divide(micros, divisor)
-        # Arrow rounds towards zero, Spark downwards.
+        # Arrow rounds towards zero, but Spark rounds down.
         return pc.if_else(
             pc.less(micros, pc.multiply(whole, divisor)), pc.subtract(whole, 1), whole
         )
@@ -302,7 +303,7 @@ def _constant(call: Call, value: Value) -> Any:
     if isinstance(value, pa.Scalar):
         return value.as_py()
     raise OptionError(
-        f"{call.function} needs a constant here, not a column. Use map_in_arrow for that."
+        f"{call.function} needs a constant, but was given a column. Use map_in_arrow instead."
     )
 
 
@@ -321,7 +322,7 @@ def _as_int(name: str) -> Function:
 
 
 def _local(call: Call, value: Value) -> Value:
-    """A timestamp by the session's calendar and clock."""
+    """A timestamp in the session's time zone."""
     zone = call.extra.get("zone")
     return pc.cast(value, pa.timestamp("us", zone)) if zone else value
 
@@ -368,7 +369,7 @@ FUNCTIONS: dict[str, Function] = {
     "Cast": lambda call, value: cast(
         value, call.extra["type"], ansi=call.ansi, zone=call.extra.get("zone", "UTC")
     ),
-    "Nvl": lambda _, value: value,  # arrives as the Coalesce that replaces it
+    "Nvl": lambda _, value: value,  # Spark has already replaced it by its child, a Coalesce
     "Coalesce": lambda _, *values: pc.coalesce(*values),
     "Greatest": lambda _, *values: pc.max_element_wise(*values, skip_nulls=True),
     "Least": lambda _, *values: pc.min_element_wise(*values, skip_nulls=True),

@@ -1,7 +1,7 @@
-"""Operators that keep nothing: maps, filters, projections.
+"""Operators without state: maps, filters, projections.
 
-User functions keep PySpark's signature: an iterator of batches in, an iterator of batches out.
-They are called once per batch here, with an iterator of one: rows leave when they have come.
+User functions have PySpark's signature: they take and return an iterator of batches. They are
+called once per batch, with an iterator of one batch, so that its rows are passed on immediately.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MapInArrowSpec:
 
 
 class MapInArrow:
-    """Calls the function and holds it to its schema."""
+    """Calls the function and checks its results against the schema."""
 
     def __init__(self, function: ArrowFunction, schema: pa.Schema) -> None:
         self._function, self._schema = function, schema
@@ -71,7 +71,7 @@ class MapInPandas:
 
 @dataclass(frozen=True, slots=True)
 class FilterSpec:
-    """`filter`: rows for which the condition is true; null is not true."""
+    """`filter`: keeps rows for which the condition is true. Null does not count as true."""
 
     condition: Expr
 
@@ -80,7 +80,7 @@ class FilterSpec:
 
 
 class Filter:
-    """Keeps rows."""
+    """Keeps the rows that meet the condition."""
 
     def __init__(self, condition: Expr) -> None:
         self._condition = condition
@@ -95,7 +95,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class ProjectSpec:
-    """`select`, `with_column`, `drop`: the columns of the result, each computed."""
+    """`select`, `with_column`, `drop`: an expression for each column of the result."""
 
     columns: tuple[Expr, ...]
     schema: pa.Schema
@@ -105,7 +105,7 @@ class ProjectSpec:
 
 
 class Project:
-    """Computes columns."""
+    """Computes the columns of the result."""
 
     def __init__(self, columns: tuple[Expr, ...], schema: pa.Schema) -> None:
         self._columns, self._schema = columns, schema
@@ -122,7 +122,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class ArrowExpressionSpec:
-    """A filter or a projection given as pyarrow expressions, which only Arrow can evaluate."""
+    """A filter or projection made of pyarrow expressions, which only Arrow can evaluate."""
 
     expressions: tuple[Any, ...]
     schema: pa.Schema
@@ -133,7 +133,7 @@ class ArrowExpressionSpec:
 
 
 class ArrowExpression:
-    """Runs Arrow's own query engine over each batch, on this thread."""
+    """Runs Arrow's query engine on each batch, in the calling thread."""
 
     def __init__(self, spec: ArrowExpressionSpec) -> None:
         from pyarrow import acero
@@ -157,7 +157,7 @@ class ArrowExpression:
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema, operator: str) -> pa.RecordBatch:
-    """A user's batch with the columns that were promised, by name and of their types."""
+    """Select the columns of the schema from a user's batch, and cast them to its types."""
     if batch.schema.equals(schema):
         return batch
     missing = [name for name in schema.names if name not in batch.schema.names]
@@ -167,13 +167,13 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema, operator: str) -> pa.RecordBat
         arrays = [batch.column(field.name).cast(field.type) for field in schema]
     except pa.ArrowInvalid as error:
         raise OptionError(
-            f"{operator}: a result does not have the type that its schema promises: {error}."
+            f"{operator}: a result cannot be cast to the type in the schema: {error}."
         ) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _missing(operator: str, missing: list[str], found: list[str]) -> OptionError:
     return OptionError(
-        f"{operator}: its result lacks the columns {', '.join(missing)} that its schema promises; "
-        f"it has {', '.join(map(str, found)) or 'none'}."
+        f"{operator}: the result lacks the columns {', '.join(missing)} of the schema. It has "
+        f"{', '.join(map(str, found)) or 'none'}."
     )

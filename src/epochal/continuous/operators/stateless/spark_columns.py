@@ -1,7 +1,7 @@
-"""SQL text and PySpark columns to expression trees, by asking Spark.
+"""Converts SQL text and PySpark columns to expression trees, with Spark's analyzer.
 
-An empty DataFrame with the stream's schema resolves whatever Spark would: names, types, implicit
-casts, functions. Its analysed plan, as JSON, is then read into `continuous.operators.expressions`.
+Spark resolves names, types, implicit casts and functions on an empty DataFrame with the stream's
+schema. The JSON of its analyzed plan is then converted to the trees of `expressions.py`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from epochal.errors import OptionError
 Node: TypeAlias = dict[str, Any]
 
 _NESTED = {"Between": ("input", "lower", "upper")}
-"""Expressions whose arguments are fields of the node; what follows it is how Spark runs them."""
+"""Expressions whose arguments are fields of the node. Their children are a rewritten form, which
+Spark executes instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """What of the session and the stream a tree's meaning depends on."""
+    """The properties of session and stream that determine the meaning of a tree."""
 
     columns: tuple[str, ...]
     ansi: bool
@@ -47,17 +48,19 @@ class _Session:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Columns, named and typed."""
+    """Resolved columns, and their names and types."""
 
     columns: tuple[Expr, ...]
     schema: pa.Schema
 
 
 def resolve(spark: SparkSession, schema: pa.Schema, columns: Sequence[Any]) -> Resolved:
-    """What `columns` (SQL text or PySpark columns) mean over a stream of this schema."""
+    """Resolve `columns` (SQL text or PySpark columns) over a stream of this schema."""
     for column in columns:
         if isinstance(column, str) and re.search(r"\btry_\w+\s*\(", column, re.IGNORECASE):
-            raise OptionError(f"{column!r}: the try_ functions are not supported here.")
+            raise OptionError(
+                f"{column!r}: try_ functions are not supported. Use map_in_arrow instead."
+            )
     frame = spark.createDataFrame([], spark_schema(schema))
     try:
         found = frame.selectExpr(*columns) if _texts(columns) else frame.select(*columns)
@@ -66,8 +69,8 @@ def resolve(spark: SparkSession, schema: pa.Schema, columns: Sequence[Any]) -> R
     plan = json.loads(found._jdf.queryExecution().analyzed().toJSON())
     if not plan[0]["class"].endswith("logical.Project"):
         raise OptionError(
-            f"{', '.join(map(str, columns))}: only expressions over a row's own columns are "
-            f"possible here; aggregate with group_by."
+            f"{', '.join(map(str, columns))}: only expressions over the columns of one row are "
+            f"possible. To aggregate, use group_by."
         )
     session = _Session(
         tuple(frame.columns),
@@ -81,12 +84,12 @@ def resolve(spark: SparkSession, schema: pa.Schema, columns: Sequence[Any]) -> R
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """An Arrow schema as Spark's."""
+    """Convert an Arrow schema to Spark's."""
     return from_arrow_schema(schema)
 
 
 def arrow_schema(schema: StructType | str | pa.Schema) -> pa.Schema:
-    """A schema given as DDL, as Spark's type or as Arrow's, as Arrow's."""
+    """Convert a schema (DDL text, Spark's or Arrow's) to Arrow's."""
     if isinstance(schema, pa.Schema):
         return schema
     if isinstance(schema, str):
@@ -101,7 +104,9 @@ def arrow_schema(schema: StructType | str | pa.Schema) -> pa.Schema:
 def _texts(columns: Sequence[Any]) -> bool:
     texts = {isinstance(column, str) for column in columns}
     if len(texts) > 1:
-        raise OptionError("Give all columns as text, or all as PySpark columns.")
+        raise OptionError(
+            "Some columns are text and some are PySpark columns. Use only one of the two."
+        )
     return texts == {True}
 
 
@@ -111,18 +116,18 @@ def _read(nodes: list[Node], session: _Session) -> Expr:
     return expr
 
 
-def _read_at(nodes: list[Node], place: int, session: _Session) -> tuple[Expr, int]:
-    """The tree that starts at `place` of a list in preorder, and where the next one starts."""
-    node = nodes[place]
+def _read_at(nodes: list[Node], index: int, session: _Session) -> tuple[Expr, int]:
+    """The tree that starts at `index` of a list in preorder, and the index of the next tree."""
+    node = nodes[index]
     name = node["class"].rpartition(".")[2]
     arguments: list[Expr] = []
-    place += 1
+    index += 1
     for _ in range(node["num-children"]):
-        argument, place = _read_at(nodes, place, session)
+        argument, index = _read_at(nodes, index, session)
         arguments.append(argument)
     if name in _NESTED:
         arguments = [_read(node[each], session) for each in _NESTED[name]]
-    return _expr(name, node, arguments, session), place
+    return _expr(name, node, arguments, session), index
 
 
 def _expr(name: str, node: Node, arguments: list[Expr], session: _Session) -> Expr:

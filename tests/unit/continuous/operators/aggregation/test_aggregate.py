@@ -62,7 +62,7 @@ def events(*rows: tuple[Any, ...]) -> pa.RecordBatch:
 
 
 def folded(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-    """What the aggregates of some rows are, by definition."""
+    """The aggregates of some rows, computed by definition."""
     v = [row[2] for row in rows if row[2] is not None]
     x = [row[3] for row in rows if row[3] is not None]
     return {
@@ -97,7 +97,7 @@ def random_rows(rng: random.Random, base: int, count: int) -> list[tuple[Any, ..
 
 
 @pytest.mark.parametrize("seed", range(16), ids=lambda seed: f"seed{seed}")
-def test_windows_are_what_brute_force_over_all_rows_finds(seed: int) -> None:
+def test_windows_agree_with_brute_force(seed: int) -> None:
     rng = random.Random(seed)
     size, slide, start = rng.choice([(100, 100, 0), (100, 30, 0), (90, 40, 10), (60, 60, 25)])
     mode = rng.choice(["update", "append"])
@@ -131,7 +131,7 @@ def test_windows_are_what_brute_force_over_all_rows_finds(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16), ids=lambda seed: f"seed{seed}")
-def test_sessions_are_what_brute_force_over_all_rows_finds(seed: int) -> None:
+def test_sessions_agree_with_brute_force(seed: int) -> None:
     rng = random.Random(seed)
     gap = rng.choice([20, 50])
     driver = grouped(session("ts", f"{gap} ms"), partitions=3, output_mode="append")
@@ -158,7 +158,7 @@ def test_sessions_are_what_brute_force_over_all_rows_finds(seed: int) -> None:
 def closed_sessions(
     rows: list[tuple[Any, ...]], gap: int, watermark: int
 ) -> tuple[list[dict[str, Any]], list[tuple[Any, ...]]]:
-    """Sessions that the watermark has passed, and the rows of the others."""
+    """The sessions that the watermark has passed, and the rows of the other sessions."""
     closed: list[dict[str, Any]] = []
     left: list[tuple[Any, ...]] = []
     for key in {row[0] for row in rows}:
@@ -176,7 +176,7 @@ def closed_sessions(
     return closed, left
 
 
-def test_a_row_between_two_sessions_makes_one_of_them() -> None:
+def test_a_row_between_two_sessions_merges_them() -> None:
     driver = grouped(session("ts", "10 ms"), output_mode="append", aggregates=AGGREGATES[:1])
     driver.turn(events(("a", 100, 1, 1.0), ("a", 120, 1, 1.0)))
     driver.cut()
@@ -190,7 +190,7 @@ def test_a_row_between_two_sessions_makes_one_of_them() -> None:
     ]
 
 
-def test_a_window_is_late_by_its_end_and_not_by_the_row() -> None:
+def test_a_row_is_late_by_the_end_of_its_window_and_not_by_its_own_time() -> None:
     driver = grouped(tumbling("ts", "10 ms"), aggregates=AGGREGATES[:1])
     rows = events(("a", 19, 1, 1.0), ("a", 20, 1, 1.0))
     assert [each["window"] for each in driver.turn(rows, late_ms=20)] == [bounds(20, 30)]
@@ -224,7 +224,7 @@ def test_without_keys_there_is_one_group() -> None:
     assert driver.turn(events(*[("a", 1, 5, 1.0)] * 200)) == [{"n": 200}]
 
 
-def test_event_time_in_the_key_is_forgotten_by_the_watermark() -> None:
+def test_groups_expire_when_the_watermark_passes_the_event_time_in_their_key() -> None:
     driver = grouped(None, keys=("ts",), aggregates=AGGREGATES[:1], output_mode="append")
     driver.turn(events(("a", 5, 1, 1.0), ("a", 6, 1, 1.0), ("a", None, 1, 1.0)))
     assert driver.turn(None, watermark_ms=5) == [{"ts": at_ms(5), "n": 1}]
@@ -233,8 +233,8 @@ def test_event_time_in_the_key_is_forgotten_by_the_watermark() -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 300])
-def test_every_aggregate_of_every_type_is_the_same_either_way(rows: int) -> None:
-    """300 rows go through Arrow's grouping, 3 do not; fed by threes they must agree."""
+def test_every_aggregate_of_every_type_is_the_same_in_arrow_and_in_python(rows: int) -> None:
+    """300 rows are grouped in Arrow, 3 in Python. Both must agree with batches of three."""
     schema = columns(
         k=pa.int32(),
         i=pa.int16(),
@@ -315,7 +315,7 @@ def test_a_sum_out_of_range_is_an_error(rows: int) -> None:
         driver.turn(events(*[("a", 1, 2**62, 1.0)] * rows))
 
 
-def test_the_layout_of_state_is_sparks() -> None:
+def test_the_layout_of_state_is_that_of_spark() -> None:
     spec = grouped(tumbling("ts", "10 ms")).spec
     (store,) = spec.stores
     assert (spec.name, store.name) == ("stateStoreSave", "default")
@@ -331,25 +331,25 @@ def test_the_layout_of_state_is_sparks() -> None:
     [
         ({"window": None, "output_mode": "append"}, "without event time in the key"),
         ({"window": session("ts", "1 s")}, "use append or complete"),
-        ({"window": session("ts", "1 s"), "keys": (), "output_mode": "append"}, "some key"),
-        ({"window": tumbling("v", "1 s")}, "must be a timestamp"),
+        ({"window": session("ts", "1 s"), "keys": (), "output_mode": "append"}, "needs a key"),
+        ({"window": tumbling("v", "1 s")}, "is not a timestamp column"),
         ({"window": None, "keys": ("nope",)}, "the columns are"),
-        ({"window": None, "aggregates": [Aggregate("sum", "k", "x")]}, "needs a number"),
+        ({"window": None, "aggregates": [Aggregate("sum", "k", "x")]}, "needs a numeric column"),
         ({"window": None, "aggregates": [Aggregate("sum", "v", "k")]}, "more than one column"),
         ({"window": None, "aggregates": []}, "at least one aggregate"),
     ],
 )
-def test_what_cannot_be_planned_is_refused(options: dict[str, Any], text: str) -> None:
+def test_an_impossible_plan_is_rejected(options: dict[str, Any], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         grouped(options.pop("window"), **options)
 
 
-def test_windows_that_leave_gaps_are_refused() -> None:
-    with pytest.raises(OptionError, match="not shorter than it slides"):
+def test_windows_that_leave_gaps_are_rejected() -> None:
+    with pytest.raises(OptionError, match="not longer than the window"):
         sliding("ts", "1 s", "2 s")
 
 
-def test_rows_before_1970_lie_in_windows_too() -> None:
+def test_rows_before_1970_are_in_windows_too() -> None:
     spec = AssignWindowsSpec(tumbling("ts", "10 ms"))
     (made,) = spec.open().process(events(("a", -1, 1, 1.0)), Moment(0, -1, 0, -1))
     assert made.schema.equals(spec.output_schema(INPUT))

@@ -1,4 +1,4 @@
-"""Dropping duplicates: against a set of all keys, by the watermark, and over restarts."""
+"""Deduplication: against a set of all keys, with a watermark, and over restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def numbers(rows: list[dict[str, Any]]) -> list[int]:
     return [row["v"] for row in rows]
 
 
-def test_the_first_row_of_a_key_goes_on_and_no_other_even_after_a_restart() -> None:
+def test_only_the_first_row_of_a_key_passes_even_after_a_restart() -> None:
     driver = unique("k")
     assert numbers(driver.turn(events(("a", 1, 1), ("b", 1, 2), ("a", 2, 3), (None, 1, 4)))) == [
         1,
@@ -67,7 +67,7 @@ def test_within_the_watermark_a_key_is_forgotten_a_delay_after_its_first_row() -
 
 
 @pytest.mark.parametrize("seed", range(10), ids=lambda seed: f"seed{seed}")
-def test_what_comes_through_is_what_a_plain_set_lets_through(seed: int) -> None:
+def test_deduplication_agrees_with_a_plain_set(seed: int) -> None:
     rng = random.Random(seed)
     within = rng.random() < 0.5
     on = ("k",) if within else rng.choice([("k",), ("k", "ts")])
@@ -98,8 +98,8 @@ def test_what_comes_through_is_what_a_plain_set_lets_through(seed: int) -> None:
             driver.restart()
 
 
-def test_what_cannot_be_planned_is_refused() -> None:
+def test_an_impossible_plan_is_rejected() -> None:
     with pytest.raises(OptionError, match="at least one"):
         unique("nope")
-    with pytest.raises(OptionError, match="must have one"):
+    with pytest.raises(OptionError, match="needs a watermark"):
         unique("k", within_watermark=True)

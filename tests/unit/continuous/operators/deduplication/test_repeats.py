@@ -1,4 +1,4 @@
-"""Dropping repetitions by the clock, over restarts and outages."""
+"""Dropping redelivered rows by clock time, over restarts and outages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def at(seconds: float) -> Moment:
 
 
 def turn(operator: DropRepeats, seconds: float, *ids: str) -> list[str]:
-    """What passes; then what is due is forgotten."""
+    """Process rows, then expire keys, and return the rows that passed."""
     rows = table(INPUT, [(each, 1) for each in ids])
     passed = [each for batch in operator.process(0, rows, at(seconds)) for each in batch["id"]]
     operator.expire(at(seconds))
@@ -46,7 +46,7 @@ def test_the_window_runs_from_the_last_time_a_row_was_seen() -> None:
     assert turn(operator, 62, "a", "b") == ["b"]
 
 
-def test_time_in_which_nothing_ran_does_not_count() -> None:
+def test_time_in_which_the_query_did_not_run_does_not_count() -> None:
     operator = SPEC.open([0], 1)
     turn(operator, 0, "a", "b")
     again = restarted(operator)
@@ -56,7 +56,7 @@ def test_time_in_which_nothing_ran_does_not_count() -> None:
     assert turn(again, 1_000_062, "a", "b") == ["b"]
 
 
-def test_what_is_forgotten_leaves_the_state() -> None:
+def test_expired_keys_are_removed_from_the_state() -> None:
     operator = SPEC.open([0], 1)
     turn(operator, 0, "a")
     (first,) = operator.cut(0)
@@ -66,7 +66,7 @@ def test_what_is_forgotten_leaves_the_state() -> None:
     assert (second.puts, second.removes, second.rows) == ([], [("a",)], 0)
 
 
-def test_it_says_when_something_is_due_and_not_before_it_ran_a_window() -> None:
+def test_keys_are_due_only_after_the_operator_ran_for_a_whole_window() -> None:
     operator = SPEC.open([0], 1)
     assert operator.due_ms() is None
     turn(operator, 10.2, "a")

@@ -20,7 +20,7 @@ TTL_MS = 40
 
 
 class Naive:
-    """State of all keys, with nothing clever about it: every write is kept with its expiry."""
+    """A simple model of the state of all keys: it stores every value with its expiry."""
 
     def __init__(self) -> None:
         self.values: dict[Any, tuple[Any, int]] = {}
@@ -70,7 +70,7 @@ class Naive:
 
 
 class Real(StatefulProcessor):  # type: ignore[misc]
-    """The same acts, through PySpark's API."""
+    """The same operations through PySpark's API."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -138,7 +138,7 @@ def expected(naive: Naive, rows: list[tuple[int | None, int]], now: int) -> list
 
 
 @pytest.mark.parametrize("seed", range(25), ids=lambda seed: f"seed{seed}")
-def test_state_and_timers_are_what_plain_dicts_would_hold(seed: int) -> None:
+def test_state_and_timers_agree_with_plain_dicts(seed: int) -> None:
     rng = random.Random(seed)
     partitions = rng.choice([1, 1, 3])
     made = TransformWithStateSpec.plan(Real(), ["id"], INPUT, OUTPUT, time_mode="ProcessingTime")

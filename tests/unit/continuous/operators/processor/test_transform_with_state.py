@@ -41,7 +41,7 @@ def outs(rows: list[dict[str, Any]]) -> list[str]:
 
 
 class Probe(StatefulProcessor):  # type: ignore[misc]
-    """Calls what the test gave it, with a variable of each kind."""
+    """Calls a function of the test, with a state variable of each kind."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ def probe(body: Callable[..., Any], **options: Any) -> Driver:
 
 
 def run(body: Callable[[Any], Any], **options: Any) -> Any:
-    """What `body`, called once with the processor, returned."""
+    """Call `body` once with the processor and return its result."""
 
     def handle(self: Any, key: Any, rows: Any, times: Any) -> Any:
         yield said(key, repr(body(self)))
@@ -180,7 +180,7 @@ def test_rows_may_be_of_a_class_of_rows() -> None:
         ([Row(id="a", out=5)], pa.ArrowTypeError),
     ],
 )
-def test_output_that_is_no_named_row_is_an_error(result: Any, error: type[Exception]) -> None:
+def test_output_that_is_not_a_named_row_is_an_error(result: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         probe(lambda self, *_: result).turn(table(INPUT, [("a", 1)]))
 
@@ -293,7 +293,7 @@ def test_structs_timestamps_arrays_and_maps_come_back_as_pyspark_returns_them() 
         (lambda p: p.handle.deleteTimer(1), "INVALID_TIME_MODE"),
     ],
 )
-def test_what_spark_refuses_is_refused_with_its_condition(call: Any, text: str) -> None:
+def test_what_spark_rejects_is_rejected_with_the_same_condition(call: Any, text: str) -> None:
     with pytest.raises(PySparkRuntimeError, match=text):
         run(call)
 
@@ -330,7 +330,7 @@ class Declares(StatefulProcessor):  # type: ignore[misc]
         (lambda h: h.getValueState("x", "n int").update((1,)), "no grouping key is set"),
     ],
 )
-def test_a_wrong_declaration_is_refused_when_the_query_is_planned(declare: Any, text: str) -> None:
+def test_a_wrong_declaration_is_rejected_when_the_query_is_planned(declare: Any, text: str) -> None:
     with pytest.raises(PySparkRuntimeError, match=text):
         spec(Declares(declare), time_mode="processingtime")
 
@@ -353,7 +353,7 @@ def test_a_time_to_live_needs_processing_time_and_zero_means_none() -> None:
         ("getMapState", lambda s: s.getValue((1,)), "getting value: Map state temp"),
     ],
 )
-def test_a_variable_that_was_deleted_says_so_when_used(declare: str, use: Any, text: str) -> None:
+def test_using_a_deleted_variable_is_an_error(declare: str, use: Any, text: str) -> None:
     class Deletes(StatefulProcessor):  # type: ignore[misc]
         def init(self, handle: Any) -> None:
             schemas = ["n int", "n int"] if declare == "getMapState" else ["n int"]
@@ -369,7 +369,7 @@ def test_a_variable_that_was_deleted_says_so_when_used(declare: str, use: Any, t
         Driver(made).turn(table(INPUT, [("a", 1)]))
 
 
-def test_an_iterator_over_a_variable_that_was_deleted_is_empty() -> None:
+def test_an_iterator_over_a_deleted_variable_is_empty() -> None:
     class Deletes(StatefulProcessor):  # type: ignore[misc]
         def init(self, handle: Any) -> None:
             self.gone = [
@@ -474,9 +474,9 @@ def test_due_timers_are_a_snapshot() -> None:
     def expired(self: Any, key: Any, times: Any, info: Any) -> Any:
         at = info.getExpiryTimeInMs()
         if at == 10:
-            self.handle.deleteTimer(20)  # fires all the same
-            self.handle.registerTimer(10)  # is firing: lost
-            self.handle.registerTimer(15)  # due already: next turn
+            self.handle.deleteTimer(20)  # still fires in this turn
+            self.handle.registerTimer(10)  # lost, because this timer is firing
+            self.handle.registerTimer(15)  # already due, fires in the next turn
         yield said(key, at, list(self.handle.listTimers()))
 
     driver = probe(body, expired=expired, time_mode="ProcessingTime")
@@ -568,7 +568,7 @@ def test_a_list_is_rewritten_only_where_it_changed() -> None:
     assert turn(6) == (["[6]"], [0], [])
 
 
-def test_a_list_iterator_starts_with_the_first_element_asked_for() -> None:
+def test_a_list_iterator_reads_the_list_when_its_first_element_is_requested() -> None:
     def body(self: Any) -> Any:
         self.list.appendValue((1, "x"))
         early = self.list.get()
@@ -598,7 +598,7 @@ class Seeded(Count):
 INITIAL = pa.table({"id": ["b", "a", "z"], "n": pa.array([20, 10, 30], pa.int32())})
 
 
-def test_initial_state_is_there_before_data_and_only_in_the_first_epoch() -> None:
+def test_initial_state_is_loaded_before_data_and_only_in_the_first_epoch() -> None:
     options = {"initial_state": INITIAL, "time_mode": "ProcessingTime"}
     driver = Driver(spec(Seeded(), **options), partitions=3)
     first = outs(driver.turn(table(INPUT, [("a", 1), ("c", 1)]), now_ms=5))
@@ -610,7 +610,7 @@ def test_initial_state_is_there_before_data_and_only_in_the_first_epoch() -> Non
     assert driver.state("seen") == {("a",): (12,), ("b",): (21,), ("z",): (30,), ("c",): (1,)}
 
 
-def test_initial_state_is_in_the_first_epochs_state_even_if_nothing_happens_in_it() -> None:
+def test_initial_state_is_stored_in_the_first_epoch_even_without_input() -> None:
     driver = Driver(spec(Seeded(), initial_state=INITIAL, time_mode="ProcessingTime"))
     driver.cut()
     assert driver.state("seen") == {("a",): (10,), ("b",): (20,), ("z",): (30,)}
@@ -629,7 +629,7 @@ class Frames(StatefulProcessor):  # type: ignore[misc]
             yield pd.DataFrame({"out": [text], "more": [1], "id": [key[0]]})
 
 
-def test_pandas_processors_get_frames_and_give_frames() -> None:
+def test_pandas_processors_take_and_return_frames() -> None:
     driver = Driver(spec(Frames(), pandas=True))
     rows = [("b", 1), ("a", 2), ("b", 3)]
     assert driver.turn(table(INPUT, rows)) == [
@@ -639,7 +639,7 @@ def test_pandas_processors_get_frames_and_give_frames() -> None:
     assert outs(driver.turn(table(INPUT, [("a", 5)]))) == ["('a',) ['id', 'v'] [0] 7"]
 
 
-def test_a_null_among_int_keys_makes_floats_of_them_in_pandas() -> None:
+def test_a_null_among_int_keys_turns_them_into_floats_in_pandas() -> None:
     class Keys(StatefulProcessor):  # type: ignore[misc]
         def init(self, handle: Any) -> None: ...
 
@@ -670,7 +670,7 @@ def test_a_column_missing_from_a_frame_is_a_key_error_and_an_empty_frame_is_fine
         turn(pd.DataFrame({"id": ["a"]}))
 
 
-def test_a_key_of_nan_finds_its_state_again() -> None:
+def test_state_of_a_nan_key_is_found_again() -> None:
     schema = columns(id=pa.float64(), v=pa.int64())
 
     class Floats(Count):
@@ -701,7 +701,7 @@ def test_a_timestamp_key_is_stored_as_spark_stores_it() -> None:
     assert driver.state("seen") == {(1500000,): (1,)}
 
 
-def test_nothing_is_written_for_what_did_not_change() -> None:
+def test_unchanged_state_is_not_written() -> None:
     driver = Driver(spec(Probe(lambda *_: iter(())), time_mode="ProcessingTime"))
     driver.turn(table(INPUT, [("a", 1)]))
     at = Moment(1, -1, 0, -1)
@@ -728,7 +728,7 @@ def test_a_timer_set_and_deleted_in_one_epoch_leaves_no_trace() -> None:
     assert changes(-60) == ([], [(("a",), 60)])
 
 
-def test_a_row_is_looked_into_as_pysparks_own() -> None:
+def test_a_row_behaves_like_pysparks_row() -> None:
     names = ["id", "count", "two words", "id", "asDict"]
     values = (1, 2, 3, 4, 5)
     ours, theirs = tuple.__new__(row_class(names), values), Row(*names)(*values)
@@ -754,16 +754,14 @@ def test_a_row_is_looked_into_as_pysparks_own() -> None:
         (["a"], pa.string()),
     ],
 )
-def test_what_is_put_out_becomes_the_column_that_arrow_makes_of_it(
-    values: list[Any], kind: pa.DataType
-) -> None:
+def test_output_becomes_the_same_column_as_with_arrow(values: list[Any], kind: pa.DataType) -> None:
     schema = pa.schema([("value", kind)])
     api = RowApi(["value"], schema, schema)
     (batch,) = api.output([Row(value=value) for value in values])
     assert batch.column(0).equals(pa.array(values, kind))
 
 
-def test_what_does_not_fit_a_column_is_refused_as_arrow_refuses_it() -> None:
+def test_values_that_do_not_fit_a_column_raise_the_error_of_arrow() -> None:
     schema = pa.schema([("value", pa.int64())])
     with pytest.raises((pa.ArrowInvalid, OverflowError)):
         list(RowApi(["value"], schema, schema).output([Row(value=2**63)]))

@@ -1,7 +1,10 @@
-"""The driver's side of a sink whose rows are out as soon as a task has prepared them.
+"""The driver's side of sinks that write their rows immediately: at least once.
 
-What a reader would get wrong: `decided` says no for every epoch, also for one whose rows are all
-out. The sink keeps no record of epochs; whether one is history is for the logs alone to say.
+Rows are visible as soon as a task has prepared its epoch, so the driver has nothing left to
+commit. After a crash the query reads and writes the rows of an undecided epoch again.
+
+Note: `decided` answers False for every epoch, even for one whose rows are all written. Such a sink
+keeps no record of epochs, so recovery relies on the checkpoint's logs alone.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ from collections.abc import Sequence
 from epochal.connectors.contract import WriterFactory
 
 
-class AtOnceSink:
-    """At least once: there is nothing left to commit, and nobody to shut out."""
+class AtLeastOnceSink:
+    """Opens writers; every other method of the sink contract does nothing."""
 
     exactly_once = False
     decides = False
