@@ -23,6 +23,13 @@ ATTEMPTS = f"{EPOCHAL}/attempts"
 LEASES = f"{EPOCHAL}/lease"
 
 DEFAULT_STORE = "default"
+JOIN_STORES = (
+    "left-keyToNumValues",
+    "left-keyWithIndexToValue",
+    "right-keyToNumValues",
+    "right-keyWithIndexToValue",
+)
+"""The stores of a stream-stream join, in the order in which the commit log lists their ids."""
 COMPACT_SUFFIX = ".compact"
 
 _OPERATOR_METADATA = "_metadata"

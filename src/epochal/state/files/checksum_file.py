@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import google_crc32c
 
 from epochal.errors import StateFormatError
+from epochal.state.files.chain import checksum_name
 
-SUFFIX = ".crc"
 MISMATCH = "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
 
 
@@ -44,7 +44,7 @@ def parse_checksum_file(content: bytes, *, source: str = "checksum file") -> Fil
 
 def verify_checksum(data: bytes, content: bytes, *, source: str = "state file") -> None:
     """Raise StateFormatError unless the state file is the one the checksum file describes."""
-    expected, found = parse_checksum_file(content, source=source + SUFFIX), checksum_of(data)
+    expected, found = parse_checksum_file(content, source=checksum_name(source)), checksum_of(data)
     if expected != found:
         raise StateFormatError(
             source,

@@ -12,7 +12,7 @@ import numpy as np
 
 from epochal.state.files.merge import Rows
 from epochal.state.rows.byte_spans import Ints, spans_of
-from epochal.state.rows.columns import decode_rows
+from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import AtomicType, StructType
 

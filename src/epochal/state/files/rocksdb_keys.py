@@ -17,7 +17,7 @@ import pyarrow as pa
 from epochal.errors import StateFormatError
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Ints, Spans, as_spans
-from epochal.state.rows.columns import decode_rows
+from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
 ENCODING_VERSION = 0

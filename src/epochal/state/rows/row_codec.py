@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from epochal.errors import StateValueError
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
-from epochal.state.rows.columns import decode_rows, encode_rows
+from epochal.state.rows.column_decoder import decode_rows
+from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 from epochal.state.rows.values import Row

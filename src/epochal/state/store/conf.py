@@ -11,10 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from epochal.checkpoint.pinned import CODEC, HDFS_PROVIDER_CLASS, PROVIDER
 from epochal.errors import OptionError
 from epochal.state.files.codecs import codec_name
-
-HDFS_PROVIDER_CLASS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 _TIME_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -118,8 +117,8 @@ _KEYS: dict[str, tuple[str, Callable[[str], int | bool | str]]] = {
     "spark.sql.streaming.minBatchesToRetain": ("min_versions_to_retain", int),
     "spark.sql.streaming.maxBatchesToRetainInMemory": ("max_versions_to_retain_in_memory", int),
     f"{_STATE}maintenanceInterval": ("maintenance_interval_ms", _milliseconds),
-    f"{_STATE}providerClass": ("provider_class", str),
-    f"{_STATE}compression.codec": ("compression_codec", str),
+    PROVIDER: ("provider_class", str),
+    CODEC: ("compression_codec", str),
     f"{_STATE}checkpointFormatVersion": ("checkpoint_format_version", int),
     f"{_STATE}rowChecksum.enabled": ("row_checksum_enabled", _boolean),
     f"{_STATE}formatValidation.enabled": ("format_validation_enabled", _boolean),

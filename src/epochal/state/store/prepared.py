@@ -15,9 +15,14 @@ import google_crc32c
 
 from epochal.errors import OptionError, StateFormatError, StateLoadError
 from epochal.files import Files, join_url
-from epochal.state.files.chain import checksum_name, delta_name, prepared_name, snapshot_name
+from epochal.state.files.chain import (
+    MISSING_DELTA,
+    checksum_name,
+    delta_name,
+    prepared_name,
+    snapshot_name,
+)
 
-_PREPARED = re.compile(r"(\d+)\.delta\.prepared-(.+)")
 _ATTEMPT = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -55,7 +60,7 @@ def read_prepared(files: Files, prepared: PreparedVersion, store: str) -> bytes:
     raise StateLoadError(
         store,
         f"prepared delta {join_url(files.url, prepared.name)} does not exist",
-        "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS",
+        MISSING_DELTA,
     )
 
 
@@ -71,12 +76,3 @@ def publish_prepared(files: Files, prepared: PreparedVersion, store: str) -> Non
         files.delete(stale)
     files.replace(name, data)
     files.delete(prepared.name)
-
-
-def discard_prepared(files: Files, keep: frozenset[str] = frozenset()) -> list[str]:
-    """Delete every prepared version whose name is not to be kept; return what was deleted."""
-    names = [info.name for info in files.list() if _PREPARED.fullmatch(info.name)]
-    gone = [name for name in names if name not in keep]
-    for name in gone:
-        files.delete(name)
-    return gone

@@ -16,6 +16,7 @@ import logging
 import threading
 from dataclasses import dataclass
 
+from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS
 from epochal.clock import Clock, SystemClock
 from epochal.errors import EpochalError, OptionError, StateLoadError, StateUsageError
 from epochal.files import AtomicFile, FileInfo, Files, open_files
@@ -23,6 +24,9 @@ from epochal.state.files.chain import (
     SnapshotPlan,
     deletable,
     delta_name,
+    delta_versions,
+    files_to_load,
+    is_prepared,
     latest_version,
     plan_snapshots,
     snapshot_due,
@@ -31,11 +35,10 @@ from epochal.state.files.chain import (
 )
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import StructType
-from epochal.state.store.conf import HDFS_PROVIDER_CLASS, StateStoreConf
+from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.prepared import (
     PreparedVersion,
-    discard_prepared,
     publish_prepared,
     read_prepared,
     write_prepared,
@@ -212,7 +215,10 @@ class HDFSBackedStateStoreProvider:
         names = frozenset(prepared.name for prepared in keep)
         with self._lock:
             self._prepared = {n: rows for n, rows in self._prepared.items() if n in names}
-            return discard_prepared(self._files.files, names)
+            dropped = [n for n in self._files.names() if is_prepared(n) and n not in names]
+            for name in dropped:
+                self._files.files.delete(name)
+            return dropped
 
     def do_maintenance(self) -> None:
         """Write a snapshot if one is due, then delete files that are no longer needed."""
@@ -319,7 +325,9 @@ class HDFSBackedStateStoreProvider:
         start, rows = self._read_start(plan, there)
         if start < version:
             draft = rows.draft()
-            for delta in range(start + 1, version + 1):
+            # Every delta of the chain is read, the missing ones too: `apply_delta` fails and names
+            # the file.
+            for delta in files_to_load(version, (start,), delta_versions(there)).deltas:
                 self._files.apply_delta(delta, draft.changes, there)
             rows = draft.freeze()
         self._report_snapshot(start)

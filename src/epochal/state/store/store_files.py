@@ -14,11 +14,17 @@ from dataclasses import dataclass
 
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import AtomicFile, FileInfo, Files, join_url
-from epochal.state.files.chain import checksum_name, delta_name, snapshot_name
+from epochal.state.files.chain import (
+    MISSING_DELTA,
+    MISSING_SNAPSHOT,
+    checksum_name,
+    delta_name,
+    snapshot_name,
+)
 from epochal.state.files.checksum_file import verify_checksum
 from epochal.state.files.codecs import compress, decompress_buffer
 from epochal.state.files.delta_snapshot import FileKind, Records, encode_records, scan_records
-from epochal.state.rows.columns import validate_rows
+from epochal.state.rows.column_decoder import validate_rows
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import validate_row
 from epochal.state.store.conf import StateStoreConf
@@ -58,7 +64,7 @@ class StoreFiles:
             raise StateLoadError(
                 self.store,
                 f"snapshot {join_url(self.files.url, name)} does not exist",
-                "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE",
+                MISSING_SNAPSHOT,
             ) from None
         for part in _parts(self._records(data, FileKind.SNAPSHOT, name)):
             rows.update(zip(part.keys.to_list(), part.values.to_list(), strict=True))
@@ -78,7 +84,7 @@ class StoreFiles:
             raise StateLoadError(
                 self.store,
                 f"delta {join_url(self.files.url, name)} does not exist",
-                "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS",
+                MISSING_DELTA,
             ) from None
         self.apply_bytes(data, name, changes)
 

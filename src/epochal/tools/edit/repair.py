@@ -18,7 +18,14 @@ from epochal.checkpoint.entries import (
     OffsetEntry,
     QueryMetadata,
 )
-from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SOURCES
+from epochal.checkpoint.layout import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    SOURCES,
+    StateFileKind,
+    parse_state_file,
+)
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, EpochalError, OptionError
@@ -26,7 +33,7 @@ from epochal.files import join_url
 from epochal.tools.edit.edit_plan import Change, Plan, crc_of
 from epochal.tools.edit.rewind import possible_batches, state_after
 from epochal.tools.edit.survey import Survey, missing_file, newest_first
-from epochal.tools.inspect.state_listing import ROCKSDB, StorePicture
+from epochal.tools.inspect.state_listing import StorePicture
 from epochal.tools.verify.check_logs import STATE_SHAPE_KEYS
 from epochal.tools.verify.findings import Finding, Severity
 
@@ -139,9 +146,10 @@ class Mender:
     def _needs_broken_state(self, batch_id: int) -> bool:
         broken = self.broken_state
         return any(
-            f"{store.path}/{name}" in broken
+            needs_file(store, batch_id + 1, path.removeprefix(f"{store.path}/"))
             for store in self.surveyed.stores_at(batch_id)
-            for name in chain_of(store, batch_id + 1)
+            for path in broken
+            if path.rpartition("/")[0] == store.path
         )
 
 
@@ -192,15 +200,14 @@ def _mend(mender: Mender, found: Finding) -> str | None:
     return handler(mender, found) if handler else found.remedy
 
 
-def chain_of(store: StorePicture, version: int) -> list[str]:
-    """The files that make a version; with unique ids, all that might be among them."""
-    base = max((each for each in store.bases if each <= version), default=0)
-    steps = range(base + 1, version + 1)
-    if store.provider == ROCKSDB:
-        changelogs = [name for each in steps for name in store.changelogs.get(each, ())]
-        return [*store.zips.get(base, ()), *changelogs]
-    snapshots = [store.snapshots[base]] if base else []
-    return snapshots + [store.deltas[each] for each in steps if each in store.deltas]
+def needs_file(store: StorePicture, version: int, name: str) -> bool:
+    """Whether loading `version` reads the state file `name`; with unique ids, whether it may."""
+    file, chain = parse_state_file(name), store.chain(version)
+    if file is None:
+        return False
+    if file.kind in (StateFileKind.SNAPSHOT, StateFileKind.ZIP):
+        return file.version == chain.snapshot
+    return file.version in chain.deltas
 
 
 def _remove(mender: Mender, found: Finding) -> str | None:
@@ -407,7 +414,7 @@ def _broken_state(mender: Mender, found: Finding) -> str | None:
             mender.remove(found.path, "its deltas tell the same")
             mender.remove(f"{found.path}.crc", "checksum of a removed snapshot")
             return None
-    elif name not in chain_of(store, mender.surveyed.picture.restart_version):
+    elif not needs_file(store, mender.surveyed.picture.restart_version, name):
         return "a restart does not need it; versions that do cannot be rewound to"
     return mender.go_back(version - 1, f"needs {found.path}, which is broken")
 

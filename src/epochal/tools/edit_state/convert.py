@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import CommitEntry
 from epochal.checkpoint.layout import parse_state_file
+from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, PROVIDER, ROCKSDB_PROVIDER_CLASS
 from epochal.errors import EditError
 from epochal.state.files.chain import snapshot_name
 from epochal.state.files.codecs import compress
@@ -35,17 +36,13 @@ from epochal.tools.edit_state.edit_state import (
 from epochal.tools.inspect.state_listing import StorePicture
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
-    HDFS_CLASS,
-    ROCKSDB_CLASS,
     Provider,
     StateBatch,
     StoreTarget,
 )
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-PACKAGE = "org.apache.spark.sql.execution.streaming.state"
 MAX_CHANGELOGS = 20_000
-CLASSES = {Provider.HDFS: HDFS_CLASS, Provider.ROCKSDB: ROCKSDB_CLASS}
+CLASSES = {Provider.HDFS: HDFS_PROVIDER_CLASS, Provider.ROCKSDB: ROCKSDB_PROVIDER_CLASS}
 
 
 def plan_convert(surveyed: Survey, to: Provider) -> Plan:
@@ -72,7 +69,7 @@ def plan_convert(surveyed: Survey, to: Provider) -> Plan:
         base,
         EditedBatch(
             files,
-            {PROVIDER: f"{PACKAGE}.{CLASSES[to]}"},
+            {PROVIDER: CLASSES[to]},
             commit=CommitEntry(next_watermark_ms=base.commit.next_watermark_ms),
             others=others,
         ),

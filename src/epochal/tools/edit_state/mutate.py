@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochal.checkpoint.directory import Checkpoint
+from epochal.checkpoint.layout import JOIN_STORES
 from epochal.errors import EditError, StateValueError
 from epochal.state.files.partitioning import place_of, placing_columns
 from epochal.state.rows.tagged_json import row_from_json
@@ -31,7 +32,6 @@ from epochal.tools.edit_state.edit_state import (
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
     JOIN_OPERATOR,
-    JOIN_STORES,
     Provider,
     StateBatch,
     StoreTarget,

@@ -17,8 +17,13 @@ from dataclasses import dataclass
 from epochal.checkpoint.directory import Checkpoint
 from epochal.errors import EditError, StateError
 from epochal.files import Files
-from epochal.state.files.chain import delta_name, snapshot_name
-from epochal.state.files.checksum_file import SUFFIX
+from epochal.state.files.chain import (
+    Chain,
+    checksum_name,
+    delta_name,
+    files_to_load,
+    snapshot_name,
+)
 from epochal.state.files.merge import Rows, SourcedRecords, merge_records
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
@@ -41,12 +46,10 @@ class StoreHealth:
     broken: dict[str, str]
     """File name to reason."""
 
-    def base_of(self, version: int) -> int | None:
-        """The newest good snapshot from which `version` can be rebuilt, 0 for none; else None."""
-        for base in sorted((v for v in {0, *self.snapshots} if v <= version), reverse=True):
-            if all(delta in self.deltas for delta in range(base + 1, version + 1)):
-                return base
-        return None
+    def chain(self, version: int) -> Chain | None:
+        """The readable files that make `version`; None if a delta is damaged or missing."""
+        chain = files_to_load(version, self.snapshots, self.deltas)
+        return None if chain.missing else chain
 
     @property
     def bad_snapshots(self) -> list[int]:
@@ -58,7 +61,7 @@ def newest_loadable(healths: Iterable[StoreHealth], versions: Iterable[int]) -> 
     """The newest of `versions` that every store can be rebuilt at."""
     stores = list(healths)
     for version in sorted(versions, reverse=True):
-        if all(health.base_of(version) is not None for health in stores):
+        if all(health.chain(version) is not None for health in stores):
             return version
     return None
 
@@ -112,7 +115,7 @@ def examine(surveyed: Survey, batch_id: int, settings: StateSettings) -> Iterato
         named += [(v, "delta", n) for v, n in store.deltas.items()]
         for version, kind, name in named:
             try:
-                _check(files, name, reader, settings, f"{name}{SUFFIX}" in store.files)
+                _check(files, name, reader, settings, checksum_name(name) in store.files)
             except StateError as error:
                 broken[name] = str(error)
             else:
@@ -148,28 +151,26 @@ def _rebuild(
         if bad > version:
             continue  # goes with the versions that are given up
         path = f"{health.store.path}/{health.store.snapshots[bad]}"
-        if (checksum := f"{path}{SUFFIX}") in surveyed.tree:
+        if (checksum := checksum_name(path)) in surveyed.tree:
             yield surveyed.tree.delete(checksum, "checksum of the damaged snapshot")
-        base = health.base_of(bad)
-        if base is None:
+        chain = health.chain(bad)
+        if chain is None:
             yield surveyed.tree.delete(path, "damaged, and nothing to rebuild it from")
             continue
         files = surveyed.files.at(health.store.path)
-        rows = rows_at(files, base, bad, settings)
-        why = f"damaged; rebuilt from {_origin(base, bad)}"
+        rows = _rows_of(files, chain, settings)
+        why = f"damaged; rebuilt from {_origin(chain)}"
         yield surveyed.tree.write(path, snapshot_bytes(rows, settings), why)
 
 
-def rows_at(files: Files, base: int, version: int, settings: StateSettings) -> list[Rows]:
-    """The rows of `version`, rebuilt from the snapshot `base` (0: from nothing) and its deltas."""
-    bottom = _read(files, snapshot_name(base), settings) if base else None
-    deltas = [_read(files, delta_name(v), settings) for v in range(base + 1, version + 1)]
-    return merge_records(bottom, deltas)
+def _rows_of(files: Files, chain: Chain, settings: StateSettings) -> list[Rows]:
+    base = _read(files, snapshot_name(chain.snapshot), settings) if chain.snapshot else None
+    return merge_records(base, [_read(files, delta_name(v), settings) for v in chain.deltas])
 
 
-def _origin(base: int, version: int) -> str:
-    deltas = f"deltas {base + 1} to {version}"
-    return f"{snapshot_name(base)} and {deltas}" if base else deltas
+def _origin(chain: Chain) -> str:
+    deltas = f"deltas {chain.deltas.start} to {chain.deltas.stop - 1}"
+    return f"{snapshot_name(chain.snapshot)} and {deltas}" if chain.snapshot else deltas
 
 
 def _reasons(healths: Iterable[StoreHealth]) -> Iterator[str]:

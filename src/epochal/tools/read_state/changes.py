@@ -18,8 +18,7 @@ from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import DEFAULT_STORE
 from epochal.errors import StateReadError
 from epochal.files import Files, join_url
-from epochal.state.files.chain import delta_name
-from epochal.state.files.checksum_file import SUFFIX
+from epochal.state.files.chain import checksum_name, delta_name
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import Change, ChangeRecord, LineageItem
 from epochal.state.rows.byte_spans import Flags, Spans, spans_of
@@ -129,7 +128,7 @@ class ChangeReader:
                 delta_name(version),
                 target.settings.codec,
                 row_checksums=target.settings.form.checksummed,
-                has_checksum_file=f"{delta_name(version)}{SUFFIX}" in there,
+                has_checksum_file=checksum_name(delta_name(version)) in there,
             )
             deleted = found.records.deleted
             names = np.where(deleted, "delete", "update").tolist()

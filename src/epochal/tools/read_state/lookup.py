@@ -51,6 +51,6 @@ def _in_its_partition(
 
 def _normal_form(encoded: bytes, schema: StructType) -> Any:
     """The key as a reader would show it."""
-    from epochal.state.rows.columns import decode_rows
+    from epochal.state.rows.column_decoder import decode_rows
 
     return json_column(decode_rows(spans_of([encoded]), schema, source="key"), schema)[0]

@@ -26,7 +26,7 @@ from epochal.files import Files
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_keys import decode_keys, rows_of
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
-from epochal.state.rows.columns import ROWS_AT_ONCE, decode_rows
+from epochal.state.rows.column_decoder import ROWS_AT_ONCE, decode_rows
 from epochal.state.rows.types import AtomicType, DataType, StructType
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (

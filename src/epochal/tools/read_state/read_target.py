@@ -21,6 +21,7 @@ from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import CommitEntry
 from epochal.checkpoint.layout import (
     DEFAULT_STORE,
+    JOIN_STORES,
     operator_path,
     parse_partition,
     state_schema_log_path,
@@ -28,26 +29,25 @@ from epochal.checkpoint.layout import (
     state_store_path,
 )
 from epochal.checkpoint.operator_metadata import OperatorMetadata, read_operator
-from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, PROVIDER
+from epochal.checkpoint.pinned import (
+    CODEC,
+    HDFS_PROVIDER_CLASS,
+    LEGACY_DEFAULTS,
+    PROVIDER,
+    ROCKSDB_PROVIDER_CLASS,
+)
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder, parse_schema_file
 
-ROCKSDB_CLASS = "RocksDBStateStoreProvider"
-HDFS_CLASS = "HDFSBackedStateStoreProvider"
+HDFS_CLASS = HDFS_PROVIDER_CLASS.rpartition(".")[2]
+ROCKSDB_CLASS = ROCKSDB_PROVIDER_CLASS.rpartition(".")[2]
 
 _STREAMING = "spark.sql.streaming."
 _STORE = "spark.sql.streaming.stateStore."
 JOIN_OPERATOR = "symmetricHashJoin"
-JOIN_STORES = (
-    "left-keyToNumValues",
-    "left-keyWithIndexToValue",
-    "right-keyToNumValues",
-    "right-keyWithIndexToValue",
-)
-"""In the order in which the commit log lists their ids."""
 TIMED_JOIN_FAMILIES = (
     "left-keyWithTsToValues",
     "left-tsWithKey",

@@ -26,6 +26,7 @@ from typing import Any
 
 from epochal.errors import OptionError, StateFormatError, StateLoadError
 from epochal.files import Files, join_url
+from epochal.state.files.chain import MISSING_SNAPSHOT, files_to_load
 from epochal.state.files.rocksdb_changelog import (
     INVALID_LINEAGE,
     Change,
@@ -37,7 +38,6 @@ from epochal.state.files.rocksdb_changelog import (
 from epochal.state.files.rocksdb_values import ValueForm
 
 MISSING_CHANGELOG = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
-MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
 UNEXPECTED_VERSION = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION"
 UNEXPECTED_SIZE = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE"
 CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
@@ -144,14 +144,20 @@ class RocksDirectory:
         if version == 0:
             return RocksPlan(None, ())
         target = LineageItem(version, unique_id)
-        if target in self.snapshots:
-            return RocksPlan(target, ())
-        history = self._history(target) if unique_id else self._numbered(version)
-        base = max((i for i in history if i in self.snapshots), key=_version, default=None)
-        start = base.version if base else 0
-        changelogs = tuple(item for item in history if item.version > start)
-        self._check(changelogs, start, target)
-        return RocksPlan(base, changelogs)
+        history = self._history(target)
+        chain = files_to_load(
+            version,
+            (item.version for item in history if item in self.snapshots),
+            (item.version for item in history if item in self.changelogs),
+        )
+        above = tuple(item for item in history if item.version > chain.snapshot)
+        if unique_id and not _is_gapless(above, chain.deltas):
+            raise self._broken_lineage(chain.snapshot, above, target)
+        if chain.first_missing is not None:
+            ids = {item.version: item.unique_id for item in above}
+            raise self._missing(LineageItem(chain.first_missing, ids.get(chain.first_missing, "")))
+        base = next((i for i in history if chain.snapshot and i.version == chain.snapshot), None)
+        return RocksPlan(base, above)
 
     def load(self, version: int, unique_id: str = "") -> RocksContent:
         """The content of a version."""
@@ -195,31 +201,30 @@ class RocksDirectory:
             )
         return tuple(reversed(walked))
 
-    def _numbered(self, version: int) -> tuple[LineageItem, ...]:
-        base = max((i.version for i in self.snapshots if i.version <= version), default=0)
-        return tuple(LineageItem(v, "") for v in range(max(base, 1), version + 1))
-
     def _history(self, target: LineageItem) -> tuple[LineageItem, ...]:
-        lineage = sorted(self._lineage_of(target), key=_version)
-        return (*lineage, target)
+        """The files that `target` may be made of, ascending: those that belong to its lineage."""
+        if not target.unique_id:
+            there = (i for i in self.snapshots | self.changelogs if not i.unique_id)
+            return tuple(sorted((i for i in there if i.version <= target.version), key=_version))
+        if target in self.snapshots:
+            # A snapshot needs no lineage, and the changelog that would contain it may be gone.
+            return (target,)
+        return (*sorted(self._lineage_of(target), key=_version), target)
 
     def _lineage_of(self, item: LineageItem) -> tuple[LineageItem, ...]:
         name = join_url(self._files.url, file_name(item, "changelog"))
         return read_lineage(self._read_changelog(item), name)
 
-    def _check(self, changelogs: tuple[LineageItem, ...], start: int, target: LineageItem) -> None:
-        expected = range(start + 1, target.version + 1)
-        if [item.version for item in changelogs] != list(expected):
-            held = ", ".join(str(item.version) for item in changelogs) or "none"
-            raise StateLoadError(
-                self._files.url,
-                f"version {target.version} needs the changelogs {start + 1} to {target.version}, "
-                f"its lineage names {held}",
-                INVALID_LINEAGE,
-            )
-        for item in changelogs:
-            if item not in self.changelogs:
-                raise self._missing(item)
+    def _broken_lineage(
+        self, start: int, above: tuple[LineageItem, ...], target: LineageItem
+    ) -> StateLoadError:
+        named = ", ".join(str(item.version) for item in above) or "none"
+        return StateLoadError(
+            self._files.url,
+            f"version {target.version} needs the changelogs {start + 1} to {target.version}, "
+            f"its lineage names {named}",
+            INVALID_LINEAGE,
+        )
 
     def _missing(self, item: LineageItem) -> StateLoadError:
         path = join_url(self._files.url, file_name(item, "changelog"))
@@ -333,6 +338,12 @@ def _flat(name: str) -> str:
     if "/" in name or "\\" in name or name in ("", ".", ".."):
         raise ValueError(f"{name!r} is no name for a file of a snapshot")
     return name
+
+
+def _is_gapless(items: tuple[LineageItem, ...], versions: range) -> bool:
+    """Whether there is exactly one item for each version. Compares lengths first: a version in a
+    damaged file can be astronomical."""
+    return len(items) == len(versions) and [item.version for item in items] == list(versions)
 
 
 def _version(item: LineageItem) -> int:
