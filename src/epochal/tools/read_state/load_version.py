@@ -1,8 +1,8 @@
-"""The rows of one partition of one store at one version, from either provider's files. Reads only.
+"""Loads the rows of one partition of one store at one version, for both providers. Read-only.
 
-HDFS-backed: the newest snapshot at or below the version and every delta after it. A file that is
-missing or damaged is an error that names it; nothing is left out and no other file is tried in its
-place, because state that is quietly incomplete is worse than none.
+`state.files.chain` decides which files make the version. A missing or damaged file is an error that
+names the file. No file is skipped and none is replaced by another, because state that is silently
+incomplete is worse than none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def load_rows(target: StoreTarget, partition: int) -> list[Rows]:
-    """The rows as they are stored: whole key rows, or RocksDB's encoded keys and values."""
+    """The rows in their stored form: whole key rows, or RocksDB's encoded keys and values."""
     files = target.directory(partition)
     if target.settings.provider is Provider.HDFS:
         return load_version(files, target.version, target.settings)
@@ -44,7 +44,7 @@ def load_rows(target: StoreTarget, partition: int) -> list[Rows]:
 
 
 def load_version(files: Files, version: int, settings: StateSettings) -> list[Rows]:
-    """One version of an HDFS-backed store."""
+    """The rows of one version of an HDFS-backed store."""
     names = {info.name for info in files.list() if not info.is_dir}
     chain = files_to_load(version, snapshot_versions(names), delta_versions(names))
 
@@ -68,7 +68,7 @@ def read_records(
     row_checksums: bool = False,
     has_checksum_file: bool = False,
 ) -> SourcedRecords:
-    """The records of one delta or snapshot file, held to its checksum file if it has one."""
+    """The records of one delta or snapshot file; verifies its checksum file if it has one."""
     source = join_url(files.url, name)
     kind = FileKind.SNAPSHOT if name.endswith(".snapshot") else FileKind.DELTA
     try:
@@ -85,7 +85,7 @@ def read_records(
 
 
 def open_rocksdb(files: Files, settings: StateSettings) -> RocksDirectory:
-    """One partition's directory of a RocksDB-backed store."""
+    """Open the directory of one partition of a RocksDB-backed store."""
     from epochal.tools.read_state.rocksdb import RocksDirectory
 
     def inflate(data: bytes, source: str) -> bytes:
@@ -95,7 +95,7 @@ def open_rocksdb(files: Files, settings: StateSettings) -> RocksDirectory:
 
 
 def _rocks_rows(entries: list[tuple[bytes, bytes]], target: StoreTarget, source: str) -> list[Rows]:
-    """Encoded keys without their family, and one encoded value for each; lists are unrolled."""
+    """Encoded keys without their family, with one encoded value each. A list gives many rows."""
     from epochal.tools.read_state.rocksdb import FAMILY_BYTES
 
     form = target.settings.form
