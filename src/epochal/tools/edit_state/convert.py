@@ -29,9 +29,9 @@ from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
     EditBase,
     EditedBatch,
+    find_edit_base,
     plan_batch,
     snapshot_bytes,
-    stand_on,
 )
 from epochal.tools.inspect.state_listing import StorePicture
 from epochal.tools.read_state.load_version import load_rows
@@ -47,7 +47,7 @@ CLASSES = {Provider.HDFS: HDFS_PROVIDER_CLASS, Provider.ROCKSDB: ROCKSDB_PROVIDE
 
 def plan_convert(surveyed: Survey, to: Provider) -> Plan:
     """Rewrite every store for the other provider, as one new batch."""
-    base = stand_on(surveyed, provider=None)
+    base = find_edit_base(surveyed, provider=None)
     if base.settings.provider is to:
         raise EditError(base.url, f"its state is already kept by the {to} provider.")
     batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)

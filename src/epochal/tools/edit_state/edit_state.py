@@ -75,7 +75,7 @@ class EditedBatch:
     """Changes to files that do not belong to one version: metadata, schemas, deletions."""
 
 
-def stand_on(
+def find_edit_base(
     surveyed: Survey,
     *,
     provider: Provider | None = Provider.HDFS,
@@ -91,9 +91,7 @@ def stand_on(
     if started is None:
         raise EditError(url, "[NO_BATCH_FOUND] the offset log is empty: there is no state to edit.")
     if committed is None:
-        raise EditError(
-            url, "[NO_COMMITTED_BATCH] no batch is committed. Let the query finish one."
-        )
+        raise EditError(url, "[NO_COMMITTED_BATCH] no batch is committed yet: run the query first.")
     if started != committed:
         raise EditError(
             url,

@@ -40,9 +40,9 @@ from epochal.tools.edit_state.edit_state import (
     EditBase,
     EditedBatch,
     delta_files,
+    find_edit_base,
     plan_batch,
     snapshot_bytes,
-    stand_on,
 )
 from epochal.tools.inspect.state_listing import StorePicture
 from epochal.tools.read_state.load_version import load_version
@@ -135,7 +135,7 @@ def plan_evolve(
     """Rewrite a store's values for another schema, as one new batch."""
     if not steps:
         raise OptionError("There is nothing to evolve: add, widen or rename a column.")
-    base = stand_on(surveyed)
+    base = find_edit_base(surveyed)
     schema = StateBatch(Checkpoint(surveyed.files), base.batch_id).store(operator_id, store_name)
     key, value = schema.schema.key, schema.schema.value
     rewrites: list[Rewrite] = []

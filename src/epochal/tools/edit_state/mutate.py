@@ -27,8 +27,8 @@ from epochal.tools.edit_state.edit_state import (
     EditedBatch,
     changelog_edit,
     delta_files,
+    find_edit_base,
     plan_batch,
-    stand_on,
 )
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
@@ -57,7 +57,7 @@ def plan_mutations(
     """Put and delete keys of one store, as one new batch."""
     if not mutations:
         raise EditError(surveyed.url, "there is nothing to put or delete.")
-    base = stand_on(surveyed, provider=None)
+    base = find_edit_base(surveyed, provider=None)
     batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
     target = batch.store(operator_id, store_name)
     _refuse_dependent_stores(base, batch, target)

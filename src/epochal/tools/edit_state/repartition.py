@@ -39,9 +39,9 @@ from epochal.tools.edit_state.edit_state import (
     EditBase,
     EditedBatch,
     empty_delta,
+    find_edit_base,
     plan_batch,
     snapshot_bytes,
-    stand_on,
 )
 from epochal.tools.inspect.state_listing import OperatorPicture, StorePicture
 from epochal.tools.read_state.load_version import load_version
@@ -147,10 +147,10 @@ def _base(surveyed: Survey, partitions: int) -> EditBase:
     """The batch that the edit follows: the newest, or the one before an abandoned repartition."""
     started, committed = surveyed.picture.offsets.latest, surveyed.picture.commits.latest
     if started is None or committed is None or started != committed + 1:
-        return stand_on(surveyed)
+        return find_edit_base(surveyed)
     abandoned = _repartition_of(surveyed.offsets.get(committed), surveyed.offsets.get(started))
     if abandoned is None:
-        return stand_on(surveyed)
+        return find_edit_base(surveyed)
     if abandoned != partitions:
         raise EditError(
             surveyed.url,
@@ -158,7 +158,7 @@ def _base(surveyed: Survey, partitions: int) -> EditBase:
             f"{abandoned} partitions. Finish it with --partitions {abandoned}, or remove it with "
             f"`epochal checkpoint rewind --to-batch {committed}`.",
         )
-    return stand_on(surveyed, batch_id=committed)
+    return find_edit_base(surveyed, batch_id=committed)
 
 
 def _repartition_of(before: OffsetEntry | None, after: OffsetEntry | None) -> int | None:
