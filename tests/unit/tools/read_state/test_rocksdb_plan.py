@@ -32,7 +32,8 @@ def test_of_every_directory_a_version_is_its_newest_zip_and_every_changelog_afte
 ) -> None:
     sizes = range(len(ALL_FILES) + 1)
     for names in chain.from_iterable(combinations(ALL_FILES, size) for size in sizes):
-        below, needed = version, []
+        below = version
+        needed: list[str] = []
         while below > 0 and f"{below}.zip" not in names:
             needed.insert(0, f"{below}.changelog")
             below -= 1
