@@ -38,7 +38,7 @@ from benchmarks.harness import (
 )
 
 from epochal.state.files.merge import Rows
-from epochal.state.rows.columns import encode_rows
+from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
 from epochal.tools.edit_state.edit_state import snapshot_bytes
 from epochal.tools.read_state.read import open_batch, read_state

@@ -28,7 +28,8 @@ from epochal.state.files.delta_snapshot import (
 from epochal.state.files.partitioning import placing_columns
 from epochal.state.files.schema_file import FamilySchema, encode_schema_file, parse_schema_file
 from epochal.state.rows.byte_spans import Spans
-from epochal.state.rows.columns import decode_rows, encode_rows
+from epochal.state.rows.column_decoder import decode_rows
+from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import Kind, Layout, StructType, bitset_bytes
 from epochal.state.rows.unsafe_row import decode_row, encode_row

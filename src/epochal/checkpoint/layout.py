@@ -25,6 +25,13 @@ CLAIMS = f"{EPOCHAL}/lease"
 """One file per run, which the owner of the checkpoint rewrites to renew its claim."""
 
 DEFAULT_STORE = "default"
+JOIN_STORES = (
+    "left-keyToNumValues",
+    "left-keyWithIndexToValue",
+    "right-keyToNumValues",
+    "right-keyWithIndexToValue",
+)
+"""The stores of a stream-stream join, in the order in which the commit log lists their ids."""
 COMPACT_SUFFIX = ".compact"
 
 _OPERATOR_METADATA = "_metadata"

@@ -23,9 +23,11 @@ SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 CODEC = "spark.sql.streaming.stateStore.compression.codec"
+HDFS_PROVIDER_CLASS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+ROCKSDB_PROVIDER_CLASS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 NEW_QUERY_DEFAULTS: Mapping[str, str] = {
-    PROVIDER: ("org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"),
+    PROVIDER: HDFS_PROVIDER_CLASS,
     "spark.sql.streaming.multipleWatermarkPolicy": "min",
     "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
     "spark.sql.streaming.aggregation.stateFormatVersion": "2",

@@ -7,7 +7,6 @@ epoch that these files belong to.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,12 +14,11 @@ from epochal.checkpoint.layout import STATE, state_store_path
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.epoch.messages import PreparedState
 from epochal.files import Files, join_url
+from epochal.state.files.chain import prepared_before
 from epochal.state.store.prepared import PreparedVersion, publish_prepared
 
 PUBLISHERS = 8
 """Threads: publishing waits for storage, not for this process."""
-
-_PREPARED = re.compile(r"\d+\.delta\.prepared-a(\d+)")
 
 
 class StateFiles:
@@ -46,7 +44,7 @@ class StateFiles:
         """Delete what attempts before this one prepared; returns the paths."""
         with storage_errors(join_url(self._files.url, STATE)):
             found = [path for path, _ in self._files.walk(STATE)]
-            gone = [path for path in found if _prepared_by(path, attempt)]
+            gone = [path for path in found if prepared_before(path.rpartition("/")[2], attempt)]
             for path in gone:
                 self._files.delete(path)
         return gone
@@ -63,8 +61,3 @@ class StateFiles:
         url = join_url(self._files.url, path)
         with storage_errors(url):
             publish_prepared(self._files.at(path), version, url)
-
-
-def _prepared_by(path: str, attempt: int) -> bool:
-    found = _PREPARED.fullmatch(path.rpartition("/")[2])
-    return found is not None and int(found[1]) < attempt

@@ -1,4 +1,4 @@
-"""State stores: versioned keyed state in Spark's own files."""
+"""State stores: versioned keyed state in Spark's own file format."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is first used: neither Arrow nor PySpark is imported before."""
+    """Import a name when it is first used, so that neither Arrow nor PySpark is imported before."""
     from importlib import import_module
 
     if name not in _HOMES:

@@ -144,7 +144,7 @@ def test_text_that_is_not_a_time_is_rejected() -> None:
         (("rewind", "--to-batch", "99"), "offsets/99 does not exist"),
         (("set-offsets",), "Give exactly one of --to-offset, --shift-by"),
         (("set-offsets", "--to-earliest", "--to-latest"), "Give exactly one of --to-offset"),
-        (("set-offsets", "--source", "7", "--shift-by", "1"), "No source '7' in offsets/5"),
+        (("set-offsets", "--source", "7", "--shift-by", "1"), "no source '7' in offsets/5"),
         (("set-offsets", "--shift-by", "1"), "log ends at 5"),
         (("migrate-offsets", "--to", "v3"), "the only target is v2"),
         (("migrate-offsets", "--name", "orders"), "not of the form LEFT=RIGHT"),

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from pyspark import RDD, SparkContext
 
-from epochal.checkpoint.layout import state_store_path
+from epochal.checkpoint.layout import DEFAULT_STORE, state_store_path
 from epochal.checkpoint.operator_metadata import StoreMetadata
 from epochal.clock import SystemClock
 from epochal.continuous.spark_job.placement import placed_beside, this_executor, unpacked
@@ -36,7 +36,7 @@ from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.state.store.compatibility import settle_operator, settle_schema
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import DEFAULT_STORE_NAME, StateStoreId, StateStoreProviderId
+from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.loaded import Here, LoadedProviders
 from epochal.state.store.provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store import StateStore
@@ -91,7 +91,7 @@ def map_partitions_with_state_store(
     key_schema: Any,
     value_schema: Any,
     operator_id: int = 0,
-    store_name: str = DEFAULT_STORE_NAME,
+    store_name: str = DEFAULT_STORE,
     num_cols_prefix_key: int = 0,
     operator_name: str = OPERATOR_NAME,
     conf: StateStoreConf | None = None,

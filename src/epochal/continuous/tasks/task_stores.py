@@ -26,6 +26,7 @@ from epochal.continuous.plan.stages import QueryPlan
 from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateError, StateLoadError
 from epochal.files import Files
+from epochal.state.files.chain import attempt_label
 from epochal.state.rows.arrow_types import AnyArrowType, arrow_type
 from epochal.state.rows.types import AtomicType, DataType, StringType, StructType
 from epochal.state.store.conf import StateStoreConf
@@ -97,7 +98,7 @@ class TaskStores:
         run_id: str,
         writers: int = _WRITERS,
     ) -> None:
-        self._attempt = f"a{attempt}"
+        self._attempt = attempt_label(attempt)
         self._lock = threading.Lock()
         self._held = {
             (stage.operator_id, partition, schema.name): _Held(

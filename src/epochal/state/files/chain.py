@@ -1,13 +1,47 @@
-"""Decides which files make a version of a store, and which files may go. Pure: names in, names out.
+"""Decides which files make a version of a store, and which files may be deleted.
 
-A store's directory holds `N.delta`, what turned version N-1 into N, and now and then `N.snapshot`,
-all of N. Version N is the newest snapshot at or below N plus every delta after it; version 0 is
-empty and has no file.
+This module is pure: it takes file names and version numbers and returns the same. Every reader,
+writer and tool asks it, so the rules below are written down once.
 
-What a reader would get wrong: maintenance sees one file per version. Where a snapshot and a delta
-of one version lie together the snapshot hides the delta, so cleanup removes the snapshot in one
-round and the delta in the next. Spark does it so, and the files left must be the files Spark
-leaves.
+A store's directory holds `N.delta`, the changes that turn version N-1 into N, and now and then
+`N.snapshot`, all rows of version N. RocksDB's changelog checkpoints have the same shape: its
+`N.changelog` is a delta and its `N.zip` is a snapshot. Version 0 is the empty store and has no
+file.
+
+**What to load** (`files_to_load`). Version N is the newest snapshot at or below N plus the delta of
+every version after it, up to N. This is the rule of Spark's loader.
+
+- A snapshot at N wins over a delta at N. Deltas at or below the snapshot are not read, so they may
+  be missing.
+- Without a snapshot at or below N, the chain starts at `1.delta`, because version 0 is empty.
+- A missing delta is an error, never a step to skip: without its changes the result is not version
+  N but another state that looks like it. An older snapshot does not help either, because its chain
+  needs the same missing delta. So the newest snapshot alone decides whether N can be loaded.
+- An *unreadable* snapshot is different: an older snapshot and the deltas between them contain the
+  same rows. Spark 4.2 and later falls back to it, and so does `plan_snapshots`.
+
+**What maintenance keeps** (`files_to_retain`, `deletable`). Spark deletes files only below the
+first file that the oldest retained version needs. That version is `newest - minVersionsToRetain`.
+The rule resembles the loader's, but is not the same, and the files we leave must be the files that
+Spark leaves:
+
+- Maintenance sees one file per version: a snapshot hides the delta of its own version. Cleanup
+  therefore deletes an old snapshot in one round and the delta it hid in the next.
+- The version itself must have a file.
+- Above a snapshot every version must have a file. If one is missing, maintenance does nothing.
+- Without any snapshot the list starts at the oldest file, and holes are not noticed. That is safe,
+  because there is nothing older to delete. It also means that a list from this rule must never be
+  used to load a version.
+
+Deleting by this rule cannot break a retained version. Files are deleted only below a snapshot S,
+and S is at or below the oldest retained version. The loader starts every retained version at S or
+at a newer snapshot, so it never reads a file below S.
+
+**Prepared deltas.** An engine that decides an epoch after its state is durable writes the delta
+as `N.delta.prepared-LABEL` first. Neither rule sees these names. A prepared delta of an earlier
+attempt may be deleted as soon as a later attempt has decided an epoch (`prepared_before`). It must
+not be deleted sooner: until then a driver that was fenced a moment ago could still decide the epoch
+that the file belongs to.
 """
 
 from __future__ import annotations
@@ -16,8 +50,15 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from epochal.checkpoint.id_ranges import missing_runs
+
+MISSING_DELTA = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS"
+MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
+
 _FILE = re.compile(r"(\d+)\.(delta|snapshot)")
 _CHECKSUM = re.compile(r"(\d+)[._].*\.crc")
+_PREPARED = re.compile(r"\d+\.delta\.prepared-(.+)")
+_ATTEMPT = re.compile(r"a(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +74,23 @@ class StoreFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """The files that make one version: a snapshot, then one delta for each version above it."""
+
+    snapshot: int
+    """The snapshot to start from; 0 stands for the empty store, which has no file."""
+    deltas: range
+    """The versions whose deltas are applied, in this order."""
+    missing: tuple[range, ...]
+    """Those of `deltas` that have no file, as runs. The version loads only if this is empty."""
+
+    @property
+    def first_missing(self) -> int | None:
+        """The lowest version whose delta is missing."""
+        return self.missing[0].start if self.missing else None
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotPlan:
     """The snapshots to try, in order, and from which attempt on it counts as a repair."""
 
@@ -44,12 +102,12 @@ class SnapshotPlan:
 
 
 def delta_name(version: int) -> str:
-    """The file of what made `version`."""
+    """The file with the changes that made `version`."""
     return f"{version}.delta"
 
 
 def snapshot_name(version: int) -> str:
-    """The file of everything in `version`."""
+    """The file with all rows of `version`."""
     return f"{version}.snapshot"
 
 
@@ -58,9 +116,32 @@ def checksum_name(name: str) -> str:
     return f"{name}.crc"
 
 
-def prepared_name(version: int, attempt: str) -> str:
-    """A delta that is written but not decided. Three parts, so Spark's listings pass over it."""
-    return f"{version}.delta.prepared-{attempt}"
+def prepared_name(version: int, label: str) -> str:
+    """The name of a delta whose epoch is not decided yet.
+
+    It has three parts, and Spark's listings ignore such names.
+    """
+    return f"{version}.delta.prepared-{label}"
+
+
+def attempt_label(attempt: int) -> str:
+    """The label that one attempt of the engine gives to the deltas it prepares."""
+    return f"a{attempt}"
+
+
+def is_prepared(name: str) -> bool:
+    """Whether a file is a prepared delta, of any label."""
+    return _PREPARED.fullmatch(name) is not None
+
+
+def prepared_before(name: str, attempt: int) -> bool:
+    """Whether a file is a delta that an attempt of the engine before `attempt` prepared.
+
+    It may be deleted once `attempt` has decided an epoch; see the module's docstring.
+    """
+    prepared = _PREPARED.fullmatch(name)
+    label = _ATTEMPT.fullmatch(prepared[1]) if prepared else None
+    return label is not None and int(label[1]) < attempt
 
 
 def parse_name(name: str) -> StoreFile | None:
@@ -69,64 +150,31 @@ def parse_name(name: str) -> StoreFile | None:
     return StoreFile(int(found[1]), found[2] == "snapshot") if found else None
 
 
-def files_by_version(names: Iterable[str]) -> list[StoreFile]:
-    """One file per version, ascending; a snapshot hides the delta of its version."""
-    found: dict[int, StoreFile] = {}
-    for file in map(parse_name, names):
-        if file is not None and (file.is_snapshot or file.version not in found):
-            found[file.version] = file
-    return [found[version] for version in sorted(found)]
+def snapshot_versions(names: Iterable[str]) -> list[int]:
+    """The versions that have a snapshot file."""
+    return sorted(file.version for file in map(parse_name, names) if file and file.is_snapshot)
 
 
-def files_for_version(files: Sequence[StoreFile], version: int) -> list[StoreFile] | None:
-    """What rebuilds `version`: its snapshot, or the nearest one below and all deltas since.
+def delta_versions(names: Iterable[str]) -> list[int]:
+    """The versions that have a delta file."""
+    return sorted(file.version for file in map(parse_name, names) if file and not file.is_snapshot)
 
-    None if there is a hole, or no file of the version itself. Without any snapshot the chain
-    starts at the first file there is, whatever its version: that is what Spark keeps.
+
+def latest_version(names: Iterable[str]) -> int:
+    """The newest version with a file; 0 for an empty directory."""
+    return max((file.version for file in map(parse_name, names) if file), default=0)
+
+
+def files_to_load(version: int, snapshots: Iterable[int], deltas: Iterable[int]) -> Chain:
+    """Which files make `version`, given the versions that have a snapshot and those with a delta.
+
+    The caller names the files, so this serves both providers: `N.snapshot` and `N.delta`, or
+    RocksDB's `N.zip` and `N.changelog`. With unique ids in the names, pass only the versions of
+    files that belong to the lineage.
     """
-    upto = [file for file in files if file.version <= version]
-    if not upto or upto[-1].version != version:
-        return None
-    base = next((n for n in reversed(range(len(upto))) if upto[n].is_snapshot), None)
-    if base is None:
-        return upto
-    chain = upto[base:]
-    return chain if len(chain) == version - chain[0].version + 1 else None
-
-
-def snapshot_due(
-    names: Iterable[str], cached: Collection[int], min_deltas_for_snapshot: int
-) -> int | None:
-    """The version to write a snapshot of now: the newest, if it is cached here and long to load."""
-    files = files_by_version(names)
-    if not files or files[-1].version not in cached:
-        return None
-    chain = files_for_version(files, files[-1].version)
-    if chain is None:
-        return None
-    deltas = sum(not file.is_snapshot for file in chain)
-    return files[-1].version if deltas > min_deltas_for_snapshot else None
-
-
-def deletable(names: Iterable[str], min_versions_to_retain: int) -> list[str]:
-    """The files that no version still retained needs, each delta or snapshot before its checksum.
-
-    Nothing at all when the oldest version to retain has no complete chain of files.
-    """
-    listed = list(names)
-    files = files_by_version(listed)
-    if not files:
-        return []
-    earliest = files[-1].version - min_versions_to_retain
-    chain = files_for_version(files, earliest) if earliest > 0 else None
-    if chain is None:
-        return []
-    first = chain[0].version
-    old = [file.name for file in files if file.version < first]
-    checksums = [
-        name for name in listed if (found := _CHECKSUM.fullmatch(name)) and int(found[1]) < first
-    ]
-    return old + sorted(checksums)
+    start = _starts(version, snapshots)[0]
+    missing = missing_runs(deltas, start + 1, version)
+    return Chain(start, range(start + 1, version + 1), tuple(missing))
 
 
 def plan_snapshots(
@@ -139,10 +187,10 @@ def plan_snapshots(
 ) -> SnapshotPlan:
     """Which snapshots may start a load of `version`, best first; 0 stands for the empty store.
 
-    The newest is tried `failures_before_repair` times. If repair is on, older ones follow that lie
-    at most `max_replay` versions below.
+    The newest is tried `failures_before_repair` times. If `repair` is on, older ones that are at
+    most `max_replay` versions below follow.
     """
-    eligible = sorted({0, *(s for s in snapshots if 0 < s <= version)}, reverse=True)
+    eligible = _starts(version, snapshots)
     latest, older = eligible[0], tuple(eligible[1:])
     if not repair:
         return SnapshotPlan((latest,), 1, latest, (), older)
@@ -151,11 +199,66 @@ def plan_snapshots(
     return SnapshotPlan(first + selected, len(first), latest, selected, older)
 
 
-def snapshot_versions(names: Iterable[str]) -> list[int]:
-    """The versions that have a snapshot file."""
-    return sorted(file.version for file in map(parse_name, names) if file and file.is_snapshot)
+def files_by_version(names: Iterable[str]) -> list[StoreFile]:
+    """One file per version, ascending, as maintenance sees them: a snapshot hides its delta."""
+    found: dict[int, StoreFile] = {}
+    for file in map(parse_name, names):
+        if file is not None and (file.is_snapshot or file.version not in found):
+            found[file.version] = file
+    return [found[version] for version in sorted(found)]
 
 
-def latest_version(names: Iterable[str]) -> int:
-    """The newest version with a file; 0 for an empty directory."""
-    return max((file.version for file in map(parse_name, names) if file), default=0)
+def files_to_retain(files: Sequence[StoreFile], version: int) -> list[StoreFile] | None:
+    """The files that maintenance keeps for `version`, out of `files_by_version`.
+
+    None if `version` has no file, or if a version between its snapshot and itself has none: then
+    maintenance must not touch the directory. Do not load by this list; see the module's docstring.
+    """
+    upto = [file for file in files if file.version <= version]
+    if not upto or upto[-1].version != version:
+        return None
+    base = next((n for n in reversed(range(len(upto))) if upto[n].is_snapshot), None)
+    if base is None:
+        return upto
+    kept = upto[base:]
+    return kept if len(kept) == version - kept[0].version + 1 else None
+
+
+def snapshot_due(
+    names: Iterable[str], cached: Collection[int], min_deltas_for_snapshot: int
+) -> int | None:
+    """The version to write a snapshot of now: the newest, if it is cached and has many deltas."""
+    files = files_by_version(names)
+    if not files or files[-1].version not in cached:
+        return None
+    kept = files_to_retain(files, files[-1].version)
+    if kept is None:
+        return None
+    deltas = sum(not file.is_snapshot for file in kept)
+    return files[-1].version if deltas > min_deltas_for_snapshot else None
+
+
+def deletable(names: Iterable[str], min_versions_to_retain: int) -> list[str]:
+    """The files that no retained version needs: first deltas and snapshots, then checksum files.
+
+    Empty if maintenance cannot tell what the oldest retained version needs.
+    """
+    listed = list(names)
+    files = files_by_version(listed)
+    if not files:
+        return []
+    oldest_retained = files[-1].version - min_versions_to_retain
+    kept = files_to_retain(files, oldest_retained) if oldest_retained > 0 else None
+    if kept is None:
+        return []
+    first = kept[0].version
+    old = [file.name for file in files if file.version < first]
+    checksums = [
+        name for name in listed if (found := _CHECKSUM.fullmatch(name)) and int(found[1]) < first
+    ]
+    return old + sorted(checksums)
+
+
+def _starts(version: int, snapshots: Iterable[int]) -> list[int]:
+    """The snapshots that a load of `version` can start from, newest first, 0 last."""
+    return sorted({0, *(s for s in snapshots if 0 < s <= version)}, reverse=True)

@@ -1,10 +1,10 @@
-"""The four compressions Spark may put around a state file. Pure.
+"""Compresses and decompresses state files with the four codecs that Spark supports. Pure.
 
-The codec is not in the file: it comes from the offset log. So a wrong codec and a damaged file look
-alike, and both are a StateFormatError at the byte where reading stopped.
+The codec is not recorded in the file; it comes from the offset log. A wrong codec and a damaged
+file therefore look alike: both raise StateFormatError at the byte where reading stopped.
 
-Lengths that a header claims are checked against what the format and its greatest possible ratio
-allow before anything of that size is allocated.
+A length in a header is checked against what the format and its greatest compression ratio allow
+before anything of that size is allocated.
 
 Each codec's library is imported when it is first used: a checkpoint has one codec, and importing
 all of them takes longer than reading a small state.
@@ -39,28 +39,29 @@ class _Codec(NamedTuple):
 
 
 def codec_name(name: str) -> str:
-    """Spark's short name for a codec given by its short or its class name."""
+    """Spark's short name for a codec that is given by its short name or its class name."""
     short = _CLASS_NAMES.get(name, name.lower())
     if short not in NAMES:
         raise OptionError(
-            f"compression codec {name!r} is not known; Spark's state stores use "
-            f"{', '.join(sorted(NAMES))}. Take the one the query's offset log names."
+            f"The compression codec {name!r} is unknown; Spark's state stores use "
+            f"{', '.join(sorted(NAMES))}. Use the codec that the query's offset log names in "
+            f"spark.sql.streaming.stateStore.compression.codec."
         )
     return short
 
 
 def compress(data: bytes, codec: str) -> bytes:
-    """Compress a whole file's content in a form that Spark's reader of that codec accepts."""
+    """Compress the content of a whole file so that Spark can read it."""
     return _codec(codec).compress(data)
 
 
 def decompress(data: bytes, codec: str, *, source: str = "state file") -> bytes:
-    """Decompress a whole file, checking every checksum the codec has."""
+    """Decompress a whole file and verify every checksum that the codec has."""
     return bytes(decompress_buffer(data, codec, source=source))
 
 
 def decompress_buffer(data: bytes, codec: str, *, source: str = "state file") -> Unpacked:
-    """As `decompress`, without the copy that makes bytes of what was put together in a buffer."""
+    """Like `decompress`, but may return a bytearray and so saves one copy."""
     return _codec(codec).decompress(data, source)
 
 
@@ -115,7 +116,7 @@ def _decompress_snappy(data: bytes, source: str) -> bytes:
     import cramjam
 
     if data[:8] != _SNAPPY_MAGIC or len(data) < len(_SNAPPY_HEADER):
-        raise StateFormatError(source, 0, "no snappy-java stream starts here: is it snappy?")
+        raise StateFormatError(source, 0, "no snappy-java stream starts here: is the codec snappy?")
     pieces: list[bytes] = []
     at = len(_SNAPPY_HEADER)
     while at < len(data):
@@ -150,7 +151,7 @@ _LZF_LARGEST = 0xFFFF
 
 
 def _compress_lzf(data: bytes) -> bytes:
-    """Write stored chunks only: legal for every reader, and quicker than packing in Python."""
+    """Write stored chunks only: every reader accepts them, and compressing in Python is slow."""
     pieces: list[bytes] = []
     for start in range(0, len(data), _LZF_LARGEST):
         chunk = data[start : start + _LZF_LARGEST]

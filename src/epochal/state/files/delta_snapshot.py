@@ -1,18 +1,21 @@
-"""Delta and snapshot files, uncompressed, to records and back. Pure.
+"""Parses and writes the content of delta and snapshot files, after decompression. Pure.
 
     put     = keyLen key valueLen value
     delete  = keyLen key FFFFFFFF           in a delta only
-    end     = FFFFFFFF                      mandatory; what follows it is ignored
+    end     = FFFFFFFF                      mandatory; bytes after it are ignored
 
-Lengths are big-endian, rows inside are little-endian. Nothing marks a record's start, so a file can
-only be read from its beginning, one length after the other. `scan_records` does not: it guesses all
-places where a record could start, reads the record there, and then keeps exactly those guesses that
-the chain of lengths from byte 0 visits. Where the chain leaves the guesses, it is followed one
-record at a time. The result, and every error, is that of the sequential reading, whatever the
-bytes.
+Lengths are big-endian; the rows themselves are little-endian.
 
-With row checksums (known from the query's configuration, never from the file) the value of a put
-starts with the CRC-32C of key and value, and the key of a delete with that of the key.
+With row checksums the value of a put starts with the CRC-32C of key and value, and the key of a
+delete starts with the CRC-32C of the key. The file does not record whether it has row checksums;
+the query's configuration does.
+
+Nothing marks the start of a record, so the format can only be read from the beginning, one length
+after the other. That is slow in Python. `scan_records` instead guesses every place where a record
+could start and reads all guessed records at once with numpy. Then it keeps exactly those guesses
+that the chain of lengths from byte 0 visits. Where the chain visits a place that was not guessed,
+it reads one record at a time. A wrong guess is never visited and a missed record is read
+sequentially, so results and errors are those of a sequential reader for any input.
 """
 
 from __future__ import annotations
@@ -36,17 +39,19 @@ END_MARK = b"\xff\xff\xff\xff"
 _LOAD = "CANNOT_LOAD_STATE_STORE."
 _CHECKSUM_CONDITION = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
 _CHUNK_BYTES = 1 << 19
-"""What is looked at together: few enough guesses to stay in the processor's cache."""
+"""How much of a file is guessed at once: few enough guesses to stay in the processor's cache."""
 
 
 class FileKind(StrEnum):
+    """The two kinds of files that hold records."""
+
     DELTA = "delta"
     SNAPSHOT = "snapshot"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """The records of a file in its order. The value of a delete is an empty span."""
+    """The records of a file, in file order. The value of a delete is an empty span."""
 
     keys: Spans
     values: Spans
@@ -70,9 +75,9 @@ class Records:
 def scan_records(
     data: Unpacked, kind: FileKind, *, row_checksums: bool = False, source: str = "state file"
 ) -> Records:
-    """Find every record; StateFormatError if the file breaks off or a length cannot be.
+    """Find every record; StateFormatError if the file is truncated or a length is impossible.
 
-    Row checksums, when the file has them, are all verified and are not part of the spans.
+    With `row_checksums`, every checksum is verified and left out of the spans.
     """
     starts, key_lengths, value_lengths = _scan(data, kind, row_checksums, source)
     buffer = np.frombuffer(data, np.uint8)
@@ -88,7 +93,7 @@ def scan_records(
 def encode_records(
     records: Iterable[tuple[bytes, bytes | None]], *, row_checksums: bool = False
 ) -> bytes:
-    """Write records, None meaning delete, and the end mark."""
+    """Write records and the end mark. A value of None writes a delete."""
     pieces: list[bytes] = []
     for key, value in records:
         if row_checksums:
@@ -104,7 +109,7 @@ def encode_records(
 def encode_spans(
     keys: Spans, values: Spans, deleted: Flags | None = None, *, row_checksums: bool = False
 ) -> bytes:
-    """Write many records at once, and the end mark. Deleted ones need an empty value span."""
+    """Write many records at once, and the end mark. A deleted record needs an empty value span."""
     before_key, before_value = _heads(keys, values, deleted, row_checksums)
     records = join((before_key, keys, before_value, values))
     return b"".join((memoryview(cast(Any, records)), END_MARK))
@@ -113,7 +118,7 @@ def encode_spans(
 def _heads(
     keys: Spans, values: Spans, deleted: Flags | None, row_checksums: bool
 ) -> tuple[Spans, Spans]:
-    """What stands before each key and before each value."""
+    """The bytes before each key and before each value: lengths, and checksums if there are any."""
     count = len(keys)
     places = np.arange(count, dtype=np.int64)
     fours = np.full(count, 4, np.int64)
@@ -143,9 +148,12 @@ def _scan(data: Unpacked, kind: FileKind, checksums: bool, source: str) -> tuple
     chained = np.zeros(len(starts), np.bool_)
     walked: list[tuple[int, int, int]] = []
     position: int | None = 0
-    guess, run = 0, 0  # the first guess at or after the position, and a run not after it
+    # Follow the chain of lengths from byte 0. Invariants: `guess` is the first guess at or after
+    # `position`, and `run` is at or before the run that contains it.
+    guess, run = 0, 0
     while position is not None:
         if guess < len(starts) and starts[guess] == position:
+            # Inside a run every record leads to the next guess, so the whole rest is on the chain.
             while ends[run] < guess:
                 run += 1
             chained[guess : ends[run] + 1] = True
@@ -168,16 +176,16 @@ def _scan(data: Unpacked, kind: FileKind, checksums: bool, source: str) -> tuple
 
 
 def _guess(data: Unpacked, kind: FileKind, checksums: bool) -> tuple[Ints, Ints, Ints, Ints]:
-    """Every place a record may start, with the record a sequential reader would find there.
+    """Every place where a record may start, with the record that a reader would find there.
 
-    A guess needs a key length above 0 and below 64 KiB, rows of whole words behind the checksum if
-    there is one, and room for the next length. What these rules miss is read one by one, so they
-    decide the speed and never the result. Row checksums shift every record by half a word.
+    A guess needs a key length above 0 and below 64 KiB, rows of whole words (after the checksum, if
+    there is one), and room for the next length. Records that these rules miss are read one by one,
+    so the rules affect the speed but never the result. Row checksums shift records by half a word.
     """
     step, extra = (4, 4) if checksums else (8, 0)
     words = np.frombuffer(data, "<u4", len(data) // 4)
-    # Big-endian, seen as little-endian: the upper two bytes of the length must be 0, and so must
-    # the bits below a whole step.
+    # A big-endian length read as little-endian has its bytes reversed. The mask demands that the
+    # upper two bytes of the length are 0, and that it is a multiple of the step.
     mask = np.uint32(0x0000FFFF | (step - 1) << 24)
     places = words[:: step // 4]
     last_place = len(data) - 4
@@ -210,13 +218,13 @@ def _lengths_at(words: npt.NDArray[np.uint32], positions: Ints) -> Ints:
 def _read_one(
     data: Unpacked, at: int, kind: FileKind, source: str
 ) -> tuple[tuple[int, int, int] | None, int | None]:
-    """Read the record at `at`: itself and the place of the next; None and None at the end mark."""
+    """Read the record at `at`; return it and the place of the next, or None and None at the end."""
     key_length = _length(data, at, source)
     if key_length == -1:
         return None, None
     if key_length < -1:
         condition = f"{_LOAD}CANNOT_READ_{kind.name}_FILE_KEY_SIZE"
-        raise StateFormatError(source, at, f"a key length of {key_length}", condition)
+        raise StateFormatError(source, at, f"a key length cannot be {key_length}", condition)
     value_at = at + 4 + key_length
     if value_at > len(data):
         raise StateFormatError(
@@ -226,7 +234,9 @@ def _read_one(
     if value_length < 0:
         if kind is FileKind.SNAPSHOT:
             condition = f"{_LOAD}CANNOT_READ_SNAPSHOT_FILE_VALUE_SIZE"
-            raise StateFormatError(source, value_at, f"a value length of {value_length}", condition)
+            raise StateFormatError(
+                source, value_at, f"a value length cannot be {value_length}", condition
+            )
         return (at, key_length, -1), value_at + 4
     end = value_at + 4 + value_length
     if end > len(data):
@@ -238,9 +248,7 @@ def _read_one(
 
 def _length(data: Unpacked, at: int, source: str) -> int:
     if at + 4 > len(data):
-        raise StateFormatError(
-            source, at, "the file ends without an end mark, so it was not written to its end"
-        )
+        raise StateFormatError(source, at, "the file ends without an end mark, so it is incomplete")
     return int.from_bytes(data[at : at + 4], "big", signed=True)
 
 
@@ -253,19 +261,20 @@ def _strip_checksums(
         raise StateFormatError(
             source, int(keys.starts[first]) - 4, "a record has no room for its row checksum"
         )
-    held_at = np.where(deleted, keys.starts, values.starts)
+    checksum_at = np.where(deleted, keys.starts, values.starts)
     move = np.where(deleted, 4, 0)
     keys = Spans(keys.buffer, keys.starts + move, keys.lengths - move)
     values = Spans(values.buffer, values.starts + 4 - move, values.lengths - 4 + move)
     computed = checksums_of(keys, values)
-    held = keys.buffer[held_at[:, None] + np.arange(4)].view("<u4")[:, 0]
-    wrong = np.flatnonzero(held != computed)
+    stored = keys.buffer[checksum_at[:, None] + np.arange(4)].view("<u4")[:, 0]
+    wrong = np.flatnonzero(stored != computed)
     if len(wrong):
         first = int(wrong[0])
         raise StateFormatError(
             source,
-            int(held_at[first]),
-            f"a row checksum is {held[first]:#010x}, its row has {computed[first]:#010x}",
+            int(checksum_at[first]),
+            f"the stored row checksum is {stored[first]:#010x}, but the row's is "
+            f"{computed[first]:#010x}",
             _CHECKSUM_CONDITION,
         )
     return keys, values

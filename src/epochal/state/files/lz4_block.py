@@ -1,7 +1,6 @@
-"""Spark's `lz4`: lz4-java's framing of LZ4 blocks. Pure.
+"""Reads and writes Spark's `lz4` codec: lz4-java's framing of LZ4 blocks. Pure.
 
-What a reader would get wrong: it is not the LZ4 frame format, and its checksum keeps only 28 of
-xxHash's 32 bits.
+Note: this is not the LZ4 frame format, and its checksum keeps only 28 of xxHash's 32 bits.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ import xxhash
 from epochal.errors import StateFormatError
 
 BLOCK_BYTES = 32 * 1024
-"""`spark.io.compression.lz4.blockSize`; the reader takes any size the format allows."""
+"""What we write: Spark's default `spark.io.compression.lz4.blockSize`. The reader accepts any size
+that the format allows."""
 
 _MAGIC = b"LZ4Block"
 _HEADER = struct.Struct("<8sBiiI")
@@ -50,9 +50,9 @@ def compress_blocks(data: bytes) -> bytes:
 
 
 def decompress_blocks(data: bytes, source: str) -> bytes | bytearray:
-    """Decompress a whole file, checking every block's checksum."""
-    # One buffer that grows: a list of all blocks would be the file once more, in memory that is
-    # new to the process, which costs more than unpacking.
+    """Decompress a whole file and verify the checksum of every block."""
+    # One growing buffer: joining a list of blocks would copy the file once more into fresh memory,
+    # which costs more than unpacking it.
     whole = bytearray()
     view = memoryview(data)
     at, end = 0, len(data)
@@ -72,7 +72,9 @@ def decompress_blocks(data: bytes, source: str) -> bytes | bytearray:
             or (size == 0 and checksum != 0)
         ):
             raise StateFormatError(
-                source, at, f"an LZ4 block claims {packed} bytes for {size}, which cannot be"
+                source,
+                at,
+                f"an LZ4 block claims that {packed} bytes unpack to {size}, which is impossible",
             )
         at = start + packed
         if at > end:
@@ -101,7 +103,7 @@ def _block(
         raise StateFormatError(
             source,
             at,
-            f"an LZ4 block has {len(block)} bytes of checksum {found:#09x}; its header says "
-            f"{size} bytes of {checksum:#09x}",
+            f"an LZ4 block has {len(block)} bytes with checksum {found:#09x}; its header expects "
+            f"{size} bytes with {checksum:#09x}",
         )
     return block

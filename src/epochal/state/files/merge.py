@@ -1,10 +1,10 @@
-"""Records of a snapshot and of the deltas after it, merged into the rows that are left. Pure.
+"""Merges the records of a snapshot and of the deltas after it into the rows of a version. Pure.
 
-The last record of a key wins, and a delete wins by leaving nothing. A version with a million keys
-is merged without looking at a key in Python: the deltas' keys are numbered by Arrow's hash table,
-and the snapshot's are only asked whether a delta has them too.
+The last record of a key wins; if it is a delete, the key has no row. A version with a million keys
+is merged without touching a key in Python: Arrow's hash table numbers the keys of the deltas, and
+the keys of the snapshot are only tested for whether a delta contains them too.
 
-Keys are compared as bytes, which is what Spark does.
+Keys are compared as bytes, as Spark does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from epochal.state.rows.byte_spans import Flags, Ints, Spans, numpy_view
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Keys and values that lie in one file's bytes."""
+    """Keys and values, as spans over the bytes of one file."""
 
     keys: Spans
     values: Spans
@@ -42,7 +42,7 @@ class Rows:
         return Rows(self.keys.slice(start, end), self.values.slice(start, end), self.source)
 
     def parts(self, most_bytes: int) -> list[Rows]:
-        """The rows in their order, in as few parts as keep each below `most_bytes`."""
+        """The rows, in order, split into the fewest parts that each stay below `most_bytes`."""
         ends = np.cumsum(self.keys.lengths + self.values.lengths)
         if len(self) == 0 or ends[-1] <= most_bytes:
             return [self]
@@ -53,18 +53,19 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourcedRecords:
-    """The records of one file, and which file that is."""
+    """The records of one file, and the file's name for messages."""
 
     records: Records
     source: str
 
     @property
     def puts(self) -> Rows:
+        """Keys and values of all records; a delete has an empty value."""
         return Rows(self.records.keys, self.records.values, self.source)
 
 
 def merge_records(base: SourcedRecords | None, deltas: Sequence[SourcedRecords]) -> list[Rows]:
-    """The rows left after the deltas, in order, on top of the snapshot, if there is one."""
+    """The rows after applying the deltas, in order, to the snapshot, if there is one."""
     changing = [delta for delta in deltas if len(delta.records)]
     bottom = [] if base is None else [base.puts]  # a snapshot has each key once
     if not changing:
@@ -73,7 +74,7 @@ def merge_records(base: SourcedRecords | None, deltas: Sequence[SourcedRecords])
     coded = keys.dictionary_encode().unify_dictionaries()
     codes = np.concatenate([_numbers(chunk.indices) for chunk in coded.chunks])
     last = np.full(len(coded.chunk(0).dictionary), -1, np.int64)
-    last[codes] = np.arange(len(codes))  # where a code repeats, the last assignment stays
+    last[codes] = np.arange(len(codes))  # numpy keeps the last assignment to a repeated index
     wins = np.zeros(len(codes), np.bool_)
     wins[last] = True
     kept = [rows.take(~_found_in(rows.keys, coded.chunk(0).dictionary)) for rows in bottom]
@@ -88,7 +89,7 @@ def merge_records(base: SourcedRecords | None, deltas: Sequence[SourcedRecords])
 def _found_in(keys: Spans, others: Any) -> Flags:
     if len(keys) == 0:
         return np.zeros(0, np.bool_)
-    # Only here, because a snapshot alone is read sooner than Arrow's functions are imported.
+    # Imported here: importing Arrow's functions takes longer than reading a lone snapshot.
     from pyarrow import compute
 
     found: Any = compute.is_in(_wide(keys), value_set=others)
@@ -98,13 +99,15 @@ def _found_in(keys: Spans, others: Any) -> Flags:
 
 
 def _wide(keys: Spans) -> Any:
-    """Keys with wide offsets, so that those of large and of small files can be compared."""
+    """Keys with 64-bit offsets, so that keys of large and of small files can be compared."""
     array: Any = keys.to_arrow()
     return array if array.type == pa.large_binary() else array.cast(pa.large_binary())
 
 
 def _numbers(indices: Any) -> npt.NDArray[np.int32]:
-    """The indices of an encoded column. Arrow's own `to_numpy` would import pandas, which takes
-    longer than reading a million keys."""
+    """The indices of an encoded column.
+
+    Arrow's own `to_numpy` would import pandas, which takes longer than reading a million keys.
+    """
     view = numpy_view(indices.buffers()[1], np.dtype(np.int32))
     return view[indices.offset : indices.offset + len(indices)]

@@ -1,9 +1,9 @@
-"""Which partition a stored row belongs to. Pure.
+"""Computes which partition a stored row belongs to. Pure.
 
-Spark places rows by a hash of the operator's partitioning expressions, and that is not always the
-whole stored key: a join numbers the rows of a key in a last key column of its own, and a session
-window appends the session's start. Operators without partitioning columns (a global aggregate, a
-limit) keep everything in partition 0.
+Spark places rows by a hash of the operator's partitioning expressions. That is not always the whole
+stored key: a join numbers the rows of a key in an extra last key column, and a session window
+appends the session's start. Operators without partitioning columns (a global aggregate, a limit)
+keep everything in partition 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from epochal.state.files.merge import Rows
 from epochal.state.rows.byte_spans import Ints, spans_of
-from epochal.state.rows.columns import decode_rows
+from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import AtomicType, StructType
 
@@ -23,7 +23,8 @@ LIMIT_OPERATOR = "globalLimit"
 def placing_columns(operator_name: str | None, store_name: str, key: StructType) -> StructType:
     """The key columns whose hash places a row; none if everything is in partition 0.
 
-    Without a name, as in checkpoints of Spark before 4.0, the key's last column tells.
+    Spark before 4.0 did not record the operator's name. Then the key's last column shows whether
+    it is a session window.
     """
     fields = key.fields
     if store_name.endswith("-keyWithIndexToValue"):

@@ -1,12 +1,11 @@
-"""RocksDB changelog files: the operations that made one version from the one before. Pure.
+"""Parses and writes RocksDB changelog files: the operations that made one version. Pure.
 
-Four layouts exist and only three say which they are. A file that does not begin with the string
-`v2`, `v3` or `v4` is the oldest one, whose first bytes are already the first record; Spark decides
-by trying to read a string there, and so does this module, step for step.
+There are four layouts, and only three of them name themselves. A file that does not begin with the
+string `v2`, `v3` or `v4` has the oldest layout, whose first bytes are already the first record.
+Spark detects the layout by trying to read a string there. This module takes the same steps.
 
-What a reader would get wrong: the lineage in a v3 or v4 file lists the versions *before* this one,
-from the last snapshot on, and its ids are the only way to know which of several files of the same
-version belongs to this history.
+Note: the lineage in a v3 or v4 file lists the versions *before* this one, from the last snapshot
+on. Its ids are the only way to know which of several files of one version belongs to this history.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _END = b"\xff\xff\xff\xff"
 
 
 class Change(IntEnum):
-    """What a record does, numbered as v2 and v4 files write it."""
+    """What a record does. The numbers are those in v2 and v4 files."""
 
     PUT = 0x01
     DELETE = 0x10
@@ -62,13 +61,13 @@ class Changelog:
 
 
 def parse_changelog(data: bytes, source: str) -> Changelog:
-    """Read a decompressed changelog; StateFormatError names `source` and the byte."""
+    """Read a decompressed changelog; a StateFormatError names `source` and the byte."""
     layout, start = _layout_of(data)
     if layout not in (1, 2, 3, 4):
         raise StateFormatError(
             source,
             0,
-            f"it says it is a changelog of version {layout}, and 4 is the newest known here",
+            f"it is a changelog of version {layout}; the newest supported version is 4",
             INVALID_VERSION,
         )
     reader = _Reader(data, start, source)
@@ -182,7 +181,7 @@ class _Reader:
         end = self._at + length
         if end > len(self._data):
             raise self._broken(
-                self._at, f"{length} bytes were expected, {len(self._data) - self._at} are left"
+                self._at, f"{length} bytes were expected, but {len(self._data) - self._at} are left"
             )
         taken = self._data[self._at : end]
         self._at = end

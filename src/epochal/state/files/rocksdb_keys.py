@@ -1,9 +1,10 @@
-"""Keys as RocksDB-backed stores encode them, to columns. Pure.
+"""Decodes the keys of RocksDB-backed stores into columns. Pure.
 
-A store that only ever gets by key keeps the key row as it is. One that scans by prefix or by range
-splits it in two rows, the scanned columns first, so that RocksDB's order of bytes is the order the
-operator wants; numbers are then written big-endian behind a byte that sorts negatives first and
-nulls last. Which encoder a store uses is in the operator metadata or in its schema file.
+A store that only looks up single keys stores the key row unchanged. A store that scans by prefix or
+by range splits the key into two rows, the scanned columns first. RocksDB sorts keys by their bytes,
+so numbers in the scanned columns are encoded to sort that way: big-endian, after a marker byte that
+puts negative numbers first and nulls last. The operator metadata or the schema file records which
+encoder a store uses.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 from epochal.errors import StateFormatError
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Ints, Spans, as_spans
-from epochal.state.rows.columns import decode_rows
+from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
 ENCODING_VERSION = 0
@@ -51,15 +52,15 @@ def decode_keys(
 
 
 def rows_of(spans: Spans, source: str) -> Spans:
-    """The rows behind the byte that says how they are encoded."""
+    """The rows, without the byte in front that names their encoding."""
     if len(spans) == 0:
         return spans
     if (spans.lengths < 1).any():
-        raise StateFormatError(source, 0, "a row has no byte that says how it is encoded")
+        raise StateFormatError(source, 0, "a row lacks the byte that names its encoding")
     versions = spans.buffer[spans.starts]
     if (versions != ENCODING_VERSION).any():
         found = int(versions[versions != ENCODING_VERSION][0])
-        raise StateFormatError(source, 0, f"a row is encoded as {found}, only 0 is known")
+        raise StateFormatError(source, 0, f"a row has encoding {found}; only 0 is supported")
     return Spans(spans.buffer, spans.starts + 1, spans.lengths - 1)
 
 
@@ -104,7 +105,7 @@ def _timed(keys: Spans, schema: StructType, source: str, *, leading: bool) -> pa
 
 
 def _halves(keys: Spans, source: str) -> tuple[Spans, Spans]:
-    """Split keys of the form: length, that many bytes, the rest."""
+    """Split keys that consist of a length, that many bytes, and the rest."""
     if len(keys) == 0:
         return keys, keys
     if (keys.lengths < 4).any():
@@ -117,23 +118,24 @@ def _halves(keys: Spans, source: str) -> tuple[Spans, Spans]:
 
 
 def _ordered(column: Any, field: StructField, source: str) -> Any:
-    """Undo the encoding that makes a number's bytes sort as the number does."""
+    """Undo the encoding that makes the bytes of numbers sort like the numbers."""
     name = field.data_type.name if isinstance(field.data_type, AtomicType) else ""
     if name not in _ORDERED_TYPES:
         raise StateFormatError(
-            source, 0, f"{field.name} is {field.data_type}, by which RocksDB keys cannot be ordered"
+            source, 0, f"{field.name} is {field.data_type}; RocksDB keys cannot be ordered by it"
         )
     kind = np.dtype(_ORDERED_TYPES[name])
     width = kind.itemsize + 1
     encoded = as_spans(column)
     if column.null_count or (encoded.lengths != width).any():
-        raise StateFormatError(source, 0, f"{field.name}: a number is not as wide as {name} is")
+        raise StateFormatError(source, 0, f"{field.name}: a number is not {name}'s width")
     table = _gather(encoded, encoded.starts, width)
     markers = table[:, 0]
     if (markers > NULL).any():
         raise StateFormatError(source, 0, f"{field.name}: a number has a marker above {NULL}")
     body = np.ascontiguousarray(table[:, 1:])
     if kind.kind == "f":
+        # Negative floats are stored inverted, because their bits sort in the opposite order.
         body = np.where((markers == NEGATIVE)[:, None], ~body, body)
     numbers = np.ascontiguousarray(body).view(kind).reshape(-1).astype(kind.newbyteorder("="))
     return pa.array(numbers, mask=markers == NULL)

@@ -1,10 +1,10 @@
-"""How a RocksDB-backed store wraps the rows it keeps: checksums, lists of values, range deletes.
+"""Wraps and unwraps the values of RocksDB-backed stores: checksums and lists of values. Pure.
 
-A value is one row, or, where an operator keeps several rows per key, a run of them joined by the
-merge operator. The operator's version decides the joint: version 1 puts a comma between two values
-and version 2 nothing. With row checksums every row, also inside a run, carries its own.
+A value is one row, or several rows joined by RocksDB's merge operator if an operator keeps several
+rows per key. Version 1 of the merge operator puts a comma between two values, version 2 puts
+nothing. With row checksums every row has its own checksum, also inside a list.
 
-Nothing in the bytes says any of this; all of it comes from the conf in the offset log.
+The bytes record none of this; all of it comes from the conf in the offset log.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _CHECKED_KEY = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class ValueForm:
-    """What surrounds the rows of one store."""
+    """How the rows of one store are wrapped."""
 
     delimiter: bytes = b""
     checksummed: bool = False
 
     def merge(self, value: bytes | None, operand: bytes) -> bytes:
-        """What RocksDB makes of a value and what is appended to it."""
+        """The value that RocksDB's merge operator makes of a value and an operand."""
         return operand if value is None else value + self.delimiter + operand
 
     def single(self, key: bytes, value: bytes, source: str) -> bytes:
-        """The bytes of a value that is not a list, its checksum verified and removed."""
+        """Unwrap a value that is not a list: verify and remove its checksum."""
         if not self.checksummed:
             return value
         found, end = self._checked(key, value, 0, source)
@@ -43,7 +43,7 @@ class ValueForm:
         return found
 
     def several(self, key: bytes, value: bytes, source: str) -> list[bytes]:
-        """The values of a list, in order, checksums verified and removed."""
+        """Unwrap a list: its values in order, with checksums verified and removed."""
         values: list[bytes] = []
         at, end = 0, len(value)
         while at < end:
@@ -55,12 +55,12 @@ class ValueForm:
                 values.append(found)
             if at < end:
                 if value[at : at + len(self.delimiter)] != self.delimiter:
-                    raise StateFormatError(source, at, "two values of a list do not join")
+                    raise StateFormatError(source, at, "a list lacks its delimiter")
                 at += len(self.delimiter)
         return values
 
     def record(self, key: bytes, value: bytes | None) -> tuple[bytes, bytes | None]:
-        """A put of a single row, or a delete, as a changelog has it."""
+        """Key and value of a changelog record that puts a single row, or deletes a key."""
         if not self.checksummed:
             return key, value
         if value is None:
@@ -69,7 +69,7 @@ class ValueForm:
         return key, _CHECKED.pack(checksum, len(value)) + value
 
     def deleted_key(self, key: bytes, source: str) -> bytes:
-        """The key a delete record is about; with checksums it is wrapped as a value is."""
+        """The key of a delete record, its checksum verified and removed."""
         if not self.checksummed:
             return key
         if len(key) < _CHECKED_KEY.size:
@@ -85,7 +85,7 @@ class ValueForm:
         start = at + _INT.size
         if size < 0 or start + size > len(value):
             raise StateFormatError(
-                source, at, f"a value in a list is {size} bytes long, {len(value) - start} are left"
+                source, at, f"a value in a list claims {size} bytes, {len(value) - start} are left"
             )
         return value[start : start + size], start + size
 
@@ -96,7 +96,7 @@ class ValueForm:
         start = at + _CHECKED.size
         if size < 0 or start + size > len(value):
             raise StateFormatError(
-                source, at, f"a value is {size} bytes long, {len(value) - start} are left"
+                source, at, f"a value claims {size} bytes, {len(value) - start} are left"
             )
         row = value[start : start + size]
         self._verify(expected, google_crc32c.extend(google_crc32c.value(key), row), source, at)
@@ -107,6 +107,6 @@ class ValueForm:
             raise StateFormatError(
                 source,
                 at,
-                f"the row's checksum is {found:#010x} and {expected:#010x} was stored",
+                f"the stored row checksum is {expected:#010x}, but the row's is {found:#010x}",
                 CHECKSUM_FAILED,
             )

@@ -1,7 +1,8 @@
-"""CRC-32C of many records at once, for stores that keep row checksums. Pure.
+"""Computes the CRC-32C of many records at once, for stores with row checksums. Pure.
 
-All records advance together, one 32-bit word at a time; the longest come first, so that those still
-running are always a prefix of the arrays. A record's CRC runs over its key and then its value.
+The CRC of a record covers its key and then its value. All records advance together, one 32-bit word
+at a time. They are sorted by length, longest first, so that the unfinished records are always a
+prefix of the arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Checksums: TypeAlias = npt.NDArray[np.uint32]
 
 _POLYNOMIAL = 0x82F63B78  # reflected
 _FEW = 64
-"""With fewer records still running, finishing each by itself is quicker."""
+"""With fewer unfinished records than this, finishing each one by itself is faster."""
 
 
 def row_checksums(keys: Spans, values: Spans) -> Checksums:
@@ -33,7 +34,7 @@ def _extend(checksums: Checksums, spans: Spans) -> Checksums:
     state = ~checksums[order]
     low, high = _tables()
     done = 0
-    # Any byte may be the first of a word: rows start at multiples of 4 only if no key is odd.
+    # A view with one word per byte: a row may start at any byte.
     words = np.ndarray((max(len(spans.buffer) - 3, 0),), "<u4", spans.buffer, strides=(1,))
     whole = lengths >> 2
     running = int(np.searchsorted(-whole, -done))
@@ -54,7 +55,7 @@ def _extend(checksums: Checksums, spans: Spans) -> Checksums:
 
 @cache
 def _tables() -> tuple[Checksums, Checksums]:
-    """What the lower and the upper half of a word contribute after four steps of the CRC."""
+    """What the lower and the upper half of a word contribute to the CRC of four bytes."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1)

@@ -1,8 +1,9 @@
-"""State schema files, versions 1 to 3, to bytes and back. Pure.
+"""Parses and writes state schema files, versions 1 to 3. Pure.
 
-Java wrote them with DataOutput: strings are modified UTF-8, in which NUL takes two bytes and a
+Spark writes them with Java's DataOutput. Strings are in modified UTF-8: NUL takes two bytes, and a
 character outside the first 65536 is written as its two surrogates. A schema longer than 65535
-characters is split into chunks; characters here are Java's, so a chunk may end inside one.
+characters is split into chunks. A character here is one of Java's 16-bit units, so a chunk may end
+in the middle of a surrogate pair.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class KeyEncoder:
 
 @dataclass(frozen=True, slots=True)
 class FamilySchema:
-    """The schemas of one column family; stores without families have the one called default."""
+    """The schemas of one column family; a store without families has a single one, `default`."""
 
     name: str
     key: StructType
@@ -55,7 +56,7 @@ class FamilySchema:
 
 
 def parse_schema_file(data: bytes, *, source: str = "state schema") -> list[FamilySchema]:
-    """Read the file's families; StateSchemaError if it is not a schema file."""
+    """Read the column families in the file; StateSchemaError if it is not a schema file."""
     reader = _Reader(data, source)
     version = reader.version()
     if version > NEWEST_VERSION:
@@ -71,7 +72,7 @@ def parse_schema_file(data: bytes, *, source: str = "state schema") -> list[Fami
 
 
 def encode_schema_file(families: Sequence[FamilySchema], *, version: int = 2) -> bytes:
-    """Write the families as Spark does; versions 1 and 2 hold exactly one."""
+    """Write the column families as Spark does; versions 1 and 2 hold exactly one."""
     out = [_utf(f"v{version}")]
     if version < 3:
         (family,) = families
@@ -122,7 +123,7 @@ def _encoder_json(encoder: KeyEncoder) -> str:
 
 
 class _Reader:
-    """Java's DataInput over one file; whatever is missing is a StateSchemaError."""
+    """Java's DataInput over one file; StateSchemaError if the file is malformed."""
 
     def __init__(self, data: bytes, source: str) -> None:
         self._data = data
@@ -198,7 +199,7 @@ class _Reader:
 
 
 def _units(text: str) -> list[str]:
-    """The text as Java counts it, an astral character being two."""
+    """The text as Java's 16-bit units: a character outside the first 65536 becomes two."""
     raw = text.encode("utf-16-be", "surrogatepass")
     return [chr(unit) for (unit,) in struct.iter_unpack(">H", raw)]
 
@@ -209,7 +210,7 @@ def _utf(text: str) -> bytes:
         raise StateSchemaError(
             "state schema",
             f"a chunk of {len(text)} characters takes {len(raw)} bytes, Java's format ends at "
-            f"65535; Spark cannot write such a schema either",
+            f"65535. Spark cannot write such a schema either",
         )
     return struct.pack(">H", len(raw)) + raw
 

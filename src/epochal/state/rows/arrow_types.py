@@ -1,10 +1,10 @@
-"""Spark's data types as Arrow types, and back. Pure.
+"""Maps Spark's data types to Arrow types and back. Pure.
 
-The Arrow types hold every value Spark can store. So calendar intervals and timestamps with
-nanoseconds are structs of their parts, named as in Spark's own lossless form: Arrow's interval and
-nanosecond timestamps end some 292 years from 1970. Year-month intervals are months in an int32.
-Every field is nullable, whatever the schema says: releases before 4.3 declare columns as not null
-in which an outer join then stores nulls.
+The Arrow types hold every value that Spark can store. Calendar intervals and timestamps with
+nanoseconds are therefore structs of their parts, named as in Spark's own lossless form: Arrow's
+intervals and nanosecond timestamps only reach about 292 years from 1970. Year-month intervals are
+months in an int32. Every field is nullable, even if the schema declares it not null: Spark before
+4.3 stores nulls from outer joins in columns that it declares not null.
 """
 
 from __future__ import annotations

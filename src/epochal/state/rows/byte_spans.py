@@ -1,13 +1,13 @@
-"""Many byte strings over one buffer, without a Python object for each. Pure.
+"""Handles many byte strings over one buffer, without a Python object for each. Pure.
 
-A span is a start and a length. Rows, keys and values of a whole file are spans over the file's
-bytes, so selecting, merging and rewriting them moves no data until `packed` or `join` is called;
-those copy in C, span by span.
+A span is a start and a length. The rows, keys and values of a whole file are spans over the file's
+bytes, so selecting and merging them copies no data. Only `packed` and `join` copy, in C.
 
-Spans of one length are elements of one numpy type, at any byte of the buffer: numpy then copies
-them, or makes Python's byte strings of them, without an object for each place. Rows come in whole
-words, so even a state whose keys vary has few lengths. Where there are many, Arrow's `take` does
-it; its functions take longer to import than a hundred thousand keys to read.
+Spans of equal length are elements of one numpy type, at any byte of the buffer. numpy copies them,
+or turns them into Python's byte strings, without an object for each position. Rows consist of whole
+8-byte words, so even a state whose keys vary has few lengths. If there are many lengths, Arrow's
+`take` copies the spans; importing Arrow's functions takes longer than reading a hundred thousand
+keys.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ AnyBinaryArray: TypeAlias = pa.BinaryArray | pa.LargeBinaryArray
 _FEW_LENGTHS = 16
 _SHORT_BYTES = 1 << 12
 _LISTED_AT_ONCE = 1 << 13
-"""Few enough for the places of one part to stay in the processor's cache."""
+"""Spans per step: few enough for their positions to stay in the processor's cache."""
 _MAX_NARROW = (1 << 31) - 1
-"""How far the offsets of an Arrow array reach before they need 64 bits."""
+"""The largest offset of an Arrow array with 32-bit offsets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class Spans:
         return self.starts + self.lengths
 
     def take(self, which: Ints | Flags) -> Spans:
-        """The chosen spans (indices or a mask), over the same buffer."""
+        """The spans at the given indices, or where the mask is set, over the same buffer."""
         return Spans(self.buffer, self.starts[which], self.lengths[which])
 
     def packed(self) -> Spans:
@@ -110,7 +110,7 @@ class Spans:
 
 
 def _few_lengths(lengths: Ints) -> list[int] | None:
-    """The lengths above 0 that occur; None if they are many, or too long for it to be worth it."""
+    """The lengths above 0 that occur; None if there are too many, or if they are too long."""
     if len(lengths) == 0 or (lengths == lengths[0]).all():
         return [length for length in lengths[:1].tolist() if length]
     if int(lengths.max()) > _SHORT_BYTES:
@@ -120,7 +120,7 @@ def _few_lengths(lengths: Ints) -> list[int] | None:
 
 
 def _elements(buffer: Bytes, length: int) -> npt.NDArray[np.void]:
-    """What lies at each byte of the buffer, as an element of so many bytes."""
+    """A view with one element for each byte of the buffer: the `length` bytes that start there."""
     return np.ndarray((len(buffer) - length + 1,), f"V{length}", buffer, strides=(1,))
 
 
@@ -160,7 +160,8 @@ def spans_of(items: Sequence[bytes]) -> Spans:
 def join(columns: Sequence[Spans], *, slack: int = 0) -> Bytes:
     """Concatenate row by row: every column's first span, then every column's second, and so on.
 
-    With `slack`, spans may reach that many bytes beyond their buffer and copy anything there.
+    With `slack`, a span may reach that many bytes beyond its buffer. What it copies from there is
+    undefined.
     """
     buffers: list[Bytes] = []
     bases: dict[int, int] = {}
@@ -180,11 +181,11 @@ def join(columns: Sequence[Spans], *, slack: int = 0) -> Bytes:
 
 
 def _pick(buffer: Bytes, columns: Sequence[Spans], bases: Sequence[int]) -> AnyBinaryArray:
-    """Copy the spans of all columns, row by row, each column's starts being `base` further on.
+    """Copy the spans of all columns, row by row. `bases` are added to the starts of each column.
 
-    Arrow sees an array of the spans and of the gaps between them, of which only the spans are
-    taken. Where spans are out of order a gap has a negative length; nobody looks at it. The last
-    offset only tells `take` how much room to reserve.
+    This builds an Arrow array in which spans and the gaps between them alternate, and takes only
+    the spans. If spans are out of order, a gap has a negative length; that is harmless, because
+    gaps are never read. Arrow uses the last offset only to reserve memory.
     """
     width = len(columns)
     count = len(columns[0]) * width
@@ -203,7 +204,7 @@ def _pick(buffer: Bytes, columns: Sequence[Spans], bases: Sequence[int]) -> AnyB
         2 * count + 1,
         [None, arrow_buffer(offsets), arrow_buffer(buffer)],
     )
-    # Indices from a buffer: given a numpy array, Arrow imports pandas to see whether it is one.
+    # Indices from a buffer: for a numpy array Arrow would import pandas, which is slow.
     odd = arrow_buffer(np.arange(1, 2 * count, 2, dtype=offsets.dtype))
     indices = pa.Array.from_buffers(pa.int32() if narrow else pa.int64(), count, [None, odd])
     return cast(AnyBinaryArray, everything.take(cast(Any, indices)))

@@ -1,12 +1,12 @@
-"""Many UnsafeRows to Arrow columns, all rows of a column at once. Pure.
+"""Decodes many UnsafeRows into Arrow columns, all rows of a column at once. Pure.
 
-The same rules as `rows.py`, in numpy: each step looks at one field of all rows and checks it for
-all of them before it follows a single offset. A check only finds *that* a row is bad; the first
-such row is then read by `rows.py`, which says where and why. So both always agree on what is an
-error, and the words of an error exist once.
+It applies the rules of `unsafe_row.py` in numpy: each step looks at one field of all rows, and
+checks it for all rows before it follows any offset. A check only finds *that* a row is bad. The
+first bad row is then read by `unsafe_row.py`, which reports where and why. So both modules always
+agree on what is an error, and the error messages exist once.
 
-What a reader would get wrong: in a file keys start in the middle of an 8-byte word. Words are
-therefore gathered as two halves, and only the halves are assumed to be aligned.
+Note: keys in a file may start in the middle of an 8-byte word. Words are therefore gathered as two
+4-byte halves, and only the halves are assumed to be aligned.
 """
 
 from __future__ import annotations
@@ -44,14 +44,13 @@ _NUMBERS: dict[Kind, np.dtype[Any]] = {
 }
 _MAX_COLUMN_BYTES = (1 << 31) - 1
 ROWS_AT_ONCE = 1 << 16
-"""Of so many rows, each step's numbers are still in the processor's cache for the next one, and
-the memory they take is used again; more rows are quicker decoded in parts."""
+"""Decoding this many rows at a time keeps the intermediate arrays in the processor's cache."""
 
 
 def decode_rows(rows: Spans, schema: StructType, *, source: str = "state rows") -> pa.StructArray:
-    """Read every row into one struct column; StateFormatError if any of them is malformed.
+    """Read every row into one struct column; StateFormatError if any row is malformed.
 
-    One column of text or bytes can hold 2 GiB: decode larger states in slices.
+    A column of text or bytes can hold 2 GiB. Decode larger states in slices.
     """
     aligned = rows
     if (rows.lengths & 7).any() or (rows.starts & 3).any():
@@ -77,18 +76,18 @@ def _realigned(rows: Spans, schema: StructType, source: str) -> Spans:
 
 
 def _explain(rows: Spans, index: int, schema: StructType, source: str) -> NoReturn:
-    """Raise the error that reading the row by itself gives, at its place in the buffer."""
+    """Raise the error that `decode_row` gives for this row, with its offset in the buffer."""
     try:
         decode_row(rows[index], schema, source=source)
     except StateFormatError as error:
         offset = int(rows.starts[index]) + error.offset
         raise StateFormatError(source, offset, error.reason, error.condition) from None
-    raise AssertionError(f"row {index} of {source} is refused as a column but not as a row")
+    raise AssertionError(f"row {index} of {source} fails as part of a column but not as a row")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Items:
-    """Structs, arrays or maps to read: where, how many bytes, and in which row each lies."""
+    """Structs, arrays or maps to read: where each starts, its size, and the row it belongs to."""
 
     starts: Ints
     sizes: Ints
@@ -103,7 +102,7 @@ class _Items:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Room:
-    """To which array each element belongs, and how many bytes each array has for payloads."""
+    """Which array each element belongs to, and how many bytes each array has for payloads."""
 
     parents: Ints
     sizes: Ints
@@ -112,10 +111,10 @@ class _Room:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slots:
-    """One field of all structs, or all elements of all arrays, before its kind is looked at.
+    """One field of all structs, or all elements of all arrays.
 
-    `at` are the places of the slots, `bases` what offsets count from, `fixed` and `limits` the
-    first and the last place for a payload, seen from the base.
+    `at` are the positions of the slots and `bases` the positions that offsets count from. Payloads
+    lie between the offsets `fixed` and `limits`.
     """
 
     at: Ints
@@ -177,7 +176,7 @@ class _Decoder:
         return columns
 
     def arrays(self, layout: Layout, arrow: Any, items: _Items) -> tuple[Ints, Array]:
-        """How many elements each array has, and all elements of all arrays in one column."""
+        """The number of elements of each array, and the elements of all arrays in one column."""
         element = layout.children[0]
         width = slot_width(element.kind)
         self._check((items.sizes < 8) | (items.sizes & 7 != 0), items.owners)
@@ -208,14 +207,14 @@ class _Decoder:
         return counts, column
 
     def _column(self, layout: Layout, arrow: Any, slots: _Slots) -> tuple[Array, Ints | None]:
-        """The values in the slots, and how much of the variable area each takes."""
+        """The values in the slots, and how many bytes of the variable-length area each uses."""
         if layout.kind in FIXED_KINDS:
             return self._fixed(layout, arrow, slots), None
         offsets, sizes, taken = self._pointers(layout, slots)
         starts = slots.bases + offsets
         if layout.kind in (Kind.STRING, Kind.BINARY, Kind.VARIANT, Kind.BIG_DECIMAL):
-            # The unused bytes of the last word; of a payload of whole words there are none, and
-            # shifting out all 64 bits gives the 0 that passes.
+            # The unused bytes of the last word must be zero. A payload of whole words has none:
+            # numpy shifts out all 64 bits, and the resulting 0 passes the check.
             last = np.maximum(starts + ((sizes - 1) & ~7), 0)
             unused = self._words(last) >> (64 - (-sizes & 7) * 8).astype(np.uint64)
             self._check(unused != 0, slots.owners)
@@ -226,9 +225,9 @@ class _Decoder:
         return self._payload(layout, arrow, items, slots.nulls), taken
 
     def _pointers(self, layout: Layout, slots: _Slots) -> tuple[Ints, Ints, Ints]:
-        """Offset, size and room of each payload, all within bounds; nulls have offset and size 0.
+        """Offset, size and room of each payload, checked to be in bounds; 0 and 0 for nulls.
 
-        Halves are taken as unsigned, so what should be negative is too large and out of bounds.
+        Halves are read as unsigned, so a negative number becomes too large and is out of bounds.
         """
         sizes = self._halves[slots.at >> 2].astype(np.int64)
         offsets = self._halves[(slots.at >> 2) + 1].astype(np.int64)
@@ -249,7 +248,8 @@ class _Decoder:
             offsets, sizes = np.where(slots.nulls, 0, offsets), np.where(slots.nulls, 0, sizes)
         self._check(outside, slots.owners)
         if (room := slots.in_array) is not None:
-            # Checked before anything is followed: elements that share bytes could unfold forever.
+            # Check this before following any offset: if elements could share bytes, a small forged
+            # row could unfold into an enormous value.
             used = np.bincount(room.parents, weights=taken, minlength=len(room.sizes))
             self._check(used > room.sizes, room.owners)
         return offsets, sizes, taken
@@ -426,7 +426,7 @@ class _Decoder:
             self._fail(int(owners[wrong].min()))
 
     def _check_tail(self, at: Ints, used_bits: Ints, owners: Ints) -> None:
-        """The word at each place must be zero above its used bits; none used means all are."""
+        """Check that each word is zero above its used bits. 0 used bits means the word is full."""
         partial = np.flatnonzero(used_bits)
         if len(partial):
             words = self._words(at[partial])

@@ -1,12 +1,12 @@
-"""Arrow columns to many UnsafeRows, all rows at once. Pure.
+"""Encodes Arrow columns as UnsafeRows, all rows at once. Pure.
 
-The bytes are those `rows.py` makes, so keys written here and there are equal. A column becomes
-either the words of its slots, or payloads that the slots point to; rows are then put together from
-the fixed part of each row and its payloads, by one gathering copy. Nested values are encoded first,
-as payloads of their own, so that each level does the same.
+The bytes are the same as those of `unsafe_row.py`, so keys from both are equal. Each column becomes
+either the words of its slots, or payloads that the slots point to. One gathering copy then puts the
+fixed part of each row and its payloads together. Nested values are encoded first and become
+payloads of the level above, so every level works the same way.
 
-What a reader would get wrong: payloads are copied in whole words, straight out of Arrow's buffers,
-so the last word of a string brings along bytes of the next one. `_assemble` clears them afterwards.
+Note: payloads are copied in whole words straight out of Arrow's buffers, so the last word of a
+string also contains bytes of the next string. `_assemble` clears these bytes afterwards.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _NUMBERS: dict[Kind, np.dtype[Any]] = {
 
 
 def encode_rows(columns: pa.StructArray | pa.RecordBatch, schema: StructType) -> Spans:
-    """Lay out one row for each entry, next to each other in one new buffer.
+    """Encode one row for each entry, one after the other in one new buffer.
 
-    Columns are matched with the schema by position and converted to its types where Arrow can do
-    so without loss; StateValueError if not.
+    Columns are matched with the schema by position and converted to its types. StateValueError if
+    Arrow cannot convert a column without loss.
     """
     if isinstance(columns, pa.RecordBatch):
         arrays = list(columns.columns)
@@ -77,7 +77,7 @@ def _converted(array: Array, arrow: Any, path: str) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Payloads:
-    """What slots point to: `sizes` bytes at each start, in `room` bytes that are whole words."""
+    """What slots point to: `sizes` bytes at each start. Each takes `room` bytes, in whole words."""
 
     buffer: Bytes
     starts: Ints
@@ -117,7 +117,7 @@ def _structs(layout: Layout, columns: list[Array], count: int) -> Spans:
 
 
 def _assemble(base: Spans, payloads: list[_Payloads], places: list[Ints], sizes: Ints) -> Spans:
-    """Put each fixed part and its payloads together, and clear what padding brought along."""
+    """Put each fixed part and its payloads together, and clear the padding."""
     columns = [Spans(payload.buffer, payload.starts, payload.room) for payload in payloads]
     data = np.array(join([base, *columns], slack=8))
     starts = np.cumsum(sizes) - sizes
@@ -186,7 +186,7 @@ def _present(layout: Layout, column: Array) -> Spans:
 
 
 def _arrays(layout: Layout, elements: Array, counts: Ints) -> Spans:
-    """Encode arrays that have `counts` of the elements each, one after the other."""
+    """Encode arrays; the first has the first `counts[0]` elements, and so on."""
     width = slot_width(layout.kind)
     bitsets = (counts + 63) // 64 * 8
     sizes = (8 + bitsets + counts * width + 7) & ~7
@@ -222,7 +222,7 @@ def _arrays(layout: Layout, elements: Array, counts: Ints) -> Spans:
 
 
 def fixed_words(layout: Layout, column: Array, nulls: Flags | None) -> Words:
-    """What stands in the slots of a fixed kind, zero-extended; zero where it is null."""
+    """The slot words of a fixed kind: zero-extended values, and zero for a null."""
     match layout.kind:
         case Kind.VOID:
             return np.zeros(len(column), np.uint64)
@@ -240,13 +240,14 @@ def fixed_words(layout: Layout, column: Array, nulls: Flags | None) -> Words:
 
 
 def minimal_decimals(column: Array, nulls: Flags | None) -> Spans:
-    """Big-endian bytes without needless leading ones, at the start of 16 that are else zero."""
+    """Decimals in the fewest big-endian bytes, each at the start of 16 bytes padded with zeros."""
     wide = np.ascontiguousarray(_values(column, np.dtype("V16"), len(column)))
     big = wide.view(np.uint8).reshape(-1, 16)[:, ::-1]
     negative = big[:, 0] >> 7
     informative = big != (negative * 0xFF)[:, None]
     first = np.where(informative.any(axis=1), informative.argmax(axis=1), 15)
     rows = np.arange(len(big))
+    # Keep one more byte if the first informative one would flip the sign.
     first = first - ((big[rows, first] >> 7) != negative)
     sources = first[:, None] + np.arange(16)
     shifted = np.where(sources < 16, big[rows[:, None], np.minimum(sources, 15)], 0)
@@ -257,7 +258,7 @@ def minimal_decimals(column: Array, nulls: Flags | None) -> Spans:
 
 
 def _pairs(kind: Kind, column: Array) -> Spans:
-    """Two words each: calendar intervals, and timestamps with nanoseconds."""
+    """Encode calendar intervals or timestamps with nanoseconds, two words each."""
     structs = cast(pa.StructArray, column)
     count = len(column)
     nulls = null_flags(column)
@@ -292,7 +293,7 @@ def _variants(column: Array) -> Spans:
 
 
 def _parts(kind: Kind, column: pa.StructArray, nulls: Flags | None) -> list[Array]:
-    """The members of a value that is a struct in Arrow only, so none of them may be null."""
+    """The members of a value that is a struct only in Arrow; StateValueError if one is null."""
     parts: list[Array] = [column.field(i) for i in range(column.type.num_fields)]
     for index, part in enumerate(parts):
         missing = null_flags(part)
@@ -303,13 +304,14 @@ def _parts(kind: Kind, column: pa.StructArray, nulls: Flags | None) -> list[Arra
 
 
 def null_flags(column: Array) -> Flags | None:
+    """Which entries are null; None if there are none."""
     if column.null_count == 0:
         return None
     return column.is_null().to_numpy(zero_copy_only=False)
 
 
 def _values(column: Array, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
-    """The column's data (or offsets) buffer, from its first entry on."""
+    """The entries of the column's second buffer: its data, or the offsets of a nested column."""
     buffer = column.buffers()[1]
     if buffer is None:
         return np.zeros(count, dtype)

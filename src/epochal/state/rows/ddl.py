@@ -1,7 +1,7 @@
-"""Reads `"id string, total decimal(10,2)"`: Spark's DDL for the schema of a table. Pure.
+"""Parses Spark's DDL for the schema of a table, such as `"id string, total decimal(10,2)"`. Pure.
 
-Spark asks its JVM to parse such text; a task has none. What is read here is what Spark's parser
-reads for columns: nested types, backticks, NOT NULL and COMMENT; not generated columns, defaults
+Spark parses such text in the JVM, which tasks do not have. This parser reads what Spark's reads for
+columns: nested types, backticks, NOT NULL and COMMENT. It does not read generated columns, defaults
 or collations.
 """
 
@@ -53,7 +53,7 @@ _UNITS = ("year", "month", "day", "hour", "minute", "second")
 
 @lru_cache(maxsize=256)
 def parse_ddl(text: str) -> StructType:
-    """The schema that the text declares; StateSchemaError if it declares none."""
+    """The schema that the text declares; StateSchemaError if the text is not valid DDL."""
     parser = _Parser(text)
     fields = [parser.column(":")]
     while parser.skip(","):
@@ -70,7 +70,7 @@ class _Parser:
         while place < stop:
             found = _TOKEN.match(text, place)
             if found is None:
-                raise self._error(f"{text[place:]!r} is not expected")
+                raise self._error(f"{text[place:]!r} is unexpected")
             self._tokens.append((found.lastgroup or "", found[found.lastgroup or 0]))
             place = found.end()
         self._at = 0
@@ -137,7 +137,7 @@ class _Parser:
 
     def end(self) -> None:
         if self._at < len(self._tokens):
-            raise self._error(f"{self._tokens[self._at][1]!r} is not expected")
+            raise self._error(f"{self._tokens[self._at][1]!r} is unexpected")
 
     def _struct(self) -> StructType:
         self._need("<")
@@ -187,7 +187,7 @@ class _Parser:
     def _need(self, mark: str) -> None:
         if not self.skip(mark):
             there = self._tokens[self._at][1] if self._at < len(self._tokens) else "the end"
-            raise self._error(f"{mark!r} was expected, {there!r} was found")
+            raise self._error(f"expected {mark!r}, found {there!r}")
 
     def _next(self, what: str) -> tuple[str, str]:
         if self._at >= len(self._tokens):

@@ -1,9 +1,9 @@
-"""Spark's Murmur3 over columns: which partition a key belongs to. Pure.
+"""Computes Spark's Murmur3 hash over columns: which partition a key belongs to. Pure.
 
-A key in the wrong partition is not found by Spark and silently begun anew, so this must be exact.
-Two things differ from the Murmur3 of the books: each byte after the last whole word of a string is
-mixed in as a word of its own, sign-extended; and the hash of a row starts each column with the hash
-of the columns before it, so that a null leaves it as it is.
+This must be exact. Spark does not find a key in the wrong partition and silently starts a new one.
+Two things differ from standard Murmur3. Each byte after the last whole word of a string is mixed in
+as a separate, sign-extended word. And the hash of each column is seeded with the hash of the
+columns before it, so a null leaves the hash unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint32]
 SEED = 42
 _C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
 _FEW = 16
-"""With fewer strings still running, finishing each by itself is quicker."""
+"""With fewer unfinished strings than this, finishing each one by itself is faster."""
 
 
 def partition_ids(columns: Sequence[Array], schema: StructType, partitions: int) -> Ints:
@@ -36,7 +36,7 @@ def partition_ids(columns: Sequence[Array], schema: StructType, partitions: int)
 
 
 def hash_columns(columns: Sequence[Array], schema: StructType) -> npt.NDArray[np.int32]:
-    """What Spark's `hash` gives for each row: columns of the schema's Arrow types, same length."""
+    """The result of Spark's `hash` for each row; columns have the schema's Arrow types."""
     count = len(columns[0]) if columns else 0
     hashes = np.full(count, SEED, np.uint32)
     for column, child in zip(columns, schema.layout.children, strict=True):
@@ -51,7 +51,7 @@ def _hash(column: Array, layout: Layout, seeds: Hashes) -> Hashes:
 
 
 def _hash_values(column: Array, layout: Layout, seeds: Hashes) -> Hashes:
-    """Hash every entry; what this gives for a null is not used."""
+    """Hash every entry. The caller ignores the result for nulls."""
     match layout.kind:
         case Kind.VOID:
             return seeds
@@ -91,7 +91,7 @@ def _members(column: Array) -> list[Array]:
 
 
 def _hash_elements(column: Array, parts: list[Array], layout: Layout, seeds: Hashes) -> Hashes:
-    """Hash lists element by element, all first ones, then all second ones, and so on."""
+    """Hash lists element by element: the first elements of all lists, then the second ones, ..."""
     lists = cast("pa.ListArray[Any]", column)
     nulls = null_flags(column)
     offsets = lists.offsets.to_numpy().astype(np.int64)
@@ -113,6 +113,7 @@ def _hash_elements(column: Array, parts: list[Array], layout: Layout, seeds: Has
 def _ints(column: Array, layout: Layout) -> Hashes:
     words = fixed_words(layout, column, None)
     if layout.kind is Kind.FLOAT:
+        # Spark hashes -0.0 like 0.0, and every NaN alike.
         bits = words.astype(np.uint32)
         values = bits.view(np.float32)
         bits = np.where(values == 0, np.uint32(0), bits)
@@ -157,7 +158,7 @@ def _hash_long(words: npt.NDArray[np.uint64], seeds: Hashes) -> Hashes:
 
 
 def _hash_bytes(spans: Spans, seeds: Hashes) -> Hashes:
-    """All strings advance together, the longest first, so that those running are a prefix."""
+    """Hash strings. All advance together, longest first, so the unfinished ones are a prefix."""
     order = np.argsort(-spans.lengths, kind="stable")
     starts, lengths = spans.starts[order], spans.lengths[order]
     hashes = seeds[order]
@@ -184,7 +185,7 @@ def _hash_bytes(spans: Spans, seeds: Hashes) -> Hashes:
 
 
 def _mix_one_by_one(data: bytes, state: int) -> int:
-    """The mixing of whole words in plain integers, for the few strings longer than all others."""
+    """Mix whole words with plain integers, for the few strings that are longer than the rest."""
     for at in range(0, len(data), 4):
         word = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & 0xFFFFFFFF
         word = (word << 15 | word >> 17) * 0x1B873593 & 0xFFFFFFFF

@@ -1,7 +1,7 @@
-"""Rows as people and engines give them, to the bytes a store keeps, and back.
+"""Encodes rows for a store and decodes them again.
 
-People give tuples or dictionaries, engines Arrow batches with the schema's columns; both become
-the same UnsafeRow bytes, because a key is found by its bytes alone.
+Users pass tuples or dictionaries; engines pass Arrow batches with the schema's columns. Both become
+the same UnsafeRow bytes. They must, because a store finds a key by its bytes alone.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from epochal.errors import StateValueError
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
-from epochal.state.rows.columns import decode_rows, encode_rows
+from epochal.state.rows.column_decoder import decode_rows
+from epochal.state.rows.column_encoder import encode_rows
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 from epochal.state.rows.values import Row
 
 _WORTH_A_BATCH = 64
-"""Below this many rows, one at a time is quicker."""
+"""Below this many rows, encoding one at a time is faster."""
 
 
 class RowCodec:
@@ -49,22 +50,22 @@ class RowCodec:
         return decode_row(data, self.value_schema)
 
     def encode_keys(self, keys: pa.RecordBatch) -> list[bytes]:
-        """The key of each row of a batch, whose columns are those of the key."""
+        """Encode a batch whose columns are those of the key."""
         return encode_rows(keys, self.key_schema).to_list()
 
     def encode_values(self, values: pa.RecordBatch) -> list[bytes]:
-        """The value of each row of a batch, whose columns are those of the value."""
+        """Encode a batch whose columns are those of the value."""
         return encode_rows(values, self.value_schema).to_list()
 
     def decode_values(
         self, values: Sequence[bytes | None]
     ) -> tuple[pa.RecordBatch, pa.BooleanArray]:
-        """A batch of values, all null where there is none, and whether there is one."""
+        """Decode values into a batch. Also returns which of them exist; the others are all null."""
         there = np.fromiter((value is not None for value in values), np.bool_, len(values))
         decoded = decode_rows(
             spans_of([value for value in values if value is not None]), self.value_schema
         )
-        # From buffers, because pa.array of a numpy array imports pandas to see whether it is one.
+        # From buffers: for a numpy array `pa.array` would import pandas, which is slow.
         bits = arrow_buffer(np.packbits(there, bitorder="little"))
         places = pa.Array.from_buffers(
             pa.int64(), len(there), [bits, arrow_buffer(np.cumsum(there) - 1)]
@@ -91,7 +92,7 @@ class RowCodec:
         start: Sequence[Any] | Mapping[str, Any] | None,
         end: Sequence[Any] | Mapping[str, Any] | None,
     ) -> Callable[[Row], bool]:
-        """Whether a key lies between two bounds, each the leading columns of a key."""
+        """A test for keys between two bounds. A bound has the leading columns of a key."""
         low = None if start is None else _order(self._leading(start))
         high = None if end is None else _order(self._leading(end))
 
@@ -105,7 +106,7 @@ class RowCodec:
     def _leading(self, bound: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any]:
         schema = StructType(self.key_schema.fields[: len(bound)])
         values = _in_order(bound, schema, "bound")
-        return decode_row(encode_row(values, schema), schema)  # refuses what no key could hold
+        return decode_row(encode_row(values, schema), schema)  # fails if no key could hold it
 
 
 def _order(values: Sequence[Any]) -> tuple[Any, ...]:

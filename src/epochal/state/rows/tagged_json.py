@@ -1,4 +1,4 @@
-"""State as JSON that loses nothing, and back. Pure.
+"""Converts state to JSON without loss, and back. Pure.
 
     timestamp     "2024-01-01T00:00:00.000000Z"; timestamp_ntz without the Z; date "2024-01-01"
     decimal       "12.340"                 binary    base64
@@ -8,8 +8,8 @@
     map           a list of [key, value]   struct    an object
     variant       an object of two base64 strings
 
-Reading goes through whole columns; editing, where there are few values, goes one by one, into the
-values that `rows.py` lays out.
+Reading converts whole columns. Editing involves few values, so it converts them one by one into the
+values that `unsafe_row.py` encodes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BOUNDS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 def json_rows(
     table: pa.Table | pa.RecordBatch, types: Sequence[DataType | None]
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows as objects, batch by batch; `types` has None for columns that are not state."""
+    """The rows as objects, batch by batch. `types` has None for columns that are not state."""
     batches = [table] if isinstance(table, pa.RecordBatch) else table.to_batches(65_536)
     for batch in batches:
         columns = [
@@ -104,7 +104,7 @@ def _nested(array: Any, flat: list[Any]) -> list[Any]:
 
 
 def _map_column(array: Any, key: DataType, value: DataType) -> list[Any]:
-    # `keys` and `items` of a map array show what lies under nulls and before an offset too.
+    # `keys` and `items` of a map array ignore its offset, and include entries hidden by nulls.
     entries = array.cast(
         pa.list_(pa.struct([("k", array.type.key_type), ("v", array.type.item_type)]))
     )
@@ -138,7 +138,7 @@ def _times(array: Any, suffix: str) -> list[Any]:
 
 def _texts(array: Any, dtype: str, unit: Literal["us", "D"], suffix: str) -> list[Any]:
     width = pa.int64() if unit == "us" else pa.int32()
-    # Neither `fill_null` nor `to_numpy`: Arrow imports pandas for both.
+    # Without `fill_null` and `to_numpy`: Arrow imports pandas for both.
     numbers = np.array([each or 0 for each in array.cast(width).to_pylist()], np.int64)
     moments: npt.NDArray[np.datetime64] = numbers.astype(dtype)
     texts: list[str] = np.datetime_as_string(moments, unit=unit).tolist()
@@ -163,7 +163,7 @@ def _variant(value: dict[str, bytes] | None) -> dict[str, str | None] | None:
 
 
 def from_json(value: Any, kind: DataType, path: str) -> Any:
-    """The value that a row holds for its JSON form; StateValueError names `path`."""
+    """The value that a row holds for a value in JSON form; a StateValueError names `path`."""
     if value is None:
         return None
     match kind:
@@ -194,13 +194,13 @@ def from_json(value: Any, kind: DataType, path: str) -> Any:
 
 
 def row_from_json(value: Any, schema: StructType, path: str) -> tuple[Any, ...]:
-    """A row's values in the order of its schema; fields left out are null."""
+    """A row's values in the order of the schema; missing fields become null."""
     _demand(isinstance(value, dict), value, path, "struct", "an object")
     names = field_names(schema)
     unknown = sorted(value.keys() - set(names))
     if unknown:
         raise StateValueError(
-            f"{path}.{unknown[0]}", "struct", f"there is no such field; there are {names}"
+            f"{path}.{unknown[0]}", "struct", f"there is no such field; the fields are {names}"
         )
     return tuple(
         from_json(value.get(name), field.data_type, f"{path}.{name}")
@@ -209,7 +209,7 @@ def row_from_json(value: Any, schema: StructType, path: str) -> tuple[Any, ...]:
 
 
 def field_names(schema: StructType) -> tuple[str, ...]:
-    """The fields' names as keys of an object: a second `first` is `first#2`.
+    """The field names as keys of a JSON object: a second `first` becomes `first#2`.
 
     Spark names aggregation buffers after their function, so equal names are common in state.
     """
@@ -252,7 +252,7 @@ def _atom(value: Any, name: str, path: str) -> Any:
                 _bytes(value["value"], path, name), _bytes(value["metadata"], path, name)
             )
         case "void":
-            raise StateValueError(path, name, f"it is always null, not {value!r}")
+            raise StateValueError(path, name, f"it must be null, not {value!r}")
     if name.startswith("timestamp_"):
         good = isinstance(value, dict) and value.keys() == {"epochMicros", "nanosWithinMicro"}
         _demand(good, value, path, name, "an object of epochMicros and nanosWithinMicro")
@@ -269,7 +269,7 @@ def _micros(value: Any, path: str, name: str) -> int:
     if name == "timestamp" and moment.tzinfo is None:
         raise StateValueError(path, name, f"{value!r} has no offset: write a Z for UTC")
     if name == "timestamp_ntz" and moment.tzinfo is not None:
-        raise StateValueError(path, name, f"{value!r} has an offset, and the type has none")
+        raise StateValueError(path, name, f"{value!r} has an offset: leave it out")
     return (moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1)
 
 

@@ -1,12 +1,12 @@
-"""Spark's data types, as its JSON spells them and as its rows lay them out. Pure.
+"""Models Spark's data types: their JSON, and how their values are laid out in rows. Pure.
 
-Two views of one type: `DataType` is what the user declared and what goes back into JSON, byte for
-byte; `Layout` is what the bytes of a row look like, and is all that rows, columns and hashes need.
-Many types share a layout: a timestamp is a long, a date is an int.
+There are two views of one type. `DataType` is what the user declared and what is written back as
+JSON, byte for byte. `Layout` is the shape of the bytes in a row, and is all that rows, columns and
+hashes need. Many types share a layout: a timestamp is a long, a date is an int.
 
-What a reader would get wrong: a collation is not part of the type's JSON. Spark writes `"string"`
-and puts the collation into the field's metadata, under `__COLLATIONS`, keyed by the path of the
-string inside the field. The metadata is therefore kept as it was read and written back as it was.
+Note: a collation is not part of the type's JSON. Spark writes `"string"` and puts the collation
+into the field's metadata, under `__COLLATIONS`, keyed by the path of the string inside the field.
+So the metadata is kept as it was read, and written back unchanged.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _ALIASES = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shape of a value's bytes. `children`: fields, the element, or key and value."""
+    """The shape of a value's bytes. `children` are the fields, the element, or key and value."""
 
     kind: Kind
     children: tuple[Layout, ...] = ()
@@ -117,7 +117,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class AtomicType:
-    """A type that its name alone describes, such as `long`, `timestamp` or `interval day`."""
+    """A type that is fully described by its name, such as `long` or `interval day`."""
 
     name: str
 
@@ -128,7 +128,7 @@ class AtomicType:
 
 @dataclass(frozen=True, slots=True)
 class StringType:
-    """`string`, `char(n)` or `varchar(n)`; they are stored alike."""
+    """`string`, `char(n)` or `varchar(n)`; all are stored the same way."""
 
     name: str = "string"
     collation: str | None = None
@@ -181,7 +181,7 @@ class StructField:
 class StructType:
     fields: tuple[StructField, ...]
     layout: Layout = field(init=False, repr=False, compare=False)
-    """How rows of this schema look: `layout_of(self)`, kept because every row asks for it."""
+    """`layout_of(self)`, stored here because every row needs it."""
 
     def __post_init__(self) -> None:
         children = tuple(layout_of(each.data_type) for each in self.fields)
@@ -194,7 +194,7 @@ class StructType:
 
 @dataclass(frozen=True, slots=True)
 class UserDefinedType:
-    """A user's class over a type that Spark stores; rows hold the latter."""
+    """A user-defined class; rows hold its `sql_type`."""
 
     sql_type: DataType
     entries: tuple[tuple[str, str | None], ...]
@@ -220,7 +220,7 @@ _SPATIAL = re.compile(r"geometry\(\s*\w+:-?\w+\s*\)|geography\(\s*\w+(:-?\w+)?\s
 
 
 def parse_schema(text: str, *, source: str = "state schema") -> StructType:
-    """Read the JSON of a StructType; anything else is a StateSchemaError naming `source`."""
+    """Read the JSON of a StructType; for anything else a StateSchemaError names `source`."""
     try:
         document = json.loads(text, parse_float=_JsonNumber, parse_constant=_refuse_constant)
         data_type = _parse_type(document, "", {})
@@ -229,17 +229,17 @@ def parse_schema(text: str, *, source: str = "state schema") -> StructType:
     except (ValueError, RecursionError) as error:
         raise StateSchemaError(source, f"its JSON cannot be parsed ({error})") from None
     if not isinstance(data_type, StructType):
-        raise StateSchemaError(source, f"a struct was expected, {_shorten(document)} was found")
+        raise StateSchemaError(source, f"expected a struct, found {_shorten(document)}")
     return data_type
 
 
 def schema_json(schema: DataType) -> str:
-    """Write the JSON Spark writes: compact, same key order, metadata as it was read."""
+    """Write the JSON as Spark does: compact, same key order, metadata as it was read."""
     return _dump(_type_document(schema, with_collation=True))
 
 
 def layout_of(data_type: DataType) -> Layout:
-    """Say how values of the type are laid out in a row."""
+    """How values of the type are laid out in a row."""
     match data_type:
         case AtomicType(name):
             return Layout(_ATOMIC_KINDS[name])
@@ -274,12 +274,12 @@ def bitset_bytes(count: int) -> int:
 
 
 def padded(size: int) -> int:
-    """`size` rounded up to whole words."""
+    """`size` rounded up to whole 8-byte words."""
     return (size + 7) & ~7
 
 
 class _JsonNumber:
-    """A number with a fraction or exponent, kept as it was spelled."""
+    """A number with a fraction or exponent, kept as it was written."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,18 +1,18 @@
-"""One UnsafeRow at a time: Python values to Spark's bytes and back. Pure.
+"""Encodes Python values as one of Spark's UnsafeRows, and decodes one row. Pure.
 
-Values are what the row holds, nothing more: a date is an int of days, a timestamp an int of
-microseconds since the epoch, a time an int of nanoseconds, a year-month interval an int of months,
-a decimal a `Decimal`, a struct a tuple, an array a list, a map a list of pairs in their order.
-These hold whatever Spark can store; `datetime` ends at the year 9999 and at microseconds.
+Values are in their stored form: a date is an int of days, a timestamp an int of microseconds since
+the epoch, a time an int of nanoseconds, a year-month interval an int of months, a decimal a
+`Decimal`, a struct a tuple, an array a list, and a map a list of pairs in order. These can hold
+everything that Spark can store; `datetime` ends at the year 9999 and at microseconds.
 
-Decoding *is* validation: every size, offset, null bit and padding byte is checked on the way, so
-that garbage raises StateFormatError and never anything else. Payloads may leave holes (Spark
-updates rows in place) but, taken together, never exceed the room there is, so a small forged row
-cannot unfold into a large value.
+Decoding *is* validation: it checks every size, offset, null bit and padding byte, so garbage raises
+StateFormatError and nothing else. Payloads may leave holes, because Spark updates rows in place.
+But their total size never exceeds the room in the row, so a small forged row cannot unfold into a
+large value.
 
-Equal keys must be equal bytes. What one would get wrong: small numbers are zero-extended, not
-sign-extended; a null decimal of more than 18 digits, calendar interval or nanosecond timestamp
-keeps its 16 bytes in a struct, but not in an array.
+Note: equal keys must be equal bytes. Small numbers are zero-extended, not sign-extended. A null
+decimal of more than 18 digits, calendar interval or nanosecond timestamp keeps its 16 bytes in a
+struct, but not in an array.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _NANOS = struct.Struct("<qq")
 
 
 def encode_row(values: Sequence[Any], schema: StructType) -> bytes:
-    """Lay the values out as Spark would; StateValueError if one does not fit its column."""
+    """Encode the values as Spark does; StateValueError if one does not fit its column."""
     return bytes(_encode_struct(values, schema.layout, "row"))
 
 
 def decode_row(data: bytes, schema: StructType, *, source: str = "state row") -> Row:
-    """Read the row that fills `data`; StateFormatError if any byte is out of place."""
+    """Read the row that fills `data`; StateFormatError if any byte is wrong."""
     layout = schema.layout
     return _Reader(data, source).struct(layout, 0, len(data), "row")
 
@@ -73,7 +73,7 @@ def validate_row(data: bytes, schema: StructType, *, source: str = "state row") 
 
 
 class _Reader:
-    """Reads values out of one buffer; every method checks before it looks."""
+    """Reads values from one buffer. Every method checks bounds before it reads."""
 
     def __init__(self, data: bytes, source: str) -> None:
         self._data = data
@@ -157,7 +157,7 @@ class _Reader:
         key_bytes = self._word(start) if size >= 8 else -1
         if not 8 <= key_bytes <= size - 16 or size % 8 or key_bytes % 8:
             raise self._error(
-                start, path, f"{size} bytes cannot hold a map of {key_bytes} for keys"
+                start, path, f"{size} bytes cannot hold a map with {key_bytes} bytes of keys"
             )
         key, value = layout.children
         keys = self.array(Layout(Kind.ARRAY, (key,)), start + 8, key_bytes, f"{path}.key")
@@ -215,7 +215,7 @@ class _Reader:
             case Kind.NANOS:
                 micros, nanos = _NANOS.unpack(raw)
                 if not 0 <= nanos <= 999:
-                    raise self._error(at + 8, path, f"{nanos} nanoseconds in a microsecond")
+                    raise self._error(at + 8, path, f"{nanos} is not 0 to 999 nanoseconds")
                 return TimestampNanos(micros, nanos)
             case Kind.VARIANT:
                 return self._variant(raw, at, path)
@@ -224,7 +224,7 @@ class _Reader:
     def _variant(self, raw: bytes, at: int, path: str) -> Variant:
         length = int.from_bytes(raw[:4], "little", signed=True)
         if not 0 <= length <= len(raw) - 4:
-            raise self._error(at, path, f"a variant of {len(raw)} bytes has a value of {length}")
+            raise self._error(at, path, f"a variant of {len(raw)} bytes has a {length}-byte value")
         return Variant(raw[4 : 4 + length], raw[4 + length :])
 
     def _decimal(self, unscaled: int, layout: Layout, at: int, path: str) -> Decimal:
@@ -252,7 +252,7 @@ class _Reader:
             case _:
                 wrong = length < 0
         if wrong:
-            raise self._error(slot, path, f"a {layout.kind.value} of {length} bytes")
+            raise self._error(slot, path, f"it cannot be a {layout.kind.value} of {length} bytes")
 
     def _check_payload(
         self, offset: int, reserved: int, fixed: int, size: int, room: int, slot: int, path: str
@@ -360,7 +360,7 @@ def _encode_number(value: Any, layout: Layout, path: str) -> bytes:
 
 def _encode_boolean(value: Any, layout: Layout, path: str) -> bytes:
     if not isinstance(value, bool):
-        raise StateValueError(path, "boolean", f"{value!r} is not one")
+        raise StateValueError(path, "boolean", f"{value!r} is not a boolean")
     return b"\x01" if value else b"\x00"
 
 

@@ -1,4 +1,4 @@
-"""The values inside a row that Python has no type of its own for, and exact decimals. Pure."""
+"""Defines the row values for which Python has no type, and exact decimals. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _EXACT = Context(prec=80, Emin=-999999, Emax=999999)
 
 @dataclass(frozen=True, slots=True)
 class CalendarInterval:
+    """Spark's calendar interval; its three parts do not convert into each other."""
+
     months: int
     days: int
     microseconds: int
@@ -28,12 +30,14 @@ class TimestampNanos:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
+    """Spark's variant, in its binary encoding."""
+
     value: bytes
     metadata: bytes
 
 
 def unscaled_of(value: Decimal, precision: int, scale: int) -> int | None:
-    """The integer that stands for `value` at the scale, or None if it does not fit exactly."""
+    """The integer that represents `value` at the scale; None if `value` does not fit exactly."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         return None
@@ -53,6 +57,7 @@ def unscaled_of(value: Decimal, precision: int, scale: int) -> int | None:
 
 
 def decimal_of(unscaled: int, scale: int) -> Decimal:
+    """The decimal that `unscaled` represents at the scale."""
     return Decimal(unscaled).scaleb(-scale, _EXACT)
 
 

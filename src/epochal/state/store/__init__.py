@@ -1,1 +1,1 @@
-"""Versioned state stores on those files, and who holds which of them."""
+"""Versioned state stores on these files, and which process holds which store."""

@@ -1,12 +1,14 @@
-"""Whether a query may go on with the state that an earlier run left; only `settle_…` does IO.
+"""Decides whether a query may continue with the state that an earlier run left.
 
-Names may change: rows hold none. Anything else that changes the bytes or their meaning may not:
-another number of columns, another type, or a value that may be null where the stored schema says
-it never is. Keys are compared as bytes, so a key column whose collation calls different bytes equal
-is refused even before there is anything to compare with.
+Column names may change, because rows do not contain them. Nothing else that changes the bytes or
+their meaning may change: the number of columns, a type, or whether a value may be null if the
+stored schema declares it not null. Keys are compared as bytes. So a key column whose collation
+treats different bytes as equal is refused, even if there is no state yet.
 
-What a reader would get wrong: what is stored stays. A query that renamed a column goes on with the
-old schema file, because for stores of one schema Spark never writes it again.
+Only the `settle_…` functions do IO; the rest is pure.
+
+Note: the stored schema stays as it is. A query that renamed a column continues with the old schema
+file, because Spark never rewrites it for stores with a single schema.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _BINARY = "UTF8_BINARY"
 
 
 def fits(asked: DataType, stored: DataType) -> bool:
-    """Whether every value of `asked` is one of `stored`, whatever the columns are called."""
+    """Whether every value of type `asked` is also a value of type `stored`. Ignores names."""
     match asked, stored:
         case ArrayType(), ArrayType():
             return _nulls_fit(asked.contains_null, stored.contains_null) and fits(
@@ -60,7 +62,7 @@ def fits(asked: DataType, stored: DataType) -> bool:
 
 
 def is_binary_stable(kind: DataType) -> bool:
-    """Whether equal values have equal bytes, as those of a key must."""
+    """Whether equal values have equal bytes. A key needs such a type."""
     match kind:
         case StringType():
             return kind.collation in (None, _BINARY)
@@ -76,7 +78,7 @@ def is_binary_stable(kind: DataType) -> bool:
 def check_compatible(
     stored: FamilySchema, asked: FamilySchema, *, source: str, ignore_value: bool = False
 ) -> None:
-    """Raise StateSchemaMismatchError unless a query with `asked` can use what is stored."""
+    """Raise StateSchemaMismatchError unless a query with `asked` can use the stored state."""
     pairs = [(stored.key, asked.key, KEY_MISMATCH)]
     if not ignore_value:
         pairs.append((stored.value, asked.value, VALUE_MISMATCH))
@@ -88,10 +90,10 @@ def check_compatible(
 
 
 def settle_schema(files: Files, asked: FamilySchema, *, ignore_value: bool = False) -> FamilySchema:
-    """Hold a store to its schema file, or write the file if there is none yet.
+    """Check a store against its schema file, or write the file if there is none yet.
 
-    `files` is the directory of the store's partition 0. Returns what is on disk afterwards: of
-    runs that race, all are held to what the first one wrote.
+    `files` is the directory of the store's partition 0. Returns the schema that is on disk
+    afterwards.
     """
     source = join_url(files.url, SCHEMA_FILE)
     if not is_binary_stable(asked.key):
@@ -104,6 +106,7 @@ def settle_schema(files: Files, asked: FamilySchema, *, ignore_value: bool = Fal
         try:
             files.create(SCHEMA_FILE, encode_schema_file([asked]))
         except FileExistsError:
+            # Another run created the file first; check against what it wrote.
             return settle_schema(files, asked, ignore_value=ignore_value)
         return asked
     stored = parse_schema_file(data, source=source)[0]
@@ -112,10 +115,10 @@ def settle_schema(files: Files, asked: FamilySchema, *, ignore_value: bool = Fal
 
 
 def settle_operator(files: Files, operator_id: int, name: str, store: StoreMetadata) -> None:
-    """Hold an operator to its metadata, or write it if there is none yet.
+    """Check an operator against its metadata, or write the metadata if there is none yet.
 
-    `files` is the checkpoint. A store with another number of partitions is refused: state that no
-    partition opens any more would be lost without a word.
+    `files` is the checkpoint. A store with a different number of partitions is refused: the state
+    of partitions that no task opens any more would be lost silently.
     """
     found = read_operator(files, operator_id)
     if found is None:

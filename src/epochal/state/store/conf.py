@@ -1,8 +1,8 @@
-"""The settings of a state store: Spark's keys, Spark's defaults, one frozen value.
+"""The settings of a state store: Spark's keys and Spark's defaults in one frozen value.
 
 Build it from the conf map of the newest offset log entry, not from a session: codec and row
-checksums are facts about the files that lie there. A key that is missing takes its default, which
-for every key that Spark pins in the offset log is also the legacy value an older Spark ran with.
+checksums are facts about files that already exist. A missing key takes its default. For every key
+that Spark pins in the offset log, this default is also what older releases of Spark used.
 """
 
 from __future__ import annotations
@@ -11,36 +11,35 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from epochal.checkpoint.pinned import CODEC, HDFS_PROVIDER_CLASS, PROVIDER
 from epochal.errors import OptionError
 from epochal.state.files.codecs import codec_name
-
-HDFS_PROVIDER_CLASS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 _TIME_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateStoreConf:
-    """How stores are kept, cached, repaired and watched."""
+    """How stores are written, cached, cleaned up, repaired and monitored."""
 
     min_deltas_for_snapshot: int = 10
-    """A snapshot is written once strictly more deltas than this lie above the last one. Fewer
-    make a load faster and maintenance dearer."""
+    """Maintenance writes a snapshot when strictly more deltas than this follow the last one. A
+    smaller number makes loading faster and maintenance more expensive."""
 
     min_versions_to_retain: int = 100
-    """How far back a query can be rewound; every version kept costs its delta on disk."""
+    """How many versions a query can be rewound. Every retained version keeps its delta on disk."""
 
     max_versions_to_retain_in_memory: int = 2
-    """Cached versions per store. Two let a failed batch run again without reading files; 0 loads
-    from files every time."""
+    """Cached versions per store. With 2, a failed batch can run again without reading files; with
+    0, every load reads files."""
 
     maintenance_interval_ms: int = 60_000
     provider_class: str = HDFS_PROVIDER_CLASS
     compression_codec: str = "lz4"
     checkpoint_format_version: int = 1
     row_checksum_enabled: bool = False
-    """Whether records carry checksums. Nothing in a file says so: a wrong value here makes every
-    value unreadable."""
+    """Whether records carry checksums. The files do not record this: with the wrong setting every
+    value is unreadable."""
 
     format_validation_enabled: bool = True
     """Whether every row read is checked against the schema."""
@@ -67,35 +66,37 @@ class StateStoreConf:
             "checkpoint_format_version",
         ):
             if getattr(self, name) < 1:
-                raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}.")
+                key = next(key for key, (field, _) in _KEYS.items() if field == name)
+                raise OptionError(f"{key} must be at least 1, not {getattr(self, name)}.")
         if self.min_versions_to_retain < 1:
             raise OptionError(
-                f"min_versions_to_retain must be at least 1, not {self.min_versions_to_retain}: "
-                f"a batch that failed could not be run again."
+                f"spark.sql.streaming.minBatchesToRetain must be at least 1, not "
+                f"{self.min_versions_to_retain}: otherwise a failed batch could not run again."
             )
         object.__setattr__(self, "compression_codec", codec_name(self.compression_codec))
 
     @property
     def min_version_lag(self) -> int:
-        """How many versions a snapshot may trail before its store is called lagging."""
+        """How many versions a snapshot may be behind before its store counts as lagging."""
         return self.multiplier_for_min_version_diff_to_log * self.min_deltas_for_snapshot
 
     @property
     def min_time_lag_ms(self) -> int:
-        """How long a snapshot may trail before its store is called lagging."""
+        """How old a snapshot may be before its store counts as lagging."""
         return self.multiplier_for_min_time_diff_to_log * self.maintenance_interval_ms
 
     @classmethod
     def from_spark(cls, conf: Mapping[str, str]) -> StateStoreConf:
-        """Read Spark's keys, as an offset log entry or a session holds them; others are passed
-        over."""
+        """Read Spark's keys from an offset log entry or a session; other keys are ignored."""
         found: dict[str, int | bool | str] = {}
         for key, (field, read) in _KEYS.items():
             if key in conf:
                 try:
                     found[field] = read(conf[key].strip())
                 except ValueError:
-                    raise OptionError(f"{key}: cannot read {conf[key]!r}.") from None
+                    raise OptionError(
+                        f"{key} has the value {conf[key]!r}, which cannot be parsed."
+                    ) from None
         return cls(**found)  # type: ignore[arg-type]
 
 
@@ -118,8 +119,8 @@ _KEYS: dict[str, tuple[str, Callable[[str], int | bool | str]]] = {
     "spark.sql.streaming.minBatchesToRetain": ("min_versions_to_retain", int),
     "spark.sql.streaming.maxBatchesToRetainInMemory": ("max_versions_to_retain_in_memory", int),
     f"{_STATE}maintenanceInterval": ("maintenance_interval_ms", _milliseconds),
-    f"{_STATE}providerClass": ("provider_class", str),
-    f"{_STATE}compression.codec": ("compression_codec", str),
+    PROVIDER: ("provider_class", str),
+    CODEC: ("compression_codec", str),
     f"{_STATE}checkpointFormatVersion": ("checkpoint_format_version", int),
     f"{_STATE}rowChecksum.enabled": ("row_checksum_enabled", _boolean),
     f"{_STATE}formatValidation.enabled": ("format_validation_enabled", _boolean),

@@ -1,15 +1,14 @@
-"""What names a state store: its place in the checkpoint, and the run that uses it.
+"""Identifies a state store by its place in the checkpoint, and by the run that uses it.
 
-The root is the checkpoint's `state` directory, not the checkpoint. A provider id carries the run
-id besides, so that a restarted query never meets a provider, and its cached maps, of an earlier
-run.
+The root is the checkpoint's `state` directory, not the checkpoint. A provider id also contains the
+run id, so a restarted query never reuses a provider of an earlier run with its cached maps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-DEFAULT_STORE_NAME = "default"
+from epochal.checkpoint.layout import DEFAULT_STORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +18,13 @@ class StateStoreId:
     checkpoint_root: str
     operator_id: int
     partition_id: int
-    store_name: str = DEFAULT_STORE_NAME
+    store_name: str = DEFAULT_STORE
 
     @property
     def path(self) -> str:
-        """Where the store's files are, below the root; the default store adds no level."""
+        """The store's directory below the root; the default store adds no level."""
         partition = f"{self.operator_id}/{self.partition_id}"
-        return (
-            partition if self.store_name == DEFAULT_STORE_NAME else f"{partition}/{self.store_name}"
-        )
+        return partition if self.store_name == DEFAULT_STORE else f"{partition}/{self.store_name}"
 
     @property
     def location(self) -> str:
@@ -43,7 +40,7 @@ class StateStoreId:
 
 @dataclass(frozen=True, slots=True)
 class StateStoreProviderId:
-    """A store as one run of the query uses it."""
+    """A store, as used by one run of the query."""
 
     store_id: StateStoreId
     query_run_id: str

@@ -1,9 +1,9 @@
-"""The providers of one process: loaded once, kept in order, given up when another took over.
+"""Keeps the providers of one process: loads each once, maintains it, and unloads it when needed.
 
-One thread does the maintenance of all of them, one after the other, so that at most one store at
-a time is written in the background. A provider that is given up is maintained a last time and then
-closed, on that same thread; a provider whose maintenance fails is given up, and only that one: its
-files are whole, and whoever needs the store next loads it from them.
+One thread maintains all providers, one after the other, so at most one store at a time is written
+in the background. When another process claims a store, its provider here is maintained a last time
+and closed, on the same thread. A provider whose maintenance fails is closed, and only that one. Its
+files are intact, so the next task that needs the store loads it from them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The process that providers are loaded in, as the coordinator knows it."""
+    """This process, as the coordinator identifies it."""
 
     host: str
     executor_id: str
@@ -46,7 +46,7 @@ class LoadedProviders:
         self._claiming = threading.Lock()
         self._maintaining = threading.Lock()
         self._loaded: dict[StateStoreProviderId, HDFSBackedStateStoreProvider] = {}
-        self._given_up: list[HDFSBackedStateStoreProvider] = []
+        self._retired: list[HDFSBackedStateStoreProvider] = []
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -56,12 +56,12 @@ class LoadedProviders:
         provider_id: StateStoreProviderId,
         load: Callable[[], HDFSBackedStateStoreProvider],
     ) -> tuple[HDFSBackedStateStoreProvider, bool]:
-        """The provider of this store, and whether its next commit should write a snapshot too.
+        """The provider of this store, and whether its next commit should also write a snapshot.
 
-        Claims the store for this process; stores that others have claimed since are given up.
+        Claims the store for this process, and unloads stores that other processes have claimed.
         """
-        # One lock over claiming here and over giving up in `maintain`: between the question and
-        # its consequence nothing may change.
+        # `maintain` holds the same lock while it asks the coordinator and unloads. Without it, a
+        # store could be claimed here between that question and the unloading.
         with self._claiming:
             with self._lock:
                 self._start()
@@ -75,9 +75,10 @@ class LoadedProviders:
                 provider_id, here.host, here.executor_id, here.worker, others
             )
             if not reported.continued:
+                # Another process held the store in between and may have written other versions.
                 provider.forget_cache()
             for other in reported.unload:
-                self._give_up(other)
+                self._retire(other)
             return provider, reported.force_snapshot
 
     def is_loaded(self, provider_id: StateStoreProviderId) -> bool:
@@ -86,23 +87,23 @@ class LoadedProviders:
             return provider_id in self._loaded
 
     def unload(self, provider_id: StateStoreProviderId) -> None:
-        """Maintain a provider a last time, and close it."""
-        self._give_up(provider_id)
-        self._close_given_up()
+        """Maintain a provider a last time and close it."""
+        self._retire(provider_id)
+        self._close_retired()
 
     def maintain(self) -> None:
-        """One round over all providers: those no longer active are closed, others maintained."""
-        self._close_given_up()
+        """Go once over all providers: close those no longer active, maintain the others."""
+        self._close_retired()
         with self._lock:
             loaded = list(self._loaded.items())
         for provider_id, provider in loaded:
             with self._claiming:
                 if not self._is_active(provider_id):
-                    self._give_up(provider_id)
+                    self._retire(provider_id)
                     continue
             if not self._maintain(provider):
-                self._give_up(provider_id, maintain=False)
-        self._close_given_up()
+                self._retire(provider_id, maintain=False)
+        self._close_retired()
 
     def stop(self) -> None:
         """End the maintenance thread, then maintain and close every provider."""
@@ -115,8 +116,8 @@ class LoadedProviders:
         with self._lock:
             provider_ids = list(self._loaded)
         for provider_id in provider_ids:
-            self._give_up(provider_id)
-        self._close_given_up()
+            self._retire(provider_id)
+        self._close_retired()
 
     def _start(self) -> None:
         if self._thread is None and not self._stopping:
@@ -132,7 +133,7 @@ class LoadedProviders:
             if self._stopping:
                 return
             if woken:
-                self._close_given_up()
+                self._close_retired()
             else:
                 self.maintain()
 
@@ -144,7 +145,7 @@ class LoadedProviders:
                 provider_id, self._here.executor_id, self._here.worker
             )
         except RpcError as error:
-            logger.warning("cannot tell whether %s is still active: %s", provider_id, error)
+            logger.warning("cannot ask whether %s is still active: %s", provider_id, error)
             return True
 
     def _maintain(self, provider: HDFSBackedStateStoreProvider) -> bool:
@@ -156,21 +157,21 @@ class LoadedProviders:
                 return False
             return True
 
-    def _give_up(self, provider_id: StateStoreProviderId, *, maintain: bool = True) -> None:
+    def _retire(self, provider_id: StateStoreProviderId, *, maintain: bool = True) -> None:
         with self._lock:
             provider = self._loaded.pop(provider_id, None)
             if provider is not None and maintain:
-                self._given_up.append(provider)
+                self._retired.append(provider)
                 self._wake.set()
         if provider is not None and not maintain:
             provider.close()
 
-    def _close_given_up(self) -> None:
+    def _close_retired(self) -> None:
         while True:
             with self._lock:
-                if not self._given_up:
+                if not self._retired:
                     return
-                provider = self._given_up.pop(0)
+                provider = self._retired.pop(0)
             self._maintain(provider)
             provider.close()
             logger.info("unloaded %s", provider)

@@ -1,9 +1,9 @@
-"""A version that is written but not decided.
+"""Writes, reads and publishes versions whose epoch is not decided yet.
 
-An engine that decides an epoch after its state is durable writes the state under a name that
-carries the attempt, and publishes it under Spark's plain name once the decision stands. A reader
-that goes by the plain name never sees an undecided version, and a task that outlived its attempt
-never overwrites a decided one.
+An engine that decides an epoch after its state is durable first writes the state under a name that
+contains the attempt. Once the epoch is decided, it publishes the state under Spark's plain name. So
+a reader of plain names never sees an undecided version, and a task that outlived its attempt never
+overwrites a decided one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ import google_crc32c
 
 from epochal.errors import OptionError, StateFormatError, StateLoadError
 from epochal.files import Files, join_url
-from epochal.state.files.chain import checksum_name, delta_name, prepared_name, snapshot_name
+from epochal.state.files.chain import (
+    MISSING_DELTA,
+    checksum_name,
+    delta_name,
+    prepared_name,
+    snapshot_name,
+)
 
-_PREPARED = re.compile(r"(\d+)\.delta\.prepared-(.+)")
 _ATTEMPT = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedVersion:
-    """Where an undecided version is, and the CRC-32C of its file."""
+    """The file of an undecided version, and the CRC-32C of its content."""
 
     version: int
     name: str
@@ -31,16 +36,22 @@ class PreparedVersion:
 
 
 def write_prepared(files: Files, version: int, attempt: str, data: bytes) -> PreparedVersion:
-    """Write a delta under the attempt's name."""
+    """Write a delta under a name that contains the attempt."""
     if not _ATTEMPT.fullmatch(attempt):
-        raise OptionError(f"An attempt is letters, digits, - and _ only, not {attempt!r}.")
+        raise OptionError(
+            f"The attempt {attempt!r} becomes part of a file name: use only letters, digits, - "
+            f"and _."
+        )
     name = prepared_name(version, attempt)
     files.replace(name, data)
     return PreparedVersion(version, name, google_crc32c.value(data))
 
 
 def read_prepared(files: Files, prepared: PreparedVersion, store: str) -> bytes:
-    """The delta that was prepared, or published already; nothing else passes for it."""
+    """The delta that was prepared, from its own name or, if already published, the plain one.
+
+    Its checksum must match, so a delta of another attempt is never returned.
+    """
     for name in (prepared.name, delta_name(prepared.version)):
         try:
             data = files.read(name)
@@ -50,33 +61,24 @@ def read_prepared(files: Files, prepared: PreparedVersion, store: str) -> bytes:
             return data
         if name == prepared.name:
             raise StateFormatError(
-                join_url(files.url, name), 0, "the file is not the one that was prepared"
+                join_url(files.url, name), 0, "its checksum is not that of the prepared version"
             )
     raise StateLoadError(
         store,
         f"prepared delta {join_url(files.url, prepared.name)} does not exist",
-        "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS",
+        MISSING_DELTA,
     )
 
 
 def publish_prepared(files: Files, prepared: PreparedVersion, store: str) -> None:
-    """Give a prepared version Spark's plain name. May be repeated, also after a crash."""
+    """Give a prepared version Spark's plain name. Safe to repeat, also after a crash."""
     data = read_prepared(files, prepared, store)
     if files.info(prepared.name) is None:
-        return  # removing that name is the last step, so all others are done
+        return  # deleting that name is the last step, so all others are done
     name, snapshot = delta_name(prepared.version), snapshot_name(prepared.version)
-    # A snapshot of this version can only come from a history that was not decided: it would hide
-    # the delta.
+    # A snapshot of this version can only come from an undecided history. Loaders would prefer it to
+    # the delta, so it is deleted first. The same holds for checksums of the former files.
     for stale in (snapshot, checksum_name(snapshot), checksum_name(name)):
         files.delete(stale)
     files.replace(name, data)
     files.delete(prepared.name)
-
-
-def discard_prepared(files: Files, keep: frozenset[str] = frozenset()) -> list[str]:
-    """Delete every prepared version whose name is not to be kept; return what was deleted."""
-    names = [info.name for info in files.list() if _PREPARED.fullmatch(info.name)]
-    gone = [name for name in names if name not in keep]
-    for name in gone:
-        files.delete(name)
-    return gone

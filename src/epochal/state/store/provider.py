@@ -1,13 +1,13 @@
-"""Versions of one state store over a directory of delta and snapshot files.
+"""Provides the versions of one state store from a directory of delta and snapshot files.
 
-A version is loaded from the newest snapshot at or below it plus the deltas after, or from what is
-cached. Each commit writes a delta; maintenance writes snapshots and deletes what no retained
-version needs. `plan.py` decides which files; this module does it.
+A version is loaded from the newest snapshot at or below it plus the deltas after it, or from the
+cache. Each commit writes a delta. Maintenance writes snapshots and deletes files that no retained
+version needs. `state.files.chain` decides which files; this module reads, writes and deletes them.
 
-What a reader would get wrong: two processes may hold providers of one store, because a task was
-run again elsewhere. The last to commit a version wins on disk, and the loser's cached map is then
-a version that never was. So a cached version is used only while its delta is still the file that
-this provider wrote or read, and so is one that a snapshot is to be written of.
+Note: two processes may have providers of one store, because a task was run again elsewhere. The
+last one to commit a version wins on disk. The loser's cached map is then a version that does not
+exist. So a cached version is used, for reads and for snapshots, only while its delta is still the
+file that this provider wrote or read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 import threading
 from dataclasses import dataclass
 
+from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS
 from epochal.clock import Clock, SystemClock
 from epochal.errors import EpochalError, OptionError, StateLoadError, StateUsageError
 from epochal.files import AtomicFile, FileInfo, Files, open_files
@@ -23,6 +24,9 @@ from epochal.state.files.chain import (
     SnapshotPlan,
     deletable,
     delta_name,
+    delta_versions,
+    files_to_load,
+    is_prepared,
     latest_version,
     plan_snapshots,
     snapshot_due,
@@ -31,11 +35,10 @@ from epochal.state.files.chain import (
 )
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import StructType
-from epochal.state.store.conf import HDFS_PROVIDER_CLASS, StateStoreConf
+from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.prepared import (
     PreparedVersion,
-    discard_prepared,
     publish_prepared,
     read_prepared,
     write_prepared,
@@ -59,14 +62,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cached:
-    """A version in memory, and the delta that was on disk when it came there."""
+    """A version in memory, and the delta that was on disk when the version was cached."""
 
     rows: FrozenVersion
     delta: FileInfo | None
 
 
 class HDFSBackedStateStoreProvider:
-    """Gives out stores of any version of one state store, and keeps its files in order."""
+    """Opens any version of one state store, and maintains the store's files."""
 
     def __init__(
         self,
@@ -111,26 +114,29 @@ class HDFSBackedStateStoreProvider:
         from_prepared: PreparedVersion | None = None,
         force_snapshot_on_commit: bool = False,
     ) -> StateStore:
-        """Open `version` to read and to make `version + 1` out of it.
+        """Open `version` for reading, and for building `version + 1` on it.
 
-        With `from_prepared` it is that undecided version, and no other, that is opened.
+        With `from_prepared`, open exactly that undecided version.
         """
         if from_prepared is None:
             rows = self._load(version)
         elif from_prepared.version == version:
             rows = self._load_prepared(from_prepared)
         else:
-            raise OptionError(f"{from_prepared.name} is not version {version}.")
+            raise OptionError(
+                f"{from_prepared.name} is a prepared version {from_prepared.version}; it cannot be "
+                f"opened as version {version}."
+            )
         return StateStore(self, version, rows, force_snapshot=force_snapshot_on_commit)
 
     def get_read_store(self, version: int) -> ReadStateStore:
-        """Open `version` to read."""
+        """Open `version` for reading."""
         return ReadStateStore(self, version, self._load(version))
 
     def upgrade_read_store(
         self, store: ReadStateStore, *, force_snapshot_on_commit: bool = False
     ) -> StateStore:
-        """Turn a store opened to read into one that can commit, without loading it again."""
+        """Turn a store that was opened for reading into one that can commit, without reloading."""
         rows = store.loaded_rows
         return StateStore(self, store.version, rows, force_snapshot=force_snapshot_on_commit)
 
@@ -144,7 +150,7 @@ class HDFSBackedStateStoreProvider:
             return sorted(self._cache, reverse=True)
 
     def forget_cache(self) -> None:
-        """Drop every cached version: somebody else may have written since."""
+        """Drop all cached versions, because another process may have written since."""
         with self._lock:
             self._cache.clear()
 
@@ -153,7 +159,7 @@ class HDFSBackedStateStoreProvider:
         return self._closed
 
     def close(self) -> None:
-        """Give up the cache. Stores that are open stay usable; new ones are refused."""
+        """Drop the cache. Open stores stay usable; new ones are refused."""
         with self._lock:
             self._closed = True
             self._cache.clear()
@@ -166,13 +172,14 @@ class HDFSBackedStateStoreProvider:
     def commit(
         self, version: int, draft: Draft, delta: AtomicFile, *, force_snapshot: bool
     ) -> None:
-        """Publish a delta, replacing any that is there, and cache the version it makes."""
+        """Publish a delta, replacing an existing one, and cache the version that it makes."""
         data = self._files.encode_delta(draft.changes.items())
         rows = draft.freeze()
         with self._lock:
             delta.write(data)
             self._files.drop_checksum(delta_name(version))
-            # A snapshot of this version is of another attempt, and would hide the new delta.
+            # A snapshot of this version is from another attempt, and loaders would prefer it to the
+            # new delta. So replace it.
             stale = self._files.files.info(snapshot_name(version)) is not None
             delta.close()
             if stale or force_snapshot:
@@ -182,7 +189,7 @@ class HDFSBackedStateStoreProvider:
             self._coordinator.report_state_store_commit(self.provider_id, version)
 
     def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
-        """Write a version under the attempt's name only, and hold it ready for the next."""
+        """Write a version under a name with the attempt, and keep its rows for the next version."""
         data = self._files.encode_delta(draft.changes.items())
         rows = draft.freeze()
         prepared = write_prepared(self._files.files, version, attempt, data)
@@ -191,7 +198,7 @@ class HDFSBackedStateStoreProvider:
         return prepared
 
     def publish(self, prepared: PreparedVersion) -> None:
-        """Give a decided version its plain name. May be repeated, also after a crash."""
+        """Give a decided version its plain name. Safe to repeat, also after a crash."""
         with self._lock:
             publish_prepared(self._files.files, prepared, str(self.store_id))
             rows = self._prepared.pop(prepared.name, None)
@@ -199,20 +206,23 @@ class HDFSBackedStateStoreProvider:
                 self._remember(prepared.version, rows, None)
 
     def is_gone(self, prepared: PreparedVersion) -> bool:
-        """Whether its own name is gone: it has its plain one, or was dropped, as `publish` says."""
+        """Whether the prepared file is gone: it was published or deleted."""
         return self._files.files.info(prepared.name) is None
 
     def release(self, prepared: PreparedVersion) -> None:
-        """Let go of a prepared version's rows in memory; its file stays as it is."""
+        """Drop a prepared version's rows from memory; its file stays."""
         with self._lock:
             self._prepared.pop(prepared.name, None)
 
     def discard(self, keep: tuple[PreparedVersion, ...] = ()) -> list[str]:
-        """Delete every prepared version but those to keep; return the names deleted."""
+        """Delete all prepared versions except those in `keep`; return the deleted names."""
         names = frozenset(prepared.name for prepared in keep)
         with self._lock:
             self._prepared = {n: rows for n, rows in self._prepared.items() if n in names}
-            return discard_prepared(self._files.files, names)
+            dropped = [n for n in self._files.names() if is_prepared(n) and n not in names]
+            for name in dropped:
+                self._files.files.delete(name)
+            return dropped
 
     def do_maintenance(self) -> None:
         """Write a snapshot if one is due, then delete files that are no longer needed."""
@@ -220,7 +230,7 @@ class HDFSBackedStateStoreProvider:
         self.do_cleanup()
 
     def do_snapshot(self) -> None:
-        """Write a snapshot of the newest version if enough deltas have gathered."""
+        """Write a snapshot of the newest version if enough deltas follow the last one."""
         due = snapshot_due(
             self._files.names(), self.cached_versions(), self.conf.min_deltas_for_snapshot
         )
@@ -228,18 +238,18 @@ class HDFSBackedStateStoreProvider:
             cached = None if due is None else self._fresh(due)
         if due is None or cached is None:
             return
-        # Not under the lock: the rows are frozen, and tasks go on meanwhile.
+        # Encode without the lock: the rows are frozen, and tasks can continue meanwhile.
         data = self._files.encode_snapshot(cached.rows.items())
         with self._lock:
             if self._fresh(due) is not cached:
-                return  # committed again since
+                return  # the version was committed again meanwhile
             self._publish_snapshot(due, data)
             if self._files.delta_info(due) != cached.delta:
-                # Another process replaced the delta while its former content was being written.
+                # Another process replaced the delta while we wrote a snapshot of its old content.
                 self._files.files.delete(snapshot_name(due))
 
     def do_cleanup(self) -> None:
-        """Delete the files that no version still retained needs."""
+        """Delete the files that no retained version needs."""
         for name in deletable(self._files.names(), self.conf.min_versions_to_retain):
             self._files.files.delete(name)
             logger.debug("deleted %s of %s", name, self.store_id)
@@ -247,7 +257,7 @@ class HDFSBackedStateStoreProvider:
     def metrics_of(
         self, num_keys: int, rows: FrozenVersion, *, forced: bool = False
     ) -> StateStoreMetrics:
-        """The figures of a store of this provider."""
+        """The metrics of a store of this provider."""
         with self._lock:
             cached = [cached.rows for cached in self._cache.values()]
             custom = {
@@ -266,15 +276,15 @@ class HDFSBackedStateStoreProvider:
         if version < 0:
             raise StateLoadError(
                 str(self.store_id),
-                f"version cannot be {version} because it is less than 0",
+                f"the version cannot be {version}: it must be at least 0",
                 "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION",
             )
         with self._lock:
             if self._closed:
                 raise StateUsageError(
                     str(self.store_id),
-                    "the provider is closed: another process has taken the store over, or the "
-                    "query has ended.",
+                    "the provider is closed because another process has taken over the store, "
+                    "or because the query has ended. Get a new provider.",
                     "STATE_STORE_OPERATION_OUT_OF_ORDER",
                 )
             self._repaired = False
@@ -319,7 +329,9 @@ class HDFSBackedStateStoreProvider:
         start, rows = self._read_start(plan, there)
         if start < version:
             draft = rows.draft()
-            for delta in range(start + 1, version + 1):
+            # Every delta of the chain is read, the missing ones too: `apply_delta` fails and names
+            # the file.
+            for delta in files_to_load(version, (start,), delta_versions(there)).deltas:
                 self._files.apply_delta(delta, draft.changes, there)
             rows = draft.freeze()
         self._report_snapshot(start)
@@ -333,14 +345,15 @@ class HDFSBackedStateStoreProvider:
                 if not self.conf.auto_snapshot_repair_enabled:
                     raise
                 last = error
-                logger.warning("%s: snapshot %d is unusable: %s", self.store_id, version, error)
+                logger.warning("%s: cannot use snapshot %d: %s", self.store_id, version, error)
             else:
                 self._repaired = attempt >= plan.repairs_from
                 return version, rows
         raise StateLoadError(
             str(self.store_id),
-            f"snapshot {plan.latest} cannot be used, and neither can those tried in its place: "
-            f"{', '.join(map(str, plan.selected))} (of {', '.join(map(str, plan.eligible))})",
+            f"snapshot {plan.latest} cannot be read, and neither can the older ones that were "
+            f"tried: {', '.join(map(str, plan.selected))} "
+            f"(of {', '.join(map(str, plan.eligible))})",
             "CANNOT_LOAD_STATE_STORE.AUTO_SNAPSHOT_REPAIR_FAILED",
         ) from last
 
@@ -366,7 +379,7 @@ class HDFSBackedStateStoreProvider:
         """The cached version, unless its delta has been replaced or removed since."""
         cached = self._cache.get(version)
         if cached is not None and self._files.delta_info(version) != cached.delta:
-            logger.warning("%s: version %d was written by another", self.store_id, version)
+            logger.warning("%s: another process has replaced version %d", self.store_id, version)
             del self._cache[version]
             return None
         return cached
@@ -378,7 +391,7 @@ class HDFSBackedStateStoreProvider:
             self._insert(version, _Cached(rows, info))
 
     def _insert(self, version: int, cached: _Cached) -> None:
-        """Cache a version, keeping only the newest few: one older than all of them is not kept."""
+        """Cache a version and keep only the newest few, which may not include this one."""
         if self._closed:
             return
         self._cache[version] = cached
@@ -393,8 +406,8 @@ def _check(
     if conf.provider_class != HDFS_PROVIDER_CLASS:
         raise StateUsageError(
             str(store_id),
-            f"the query keeps its state with {conf.provider_class}; only {HDFS_PROVIDER_CLASS} "
-            f"can be written here.",
+            f"the query keeps its state with {conf.provider_class}; Epochal writes only "
+            f"{HDFS_PROVIDER_CLASS}. Set spark.sql.streaming.stateStore.providerClass to it.",
             "STATE_STORE_INVALID_PROVIDER",
         )
     if conf.checkpoint_format_version > 1:

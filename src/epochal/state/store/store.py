@@ -1,12 +1,12 @@
-"""One version of a store, for reading, or for making the next version out of it.
+"""One version of a store, for reading, or for building the next version on it.
 
 Rows are tuples in the order of the schema, or dictionaries by column name; engines pass Arrow
-batches instead. A store is used by one thread, once: after `commit` or `abort` it is history, and
-using it is an error.
+batches instead. A store is used by one thread, and once: after `commit` or `abort`, using it is an
+error.
 
-Iterators show the store as it was when they were made. Puts and removes while iterating are
-allowed, are seen by `get` at once, and by iterators made afterwards. (Spark's two providers differ
-here: its RocksDB does as we do, its HDFS-backed map may or may not show later changes.)
+Iterators show the store as it was when they were created. Putting and removing while iterating is
+allowed; `get` and new iterators see the change at once. (Spark's two providers differ here. RocksDB
+behaves like this one; the HDFS-backed map may or may not show later changes.)
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ RowLike: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
 
 class StoreState(StrEnum):
+    """Where a store is in its life."""
+
     UPDATING = "updating"
     COMMITTED = "committed"
     ABORTED = "aborted"
 
 
 class ReadStateStore:
-    """A version to read from."""
+    """A version of a store, open for reading."""
 
     def __init__(
         self, provider: HDFSBackedStateStoreProvider, version: int, rows: FrozenVersion
@@ -61,7 +63,7 @@ class ReadStateStore:
 
     @property
     def loaded_rows(self) -> FrozenVersion:
-        """The version that was opened, without the changes made since."""
+        """The version that was opened, without later changes."""
         return self._draft.parent
 
     def get(self, key: RowLike) -> Row | None:
@@ -70,11 +72,11 @@ class ReadStateStore:
         return None if value is None else self._codec.decode_value(value)
 
     def multi_get(self, keys: Iterable[RowLike]) -> list[Row | None]:
-        """The value rows of many keys, in their order, None where there is none."""
+        """The value rows of many keys, in order; None for a key that does not exist."""
         return [self.get(key) for key in keys]
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
-        """Every key and value as of now."""
+        """Every key and value, as of this call."""
         return self._decoded(self._draft.items())
 
     def get_range(
@@ -82,33 +84,33 @@ class ReadStateStore:
     ) -> Iterator[tuple[Row, Row]]:
         """Every key between `start` and `end`, both included; unordered.
 
-        Bounds are the leading columns of a key; nulls come first. The whole store is looked at:
-        its rows have no order.
+        A bound has the leading columns of a key; nulls sort first. This scans the whole store,
+        because its rows are not ordered.
         """
         within = self._codec.range_test(start, end)
         return (row for row in self.iterator() if within(row[0]))
 
     def prefix_scan(self, prefix: RowLike) -> Iterator[tuple[Row, Row]]:
-        """Every key that starts with the prefix columns the provider was made with."""
+        """Every key whose first `num_cols_prefix_key` columns equal `prefix`."""
         if self._codec.num_cols_prefix_key == 0:
             raise StateUsageError(
                 str(self.id),
-                "prefix scan needs a provider made with num_cols_prefix_key above 0.",
+                "a prefix scan needs a provider that was created with num_cols_prefix_key above 0.",
                 "STATE_STORE_UNSUPPORTED_OPERATION",
             )
         found = self._draft.with_prefix(self._codec.encode_prefix(prefix), self._codec.prefixes_of)
         return self._decoded(iter(found))
 
     def get_batch(self, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray]:
-        """The values of many keys, row by row, and whether each was found.
+        """The values of many keys, row by row, and whether each key exists.
 
-        Where it was not, the row of values is all null.
+        For a key that does not exist, the row of values is all null.
         """
         found = self._draft.get_many(self._codec.encode_keys(keys))
         return self._codec.decode_values(found)
 
     def items_raw(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key and value as Spark's bytes, as of now."""
+        """Every key and value as Spark's bytes, as of this call."""
         return self._draft.items()
 
     def get_raw(self, key: bytes) -> bytes | None:
@@ -120,7 +122,7 @@ class ReadStateStore:
         return self._provider.metrics_of(len(self._draft), self._draft.parent)
 
     def abort(self) -> None:
-        """Let go of the version."""
+        """End the use of this version."""
 
     def __len__(self) -> int:
         return len(self._draft)
@@ -137,7 +139,7 @@ class ReadStateStore:
 
 
 class StateStore(ReadStateStore):
-    """A version to read from and to make the next version out of."""
+    """A version of a store, open for reading and for building the next version."""
 
     def __init__(
         self,
@@ -165,32 +167,32 @@ class StateStore(ReadStateStore):
         self.put_raw(self._codec.encode_key(key), self._codec.encode_value(value))
 
     def remove(self, key: RowLike) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key if it exists."""
         self.remove_raw(self._codec.encode_key(key))
 
     def put_raw(self, key: bytes, value: bytes) -> None:
-        """Set a value, both given as Spark's bytes."""
+        """Set the value of a key, both as Spark's bytes."""
         self._updating("put")
         self._draft.put(key, value)
 
     def remove_raw(self, key: bytes) -> None:
-        """Remove a key given as Spark's bytes, if it is there."""
+        """Remove a key, given as Spark's bytes, if it exists."""
         self._updating("remove")
         self._draft.remove(key)
 
     def put_batch(self, keys: pa.RecordBatch, values: pa.RecordBatch) -> None:
-        """Set many values, row by row; where a key repeats, its last value stays."""
+        """Set many values, row by row. If a key repeats, its last value wins."""
         self._updating("put")
         if keys.num_rows != values.num_rows:
             raise StateUsageError(
                 str(self.id),
-                f"{keys.num_rows} keys cannot take {values.num_rows} values.",
+                f"{keys.num_rows} keys were given but {values.num_rows} values: pass one per key.",
                 "INVALID_PARAMETER_VALUE",
             )
         self._draft.put_many(self._codec.encode_keys(keys), self._codec.encode_values(values))
 
     def remove_batch(self, keys: pa.RecordBatch) -> None:
-        """Remove many keys, those that are there."""
+        """Remove those of the keys that exist."""
         self._updating("remove")
         for key in self._codec.encode_keys(keys):
             self._draft.remove(key)
@@ -198,7 +200,7 @@ class StateStore(ReadStateStore):
     def commit(self) -> int:
         """Make the changes durable and return the new version.
 
-        A version that was committed before is replaced: the last to commit wins.
+        If the version exists already, it is replaced: the last one to commit wins.
         """
         self._check_updating("commit")
         version = self.version + 1
@@ -214,7 +216,7 @@ class StateStore(ReadStateStore):
         return version
 
     def commit_prepared(self, attempt: str) -> PreparedVersion:
-        """Make the changes durable under a name of the attempt; `publish` decides later."""
+        """Make the changes durable under a name with the attempt, to be published later."""
         self._check_updating("commit")
         version = self.version + 1
         self._cancel_delta()
@@ -227,7 +229,7 @@ class StateStore(ReadStateStore):
         return prepared
 
     def abort(self) -> None:
-        """Forget all changes. Does nothing to what is committed already."""
+        """Drop all changes. Does nothing after a commit."""
         if self._state is StoreState.UPDATING:
             self._state = StoreState.ABORTED
             self._cancel_delta()
@@ -242,7 +244,8 @@ class StateStore(ReadStateStore):
     def _updating(self, operation: str) -> None:
         self._check_updating(operation)
         if self._delta is None:
-            # A checkpoint that cannot be written shows at the first change, not at commit.
+            # Open the delta at the first change, so that a checkpoint that cannot be written fails
+            # now and not at commit.
             self._opened_delta()
 
     def _check_updating(self, operation: str) -> None:

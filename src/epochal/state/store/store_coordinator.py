@@ -1,14 +1,14 @@
-"""Decides where each state store lives, which ones lag, and whether a batch committed them all.
+"""Decides which worker holds each state store, which stores lag, and whether a batch is complete.
 
-`StateStoreCoordinator` is pure: a message and the time in, a reply out. It keeps, per run, who
-last said that it holds a store: the last to report wins, and whoever held it before is told to
-unload at its next word.
+`StateStoreCoordinator` is pure: it takes a message and the time, and returns a reply. For each run
+it records which worker last reported that it holds a store. The last report wins; the former holder
+is told to unload the store when it next reports.
 
-What a reader would get wrong: Spark's location of a store is an executor, which is one process.
-Ours is a Python worker, of which an executor has several. So a location names the worker too, and
-only the text handed to Spark's scheduler (`executor_HOST_ID`) leaves it out. A report is answered
-with `continued`: whether this very worker was the holder before. If not, another one may have
-written since, and whatever this one has cached is not to be trusted.
+Note: in Spark the location of a store is an executor, which is one process. Here it is a Python
+worker, and an executor has several. So a location includes the worker; only the text for Spark's
+scheduler (`executor_HOST_ID`) leaves it out. The reply to a report contains `continued`: whether
+the same worker held the store before. If not, another worker may have written since, and what this
+one has cached must not be used.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
+from epochal.checkpoint.layout import DEFAULT_STORE
 from epochal.errors import StateUsageError
 from epochal.rpc.envelope import EndpointType
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.ids import DEFAULT_STORE_NAME, StateStoreProviderId
+from epochal.state.store.ids import StateStoreProviderId
 
 ExpectedStores: TypeAlias = dict[int, dict[str, int]]
 """Operator id to store name to number of partitions."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
-    """The base of everything that travels to or from the coordinator."""
+    """The base of all messages to and from the coordinator."""
 
 
 class ReportActiveInstance(Message, frozen=True):
-    """A worker has opened a store, and has these others open."""
+    """A worker has opened a store, and has the stores in `others` open too."""
 
     provider_id: StateStoreProviderId
     host: str
@@ -42,7 +43,7 @@ class ReportActiveInstance(Message, frozen=True):
 
 
 class VerifyIfInstanceActive(Message, frozen=True):
-    """Is this worker still the holder of the store?"""
+    """Does this worker still hold the store?"""
 
     provider_id: StateStoreProviderId
     executor_id: str
@@ -56,13 +57,13 @@ class GetLocation(Message, frozen=True):
 
 
 class DeactivateInstances(Message, frozen=True):
-    """The run is over: forget everything about it."""
+    """The run has ended: forget everything about it."""
 
     run_id: str
 
 
 class ReportSnapshotUploaded(Message, frozen=True):
-    """A snapshot of this version is on disk since then."""
+    """A snapshot of this version was written at this time."""
 
     provider_id: StateStoreProviderId
     version: int
@@ -70,7 +71,7 @@ class ReportSnapshotUploaded(Message, frozen=True):
 
 
 class LogLaggingStateStores(Message, frozen=True):
-    """Which stores of the run trail behind `latest_version` in their snapshots?"""
+    """Which stores of the run have snapshots far behind `latest_version`?"""
 
     run_id: str
     latest_version: int
@@ -78,7 +79,7 @@ class LogLaggingStateStores(Message, frozen=True):
 
 
 class StartStateStoreCommitTrackingForBatch(Message, frozen=True):
-    """From now on, remember which of these stores commit for the batch."""
+    """Start recording which of these stores commit for the batch."""
 
     run_id: str
     batch_id: int
@@ -90,7 +91,7 @@ class ReportStateStoreCommit(Message, frozen=True):
 
     provider_id: StateStoreProviderId
     version: int
-    store_name: str = DEFAULT_STORE_NAME
+    store_name: str = DEFAULT_STORE
 
 
 class ValidateStateStoreCommitForBatch(Message, frozen=True):
@@ -101,7 +102,7 @@ class ValidateStateStoreCommitForBatch(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """Noted."""
+    """The message was processed; there is nothing to report."""
 
 
 class InstanceReported(Message, frozen=True):
@@ -113,13 +114,13 @@ class InstanceReported(Message, frozen=True):
 
 
 class InstanceActive(Message, frozen=True):
-    """Whether the worker that asked is the holder."""
+    """Whether the worker that asked holds the store."""
 
     active: bool
 
 
 class Location(Message, frozen=True):
-    """Spark's spelling of an executor, or None if nobody holds the store."""
+    """An executor as Spark spells it, or None if no worker holds the store."""
 
     executor: str | None
 
@@ -133,7 +134,7 @@ class LaggingStore(msgspec.Struct, frozen=True):
 
 
 class LaggingStores(Message, frozen=True):
-    """The stores that lag, the furthest behind first, and whether it is time to list them."""
+    """The lagging stores, furthest behind first, and whether to log them one by one now."""
 
     stores: tuple[LaggingStore, ...] = ()
     report_due: bool = False
@@ -179,7 +180,7 @@ class WorkerLocation:
 
 @dataclass(slots=True)
 class _Run:
-    """What is known of one run of one query."""
+    """Everything known about one run of one query."""
 
     holders: dict[StateStoreProviderId, WorkerLocation] = field(default_factory=dict)
     snapshots: dict[StateStoreProviderId, tuple[int, int]] = field(default_factory=dict)
@@ -209,14 +210,14 @@ class _CommitTracker:
 
 
 class StateStoreCoordinator:
-    """Knows the holder, snapshots and commits of every store of every run on this driver."""
+    """Tracks the holder, snapshots and commits of every store of every run on this driver."""
 
     def __init__(self, conf: StateStoreConf | None = None) -> None:
         self._conf = conf or StateStoreConf()
         self._runs: dict[str, _Run] = {}
 
     def receive(self, message: Request, now_ms: int) -> Reply:
-        """Take in one message; say what its sender should know."""
+        """Process one message and return the reply to its sender."""
         match message:
             case ReportActiveInstance():
                 return self._report(message)
@@ -287,7 +288,8 @@ class StateStoreCoordinator:
             version, timestamp_ms = run.snapshots.get(provider_id, (0, 0))
             behind = latest_version - version > self._conf.min_version_lag
             late = now_ms - timestamp_ms > self._conf.min_time_lag_ms
-            # A run that ends by itself may finish before maintenance ever comes around.
+            # A run with a terminating trigger may end before its first maintenance, so its stores
+            # lag regardless of the time.
             if behind and (is_terminating or late):
                 lagging.append(LaggingStore(provider_id, version, timestamp_ms))
         lagging.sort(key=lambda store: (store.snapshot_version, store.snapshot_timestamp_ms))

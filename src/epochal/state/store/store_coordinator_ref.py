@@ -1,7 +1,7 @@
-"""Speaks to the coordinator: from the driver that holds it, or from a worker through `rpc`.
+"""Talks to the coordinator, from the driver that holds it or from a worker through `rpc`.
 
-Reports are advice. A commit is durable whether or not the driver heard of it, so a report that
-fails is logged and never fails the work it tells about; a question that fails is an error.
+A report is only advice: a commit is durable whether or not the driver heard of it. So a report that
+fails is logged and never fails the work that it reports. A question that fails is an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class StateStoreCoordinatorEndpoint:
-    """The driver's coordinator with its clock and lock; answers on a server once registered."""
+    """The driver's coordinator with its clock and lock. It can be registered on a server."""
 
     def __init__(self, clock: Clock, conf: StateStoreConf | None = None) -> None:
         self._conf = conf or StateStoreConf()
@@ -52,11 +52,11 @@ class StateStoreCoordinatorEndpoint:
         self._lock = threading.Lock()
 
     def register(self, server: RpcServer) -> None:
-        """Answer workers that speak to this server."""
+        """Answer workers that send messages to this server."""
         server.register(ENDPOINT, lambda message, _: self.ask(message))
 
     def ask(self, message: Request) -> Reply:
-        """Answer one message; lag is also written to the log, at most once per interval."""
+        """Answer one message. Lagging stores are also logged, in detail once per interval."""
         with self._lock:
             reply = self._coordinator.receive(message, self._clock.now_ms())
         if isinstance(reply, LaggingStores) and isinstance(message, LogLaggingStateStores):
@@ -70,10 +70,12 @@ class StateStoreCoordinatorEndpoint:
     def _log_lag(self, lag: LaggingStores, message: LogLaggingStateStores) -> None:
         if not lag.stores:
             return
-        logger.warning("run %s: %d state stores lag", message.run_id, len(lag.stores))
+        logger.warning(
+            "run %s: the snapshots of %d state stores lag", message.run_id, len(lag.stores)
+        )
         for store in lag.stores[: self._conf.max_lagging_stores_to_report if lag.report_due else 0]:
             logger.warning(
-                "run %s: %s lags: newest snapshot %d at %d ms, newest version %d",
+                "run %s: %s lags: its newest snapshot is %d at %d ms, the newest version is %d",
                 message.run_id,
                 store.provider_id.store_id,
                 store.snapshot_version,
@@ -83,14 +85,14 @@ class StateStoreCoordinatorEndpoint:
 
 
 class StateStoreCoordinatorRef:
-    """What workers and driver say to the coordinator, wherever it is."""
+    """The coordinator's client, for workers and for the driver."""
 
     def __init__(self, ask: Callable[[Request], Reply]) -> None:
         self._ask = ask
 
     @classmethod
     def through(cls, client: RpcClient) -> StateStoreCoordinatorRef:
-        """Speak through a client; the reference is as fork-safe as the client is."""
+        """Send messages through a client; the reference is as fork-safe as the client."""
         return cls(lambda message: client.ask(ENDPOINT, message))
 
     def report_active_instance(
@@ -101,7 +103,7 @@ class StateStoreCoordinatorRef:
         worker: str,
         others: Sequence[StateStoreProviderId],
     ) -> InstanceReported:
-        """Claim the store for this worker; learn which others to unload."""
+        """Claim the store for this worker. The reply names the stores to unload."""
         reply = self._ask(
             ReportActiveInstance(provider_id, host, executor_id, worker, tuple(others))
         )
@@ -111,13 +113,13 @@ class StateStoreCoordinatorRef:
     def verify_if_instance_active(
         self, provider_id: StateStoreProviderId, executor_id: str, worker: str
     ) -> bool:
-        """Whether this worker is still the holder."""
+        """Whether this worker still holds the store."""
         reply = self._ask(VerifyIfInstanceActive(provider_id, executor_id, worker))
         assert isinstance(reply, InstanceActive)
         return reply.active
 
     def get_location(self, provider_id: StateStoreProviderId) -> str | None:
-        """The executor to prefer for a task of this store, in Spark's spelling."""
+        """The preferred executor for a task of this store, as Spark spells it."""
         reply = self._ask(GetLocation(provider_id))
         assert isinstance(reply, Location)
         return reply.executor
@@ -129,24 +131,24 @@ class StateStoreCoordinatorRef:
     def snapshot_uploaded(
         self, provider_id: StateStoreProviderId, version: int, timestamp_ms: int
     ) -> None:
-        """Tell that a snapshot is on disk."""
-        self._tell(ReportSnapshotUploaded(provider_id, version, timestamp_ms))
+        """Report that a snapshot is on disk."""
+        self._report(ReportSnapshotUploaded(provider_id, version, timestamp_ms))
 
     def report_state_store_commit(self, provider_id: StateStoreProviderId, version: int) -> None:
-        """Tell that a version is committed."""
+        """Report that a version is committed."""
         name = provider_id.store_id.store_name
-        self._tell(ReportStateStoreCommit(provider_id, version, name))
+        self._report(ReportStateStoreCommit(provider_id, version, name))
 
     def log_lagging_state_stores(
         self, run_id: str, latest_version: int, *, is_terminating_trigger: bool = False
     ) -> tuple[LaggingStore, ...]:
-        """Find the stores whose snapshots trail; they write one at their next commit."""
+        """Find the stores with lagging snapshots; each writes one at its next commit."""
         reply = self._ask(LogLaggingStateStores(run_id, latest_version, is_terminating_trigger))
         assert isinstance(reply, LaggingStores)
         return reply.stores
 
     def start_commit_tracking(self, run_id: str, batch_id: int, expected: ExpectedStores) -> None:
-        """Begin to note which of the expected stores commit for a batch."""
+        """Start recording which of the expected stores commit for a batch."""
         self._ask(StartStateStoreCommitTrackingForBatch(run_id, batch_id, expected))
 
     def validate_commits(self, run_id: str, batch_id: int) -> None:
@@ -156,8 +158,8 @@ class StateStoreCoordinatorRef:
         if reply.missing:
             raise StateCommitMissingError(batch_id, reply.expected, reply.found, reply.missing)
 
-    def _tell(self, message: ReportSnapshotUploaded | ReportStateStoreCommit) -> None:
+    def _report(self, message: ReportSnapshotUploaded | ReportStateStoreCommit) -> None:
         try:
             self._ask(message)
         except RpcError as error:
-            logger.warning("the driver was not told of version %d: %s", message.version, error)
+            logger.warning("could not report version %d to the driver: %s", message.version, error)

@@ -1,9 +1,9 @@
-"""Reads and writes the delta and snapshot files of one store. Decides nothing.
+"""Reads and writes the delta and snapshot files of one store. It makes no decisions.
 
-Every row read is checked against the schema, not only the first as Spark does, so a file that was
-written for another schema is refused instead of read as garbage. Whatever replaces a file first
-removes the visible checksum that Spark 4.1 may have left beside it: 4.1 refuses a file whose
-checksum is stale, and accepts one that has none.
+Every row that is read is checked against the schema; Spark checks only the first. So a file that
+was written for another schema is refused instead of being read as garbage. Before a file is
+replaced, the visible checksum file that Spark 4.1 may have written beside it is deleted: Spark 4.1
+refuses a file with a stale checksum, and accepts one without.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from dataclasses import dataclass
 
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import AtomicFile, FileInfo, Files, join_url
-from epochal.state.files.chain import checksum_name, delta_name, snapshot_name
+from epochal.state.files.chain import (
+    MISSING_DELTA,
+    MISSING_SNAPSHOT,
+    checksum_name,
+    delta_name,
+    snapshot_name,
+)
 from epochal.state.files.checksum_file import verify_checksum
 from epochal.state.files.codecs import compress, decompress_buffer
 from epochal.state.files.delta_snapshot import FileKind, Records, encode_records, scan_records
-from epochal.state.rows.columns import validate_rows
+from epochal.state.rows.column_decoder import validate_rows
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import validate_row
 from epochal.state.store.conf import StateStoreConf
@@ -26,30 +32,30 @@ from epochal.state.store.versions import Change
 
 _LISTED_AT_ONCE = 1 << 13
 _WORTH_A_BATCH = 64
-"""Below this many rows, one at a time is quicker."""
+"""Below this many rows, validating one at a time is faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """The directory of one store, and how its files are to be read."""
+    """The directory of one store, and how to read its files."""
 
     files: Files
     key_schema: StructType
     value_schema: StructType
     conf: StateStoreConf
     store: str
-    """The store, as messages name it."""
+    """The store's name in messages."""
 
     def names(self) -> list[str]:
-        """Every file of the store, hidden ones left out."""
+        """The names of the store's files, without hidden ones."""
         return [info.name for info in self.files.list() if not info.is_dir and not info.hidden]
 
     def delta_info(self, version: int) -> FileInfo | None:
-        """Size and time of a delta, which together tell one writing of it from another."""
+        """Size and time of a delta; they change when the delta is written again."""
         return self.files.info(delta_name(version))
 
     def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
-        """All rows of a snapshot, which is held to its checksum file if that is `there`."""
+        """All rows of a snapshot. Verifies its checksum file if that is among `there`."""
         rows: dict[bytes, bytes] = {}
         name = snapshot_name(version)
         try:
@@ -58,7 +64,7 @@ class StoreFiles:
             raise StateLoadError(
                 self.store,
                 f"snapshot {join_url(self.files.url, name)} does not exist",
-                "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE",
+                MISSING_SNAPSHOT,
             ) from None
         for part in _parts(self._records(data, FileKind.SNAPSHOT, name)):
             rows.update(zip(part.keys.to_list(), part.values.to_list(), strict=True))
@@ -67,9 +73,9 @@ class StoreFiles:
     def apply_delta(
         self, version: int, changes: dict[bytes, bytes | None], there: Collection[str] = ()
     ) -> None:
-        """Add what a delta says to `changes`, None for a removed key.
+        """Add the changes of a delta to `changes`, with None for a removed key.
 
-        It is held to its checksum file if that is `there`.
+        Verifies its checksum file if that is among `there`.
         """
         name = delta_name(version)
         try:
@@ -78,12 +84,12 @@ class StoreFiles:
             raise StateLoadError(
                 self.store,
                 f"delta {join_url(self.files.url, name)} does not exist",
-                "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS",
+                MISSING_DELTA,
             ) from None
         self.apply_bytes(data, name, changes)
 
     def apply_bytes(self, data: bytes, name: str, changes: dict[bytes, bytes | None]) -> None:
-        """Add to `changes` what a delta says that was read already."""
+        """Add the changes of a delta, given its content, to `changes`."""
         for part in _parts(self._records(data, FileKind.DELTA, name)):
             keys, values = part.keys.to_list(), part.values.to_list()
             if not part.deleted.any():
@@ -98,11 +104,11 @@ class StoreFiles:
         return compress(raw, self.conf.compression_codec)
 
     def start_delta(self, version: int) -> AtomicFile:
-        """Open a delta for writing; it appears, in place of any other, when closed."""
+        """Open a delta for writing; closing it publishes it and replaces an existing one."""
         return self.files.create_atomic(delta_name(version), overwrite=True)
 
     def drop_checksum(self, name: str) -> None:
-        """Remove the visible checksum of a file that is about to be replaced."""
+        """Delete the visible checksum of a file that is about to be replaced."""
         self.files.delete(checksum_name(name))
 
     def encode_snapshot(self, rows: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -111,7 +117,7 @@ class StoreFiles:
         return compress(raw, self.conf.compression_codec)
 
     def write_snapshot(self, version: int, data: bytes) -> None:
-        """Write a snapshot, in place of any that is there."""
+        """Write a snapshot, replacing an existing one."""
         name = snapshot_name(version)
         self.drop_checksum(name)
         self.files.replace(name, data)
@@ -120,7 +126,8 @@ class StoreFiles:
         data = self.files.read(name)
         checksum = checksum_name(name)
         if checksum in there:
-            # Whoever replaces a file removes its checksum first: gone by now, it says nothing.
+            # A writer that replaces the file deletes its checksum first. So a checksum file that
+            # has disappeared since the listing means nothing.
             with suppress(FileNotFoundError):
                 expected = self.files.read(checksum)
                 verify_checksum(data, expected, source=join_url(self.files.url, name))
@@ -155,6 +162,6 @@ class StoreFiles:
 
 
 def _parts(records: Records) -> Iterator[Records]:
-    """The records, some at a time: lists of all rows beside the map would double its size."""
+    """The records in parts: lists of all rows at once would double the memory of the map."""
     for start in range(0, len(records), _LISTED_AT_ONCE):
         yield records.slice(start, start + _LISTED_AT_ONCE)

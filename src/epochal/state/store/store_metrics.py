@@ -1,4 +1,4 @@
-"""What a store tells about itself, by the names that Spark's progress reports use."""
+"""The metrics of a store, under the names that Spark's progress reports use."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SUPPORTED_CUSTOM_METRICS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class StateStoreMetrics:
-    """Figures of one store, or of several combined."""
+    """The metrics of one store, or of several combined."""
 
     num_keys: int
     memory_used_bytes: int
     custom: Mapping[str, int] = field(default_factory=dict)
     instance: Mapping[str, int] = field(default_factory=dict)
-    """Figures that belong to one partition and are never added up."""
+    """Metrics of single partitions, which are never added up."""
 
 
 def last_snapshot_metric(partition_id: int, store_name: str) -> str:
@@ -37,7 +37,7 @@ def last_snapshot_metric(partition_id: int, store_name: str) -> str:
 
 
 def combine(metrics: Iterable[StateStoreMetrics]) -> StateStoreMetrics:
-    """Add up the figures of several stores, each custom one by its name."""
+    """Add up the metrics of several stores; custom metrics are added by name."""
     num_keys = memory = 0
     custom: dict[str, int] = {}
     instance: dict[str, int] = {}

@@ -1,14 +1,14 @@
-"""Versions of a map from bytes to bytes that share what they have in common. Pure.
+"""Versions of a map from bytes to bytes that share their common rows. Pure.
 
-A version is frozen: a large `base` that many versions share, and a small `overlay` of what has
-changed since, None marking a removed key. A `Draft` collects changes on top of a version and
-freezes into the next one. When an overlay has grown to a part of its base, both are flattened into
-a new base, so a version costs time and memory in proportion to its changes and not to the state;
-rows themselves are never copied.
+A version is frozen. It consists of a large `base` that many versions share, and a small `overlay`
+of the changes since, in which None marks a removed key. A `Draft` collects changes on top of a
+version and freezes into the next version. When an overlay has grown to a certain part of its base,
+both are flattened into a new base. So the time and memory for a version are proportional to its
+changes, not to the size of the state. Rows are never copied.
 
-What a reader would get wrong: nothing here is ever changed in place once frozen. That is why an
-iterator shows the store as it was when the iterator was made, why a snapshot may be written while
-the next version is being built, and why dropping a version from a cache never harms its readers.
+Note: a frozen version is never changed in place. Therefore an iterator shows the store as it was
+when the iterator was created, a snapshot can be written while the next version is being built, and
+dropping a version from a cache never affects its readers.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ PrefixesOf: TypeAlias = Callable[[Sequence[bytes]], Sequence[bytes]]
 
 FLATTEN_ABOVE_ROWS = 1024
 FLATTEN_ABOVE_PART = 8
-"""An overlay is folded in once it holds 1,024 rows more than an eighth of its base. A larger
-part makes each version dearer to freeze, a smaller one flattens more often."""
+"""An overlay is flattened into its base when it has 1,024 rows more than an eighth of the base. A
+larger limit makes each version slower to freeze; a smaller one flattens more often."""
 
 _OBJECT_BYTES = 48
-"""What Python adds to a byte string, allocator's rounding included."""
+"""Python's overhead for a byte string, including the allocator's rounding."""
 
 _ABSENT = object()
 
 
 @dataclass(slots=True)
 class _Layer:
-    """Rows that never change again, and their keys by prefix once somebody has asked."""
+    """Rows that never change, and an index of their keys by prefix, built at the first scan."""
 
     rows: Mapping[bytes, bytes | None]
     by_prefix: dict[bytes, list[bytes]] | None = None
@@ -60,7 +60,7 @@ class FrozenVersion:
 
     @classmethod
     def of(cls, rows: dict[bytes, bytes]) -> FrozenVersion:
-        """The version that holds exactly `rows`, which the caller gives up."""
+        """The version with exactly these rows. The caller must not change `rows` afterwards."""
         row_bytes = sum(map(len, rows)) + sum(map(len, rows.values()))
         return cls(_Layer(rows), _Layer({}), len(rows), row_bytes + 2 * _OBJECT_BYTES * len(rows))
 
@@ -73,7 +73,7 @@ class FrozenVersion:
         return self.base.rows.get(key) if value is _ABSENT else value  # type: ignore[return-value]
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every row, in no promised order."""
+        """Every row, in no particular order."""
         return _merged(self.base.rows, self.overlay.rows)
 
     def draft(self) -> Draft:
@@ -85,7 +85,7 @@ EMPTY = FrozenVersion.of({})
 
 
 class Draft:
-    """Changes on top of a version, of which each key keeps the last."""
+    """Changes on top of a version; each key keeps its last change."""
 
     __slots__ = ("_by_prefix", "_prefixes_of", "changes", "parent")
 
@@ -102,12 +102,12 @@ class Draft:
         return size
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key` as of now, or None."""
+        """The current value of `key`, or None."""
         value = self.changes.get(key, _ABSENT)
         return self.parent.get(key) if value is _ABSENT else value  # type: ignore[return-value]
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of many keys, in their order."""
+        """The values of many keys, in order."""
         if not self.changes and not self.parent.overlay.rows:
             return list(map(self.parent.base.rows.get, keys))
         return list(map(self.get, keys))
@@ -119,14 +119,14 @@ class Draft:
         self.changes[key] = value
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Set many values; where a key repeats, its last value stays."""
+        """Set many values. If a key repeats, its last value wins."""
         if self._prefixes_of is not None:
             new = [key for key in keys if key not in self.changes]
             _add_keys(self._by_prefix, new, self._prefixes_of)
         self.changes.update(zip(keys, values, strict=True))
 
     def remove(self, key: bytes) -> bool:
-        """Remove a key; False if it was not there, and then nothing is noted."""
+        """Remove a key. Returns False, and records nothing, if the key does not exist."""
         if self.get(key) is None:
             return False
         if self.parent.get(key) is None:
@@ -136,7 +136,7 @@ class Draft:
         return True
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every row as of this call, whatever is put or removed while iterating."""
+        """Every row as of this call; later puts and removes do not show."""
         if not self.changes:
             return self.parent.items()
         changes = dict(self.changes)
@@ -160,7 +160,7 @@ class Draft:
         return [(key, value) for key, value in values if value is not None]
 
     def freeze(self) -> FrozenVersion:
-        """The version that these changes make; the draft must not be changed afterwards."""
+        """The version with these changes applied. The draft must not be changed afterwards."""
         parent = self.parent
         if not self.changes:
             return parent
@@ -187,7 +187,7 @@ class Draft:
 
 
 def memory_bytes(versions: Iterable[FrozenVersion]) -> int:
-    """What versions that share their layers take in memory together, estimated."""
+    """An estimate of the memory that versions with shared layers take together."""
     layers: dict[int, int] = {}
     largest = 0
     for version in versions:

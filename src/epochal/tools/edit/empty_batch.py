@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from epochal.checkpoint.entries import CommitEntry
+from epochal.checkpoint.layout import JOIN_STORES
+from epochal.checkpoint.pinned import CODEC
 from epochal.checkpoint.spark_json import to_json
 from epochal.errors import EditError
 from epochal.state.files.codecs import compress
 from epochal.state.files.delta_snapshot import encode_records
 from epochal.state.files.rocksdb_changelog import LineageItem
 from epochal.tools.edit.edit_plan import Change, FileRef
-from epochal.tools.edit.survey import CODEC, JOIN_STORES, Survey, rocks_directory
+from epochal.tools.edit.survey import Survey, rocks_directory
 from epochal.tools.inspect.state_listing import ROCKSDB, StoreListing
 from epochal.tools.read_state.rocksdb import file_name
 

@@ -18,13 +18,18 @@ from epochal.checkpoint.entries import (
     OffsetEntry,
     QueryMetadata,
 )
-from epochal.checkpoint.layout import COMMITS, METADATA, OFFSETS, SOURCES
+from epochal.checkpoint.layout import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    SOURCES,
+)
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, EpochalError, OptionError
 from epochal.files import join_url
 from epochal.tools.edit.edit_plan import Plan, crc_of
-from epochal.tools.edit.repair_draft import RepairDraft, RepairOptions, chain_of
+from epochal.tools.edit.repair_draft import RepairDraft, RepairOptions, needs_file
 from epochal.tools.edit.repair_sources import mend_file_log, mend_source_batch
 from epochal.tools.edit.rewind import delete_state_after
 from epochal.tools.edit.survey import Survey, missing_file
@@ -309,7 +314,7 @@ def _broken_state(draft: RepairDraft, found: Finding) -> str | None:
             draft.remove(found.path, "its deltas have the same content")
             draft.remove(f"{found.path}.crc", "checksum of a removed snapshot")
             return None
-    elif name not in chain_of(store, draft.surveyed.listing.restart_version):
+    elif not needs_file(store, draft.surveyed.listing.restart_version, name):
         return "a restart does not need it; a rewind to a version that does is impossible"
     return draft.go_back(version - 1, f"needs {found.path}, which is damaged")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from epochal.checkpoint.layout import StateFileKind, parse_state_file
 from epochal.tools.edit.edit_plan import Change, crc_of
 from epochal.tools.edit.rewind import delete_state_after, possible_batches
 from epochal.tools.edit.survey import Survey, delete_batches_after
-from epochal.tools.inspect.state_listing import ROCKSDB, StoreListing
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.findings import Finding
 
 
@@ -102,18 +103,18 @@ class RepairDraft:
     def _needs_broken_state(self, batch_id: int) -> bool:
         broken = self.broken_state
         return any(
-            f"{store.path}/{name}" in broken
+            needs_file(store, batch_id + 1, path.removeprefix(f"{store.path}/"))
             for store in self.surveyed.stores_at(batch_id)
-            for name in chain_of(store, batch_id + 1)
+            for path in broken
+            if path.rpartition("/")[0] == store.path
         )
 
 
-def chain_of(store: StoreListing, version: int) -> list[str]:
-    """Return the files that make up a version; with unique ids, all that might be among them."""
-    base = max((each for each in store.bases if each <= version), default=0)
-    steps = range(base + 1, version + 1)
-    if store.provider == ROCKSDB:
-        changelogs = [name for each in steps for name in store.changelogs.get(each, ())]
-        return [*store.zips.get(base, ()), *changelogs]
-    snapshots = [store.snapshots[base]] if base else []
-    return snapshots + [store.deltas[each] for each in steps if each in store.deltas]
+def needs_file(store: StoreListing, version: int, name: str) -> bool:
+    """Whether loading `version` reads the state file `name`; with unique ids, whether it may."""
+    file, chain = parse_state_file(name), store.chain(version)
+    if file is None:
+        return False
+    if file.kind in (StateFileKind.SNAPSHOT, StateFileKind.ZIP):
+        return file.version == chain.snapshot
+    return file.version in chain.deltas

@@ -11,27 +11,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
-from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.checkpoint.layout import COMMITS, JOIN_STORES, OFFSETS
 from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.checkpoint.pinned import CODEC
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, StateError
 from epochal.files import Files
 from epochal.tools.edit.edit_plan import Change, Tree, Watch, read_tree
 from epochal.tools.inspect.listing import CheckpointListing, gather
-from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing, operators_of
+from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
 
 if TYPE_CHECKING:
     from epochal.tools.read_state.rocksdb import RocksDirectory
-
-CODEC = "spark.sql.streaming.stateStore.compression.codec"
-
-JOIN_STORES = (
-    "left-keyToNumValues",
-    "left-keyWithIndexToValue",
-    "right-keyToNumValues",
-    "right-keyWithIndexToValue",
-)
-"""The order in which the commit log lists the unique ids of a join's stores."""
 
 
 class Survey:
@@ -114,13 +105,8 @@ def survey(files: Files) -> Survey:
 
 def missing_file(store: StoreListing, version: int) -> str | None:
     """The first file that loading `version` of a store without unique ids would not find."""
-    base = max((each for each in store.bases if each <= version), default=0)
-    rocksdb = store.provider == ROCKSDB
-    steps = store.changelogs if rocksdb else store.deltas
-    for each in range(base + 1, version + 1):
-        if each not in steps:
-            return f"{each}.{'changelog' if rocksdb else 'delta'}"
-    return None
+    missing = store.chain(version).first_missing
+    return None if missing is None else f"{missing}.{store.delta_suffix}"
 
 
 def rocks_directory(surveyed: Survey, store: StoreListing, batch_id: int) -> RocksDirectory:

@@ -1,13 +1,13 @@
-"""Decides how state moves from one provider to the other, where that can be done honestly.
+"""Decides how to convert state from one provider to the other.
 
 Operators that keep plain rows (aggregations, deduplication, joins of format 1 and 2, groups with
-state, limits) keep the same rows with either provider; only what surrounds them differs. What
-needs RocksDB itself, column families and scans by range, has no HDFS-backed form, and what splits
-its keys for scans is not written here; both are refused.
+state, limits) keep the same rows with either provider; only the encoding around them differs. State
+that needs RocksDB itself, with column families or range scans, has no HDFS-backed form. State whose
+keys are split for scans is not supported. Both are refused.
 
-From RocksDB: a snapshot file of each store, and RocksDB's files go. To RocksDB: changelogs, one for
-every version from 1 on because RocksDB counts from there, all empty but the last. Spark makes the
-first real snapshot itself.
+From RocksDB: each store gets a snapshot file, and RocksDB's files are deleted. To RocksDB: each
+store gets changelogs, one for every version from 1 on because RocksDB starts counting there. All
+but the last are empty. Spark writes the first real snapshot itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import CommitEntry
 from epochal.checkpoint.layout import parse_state_file
+from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, PROVIDER, ROCKSDB_PROVIDER_CLASS
 from epochal.errors import EditError
 from epochal.state.files.chain import snapshot_name
 from epochal.state.files.codecs import compress
@@ -28,29 +29,25 @@ from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
     EditBase,
     EditedBatch,
+    find_edit_base,
     plan_batch,
     snapshot_bytes,
-    stand_on,
 )
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
-    HDFS_CLASS,
-    ROCKSDB_CLASS,
     Provider,
     StateBatch,
     StoreTarget,
 )
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-PACKAGE = "org.apache.spark.sql.execution.streaming.state"
 MAX_CHANGELOGS = 20_000
-CLASSES = {Provider.HDFS: HDFS_CLASS, Provider.ROCKSDB: ROCKSDB_CLASS}
+CLASSES = {Provider.HDFS: HDFS_PROVIDER_CLASS, Provider.ROCKSDB: ROCKSDB_PROVIDER_CLASS}
 
 
 def plan_convert(surveyed: Survey, to: Provider) -> Plan:
     """Rewrite every store for the other provider, as one new batch."""
-    base = stand_on(surveyed, provider=None)
+    base = find_edit_base(surveyed, provider=None)
     if base.settings.provider is to:
         raise EditError(base.url, f"its state is already kept by the {to} provider.")
     batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
@@ -72,7 +69,7 @@ def plan_convert(surveyed: Survey, to: Provider) -> Plan:
         base,
         EditedBatch(
             files,
-            {PROVIDER: f"{PACKAGE}.{CLASSES[to]}"},
+            {PROVIDER: CLASSES[to]},
             commit=CommitEntry(next_watermark_ms=base.commit.next_watermark_ms),
             others=others,
         ),
@@ -80,8 +77,8 @@ def plan_convert(surveyed: Survey, to: Provider) -> Plan:
         summary=f"convert {count} rows to the {to} provider, as batch {base.batch_id + 1}",
         arguments={"to": str(to)},
         warnings=(
-            "The files of the other provider are removed: the query cannot be rewound to before "
-            "this edit, only the edit undone.",
+            "The files of the old provider are deleted. The query cannot be rewound to before "
+            "this edit; the edit can only be undone.",
         ),
     )
 
@@ -93,14 +90,14 @@ def _target(batch: StateBatch, store: StoreListing) -> StoreTarget:
         raise EditError(
             batch.checkpoint.url,
             f"operator {store.operator} ({name}) keeps its state in column families, which only "
-            f"the RocksDB provider has.",
+            f"the RocksDB provider supports. Keep the RocksDB provider.",
         )
     target = batch.store(store.operator, store.name)
     if target.encoder.kind != "plain":
         raise EditError(
             batch.checkpoint.url,
-            f"operator {store.operator} ({name}) scans by prefix: its RocksDB keys are split in "
-            f"two, which is not converted here.",
+            f"operator {store.operator} ({name}) scans by prefix, so its RocksDB keys are split in "
+            f"two. Converting such keys is not supported.",
         )
     return target
 
@@ -111,7 +108,7 @@ def _refuse_too_many(base: EditBase, stores: int) -> None:
         raise EditError(
             base.url,
             f"RocksDB would need {needed} changelog files, one for each of {base.next_version} "
-            f"versions in {stores} stores; {MAX_CHANGELOGS} is the most that is written here.",
+            f"versions in {stores} stores; the limit is {MAX_CHANGELOGS}.",
         )
 
 
@@ -138,13 +135,13 @@ def _to_rocksdb(base: EditBase, store: StoreListing, parts: list[Rows]) -> dict[
 
 
 def _old_files(base: EditBase, stores: list[StoreListing]) -> Iterator[Change]:
-    """Everything the old provider wrote, checksums and shared files too."""
+    """Delete everything the old provider wrote, including checksums and shared files."""
     tree = base.surveyed.tree
     for store in stores:
         for name in sorted(store.files):
             if parse_state_file(name) is not None and not name.startswith("."):
-                yield tree.delete(f"{store.path}/{name}", "of the other provider")
+                yield tree.delete(f"{store.path}/{name}", "of the old provider")
         for folder in ("SSTs", "logs"):
             for path in tree.under(f"{store.path}/{folder}"):
                 if not path.rpartition("/")[2].startswith("."):
-                    yield tree.delete(path, "of the other provider")
+                    yield tree.delete(path, "of the old provider")

@@ -1,12 +1,12 @@
-"""Decides what an edit of state writes: always a whole new batch, never a changed old one.
+"""Decides what an edit of state writes: always a new batch, never a changed old one.
 
-An edit after batch N makes batch N+1: the same offsets, watermark and settings in both logs, and
-version N+2 of every store of every operator. Nothing that was written before is touched, so batch N
-stays readable, `diff` and the change feed show exactly what the edit did, and undo only has to take
-files away. To Spark it is a batch that read no input; the query goes on with batch N+2.
+An edit after batch N creates batch N+1: the same offsets, watermark and settings in both logs, and
+version N+2 of every store of every operator. Existing files are not changed. So batch N stays
+readable, `diff` and the change feed show exactly what the edit did, and undo only has to delete
+files. To Spark it is a batch that read no input; the query continues with batch N+2.
 
-What a reader would get wrong: every store of every partition needs a file of the new version, also
-those the edit does not concern. Where nothing changes it is an empty delta.
+Note: every store of every partition needs a file of the new version, including those that the edit
+does not change. These get an empty delta.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from epochal.tools.read_state.rocksdb import file_name, parse_name
 
 @dataclass(frozen=True, slots=True)
 class EditBase:
-    """The batch an edit stands on: the newest, committed, with state."""
+    """The batch that an edit follows: the newest one, committed, with state."""
 
     surveyed: Survey
     batch_id: int
@@ -48,7 +48,7 @@ class EditBase:
 
     @property
     def version(self) -> int:
-        """The version of state that is edited."""
+        """The version of the state that is edited."""
         return self.batch_id + 1
 
     @property
@@ -58,13 +58,13 @@ class EditBase:
 
     @property
     def stores(self) -> list[StoreListing]:
-        """Every store that the batch has."""
+        """Every store of the batch."""
         return list(self.surveyed.stores_at(self.batch_id))
 
 
 @dataclass(frozen=True, slots=True)
 class EditedBatch:
-    """What the new batch holds beyond copies of the one before."""
+    """How the new batch differs from a copy of the one before."""
 
     files: Mapping[str, bytes]
     """State files by path."""
@@ -72,18 +72,18 @@ class EditedBatch:
     """Settings that differ from the batch before."""
     commit: CommitEntry | None = None
     others: tuple[Change, ...] = ()
-    """Changes to files that are not of one version: metadata, schemas, what has to go."""
+    """Changes to files that do not belong to one version: metadata, schemas, deletions."""
 
 
-def stand_on(
+def find_edit_base(
     surveyed: Survey,
     *,
     provider: Provider | None = Provider.HDFS,
     batch_id: int | None = None,
 ) -> EditBase:
-    """The newest batch, if an edit may follow it; EditError with the reason if not.
+    """The newest batch, if an edit may follow it; otherwise an EditError with the reason.
 
-    `batch_id` names the batch where the caller knows that what follows it may be replaced.
+    Pass `batch_id` to use an older batch, if it is known that later ones may be replaced.
     """
     url = surveyed.url
     started = surveyed.listing.offsets.latest if batch_id is None else batch_id
@@ -91,13 +91,13 @@ def stand_on(
     if started is None:
         raise EditError(url, "[NO_BATCH_FOUND] the offset log is empty: there is no state to edit.")
     if committed is None:
-        raise EditError(url, "[NO_COMMITTED_BATCH] no batch has been committed here yet.")
+        raise EditError(url, "[NO_COMMITTED_BATCH] no batch is committed yet: run the query first.")
     if started != committed:
         raise EditError(
             url,
-            f"[LAST_BATCH_FAILED] batch {started} has been started and the newest committed one is "
-            f"{committed}. Start the query so that it finishes, or take it back with `epochal "
-            f"checkpoint rewind --to-batch {committed}`, then edit.",
+            f"[LAST_BATCH_FAILED] batch {started} was started, but the newest committed batch is "
+            f"{committed}. Start the query so that it finishes, or remove the batch with `epochal "
+            f"checkpoint rewind --to-batch {committed}`. Then edit.",
         )
     for log in (surveyed.listing.offsets, surveyed.listing.commits):
         if started in log.broken:
@@ -109,19 +109,19 @@ def stand_on(
     if provider is not None and settings.provider is not provider:
         raise EditError(
             url,
-            f"[UNSUPPORTED_PROVIDER] its state is kept by the {settings.provider} provider, and "
-            f"this edit is possible for {provider} only.",
+            f"[UNSUPPORTED_PROVIDER] its state is kept by the {settings.provider} provider, but "
+            f"this edit works only for {provider}.",
         )
     return EditBase(surveyed, started, entry, surveyed.commits[started], settings)
 
 
 def empty_delta(base: EditBase) -> bytes:
-    """The file of a version in which nothing changed."""
+    """The delta of a version without changes."""
     return compress(encode_records(()), base.settings.codec)
 
 
 def snapshot_bytes(parts: Iterable[Rows], settings: StateSettings) -> bytes:
-    """A snapshot file that holds exactly these rows."""
+    """The content of a snapshot file with exactly these rows."""
     checksums = settings.form.checksummed
     pieces = [
         encode_spans(rows.keys, rows.values, row_checksums=checksums)[: -len(END_MARK)]
@@ -133,7 +133,7 @@ def snapshot_bytes(parts: Iterable[Rows], settings: StateSettings) -> bytes:
 def delta_files(
     base: EditBase, changed: Mapping[str, Iterable[tuple[bytes, bytes | None]]]
 ) -> dict[str, bytes]:
-    """A delta for every store: what `changed` says for its directory, or nothing."""
+    """A delta for every store: the records in `changed` for its directory, or an empty one."""
     name, nothing = delta_name(base.next_version), empty_delta(base)
     checksums = base.settings.form.checksummed
     files: dict[str, bytes] = {}
@@ -150,9 +150,9 @@ def delta_files(
 def changelog_edit(
     base: EditBase, changed: Mapping[str, Iterable[tuple[bytes, bytes | None]]]
 ) -> EditedBatch:
-    """The same for a RocksDB-backed store without column families: a changelog on top.
+    """The same for RocksDB-backed stores without column families: changelogs.
 
-    Spark replays a changelog above the newest snapshot whether or not it would write one itself.
+    Spark replays changelogs above the newest snapshot even if the query does not write any.
     """
     carried = empty_batches(base.surveyed, base.batch_id, 1, lambda: str(uuid.uuid4()))
     commit = carried.commits[0]
@@ -200,13 +200,13 @@ def plan_batch(
     arguments: Mapping[str, str],
     warnings: tuple[str, ...] = (),
 ) -> Plan:
-    """The edit as changes: state first, then offsets, then the commit that makes it so."""
+    """The edit as file changes: first state, then offsets, then the commit that completes it."""
     tree = base.surveyed.tree
     batch_id = base.batch_id + 1
     why = f"state of batch {batch_id}"
     written = [tree.write(path, data, why) for path, data in edited.files.items()]
     touched = {change.path for change in (*written, *edited.others)}
-    # Leftovers of an attempt that came to nothing would be taken for the new version, or hide it.
+    # Files left by a failed attempt could be mistaken for the new version, or hide it. Delete them.
     leftovers = [
         c for c in delete_state_after(base.surveyed, base.version) if c.path not in touched
     ]

@@ -1,13 +1,13 @@
-"""Decides how stored values are given another schema: a column added, widened or renamed.
+"""Decides how to give stored values another schema: add, widen or rename a column.
 
-Spark refuses a query whose state schema differs in more than names from the stored one, and for
-HDFS-backed state it never writes the schema file again. This edit rewrites every value and the
-schema file together. Key columns can be renamed but not changed: the bytes of a key decide where
-its row lies.
+Spark refuses a query whose state schema differs from the stored one in more than names, and for
+HDFS-backed state it never rewrites the schema file. This edit rewrites every value together with
+the schema file. Key columns can be renamed but not changed otherwise, because the bytes of a key
+determine its partition.
 
-What a reader would get wrong: the schema file has no version. Once it is changed no older version
-of the store can be read, so the files of those versions go, and with them the way back by rewind;
-undo restores all of it.
+Note: the schema file has no version. Once it is changed, older versions of the store cannot be read
+any more. So their files are deleted, and the query cannot be rewound past the edit. Undo restores
+everything.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from epochal.tools.edit_state.edit_state import (
     EditBase,
     EditedBatch,
     delta_files,
+    find_edit_base,
     plan_batch,
     snapshot_bytes,
-    stand_on,
 )
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_version
@@ -59,19 +59,19 @@ _SQL_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint"
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """A new column of the value, with the same content in every row."""
+    """Add a column to the value, with the same content in every row."""
 
     name: str
     data_type: DataType
     default: Any
     """In JSON form."""
     after: str | None = None
-    """The column it follows; the last one unless named."""
+    """The column that it follows; by default the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WidenColumn:
-    """A column of the value gets a type that holds all values of its old one."""
+    """Give a column of the value a type that can hold all values of its old type."""
 
     name: str
     data_type: DataType
@@ -79,7 +79,7 @@ class WidenColumn:
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
-    """A column of the key or the value gets another name."""
+    """Rename a column of the key or the value."""
 
     name: str
     to: str
@@ -90,7 +90,7 @@ Rewrite: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 def parse_type(text: str) -> DataType:
-    """A type by Spark's name for it, or SQL's: `long`, `bigint`, `decimal(10,2)`, or its JSON."""
+    """Parse a type in Spark's or SQL's spelling (`long`, `bigint`, `decimal(10,2)`) or JSON."""
     name = _SQL_NAMES.get(text.strip().lower(), text.strip())
     document = json.loads(name) if name.startswith("{") else name
     field: dict[str, Any] = {"name": "column", "type": document, "nullable": True, "metadata": {}}
@@ -102,11 +102,11 @@ def parse_type(text: str) -> DataType:
 
 
 def evolve(schema: StructType, step: Evolution) -> tuple[StructType, Rewrite]:
-    """The value's schema after one step, and what the step does to a row. Pure."""
+    """The schema of the value after one step, and how to rewrite a row. Pure."""
     fields = schema.fields
     if isinstance(step, AddColumn):
         if step.name in schema.names:
-            raise OptionError(f"the value already has a column {step.name!r}.")
+            raise OptionError(f"The value already has a column {step.name!r}.")
         at = len(fields) if step.after is None else _index(schema, step.after) + 1
         default = from_json(step.default, step.data_type, step.name)
         added = StructField(step.name, step.data_type)
@@ -116,7 +116,7 @@ def evolve(schema: StructType, step: Evolution) -> tuple[StructType, Rewrite]:
     old = fields[at]
     if isinstance(step, RenameColumn):
         if step.to in schema.names:
-            raise OptionError(f"there already is a column {step.to!r}.")
+            raise OptionError(f"There is already a column {step.to!r}.")
         renamed = replace(old, name=step.to)
         return StructType((*fields[:at], renamed, *fields[at + 1 :])), lambda row: row
     convert = _widening(old, step.data_type)
@@ -134,8 +134,8 @@ def plan_evolve(
 ) -> Plan:
     """Rewrite a store's values for another schema, as one new batch."""
     if not steps:
-        raise OptionError("there is nothing to evolve: add, widen or rename a column.")
-    base = stand_on(surveyed)
+        raise OptionError("There is nothing to evolve: add, widen or rename a column.")
+    base = find_edit_base(surveyed)
     schema = StateBatch(Checkpoint(surveyed.files), base.batch_id).store(operator_id, store_name)
     key, value = schema.schema.key, schema.schema.value
     rewrites: list[Rewrite] = []
@@ -169,8 +169,8 @@ def plan_evolve(
         ),
         arguments={"operator": str(operator_id), "store": store_name},
         warnings=(
-            "Older versions of this store are removed, because nothing could read them any more: "
-            "the query cannot be rewound to before this edit, only the edit undone.",
+            "Older versions of this store are deleted, because they do not match the new schema. "
+            "The query cannot be rewound to before this edit; the edit can only be undone.",
         ),
     )
 
@@ -199,7 +199,7 @@ def _index(schema: StructType, name: str) -> int:
         return schema.names.index(name)
     except ValueError:
         raise OptionError(
-            f"there is no column {name!r}; there are {', '.join(schema.names)}."
+            f"There is no column {name!r}; the columns are {', '.join(schema.names)}."
         ) from None
 
 

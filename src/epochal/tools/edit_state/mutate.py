@@ -1,8 +1,9 @@
-"""Decides what putting or deleting single keys writes.
+"""Decides which files to write to put or delete single keys.
 
-Keys and values come in the JSON form in which `epochal state read` shows them, are laid out as
-Spark would, and go into the partition that Spark's hash of the key names; a key in the wrong one
-would silently exist twice. The stores of a join depend on each other and are not edited one by one.
+Keys and values are given in the JSON form that `epochal state read` shows. They are encoded as
+Spark would encode them, and written to the partition that Spark's hash of the key selects. In the
+wrong partition a key would silently exist twice. The stores of a join depend on each other, so they
+cannot be edited one by one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochal.checkpoint.directory import Checkpoint
+from epochal.checkpoint.layout import JOIN_STORES
 from epochal.errors import EditError, StateValueError
 from epochal.state.files.partitioning import place_of, placing_columns
 from epochal.state.rows.tagged_json import row_from_json
@@ -25,13 +27,12 @@ from epochal.tools.edit_state.edit_state import (
     EditedBatch,
     changelog_edit,
     delta_files,
+    find_edit_base,
     plan_batch,
-    stand_on,
 )
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
     JOIN_OPERATOR,
-    JOIN_STORES,
     Provider,
     StateBatch,
     StoreTarget,
@@ -40,7 +41,7 @@ from epochal.tools.read_state.read_target import (
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One key to put or, without a value, to delete; both in JSON form."""
+    """A key to put or, without a value, to delete; both in JSON form."""
 
     key: Mapping[str, Any]
     value: Mapping[str, Any] | None
@@ -56,7 +57,7 @@ def plan_mutations(
     """Put and delete keys of one store, as one new batch."""
     if not mutations:
         raise EditError(surveyed.url, "there is nothing to put or delete.")
-    base = stand_on(surveyed, provider=None)
+    base = find_edit_base(surveyed, provider=None)
     batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
     target = batch.store(operator_id, store_name)
     _refuse_dependent_stores(base, batch, target)
@@ -97,7 +98,7 @@ def _by_partition(
         if partition not in target.partitions:
             raise EditError(
                 target.files.url,
-                f"row {number} belongs in partition {partition}, which does not exist.",
+                f"row {number} belongs to partition {partition}, which does not exist.",
             )
         if key in changed[partition]:
             raise StateValueError(f"row {number}: key", "struct", "the same key was given before")
@@ -109,32 +110,32 @@ def _encoded(value: Mapping[str, Any], schema: StructType, path: str) -> bytes:
     row = row_from_json(value, schema, path)
     for field, item in zip(schema.fields, row, strict=True):
         if item is None and not field.nullable:
-            raise StateValueError(f"{path}.{field.name}", "", "it may not be null here")
+            raise StateValueError(f"{path}.{field.name}", "", "it cannot be null")
     return encode_row(row, schema)
 
 
 def _check_deletes(
     base: EditBase, target: StoreTarget, changed: Mapping[int, Records]
 ) -> dict[str, int]:
-    """Count the puts that replace something; refuse deletes of keys that are not there."""
+    """Count the puts that replace a value; refuse deletes of keys that do not exist."""
     skip = 1 if target.settings.provider is Provider.ROCKSDB else 0
     replaced = 0
     for partition, records in changed.items():
         wanted = set(records)
-        held = {
+        existing = {
             key[skip:]
             for rows in load_rows(target, partition)
             for key in rows.keys
             if key[skip:] in wanted
         }
-        absent = [key for key, value in records.items() if value is None and key not in held]
+        absent = [key for key, value in records.items() if value is None and key not in existing]
         if absent:
             raise EditError(
                 base.url,
                 f"{len(absent)} of the keys to delete are not in the state "
                 f"(the first is {absent[0].hex()}). Nothing was changed.",
             )
-        replaced += sum(1 for key in held if records[key] is not None)
+        replaced += sum(1 for key in existing if records[key] is not None)
     return {"replaced": replaced}
 
 
@@ -162,5 +163,5 @@ def _refuse_dependent_stores(base: EditBase, batch: StateBatch, target: StoreTar
         raise EditError(
             base.url,
             f"operator {target.operator_id} splits its RocksDB keys for scans; such keys can be "
-            f"read here, not written.",
+            f"read but not written.",
         )

@@ -1,12 +1,12 @@
-"""Decides how state that cannot be loaded is made loadable again, losing as little as can be.
+"""Decides how to make damaged state loadable again with the least loss.
 
-A snapshot that is damaged is written anew from an older one and the deltas after it. A delta that
-is damaged or gone takes every version above it along, up to the next snapshot: the query goes back
-to the newest version that *every* store of *every* operator can still load, and the logs go back
-with it, so that Spark replays the batches in between.
+A damaged snapshot is rewritten from an older one and the deltas after it. A damaged or missing
+delta makes every version from it up to the next snapshot unloadable. Then the query goes back to
+the newest version that *every* store of *every* operator can still load. The logs go back with it,
+so that Spark replays the batches in between.
 
-What a reader would get wrong: Spark before 4.2 never passes over a snapshot. One bad snapshot
-stops a restart although all deltas are there, so leaving it in place is no option.
+Note: Spark before 4.2 never skips a snapshot. One bad snapshot prevents a restart even if all
+deltas exist, so a bad snapshot must not stay.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ from dataclasses import dataclass
 from epochal.checkpoint.directory import Checkpoint
 from epochal.errors import EditError, StateError
 from epochal.files import Files
-from epochal.state.files.chain import delta_name, snapshot_name
-from epochal.state.files.checksum_file import SUFFIX
+from epochal.state.files.chain import (
+    Chain,
+    checksum_name,
+    delta_name,
+    files_to_load,
+    snapshot_name,
+)
 from epochal.state.files.merge import Rows, SourcedRecords, merge_records
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
@@ -33,45 +38,43 @@ from epochal.tools.read_state.read_target import Provider, StateBatch, StateSett
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """Which files of one store can be read, and why the others cannot."""
+    """Which files of one store are readable, and why the others are not."""
 
     store: StoreListing
     deltas: frozenset[int]
     snapshots: frozenset[int]
     broken: dict[str, str]
-    """File name to reason."""
+    """The reason for each file that cannot be read."""
 
-    def base_of(self, version: int) -> int | None:
-        """The newest good snapshot from which `version` can be rebuilt, 0 for none; else None."""
-        for base in sorted((v for v in {0, *self.snapshots} if v <= version), reverse=True):
-            if all(delta in self.deltas for delta in range(base + 1, version + 1)):
-                return base
-        return None
+    def chain(self, version: int) -> Chain | None:
+        """The readable files that make `version`; None if a delta is damaged or missing."""
+        chain = files_to_load(version, self.snapshots, self.deltas)
+        return None if chain.missing else chain
 
     @property
     def bad_snapshots(self) -> list[int]:
-        """Snapshots that are there and cannot be read."""
+        """The snapshots that exist but cannot be read."""
         return sorted(self.store.snapshots.keys() - self.snapshots)
 
 
 def newest_loadable(healths: Iterable[StoreHealth], versions: Iterable[int]) -> int | None:
-    """The newest of `versions` that every store can be rebuilt at."""
+    """The newest of `versions` at which every store can be loaded."""
     stores = list(healths)
     for version in sorted(versions, reverse=True):
-        if all(health.base_of(version) is not None for health in stores):
+        if all(health.chain(version) is not None for health in stores):
             return version
     return None
 
 
 def plan_repair(surveyed: Survey, *, sink: SinkSurvey | None = None) -> Plan:
-    """Rebuild what can be rebuilt, and go back as far as the rest demands."""
+    """Rebuild bad snapshots, and go back as far as bad deltas require."""
     newest = last_committed(surveyed)
     settings = StateSettings.from_conf(surveyed.offsets[newest].conf, surveyed.url)
     if settings.provider is not Provider.HDFS:
         raise EditError(
             surveyed.url,
-            "its state is kept by the RocksDB provider, whose snapshots only RocksDB can write. "
-            "Spark 4.2 and newer pass over a bad one by themselves "
+            "its state is kept by the RocksDB provider, and only RocksDB can write its snapshots. "
+            "Spark 4.2 and later skips a bad snapshot "
             "(spark.sql.streaming.stateStore.autoSnapshotRepair.enabled); otherwise rewind.",
         )
     healths = list(examine(surveyed, newest, settings))
@@ -101,7 +104,7 @@ def plan_repair(surveyed: Survey, *, sink: SinkSurvey | None = None) -> Plan:
 
 
 def examine(surveyed: Survey, batch_id: int, settings: StateSettings) -> Iterator[StoreHealth]:
-    """Read every file of every store that a restart after `batch_id` needs."""
+    """Read every file of every store that a restart after `batch_id` loads."""
     batch = StateBatch(Checkpoint(surveyed.files), batch_id)
     for store in surveyed.stores_at(batch_id):
         reader = StoreReader(batch.store(store.operator, store.name))
@@ -112,7 +115,7 @@ def examine(surveyed: Survey, batch_id: int, settings: StateSettings) -> Iterato
         named += [(v, "delta", n) for v, n in store.deltas.items()]
         for version, kind, name in named:
             try:
-                _check(files, name, reader, settings, f"{name}{SUFFIX}" in store.files)
+                _check(files, name, reader, settings, checksum_name(name) in store.files)
             except StateError as error:
                 broken[name] = str(error)
             else:
@@ -143,33 +146,31 @@ def _read(
 def _rebuild(
     surveyed: Survey, health: StoreHealth, version: int, settings: StateSettings
 ) -> Iterator[Change]:
-    """Write each bad snapshot up to `version` anew; drop those that nothing can rebuild."""
+    """Rewrite each bad snapshot up to `version`; delete those that cannot be rebuilt."""
     for bad in health.bad_snapshots:
         if bad > version:
-            continue  # goes with the versions that are given up
+            continue  # the rewind deletes it with its version
         path = f"{health.store.path}/{health.store.snapshots[bad]}"
-        if (checksum := f"{path}{SUFFIX}") in surveyed.tree:
+        if (checksum := checksum_name(path)) in surveyed.tree:
             yield surveyed.tree.delete(checksum, "checksum of the damaged snapshot")
-        base = health.base_of(bad)
-        if base is None:
-            yield surveyed.tree.delete(path, "damaged, and nothing to rebuild it from")
+        chain = health.chain(bad)
+        if chain is None:
+            yield surveyed.tree.delete(path, "damaged, and the files to rebuild it are missing")
             continue
         files = surveyed.files.at(health.store.path)
-        rows = rows_at(files, base, bad, settings)
-        why = f"damaged; rebuilt from {_origin(base, bad)}"
+        rows = _rows_of(files, chain, settings)
+        why = f"damaged; rebuilt from {_origin(chain)}"
         yield surveyed.tree.write(path, snapshot_bytes(rows, settings), why)
 
 
-def rows_at(files: Files, base: int, version: int, settings: StateSettings) -> list[Rows]:
-    """The rows of `version`, rebuilt from the snapshot `base` (0: from nothing) and its deltas."""
-    bottom = _read(files, snapshot_name(base), settings) if base else None
-    deltas = [_read(files, delta_name(v), settings) for v in range(base + 1, version + 1)]
-    return merge_records(bottom, deltas)
+def _rows_of(files: Files, chain: Chain, settings: StateSettings) -> list[Rows]:
+    base = _read(files, snapshot_name(chain.snapshot), settings) if chain.snapshot else None
+    return merge_records(base, [_read(files, delta_name(v), settings) for v in chain.deltas])
 
 
-def _origin(base: int, version: int) -> str:
-    deltas = f"deltas {base + 1} to {version}"
-    return f"{snapshot_name(base)} and {deltas}" if base else deltas
+def _origin(chain: Chain) -> str:
+    deltas = f"deltas {chain.deltas.start} to {chain.deltas.stop - 1}"
+    return f"{snapshot_name(chain.snapshot)} and {deltas}" if chain.snapshot else deltas
 
 
 def _reasons(healths: Iterable[StoreHealth]) -> Iterator[str]:

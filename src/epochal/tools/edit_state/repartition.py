@@ -1,13 +1,15 @@
-"""Decides how the state of a query is spread over another number of partitions.
+"""Decides how to distribute the state of a query over another number of partitions.
 
-Spark fixes the number of partitions of stateful operators with the first batch; its own offline
-repartition wants the RocksDB provider. This one is for the HDFS-backed provider and follows the
-same rules: a batch N+1 in both logs that equals batch N but for the number, version N+2 of every
-store in every partition, empty ones too, and operator metadata with the new number. Directories of
-partitions that are no longer used stay, as they do with Spark: a rewind needs them.
+Spark fixes the number of partitions of stateful operators with the first batch, and its own offline
+repartition requires the RocksDB provider. This one is for the HDFS-backed provider and follows the
+same rules. Both logs get a batch N+1 that equals batch N except for the number of partitions. Every
+store gets version N+2 in every partition, also in empty ones, and operator metadata gets the new
+number. As with Spark, directories of partitions that are no longer used stay, because a rewind
+needs them.
 
-Before anything is moved, every row is checked to be where the hash of its key says. If one is not,
-the query places its rows by something else than the stored key, and the edit is refused.
+Before any row is moved, every row is checked to be in the partition that the hash of its key
+selects. If one is not, the query places its rows by something other than the stored key, and the
+edit is refused.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ from epochal.tools.edit_state.edit_state import (
     EditBase,
     EditedBatch,
     empty_delta,
+    find_edit_base,
     plan_batch,
     snapshot_bytes,
-    stand_on,
 )
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.read_state.load_version import load_version
@@ -49,7 +51,7 @@ MAX_PARTITIONS = 100_000
 
 
 def plan_repartition(surveyed: Survey, partitions: int) -> Plan:
-    """Spread the state of every operator over `partitions`."""
+    """Distribute the state of every operator over `partitions` partitions."""
     if not 0 < partitions <= MAX_PARTITIONS:
         raise OptionError(
             f"[STATE_REPARTITION_INVALID_PARAMETER.IS_NOT_GREATER_THAN_ZERO] the number of "
@@ -60,8 +62,8 @@ def plan_repartition(surveyed: Survey, partitions: int) -> Plan:
     if current is None:
         raise EditError(
             base.url,
-            f"[MISSING_OFFSET_SEQ_METADATA] offsets/{base.batch_id} does not say how many "
-            f"partitions there are ({SHUFFLE_PARTITIONS} is missing).",
+            f"[MISSING_OFFSET_SEQ_METADATA] offsets/{base.batch_id} lacks {SHUFFLE_PARTITIONS}, so "
+            f"the current number of partitions is unknown.",
         )
     if current == partitions:
         raise EditError(
@@ -88,7 +90,7 @@ def plan_repartition(surveyed: Survey, partitions: int) -> Plan:
 
 
 class _Mover:
-    """Reads every row once and lays it into its new partition's snapshot."""
+    """Reads every row once and writes it to the snapshot of its new partition."""
 
     def __init__(self, base: EditBase, current: int, wanted: int) -> None:
         self._base, self._current, self._wanted = base, current, wanted
@@ -132,9 +134,9 @@ class _Mover:
             if (here != store.partition).any():
                 raise EditError(
                     rows.source,
-                    f"{int((here != store.partition).sum())} of {len(rows)} rows are not where "
-                    f"the hash of their key says, with {self._current} partitions. The query "
-                    f"places them by something else, so they cannot be moved without it.",
+                    f"{int((here != store.partition).sum())} of {len(rows)} rows are not in the "
+                    f"partition that the hash of their key selects out of {self._current}. The "
+                    f"query places them by something else, so they cannot be moved without it.",
                 )
             there = places_of(rows, key, placing, self._wanted)
             for partition in np.unique(there).tolist():
@@ -142,25 +144,25 @@ class _Mover:
 
 
 def _base(surveyed: Survey, partitions: int) -> EditBase:
-    """The batch to stand on: the newest, or the one before a repartition that was given up."""
+    """The batch that the edit follows: the newest, or the one before an abandoned repartition."""
     started, committed = surveyed.listing.offsets.latest, surveyed.listing.commits.latest
     if started is None or committed is None or started != committed + 1:
-        return stand_on(surveyed)
-    given_up = _repartition_of(surveyed.offsets.get(committed), surveyed.offsets.get(started))
-    if given_up is None:
-        return stand_on(surveyed)
-    if given_up != partitions:
+        return find_edit_base(surveyed)
+    abandoned = _repartition_of(surveyed.offsets.get(committed), surveyed.offsets.get(started))
+    if abandoned is None:
+        return find_edit_base(surveyed)
+    if abandoned != partitions:
         raise EditError(
             surveyed.url,
-            f"[LAST_BATCH_ABANDONED_REPARTITION] batch {started} is a repartition to {given_up} "
-            f"partitions that was not finished. Finish it with --partitions {given_up}, or take "
-            f"it back with `epochal checkpoint rewind --to-batch {committed}`.",
+            f"[LAST_BATCH_ABANDONED_REPARTITION] batch {started} is an unfinished repartition to "
+            f"{abandoned} partitions. Finish it with --partitions {abandoned}, or remove it with "
+            f"`epochal checkpoint rewind --to-batch {committed}`.",
         )
-    return stand_on(surveyed, batch_id=committed)
+    return find_edit_base(surveyed, batch_id=committed)
 
 
 def _repartition_of(before: OffsetEntry | None, after: OffsetEntry | None) -> int | None:
-    """The number of partitions a batch changes, if that is all it does."""
+    """The new number of partitions, if that is all that the batch `after` changes."""
     if before is None or after is None:
         return None
     count = after.conf.get(SHUFFLE_PARTITIONS, "")
@@ -174,7 +176,7 @@ def _repartition_of(before: OffsetEntry | None, after: OffsetEntry | None) -> in
 
 
 def _metadata(base: EditBase, partitions: int) -> Iterator[Change]:
-    """Operator metadata with the new number, where there is any."""
+    """Update the operator metadata, where it exists, with the new number of partitions."""
     for operator in base.surveyed.operators:
         found = read_operator(base.surveyed.files, operator.operator, base.batch_id)
         if found is not None:

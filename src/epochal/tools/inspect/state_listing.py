@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from epochal.checkpoint.layout import DEFAULT_STORE, STATE
+from epochal.state.files.chain import Chain, files_to_load
 from epochal.tools.inspect.listing import Directories, Directory
 
 HDFS, ROCKSDB = "hdfs", "rocksdb"
@@ -50,6 +51,17 @@ class StoreListing:
         """Every version that has a file, ascending."""
         found = self.deltas.keys() | self.snapshots.keys()
         return sorted(found | self.changelogs.keys() | self.zips.keys())
+
+    @property
+    def delta_suffix(self) -> str:
+        """What the files with the changes of one version are called."""
+        return "changelog" if self.provider == ROCKSDB else "delta"
+
+    def chain(self, version: int) -> Chain:
+        """The files that make `version`. With unique ids they may be of any attempt."""
+        if self.provider == ROCKSDB:
+            return files_to_load(version, self.zips, self.changelogs)
+        return files_to_load(version, self.snapshots, self.deltas)
 
     @property
     def bases(self) -> list[int]:

@@ -1,10 +1,10 @@
-"""The changes between two batches, with the columns of Spark's change feed.
+"""Reads the changes between two batches, with the columns of Spark's change feed.
 
     batch_id  int64 · change_type  `update`, `delete` or `append` · key · value · partition_id
 
-Every record of every delta or changelog of the range is shown, in order: a key written three times
-in a batch is three rows. A version that exists only as a snapshot has no feed, and asking for it is
-an error that names the missing file.
+Every record of every delta or changelog in the range is shown, in order: a key that was written
+three times in a batch gives three rows. A version that exists only as a snapshot has no feed;
+asking for it is an error that names the missing file.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import DEFAULT_STORE
 from epochal.errors import StateReadError
 from epochal.files import Files, join_url
-from epochal.state.files.chain import delta_name
-from epochal.state.files.checksum_file import SUFFIX
+from epochal.state.files.chain import checksum_name, delta_name
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import Change, ChangeRecord, LineageItem
 from epochal.state.rows.byte_spans import Flags, Spans, spans_of
@@ -43,9 +42,9 @@ def read_state_changes(
     state_variable: str | None = None,
     partition: int | None = None,
 ) -> pa.Table:
-    """Read what the batches from `start_batch` to `end_batch` did, both included.
+    """Read the changes that the batches from `start_batch` to `end_batch`, inclusive, made.
 
-    The end is the newest committed batch unless named.
+    `end_batch` defaults to the newest committed batch.
     """
     batch = open_batch(checkpoint, end_batch)
     reader = open_changes(
@@ -62,13 +61,13 @@ def open_changes(
     *,
     state_variable: str | None = None,
 ) -> ChangeReader:
-    """The feed of a store that ends with `batch`."""
+    """Open the change feed of a store, ending with `batch`."""
     url = batch.checkpoint.url
     if start_batch < 0:
-        raise StateReadError(url, f"batch {start_batch}: batches start at 0.", NEGATIVE)
+        raise StateReadError(url, f"batches start at 0, not at {start_batch}.", NEGATIVE)
     if start_batch > batch.batch_id:
         raise StateReadError(
-            url, f"the feed would end at batch {batch.batch_id}, before {start_batch}.", INVALID
+            url, f"the feed ends at batch {batch.batch_id}, before {start_batch}.", INVALID
         )
     _check_formats(batch, start_batch, operator_id)
     store = open_store(batch, operator_id, store_name, state_variable=state_variable)
@@ -89,13 +88,13 @@ def _check_formats(batch: StateBatch, start_batch: int, operator_id: int) -> Non
         raise StateReadError(
             batch.checkpoint.url,
             f"batch {start_batch} uses checkpoint format {formats[0]} and batch {batch.batch_id} "
-            f"format {formats[1]}; read the changes of each part by themselves.",
+            f"format {formats[1]}; read the changes of each part separately.",
             "STDS_MIXED_CHECKPOINT_FORMAT_VERSIONS_NOT_SUPPORTED",
         )
 
 
 class ChangeReader:
-    """Reads the feed of one store from the version `first` on."""
+    """Reads the change feed of one store, starting with version `first`."""
 
     def __init__(self, reader: StoreReader, first: int) -> None:
         self._reader, self._first = reader, first
@@ -129,7 +128,7 @@ class ChangeReader:
                 delta_name(version),
                 target.settings.codec,
                 row_checksums=target.settings.form.checksummed,
-                has_checksum_file=f"{delta_name(version)}{SUFFIX}" in there,
+                has_checksum_file=checksum_name(delta_name(version)) in there,
             )
             deleted = found.records.deleted
             names = np.where(deleted, "delete", "update").tolist()
@@ -159,25 +158,25 @@ class ChangeReader:
         return families[family].to_bytes(FAMILY_BYTES, "little") if family in families else b"none"
 
     def _keyed(self, record: ChangeRecord, source: str) -> ChangeRecord:
-        """The record with its key as it is stored; that of a delete may carry a checksum."""
+        """The record with its plain key; with row checksums the key of a delete carries one."""
         if record.change is not Change.DELETE:
             return record
         return replace(record, key=self.target.settings.form.deleted_key(record.key, source))
 
     def _plain(self, record: ChangeRecord, source: str) -> ChangeRecord:
-        """The record with one value, without checksum."""
+        """The record with a single value and without its checksum."""
         form = self.target.settings.form
         if record.change is Change.DELETE_RANGE:
             raise StateReadError(
                 source,
-                "it removes a range of keys at once, which a feed of single keys cannot show; "
+                "it deletes a range of keys at once, which a feed of single keys cannot show; "
                 "compare two batches with `epochal state diff` instead.",
                 "STATE_STORE_UNSUPPORTED_OPERATION",
             )
         if record.value is None:
             return record
         if self.target.has_lists:
-            # Spark's feed shows one row per record, and of several values the first.
+            # Spark's feed has one row per record, and shows the first of several values.
             return replace(record, value=form.several(record.key, record.value, source)[0])
         return replace(record, value=form.single(record.key, record.value, source))
 
@@ -194,7 +193,7 @@ class ChangeReader:
     def _batch(
         self, rows: Rows, deleted: Flags, names: list[str], version: int, partition: int
     ) -> pa.RecordBatch:
-        """One file's records; what is deleted has a null for its value."""
+        """The records of one file; a deleted key has a null value."""
         keys = self._reader.keys(rows)
         live = np.flatnonzero(~deleted)
         values = self._reader.values(rows.take(live))

@@ -1,7 +1,8 @@
-"""State rows out of the checkpoint: as JSON objects, and into Parquet, CSV or JSON-lines files.
+"""Exports state rows as JSON objects, or to Parquet, CSV or JSON-lines files.
 
-Partition by partition, so that no more than one is in memory. In CSV, which has no structs, every
-field of a key or value is a column of its own (`key.user`), and what is still nested is JSON.
+Rows are read partition by partition, so only one partition is in memory at a time. CSV has no
+structs: there, every field of a key or value becomes a separate column (`key.user`), and a nested
+value becomes JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SUFFIXES = (".parquet", ".csv", ".jsonl")
 def json_batches(
     reader: StateReader, partition: int | None = None
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows as JSON objects, some at a time; the partition comes first in each."""
+    """The rows as JSON objects, in batches; the partition is the first field of each."""
     kinds = [kind for _, kind in reader.fields]
     names = [name for name, _ in reader.fields]
     order = ["partition_id", *(name for name in names if name != "partition_id")]
@@ -36,14 +37,16 @@ def json_batches(
 
 
 def export_state(reader: StateReader, path: str, partition: int | None = None) -> int:
-    """Write the rows to a local file; returns how many there were."""
+    """Write the rows to a local file; return their number."""
     if path.endswith(".parquet"):
         return _to_parquet(reader, path, partition)
     if path.endswith(".csv"):
         return _to_csv(reader, path, partition)
     if path.endswith(".jsonl"):
         return _to_json_lines(reader, path, partition)
-    raise OptionError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}.")
+    raise OptionError(
+        f"{path}: the ending selects the format and must be one of {', '.join(SUFFIXES)}."
+    )
 
 
 def _batches(reader: StateReader, partition: int | None) -> Iterator[pa.RecordBatch]:
@@ -56,7 +59,7 @@ def _to_parquet(reader: StateReader, path: str, partition: int | None) -> int:
     with pq.ParquetWriter(path, reader.schema()) as writer:
         for number in choose_partitions(reader.target, partition):
             rows = pa.Table.from_batches(reader.batches(number), reader.schema())
-            writer.write_table(rows)  # a batch each would be a small row group each
+            writer.write_table(rows)  # writing batch by batch would make small row groups
             count += len(rows)
     return count
 

@@ -1,22 +1,27 @@
-"""The rows of one partition of one store at one version, from either provider's files. Reads only.
+"""Loads the rows of one partition of one store at one version, for both providers. Read-only.
 
-HDFS-backed: the newest snapshot at or below the version and every delta after it. A file that is
-missing or damaged is an error that names it; nothing is left out and no other file is tried in its
-place, because state that is quietly incomplete is worse than none.
+`state.files.chain` decides which files make the version. A missing or damaged file is an error that
+names the file. No file is skipped and none is replaced by another, because state that is silently
+incomplete is worse than none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from epochal.errors import StateLoadError
 from epochal.files import Files, join_url
-from epochal.state.files.chain import delta_name, snapshot_name, snapshot_versions
-from epochal.state.files.checksum_file import SUFFIX, verify_checksum
+from epochal.state.files.chain import (
+    MISSING_DELTA,
+    MISSING_SNAPSHOT,
+    checksum_name,
+    delta_name,
+    delta_versions,
+    files_to_load,
+    snapshot_name,
+    snapshot_versions,
+)
+from epochal.state.files.checksum_file import verify_checksum
 from epochal.state.files.codecs import decompress, decompress_buffer
 from epochal.state.files.delta_snapshot import FileKind, scan_records
 from epochal.state.files.merge import Rows, SourcedRecords, merge_records
@@ -26,26 +31,9 @@ from epochal.tools.read_state.read_target import Provider, StateSettings, StoreT
 if TYPE_CHECKING:
     from epochal.tools.read_state.rocksdb import RocksDirectory
 
-MISSING_DELTA = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS"
-MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
-
-
-@dataclass(frozen=True, slots=True)
-class FilePlan:
-    """The files that make a version of an HDFS-backed store."""
-
-    snapshot: int | None
-    deltas: tuple[int, ...]
-
-
-def plan_files(names: Iterable[str], version: int) -> FilePlan:
-    """Which snapshot and deltas make `version`, whether they are there or not."""
-    base = max((v for v in snapshot_versions(names) if v <= version), default=None)
-    return FilePlan(base, tuple(range((base or 0) + 1, version + 1)))
-
 
 def load_rows(target: StoreTarget, partition: int) -> list[Rows]:
-    """The rows as they are stored: whole key rows, or RocksDB's encoded keys and values."""
+    """The rows in their stored form: whole key rows, or RocksDB's encoded keys and values."""
     files = target.directory(partition)
     if target.settings.provider is Provider.HDFS:
         return load_version(files, target.version, target.settings)
@@ -56,19 +44,20 @@ def load_rows(target: StoreTarget, partition: int) -> list[Rows]:
 
 
 def load_version(files: Files, version: int, settings: StateSettings) -> list[Rows]:
-    """One version of an HDFS-backed store."""
+    """The rows of one version of an HDFS-backed store."""
     names = {info.name for info in files.list() if not info.is_dir}
-    plan = plan_files(names, version)
+    chain = files_to_load(version, snapshot_versions(names), delta_versions(names))
 
     def read(name: str) -> SourcedRecords:
         checksums = settings.form.checksummed
-        checked = f"{name}{SUFFIX}" in names
+        checked = checksum_name(name) in names
         return read_records(
             files, name, settings.codec, row_checksums=checksums, has_checksum_file=checked
         )
 
-    base = None if plan.snapshot is None else read(snapshot_name(plan.snapshot))
-    return merge_records(base, [read(delta_name(v)) for v in plan.deltas])
+    # Every delta of the chain is read, the missing ones too: `read` fails and names the file.
+    base = read(snapshot_name(chain.snapshot)) if chain.snapshot else None
+    return merge_records(base, [read(delta_name(v)) for v in chain.deltas])
 
 
 def read_records(
@@ -79,7 +68,7 @@ def read_records(
     row_checksums: bool = False,
     has_checksum_file: bool = False,
 ) -> SourcedRecords:
-    """The records of one delta or snapshot file, held to its checksum file if it has one."""
+    """The records of one delta or snapshot file; verifies its checksum file if it has one."""
     source = join_url(files.url, name)
     kind = FileKind.SNAPSHOT if name.endswith(".snapshot") else FileKind.DELTA
     try:
@@ -88,7 +77,7 @@ def read_records(
         condition = MISSING_SNAPSHOT if kind is FileKind.SNAPSHOT else MISSING_DELTA
         raise StateLoadError(source, "the file does not exist", condition) from None
     if has_checksum_file:
-        verify_checksum(packed, files.read(f"{name}{SUFFIX}"), source=source)
+        verify_checksum(packed, files.read(checksum_name(name)), source=source)
     data = decompress_buffer(packed, codec, source=source)
     return SourcedRecords(
         scan_records(data, kind, row_checksums=row_checksums, source=source), source
@@ -96,7 +85,7 @@ def read_records(
 
 
 def open_rocksdb(files: Files, settings: StateSettings) -> RocksDirectory:
-    """One partition's directory of a RocksDB-backed store."""
+    """Open the directory of one partition of a RocksDB-backed store."""
     from epochal.tools.read_state.rocksdb import RocksDirectory
 
     def inflate(data: bytes, source: str) -> bytes:
@@ -106,7 +95,7 @@ def open_rocksdb(files: Files, settings: StateSettings) -> RocksDirectory:
 
 
 def _rocks_rows(entries: list[tuple[bytes, bytes]], target: StoreTarget, source: str) -> list[Rows]:
-    """Encoded keys without their family, and one encoded value for each; lists are unrolled."""
+    """Encoded keys without their family, with one encoded value each. A list gives many rows."""
     from epochal.tools.read_state.rocksdb import FAMILY_BYTES
 
     form = target.settings.form
@@ -124,8 +113,3 @@ def _rocks_rows(entries: list[tuple[bytes, bytes]], target: StoreTarget, source:
     keys = spans_of([key for key, _ in pairs])
     values = spans_of([value for _, value in pairs])
     return [Rows(Spans(keys.buffer, keys.starts + skip, keys.lengths - skip), values, source)]
-
-
-def count_rows(parts: Iterable[Rows]) -> int:
-    """How many rows there are."""
-    return int(np.sum([len(part) for part in parts], dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Find the rows of one key. In a plain store only the partition it belongs in is read."""
+"""Finds the rows of one key. In an HDFS-backed store this reads only the key's partition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from epochal.tools.read_state.read_target import Provider
 def rows_with_key(
     reader: StateReader, key: Any, operator_name: str | None = None
 ) -> list[dict[str, Any]]:
-    """The rows whose key, in JSON form, is `key`; fields left out are null."""
+    """The rows whose key, in JSON form, is `key`; missing fields are null."""
     schema = reader.fields[0][1]
     if not isinstance(schema, StructType):
         raise StateValueError("key", "struct", "the key of this state is not a struct")
@@ -50,7 +50,7 @@ def _in_its_partition(
 
 
 def _normal_form(encoded: bytes, schema: StructType) -> Any:
-    """The key as a reader would show it."""
-    from epochal.state.rows.columns import decode_rows
+    """The key as readers show it, with every field."""
+    from epochal.state.rows.column_decoder import decode_rows
 
     return json_column(decode_rows(spans_of([encoded]), schema, source="key"), schema)[0]

@@ -1,4 +1,4 @@
-"""What state a checkpoint holds as of a batch: operators, stores or variables, schemas."""
+"""Lists the state of a checkpoint as of a batch: operators, stores or variables, and schemas."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class StoreView:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
+    """The state of a checkpoint as of one batch."""
+
     batch_id: int
     version: int
     provider: str
@@ -49,7 +51,7 @@ class Overview:
 
 
 def overview(batch: StateBatch) -> Overview:
-    """Look at every operator; a store whose schema cannot be read says so in its place."""
+    """List every operator. If a store's schema cannot be read, the reason replaces its key."""
     listed = {each.operator: each for each in operators_of(list_all(batch.files))}
     stores: list[StoreView] = []
     for operator_id in list_operators(batch.files):

@@ -1,7 +1,7 @@
-"""Stored rows of all partitions as arrays of bytes, for questions that need no decoding.
+"""Loads the stored rows of all partitions as arrays of bytes, for work that needs no decoding.
 
-Comparing, counting and finding rows works on the bytes Spark compares; only the rows of an answer
-are decoded.
+Rows are compared, counted and found by their bytes, as Spark compares them. Only the rows of a
+result are decoded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from epochal.tools.read_state.read_target import StoreTarget
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """Every row of a store: key bytes, value bytes, partition."""
+    """Every row of a store: its key bytes, value bytes and partition."""
 
     reader: StoreReader
     keys: Any
@@ -35,7 +35,7 @@ class StoredRows:
         return len(self.keys)
 
     def decoded(self, which: Sequence[int] | Ints) -> list[dict[str, Any]]:
-        """Some of the rows in JSON form, in the order asked for."""
+        """The rows at these indices, in JSON form."""
         picks = pa.array(np.asarray(which, np.int64))
         rows = Rows(as_spans(self.keys.take(picks)), as_spans(self.values.take(picks)), "state")
         batch = self.reader.decode(rows, 0)
@@ -47,11 +47,11 @@ class StoredRows:
 
 
 def load_stored(reader: StateReader, partition: int | None = None) -> StoredRows:
-    """The rows of a store as they are stored."""
+    """Load the rows of a store in their stored form."""
     if not isinstance(reader, StoreReader):
         raise StateReadError(
             reader.target.files.url,
-            "this works on one store at a time: name it with --store instead of a side.",
+            "this works on one store at a time: name it with --store instead of a join side.",
             "STDS_INVALID_OPTION_VALUE.WITH_MESSAGE",
         )
     chosen = choose_partitions(reader.target, partition)
@@ -70,7 +70,7 @@ def _wide(spans: Spans) -> Any:
 
 
 def same_form(one: StoreTarget, other: StoreTarget) -> bool:
-    """Whether equal rows of the two have equal bytes."""
+    """Whether equal rows of the two stores have equal bytes."""
     return (
         one.settings.provider is other.settings.provider
         and one.encoder == other.encoder

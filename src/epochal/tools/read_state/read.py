@@ -1,12 +1,12 @@
-"""State as an Arrow table, with the columns of Spark's `statestore` source.
+"""Reads state as an Arrow table, with the columns of Spark's `statestore` source.
 
     key         struct      the grouping key
     value       struct      what the operator keeps for it
     partition_id  int32
 
-Variables of transformWithState have the columns Spark gives them: a list has `list_element`, a map
-`user_map_key` and `user_map_value`, timers `expiration_timestamp_ms`. Partitions are read in
-parallel; each file becomes chunks of the table, so nothing is copied that decoding did not make.
+Variables of transformWithState have Spark's columns: a list has `list_element`, a map has
+`user_map_key` and `user_map_value`, timers have `expiration_timestamp_ms`. Partitions are read in
+parallel. The decoded chunks become the table without another copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from epochal.files import Files
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_keys import decode_keys, rows_of
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
-from epochal.state.rows.columns import ROWS_AT_ONCE, decode_rows
+from epochal.state.rows.column_decoder import ROWS_AT_ONCE, decode_rows
 from epochal.state.rows.types import AtomicType, DataType, StructType
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
@@ -39,7 +39,7 @@ from epochal.tools.read_state.read_target import (
 
 T = TypeVar("T")
 MAX_BATCH_BYTES = 1 << 30
-"""Arrow's strings hold 2 GiB in one column."""
+"""Well below the 2 GiB that a column of Arrow strings can hold."""
 JoinSide = Literal["left", "right"]
 CONFLICT = "STDS_CONFLICT_OPTIONS"
 INVALID = "STDS_INVALID_OPTION_VALUE.WITH_MESSAGE"
@@ -47,24 +47,24 @@ UNSPECIFIED = "STDS_REQUIRED_OPTION_UNSPECIFIED"
 
 
 class StateReader(Protocol):
-    """Something with the columns of Spark's source, read partition by partition."""
+    """Reads rows with the columns of Spark's source, partition by partition."""
 
     @property
     def fields(self) -> tuple[tuple[str, DataType | None], ...]:
-        """The columns in order, each with its Spark type; None for those that are not state."""
+        """The columns in order with their Spark types; None for columns that are not state."""
         ...
 
     @property
     def target(self) -> StoreTarget:
-        """The store, or the main one of several."""
+        """The store, or the main one if there are several."""
         ...
 
     def batches(self, partition: int) -> list[pa.RecordBatch]:
-        """One partition, decoded."""
+        """The decoded rows of one partition."""
         ...
 
     def schema(self) -> pa.Schema:
-        """The schema of every batch, also if there is none."""
+        """The schema of the batches, even if there are none."""
         ...
 
 
@@ -79,10 +79,10 @@ def read_state(
     timers: bool = False,
     partition: int | None = None,
 ) -> pa.Table:
-    """Read the state of one store as of a batch: the newest committed one unless named.
+    """Read the state of one store as of a batch, by default the newest committed one.
 
-    `join_side` gives the rows a join keeps for that side; `state_variable` one variable of
-    transformWithState, `timers` its timers. The checkpoint is not changed.
+    `join_side` reads the rows that a join keeps for that side, `state_variable` one variable of
+    transformWithState, and `timers` its timers. The checkpoint is not changed.
     """
     batch = open_batch(checkpoint, batch_id)
     reader = open_reader(
@@ -97,13 +97,13 @@ def read_state(
 
 
 def read_table(reader: StateReader, partition: int | None = None) -> pa.Table:
-    """Every partition, or one, as a table."""
+    """Read all partitions, or one, into a table."""
     parts = in_parallel(reader.batches, choose_partitions(reader.target, partition))
     return pa.Table.from_batches([batch for part in parts for batch in part], reader.schema())
 
 
 def open_batch(checkpoint: str | Files | Checkpoint, batch_id: int | None = None) -> StateBatch:
-    """The state of a checkpoint as of a committed batch."""
+    """Open the state of a checkpoint as of a committed batch."""
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     return StateBatch(opened, batch_id)
 
@@ -117,14 +117,14 @@ def open_reader(
     state_variable: str | None = None,
     timers: bool = False,
 ) -> StateReader:
-    """Find what is asked for, and how it is shown."""
+    """Open a reader for a store, a side of a join, a variable or timers."""
     if join_side is None:
         return open_store(
             batch, operator_id, store_name, state_variable=state_variable, timers=timers
         )
     if store_name != DEFAULT_STORE:
         raise StateReadError(
-            batch.checkpoint.url, "give a join's side or a store, not both.", CONFLICT
+            batch.checkpoint.url, "name a join side or a store, not both.", CONFLICT
         )
     return _open_join(batch, operator_id, join_side)
 
@@ -137,11 +137,11 @@ def open_store(
     state_variable: str | None = None,
     timers: bool = False,
 ) -> StoreReader:
-    """Find a store, or a variable of transformWithState."""
+    """Open a reader for a store, or for a variable of transformWithState."""
     variables = batch.variables(operator_id)
     if variables is None:
         if state_variable is not None or timers:
-            name = batch.operator_name(operator_id) or "not known"
+            name = batch.operator_name(operator_id) or "unknown"
             raise StateReadError(
                 batch.checkpoint.url,
                 f"operator {operator_id} is {name}; only transformWithState has variables and "
@@ -155,7 +155,7 @@ def open_store(
 
 
 def choose_partitions(target: StoreTarget, partition: int | None) -> tuple[int, ...]:
-    """The partitions to read; an error if the one asked for is not there."""
+    """The partitions to read; StateReadError if `partition` does not exist."""
     if partition is None:
         return target.partitions
     if partition not in target.partitions:
@@ -169,7 +169,7 @@ def choose_partitions(target: StoreTarget, partition: int | None) -> tuple[int, 
 
 
 class StoreReader:
-    """Reads one store, or one variable, partition by partition."""
+    """Reads one store or one variable, partition by partition."""
 
     def __init__(self, target: StoreTarget, variable: StateVariable | None = None) -> None:
         self.target, self.variable = target, variable
@@ -205,12 +205,12 @@ class StoreReader:
         return self.decode(Rows(spans_of([]), spans_of([]), "no file"), 0).schema
 
     def decode(self, rows: Rows, partition: int) -> pa.RecordBatch:
-        """Stored rows as the columns Spark shows."""
+        """Decode stored rows into the columns that Spark shows."""
         kind = self.variable.kind if self.variable else ""
         columns = self.keys(rows)
         if kind != "TimerState":
             columns = [*columns, self.values(rows)]
-        # From a buffer: given anything else, Arrow imports pandas to see whether it is one.
+        # From a buffer: for anything else Arrow would import pandas, which is slow.
         same = arrow_buffer(np.full(len(rows), partition, np.int32))
         numbers = pa.Array.from_buffers(pa.int32(), len(rows), [None, same])
         return pa.RecordBatch.from_arrays(
@@ -218,7 +218,7 @@ class StoreReader:
         )
 
     def keys(self, rows: Rows) -> list[Any]:
-        """The key's columns: one, but two where the stored key is a pair."""
+        """The columns of the key: one, or two if the stored key is a pair."""
         schema = self.target.schema.key
         if self.target.settings.provider is Provider.HDFS:
             return [decode_rows(rows.keys, schema, source=rows.source)]
@@ -234,9 +234,9 @@ class StoreReader:
 
 
 class JoinReader:
-    """Reads the rows one side of a join keeps, without the columns the join adds for itself.
+    """Reads the rows that one side of a join keeps, without the join's internal columns.
 
-    `counts` is the store that says how many rows each key has; joins of format 4 have none.
+    `counts` is the store with the number of rows of each key; joins of format 4 have none.
     """
 
     def __init__(self, rows: StoreReader, counts: StoreReader | None) -> None:
@@ -262,12 +262,12 @@ class JoinReader:
         found = self._rows.batches(partition)
         if self._counts is not None:
             counted = sum(map(_total, self._counts.batches(partition)))
-            held = sum(len(batch) for batch in found)
-            if counted != held:
+            stored = sum(len(batch) for batch in found)
+            if counted != stored:
                 raise StateFormatError(
                     self.target.directory(partition).url,
                     0,
-                    f"the join counts {counted} rows in this partition and holds {held}",
+                    f"the join counts {counted} rows in this partition, but {stored} are stored",
                 )
         return [self._shown(batch) for batch in found]
 
@@ -284,14 +284,14 @@ class JoinReader:
 
 
 def in_parallel(read: Callable[[int], T], partitions: Sequence[int]) -> list[T]:
-    """Read partitions with as many threads as there are processors; results in order.
+    """Read partitions with one thread per processor; return the results in order.
 
-    Decompression, hashing and Arrow's kernels run outside the interpreter's lock.
+    Threads help because decompression, hashing and Arrow's kernels release the interpreter's lock.
     """
     workers = min(len(partitions), os.cpu_count() or 1)
     if workers < 2:
         return [read(partition) for partition in partitions]
-    # Here, because the pool brings `logging`, and a single partition is read without either.
+    # Imported here: the pool imports `logging`, and reading one partition needs neither.
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(workers) as pool:
@@ -303,7 +303,7 @@ def _variable(
 ) -> StateVariable:
     url = batch.checkpoint.url
     if timers and wanted is not None:
-        raise StateReadError(url, "give a variable or timers, not both.", CONFLICT)
+        raise StateReadError(url, "name a variable or ask for timers, not both.", CONFLICT)
     if timers:
         found = [v for v in variables.values() if v.kind == "TimerState"]
         if not found:
@@ -312,7 +312,7 @@ def _variable(
     names = ", ".join(sorted(n for n, v in variables.items() if v.kind != "TimerState")) or "none"
     if wanted is None:
         raise StateReadError(
-            url, f"name a variable of the transformWithState operator: {names}.", UNSPECIFIED
+            url, f"name a variable of the transformWithState operator; it has {names}.", UNSPECIFIED
         )
     if wanted not in variables:
         raise StateReadError(
@@ -324,7 +324,7 @@ def _variable(
 def _open_join(batch: StateBatch, operator_id: int, side: JoinSide) -> JoinReader:
     url = batch.checkpoint.url
     if side not in ("left", "right"):
-        raise StateReadError(url, f"a side is left or right, not {side}.", INVALID)
+        raise StateReadError(url, f"a join side is left or right, not {side}.", INVALID)
     name = batch.operator_name(operator_id)
     if name not in (None, JOIN_OPERATOR):
         raise StateReadError(url, f"operator {operator_id} is {name}, which has no sides.", INVALID)
@@ -338,12 +338,12 @@ def _open_join(batch: StateBatch, operator_id: int, side: JoinSide) -> JoinReade
 
 
 def _total(counts: pa.RecordBatch) -> int:
-    """The sum of the only field of the values."""
+    """The sum over the single field of the values."""
     values: Any = counts.column(1)
     return int(values.field(0).sum().as_py() or 0)
 
 
 def _is_marked(value: StructType) -> bool:
-    """Whether a join's value ends with the mark of a row that has found its match."""
+    """Whether a join's value ends with the flag of rows that have found a match."""
     last = value.fields[-1] if value.fields else None
     return last is not None and last.name == "matched" and last.data_type == AtomicType("boolean")

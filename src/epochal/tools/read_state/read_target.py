@@ -1,12 +1,12 @@
-"""What a read is about: the batch, its settings, the operator, its stores and their schemas.
+"""Finds what to read: the batch, its settings, the operator, its stores and their schemas.
 
-Everything that says how bytes are to be read comes from the checkpoint itself: codec, provider,
-partitions and checksums from the conf in the offset log of the batch that is read, never from a
-session; ids from the commit log; schemas from the schema files. So old batches are read as they
-were written even after the query changed.
+Everything that determines how to read the bytes comes from the checkpoint itself. Codec, provider,
+partitions and checksums come from the conf in the offset log of the batch that is read, never from
+a session. Ids come from the commit log, and schemas from the schema files. So old batches are read
+as they were written, even after the query changed.
 
-What a reader would get wrong: operator metadata of version 2 names its schema files by absolute
-paths, which are stale in a copied checkpoint. Only their last part is used here.
+Note: operator metadata of version 2 names its schema files by absolute paths, which are stale in a
+copied checkpoint. Only the last part of these paths is used.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import CommitEntry
 from epochal.checkpoint.layout import (
     DEFAULT_STORE,
+    JOIN_STORES,
     operator_path,
     parse_partition,
     state_schema_log_path,
@@ -28,26 +29,25 @@ from epochal.checkpoint.layout import (
     state_store_path,
 )
 from epochal.checkpoint.operator_metadata import OperatorMetadata, read_operator
-from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, PROVIDER
+from epochal.checkpoint.pinned import (
+    CODEC,
+    HDFS_PROVIDER_CLASS,
+    LEGACY_DEFAULTS,
+    PROVIDER,
+    ROCKSDB_PROVIDER_CLASS,
+)
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder, parse_schema_file
 
-ROCKSDB_CLASS = "RocksDBStateStoreProvider"
-HDFS_CLASS = "HDFSBackedStateStoreProvider"
+HDFS_CLASS = HDFS_PROVIDER_CLASS.rpartition(".")[2]
+ROCKSDB_CLASS = ROCKSDB_PROVIDER_CLASS.rpartition(".")[2]
 
 _STREAMING = "spark.sql.streaming."
 _STORE = "spark.sql.streaming.stateStore."
 JOIN_OPERATOR = "symmetricHashJoin"
-JOIN_STORES = (
-    "left-keyToNumValues",
-    "left-keyWithIndexToValue",
-    "right-keyToNumValues",
-    "right-keyWithIndexToValue",
-)
-"""In the order in which the commit log lists their ids."""
 TIMED_JOIN_FAMILIES = (
     "left-keyWithTsToValues",
     "left-tsWithKey",
@@ -57,13 +57,15 @@ TIMED_JOIN_FAMILIES = (
 
 
 class Provider(StrEnum):
+    """Spark's state store providers."""
+
     HDFS = "hdfs"
     ROCKSDB = "rocksdb"
 
 
 @dataclass(frozen=True, slots=True)
 class StateSettings:
-    """The facts about state files that only the offset log knows."""
+    """The facts about state files that only the offset log records."""
 
     provider: Provider
     partitions: int | None
@@ -74,25 +76,26 @@ class StateSettings:
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, str], source: str) -> StateSettings:
-        """Read the conf of an offset log entry; keys it lacks have their legacy values."""
-        held = {**LEGACY_DEFAULTS, **conf}
-        name = held.get(PROVIDER, HDFS_CLASS).rpartition(".")[2]
+        """Read the conf of an offset log entry; missing keys take their legacy values."""
+        settings = {**LEGACY_DEFAULTS, **conf}
+        name = settings.get(PROVIDER, HDFS_CLASS).rpartition(".")[2]
         if name not in (HDFS_CLASS, ROCKSDB_CLASS):
             raise StateReadError(
                 source,
-                f"the state is kept by {name}, and only Spark's two own providers are known here.",
+                f"the state is kept by {name}; Epochal reads only {HDFS_CLASS} and "
+                f"{ROCKSDB_CLASS}.",
                 "UNSUPPORTED_FEATURE.STATE_STORE_PROVIDER",
             )
-        partitions = held.get(SHUFFLE_PARTITIONS)
-        merges = held[f"{_STORE}rocksdb.mergeOperatorVersion"]
-        checksums = held[f"{_STORE}rowChecksum.enabled"].lower() == "true"
+        partitions = settings.get(SHUFFLE_PARTITIONS)
+        merges = settings[f"{_STORE}rocksdb.mergeOperatorVersion"]
+        checksums = settings[f"{_STORE}rowChecksum.enabled"].lower() == "true"
         return cls(
             Provider.ROCKSDB if name == ROCKSDB_CLASS else Provider.HDFS,
             int(partitions) if partitions else None,
-            held[CODEC],
+            settings[CODEC],
             ValueForm(b"," if merges == "1" else b"", checksums),
-            held[f"{_STORE}encodingFormat"].lower(),
-            int(held[f"{_STREAMING}join.stateFormatVersion"]),
+            settings[f"{_STORE}encodingFormat"].lower(),
+            int(settings[f"{_STREAMING}join.stateFormatVersion"]),
         )
 
 
@@ -120,16 +123,16 @@ class StoreTarget:
     encoder: KeyEncoder
     partitions: tuple[int, ...]
     unique_ids: tuple[str, ...]
-    """By partition; empty unless the checkpoint uses format 2."""
+    """One id per partition; empty unless the checkpoint uses format 2."""
     has_lists: bool = False
-    """Whether a key has several values, joined by the merge operator."""
+    """Whether a key can have several values, joined by the merge operator."""
 
     def directory(self, partition: int) -> Files:
-        """Where the files of one partition lie."""
+        """The directory of one partition."""
         return self.files.at(state_store_path(self.operator_id, partition, self.store_name))
 
     def unique_id(self, partition: int) -> str:
-        """The id of this version's files in one partition; empty if names have none."""
+        """The id of this version's files in one partition; empty if names have no ids."""
         return self.unique_ids[partition] if partition < len(self.unique_ids) else ""
 
 
@@ -140,12 +143,12 @@ class StateBatch:
         self.checkpoint, self.files = checkpoint, checkpoint.files
         if batch_id is not None and batch_id < 0:
             self._refuse(
-                f"batch {batch_id}: batches start at 0.", "STDS_INVALID_OPTION_VALUE.IS_NEGATIVE"
+                f"batches start at 0, not at {batch_id}.", "STDS_INVALID_OPTION_VALUE.IS_NEGATIVE"
             )
         newest = checkpoint.commits.latest_batch_id()
         if newest is None:
             self._refuse(
-                "no batch has been committed here, so there is no state to read yet.",
+                "no batch has been committed yet, so there is no state to read.",
                 "STDS_COMMITTED_BATCH_UNAVAILABLE",
             )
         self.batch_id = newest if batch_id is None else batch_id
@@ -153,14 +156,14 @@ class StateBatch:
         entry = checkpoint.offsets.get(self.batch_id)
         if entry is None:
             self._refuse(
-                f"batch {self.batch_id} is not in the offset log, so how its state was written is "
-                f"not known.",
+                f"batch {self.batch_id} is not in the offset log, so the settings that its state "
+                f"was written with are unknown.",
                 "STDS_OFFSET_LOG_UNAVAILABLE",
             )
         if not entry.has_metadata:
             self._refuse(
-                f"batch {self.batch_id} has no settings in the offset log: it was written by a "
-                f"Spark too old to say how its state is kept.",
+                f"batch {self.batch_id} has no settings in the offset log: the release of Spark "
+                f"that wrote it was too old to record them, so its state cannot be read.",
                 "STDS_OFFSET_METADATA_LOG_UNAVAILABLE",
             )
         self.offsets = entry
@@ -172,21 +175,21 @@ class StateBatch:
         return self.batch_id + 1
 
     def operator(self, operator_id: int) -> OperatorMetadata | None:
-        """The operator's metadata as of this batch; None where Spark before 4.0 wrote none."""
+        """The operator's metadata as of this batch; None for Spark before 4.0, which wrote none."""
         if operator_id < 0:
             self._refuse(
-                f"operator {operator_id}: operators start at 0.",
+                f"operators start at 0, not at {operator_id}.",
                 "STDS_INVALID_OPTION_VALUE.IS_NEGATIVE",
             )
         return read_operator(self.files, operator_id, self.batch_id)
 
     def operator_name(self, operator_id: int) -> str | None:
-        """What kind of operator it is; None if nothing says so."""
+        """The operator's name; None if it is not recorded."""
         metadata = self.operator(operator_id)
         return metadata.operator_name if metadata else None
 
     def partitions(self, operator_id: int) -> tuple[int, ...]:
-        """The partitions that have a directory, as many as the batch has at most."""
+        """The partitions that have a directory, up to the number that the batch has."""
         limit = self.settings.partitions
         numbers = [
             number
@@ -196,18 +199,18 @@ class StateBatch:
         found = sorted(number for number in numbers if limit is None or number < limit)
         if not found:
             self._refuse(
-                f"operator {operator_id} has no partition.",
+                f"operator {operator_id} has no partition directories.",
                 "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
             )
         if found != list(range(len(found))):
             self._refuse(
-                f"operator {operator_id} has the partitions {found}; those between are missing.",
+                f"operator {operator_id} has the partitions {found}; some in between are missing.",
                 "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
             )
         return tuple(found)
 
     def schemas(self, operator_id: int, store_name: str = DEFAULT_STORE) -> dict[str, FamilySchema]:
-        """The schemas of a store by column family; `default` where it has none."""
+        """The schemas of a store by column family; a store without families has `default`."""
         metadata = self.operator(operator_id)
         stores = [s for s in metadata.stores if s.name == store_name] if metadata else []
         if stores and stores[0].schema_file_paths:
@@ -225,15 +228,15 @@ class StateBatch:
         return {family.name: family for family in families}
 
     def store(self, operator_id: int, store_name: str = DEFAULT_STORE) -> StoreTarget:
-        """A store by its name; for joins of format 3 and 4 the name is that of a family."""
+        """A store by its name. For joins of format 3 and 4 this is the name of a column family."""
         if not store_name.strip():
-            self._refuse("a store's name is needed.", "STDS_INVALID_OPTION_VALUE.IS_EMPTY")
+            self._refuse("the name of the store is empty.", "STDS_INVALID_OPTION_VALUE.IS_EMPTY")
         if self.uses_join_families(operator_id):
             return self.family(operator_id, store_name)
         schemas = self.schemas(operator_id, store_name)
         if DEFAULT_STORE not in schemas:
             self._no_schema(
-                f"it has the column families {', '.join(sorted(schemas))}: name one of them",
+                f"it has column families; name one of them: {', '.join(sorted(schemas))}",
                 operator_id,
                 store_name,
             )
@@ -244,14 +247,14 @@ class StateBatch:
         schemas = self.schemas(operator_id)
         if family not in schemas:
             self._no_schema(
-                f"{family!r} is none of its column families, {', '.join(sorted(schemas))}",
+                f"it has no column family {family!r}; it has {', '.join(sorted(schemas))}",
                 operator_id,
                 family,
             )
         return self._target(operator_id, DEFAULT_STORE, family, schemas[family])
 
     def uses_join_families(self, operator_id: int) -> bool:
-        """Whether the operator is a join that keeps its stores as families of one."""
+        """Whether the operator is a join that keeps its state in column families of one store."""
         metadata = self.operator(operator_id)
         return (
             metadata is not None
@@ -260,7 +263,7 @@ class StateBatch:
         )
 
     def variables(self, operator_id: int) -> dict[str, StateVariable] | None:
-        """The variables of a transformWithState operator, timers too; None for any other."""
+        """The variables of a transformWithState operator, including timers; else None."""
         metadata = self.operator(operator_id)
         if metadata is None or not metadata.operator_name.startswith("transformWithState"):
             return None
@@ -278,8 +281,8 @@ class StateBatch:
         rocksdb = self.settings.provider is Provider.ROCKSDB
         if rocksdb and self.settings.encoding != "unsaferow":
             self._refuse(
-                f"its rows are encoded as {self.settings.encoding}, which is not read here; read "
-                f"them with Spark's statestore source.",
+                f"its rows are encoded as {self.settings.encoding}, which Epochal does not read; "
+                f"use Spark's statestore source.",
                 "STATE_STORE_UNSUPPORTED_OPERATION",
             )
         partitions = self.partitions(operator_id)
@@ -302,7 +305,7 @@ class StateBatch:
             return schema.encoder
         metadata = self.operator(operator_id)
         if metadata is None:
-            # Spark before 4.0 wrote no metadata. Only session windows scan by prefix there.
+            # Spark before 4.0 wrote no metadata. There, only session windows scan by prefix.
             names = schema.key.names
             sessions = len(names) > 1 and names[-1] == "sessionStartTime"
             return KeyEncoder("prefix", len(names) - 1) if sessions else KeyEncoder("plain")
@@ -318,7 +321,7 @@ class StateBatch:
         at = JOIN_STORES.index(store_name) if store_name in JOIN_STORES else 0
         if any(n >= len(ids) or at >= len(ids[n]) for n in partitions):
             self._refuse(
-                f"the commit of batch {self.batch_id} lacks ids for some partitions of operator "
+                f"the commit of batch {self.batch_id} has no ids for some partitions of operator "
                 f"{operator_id}.",
                 "STDS_FAILED_TO_READ_OPERATOR_METADATA",
             )
@@ -328,7 +331,7 @@ class StateBatch:
         found = self.checkpoint.commits.get(self.batch_id)
         if found is None:
             self._refuse(
-                f"batch {self.batch_id} is not committed; the newest committed one is {newest}.",
+                f"batch {self.batch_id} is not committed; the newest committed batch is {newest}.",
                 "STDS_COMMITTED_BATCH_UNAVAILABLE",
             )
         return found

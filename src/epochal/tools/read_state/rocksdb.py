@@ -1,12 +1,12 @@
-"""Read a version of a RocksDB-backed state store: a snapshot zip, its SST files, changelogs on top.
+"""Reads a version of a RocksDB-backed state store: a snapshot zip, its SST files, then changelogs.
 
-Nothing in the checkpoint is ever touched: the files of a snapshot are copied to a temporary
-directory and opened there by `rocksdict` (extra `rocksdb`). A version with no snapshot below it is
-made of changelogs alone and needs no RocksDB at all.
+The checkpoint is never changed: the files of a snapshot are copied to a temporary directory and
+opened there by `rocksdict` (extra `rocksdb`). A version without a snapshot below it consists of
+changelogs alone and needs no RocksDB.
 
-What a reader would get wrong: with checkpoint format 2 several files of one version can lie side
-by side, left by tasks that were retried, and the newest is not the right one. Only the id in the
-commit log says which counts, and only the lineage inside the changelogs says what came before it.
+Note: with checkpoint format 2 there can be several files of one version, left by tasks that were
+retried, and the newest is not necessarily the right one. Only the id in the commit log identifies
+the right file, and only the lineage inside the changelogs identifies the files before it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 from epochal.errors import OptionError, StateFormatError, StateLoadError
 from epochal.files import Files, join_url
+from epochal.state.files.chain import MISSING_SNAPSHOT, files_to_load
 from epochal.state.files.rocksdb_changelog import (
     INVALID_LINEAGE,
     Change,
@@ -37,7 +38,6 @@ from epochal.state.files.rocksdb_changelog import (
 from epochal.state.files.rocksdb_values import ValueForm
 
 MISSING_CHANGELOG = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
-MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
 UNEXPECTED_VERSION = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION"
 UNEXPECTED_SIZE = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE"
 CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
@@ -54,33 +54,35 @@ BROKEN_ZIP = (
     OSError,
     RuntimeError,
 )
-"""What `zipfile` raises for bytes that are no zip: it was not written for hostile ones."""
+"""What `zipfile` raises for bytes that are not a zip. It does not expect hostile input."""
 _NAME = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(zip|changelog)")
 _MERGE_OPERATOR = re.compile(r"merge_operator=.*")
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFile:
-    """A file of a snapshot that lives beside the zip: the name to give it, and where it is."""
+    """A file of a snapshot that is stored beside the zip."""
 
     local_name: str
+    """Its name when RocksDB opens the snapshot."""
     path: str
+    """Where it is, below the store's directory."""
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMetadata:
-    """What the `metadata` entry of a snapshot zip says."""
+    """The content of the `metadata` entry of a snapshot zip."""
 
     files: tuple[SharedFile, ...]
     families: Mapping[str, int]
-    """Virtual column families and the number that begins their keys; empty if unused."""
+    """Virtual column families and the number that prefixes their keys; empty if unused."""
     keys: int
 
 
 @dataclass(frozen=True, slots=True)
 class RocksPlan:
-    """Which files make a version: a zip or none, then changelogs in order."""
+    """The files that make a version: at most one zip, then changelogs in order."""
 
     snapshot: LineageItem | None
     changelogs: tuple[LineageItem, ...]
@@ -88,13 +90,13 @@ class RocksPlan:
 
 @dataclass(frozen=True, slots=True)
 class RocksContent:
-    """Everything in a version, as RocksDB keeps it: keys with their family number in front."""
+    """Everything in a version, as RocksDB keeps it: keys start with their family's number."""
 
     entries: dict[bytes, bytes]
     families: Mapping[str, int] = field(default_factory=dict)
 
     def family(self, name: str | None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of one column family, or of a store that has none (`None`)."""
+        """Keys and values of one column family; `None` means a store without families."""
         if name is None:
             yield from self.entries.items()
             return
@@ -107,13 +109,13 @@ class RocksContent:
 
 
 def file_name(item: LineageItem, suffix: str) -> str:
-    """`VERSION.suffix`, or `VERSION_ID.suffix` where unique ids are in use."""
+    """`VERSION.suffix`, or `VERSION_ID.suffix` if the checkpoint uses unique ids."""
     stem = f"{item.version}_{item.unique_id}" if item.unique_id else str(item.version)
     return f"{stem}.{suffix}"
 
 
 def parse_name(name: str) -> tuple[LineageItem, str] | None:
-    """The version, id and kind (`zip` or `changelog`) a file name stands for."""
+    """The version, id and kind (`zip` or `changelog`) in a file name; None for other files."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -121,9 +123,9 @@ def parse_name(name: str) -> tuple[LineageItem, str] | None:
 
 
 class RocksDirectory:
-    """One store's directory. Reads; decides which files make a version; writes nothing.
+    """The directory of one store. Read-only.
 
-    `inflate` undoes the compression that the conf in the offset log names.
+    `inflate` decompresses with the codec that the conf in the offset log names.
     """
 
     def __init__(
@@ -136,22 +138,28 @@ class RocksDirectory:
         self.changelogs = frozenset(item for item, kind in names if kind == "changelog")
 
     def plan(self, version: int, unique_id: str = "") -> RocksPlan:
-        """Say which files make `version`; StateLoadError if one of them is not there."""
+        """Which files make `version`; a StateLoadError names the first that is missing."""
         if version < 0:
             raise StateLoadError(
-                self._files.url, f"version cannot be {version}", UNEXPECTED_VERSION
+                self._files.url, f"the version cannot be {version}", UNEXPECTED_VERSION
             )
         if version == 0:
             return RocksPlan(None, ())
         target = LineageItem(version, unique_id)
-        if target in self.snapshots:
-            return RocksPlan(target, ())
-        history = self._history(target) if unique_id else self._numbered(version)
-        base = max((i for i in history if i in self.snapshots), key=_version, default=None)
-        start = base.version if base else 0
-        changelogs = tuple(item for item in history if item.version > start)
-        self._check(changelogs, start, target)
-        return RocksPlan(base, changelogs)
+        history = self._history(target)
+        chain = files_to_load(
+            version,
+            (item.version for item in history if item in self.snapshots),
+            (item.version for item in history if item in self.changelogs),
+        )
+        above = tuple(item for item in history if item.version > chain.snapshot)
+        if unique_id and not _is_gapless(above, chain.deltas):
+            raise self._broken_lineage(chain.snapshot, above, target)
+        if chain.first_missing is not None:
+            ids = {item.version: item.unique_id for item in above}
+            raise self._missing(LineageItem(chain.first_missing, ids.get(chain.first_missing, "")))
+        base = next((i for i in history if chain.snapshot and i.version == chain.snapshot), None)
+        return RocksPlan(base, above)
 
     def load(self, version: int, unique_id: str = "") -> RocksContent:
         """The content of a version."""
@@ -170,12 +178,12 @@ class RocksDirectory:
         return self._metadata(plan.snapshot)[0].families if plan.snapshot else {}
 
     def changelog(self, item: LineageItem) -> Changelog:
-        """One changelog, parsed whole."""
+        """Parse one changelog."""
         name = file_name(item, "changelog")
         return parse_changelog(self._read_changelog(item), join_url(self._files.url, name))
 
     def lineage(self, start: int, end: LineageItem) -> tuple[LineageItem, ...]:
-        """The versions `start` to `end`, with their ids, by walking back through changelogs."""
+        """The versions `start` to `end` with their ids, by walking back through changelogs."""
         if not end.unique_id:
             return tuple(LineageItem(v, "") for v in range(start, end.version + 1))
         walked = [end]
@@ -185,41 +193,40 @@ class RocksDirectory:
             earlier = [i for i in self._lineage_of(last) if start <= i.version < last.version]
             if not earlier:
                 raise StateLoadError(
-                    name, f"its lineage names no version before {last.version}", INVALID_LINEAGE
+                    name, f"its lineage lists no version before {last.version}", INVALID_LINEAGE
                 )
             walked.extend(sorted(earlier, key=_version, reverse=True))
         versions = [item.version for item in reversed(walked)]
         if versions != list(range(start, end.version + 1)):
             raise StateLoadError(
-                self._files.url, f"the lineage is {versions}, which has gaps", INVALID_LINEAGE
+                self._files.url, f"the lineage {versions} has gaps", INVALID_LINEAGE
             )
         return tuple(reversed(walked))
 
-    def _numbered(self, version: int) -> tuple[LineageItem, ...]:
-        base = max((i.version for i in self.snapshots if i.version <= version), default=0)
-        return tuple(LineageItem(v, "") for v in range(max(base, 1), version + 1))
-
     def _history(self, target: LineageItem) -> tuple[LineageItem, ...]:
-        lineage = sorted(self._lineage_of(target), key=_version)
-        return (*lineage, target)
+        """The files that `target` may be made of, ascending: those of its lineage."""
+        if not target.unique_id:
+            there = (i for i in self.snapshots | self.changelogs if not i.unique_id)
+            return tuple(sorted((i for i in there if i.version <= target.version), key=_version))
+        if target in self.snapshots:
+            # A snapshot needs no lineage, and the changelog that would contain it may be gone.
+            return (target,)
+        return (*sorted(self._lineage_of(target), key=_version), target)
 
     def _lineage_of(self, item: LineageItem) -> tuple[LineageItem, ...]:
         name = join_url(self._files.url, file_name(item, "changelog"))
         return read_lineage(self._read_changelog(item), name)
 
-    def _check(self, changelogs: tuple[LineageItem, ...], start: int, target: LineageItem) -> None:
-        expected = range(start + 1, target.version + 1)
-        if [item.version for item in changelogs] != list(expected):
-            held = ", ".join(str(item.version) for item in changelogs) or "none"
-            raise StateLoadError(
-                self._files.url,
-                f"version {target.version} needs the changelogs {start + 1} to {target.version}, "
-                f"its lineage names {held}",
-                INVALID_LINEAGE,
-            )
-        for item in changelogs:
-            if item not in self.changelogs:
-                raise self._missing(item)
+    def _broken_lineage(
+        self, start: int, above: tuple[LineageItem, ...], target: LineageItem
+    ) -> StateLoadError:
+        named = ", ".join(str(item.version) for item in above) or "none"
+        return StateLoadError(
+            self._files.url,
+            f"version {target.version} needs the changelogs {start + 1} to {target.version}, but "
+            f"its lineage lists {named}",
+            INVALID_LINEAGE,
+        )
 
     def _missing(self, item: LineageItem) -> StateLoadError:
         path = join_url(self._files.url, file_name(item, "changelog"))
@@ -240,8 +247,8 @@ class RocksDirectory:
                 case Change.PUT:
                     entries[record.key] = record.value or b""
                 case Change.MERGE:
-                    held = entries.get(record.key)
-                    entries[record.key] = self._form.merge(held, record.value or b"")
+                    before = entries.get(record.key)
+                    entries[record.key] = self._form.merge(before, record.value or b"")
                 case Change.DELETE:
                     entries.pop(self._form.deleted_key(record.key, source), None)
                 case Change.DELETE_RANGE:
@@ -278,7 +285,7 @@ class RocksDirectory:
             if name == "metadata":
                 continue
             if "/" in name or "\\" in name or name in ("", ".", ".."):
-                raise StateFormatError(source, 0, f"{name!r} is no name for a file of a snapshot")
+                raise StateFormatError(source, 0, f"{name!r} is not a valid file name")
             try:
                 content = archive.read(name)
             except BROKEN_ZIP as error:
@@ -293,7 +300,7 @@ class RocksDirectory:
             if len(data) != shared.size:
                 raise StateLoadError(
                     path,
-                    f"{source} expects {shared.size} bytes, there are {len(data)}",
+                    f"{source} expects {shared.size} bytes, but it has {len(data)}",
                     UNEXPECTED_SIZE,
                 )
             (scratch / shared.local_name).write_bytes(data)
@@ -304,7 +311,7 @@ def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
     head, _, body = text.partition("\n")
     if head != "v1":
         raise StateFormatError(
-            source, 0, f"its metadata is of version {head!r}, not v1", CANNOT_READ_CHECKPOINT
+            source, 0, f"its metadata has version {head!r}, not v1", CANNOT_READ_CHECKPOINT
         )
     try:
         document = json.loads(body)
@@ -331,8 +338,16 @@ def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
 
 def _flat(name: str) -> str:
     if "/" in name or "\\" in name or name in ("", ".", ".."):
-        raise ValueError(f"{name!r} is no name for a file of a snapshot")
+        raise ValueError(f"{name!r} is not a valid file name")
     return name
+
+
+def _is_gapless(items: tuple[LineageItem, ...], versions: range) -> bool:
+    """Whether there is exactly one item for each version.
+
+    Compares lengths first, because a version in a damaged file can be astronomical.
+    """
+    return len(items) == len(versions) and [item.version for item in items] == list(versions)
 
 
 def _version(item: LineageItem) -> int:
@@ -354,7 +369,7 @@ def _read_database(path: str, delimiter: bytes, source: str) -> dict[bytes, byte
         while cursor.valid():
             entries[cursor.key()] = cursor.value()
             cursor.next()
-        # A cursor that fails just ends; only its status tells that from the last key.
+        # A failing cursor just ends. Only its status shows that it did not reach the last key.
         cursor.status()
     except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception
         raise StateFormatError(source, 0, f"RocksDB cannot read it ({error})") from None
@@ -365,9 +380,9 @@ def _read_database(path: str, delimiter: bytes, source: str) -> dict[bytes, byte
 
 
 def _name_merge_operator(directory: Path, delimiter: bytes) -> None:
-    """Have RocksDB join the values of a list as Spark's own operator would.
+    """Make RocksDB join the values of a list as Spark's merge operator does.
 
-    The options in a snapshot name the operator without its delimiter, and the default is a comma.
+    The options in a snapshot name the operator but not its delimiter, which defaults to a comma.
     """
     named = f"merge_operator={{id=StringAppendOperator;delimiter={delimiter.decode()};}}"
     for options in directory.glob("OPTIONS-*"):
@@ -377,12 +392,12 @@ def _name_merge_operator(directory: Path, delimiter: bytes) -> None:
 
 
 def import_rocksdict() -> Any:
-    """The `rocksdict` module, or an error that says how to get it."""
+    """The `rocksdict` module; OptionError with instructions if it is not installed."""
     try:
         import rocksdict
     except ImportError:
         raise OptionError(
-            "State of the RocksDB provider was found, and reading its snapshots needs the package "
-            "rocksdict. Install it with: pip install 'epochal[rocksdb]'."
+            "This state was written by the RocksDB provider. Reading its snapshots needs the "
+            "package rocksdict. Install it with: pip install 'epochal[rocksdb]'."
         ) from None
     return rocksdict

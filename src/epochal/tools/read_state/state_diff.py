@@ -1,6 +1,6 @@
-"""What differs between two batches, or two checkpoints, of one store.
+"""Compares one store between two batches or two checkpoints.
 
-Where a row lies does not matter, only what it holds: after a repartition nothing differs.
+Only the content of rows counts, not their partition: after a repartition nothing differs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from epochal.tools.read_state.read import StateReader
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key that was added, removed, or has another value."""
+    """A key that was added or removed, or whose value changed."""
 
     change: str
     key: dict[str, Any]
@@ -37,7 +37,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The counts, and the differing rows as far as they were asked for."""
+    """The number of differences, and the differing rows up to the limit."""
 
     added: int
     removed: int
@@ -49,19 +49,19 @@ class Differences:
 def differences(
     earlier: StateReader, later: StateReader, *, limit: int | None = None
 ) -> Differences:
-    """Compare two readings of a store."""
+    """Compare a store as seen by two readers."""
     for reader in (earlier, later):
         if reader.target.has_lists:
             raise StateReadError(
                 reader.target.files.url,
-                "lists have no key of their own per element; use `read --changes-since`.",
+                "the elements of a list have no keys to compare by; use `read --changes-since`.",
                 "STATE_STORE_UNSUPPORTED_OPERATION",
             )
     if not same_form(earlier.target, later.target):
         raise StateReadError(
             later.target.files.url,
-            "the two are stored in different ways (provider, encoding or schema), so their bytes "
-            "cannot be compared; export both and compare the files.",
+            "the two stores differ in provider, encoding or schema, so their bytes cannot be "
+            "compared; export both and compare the files.",
             "STATE_STORE_UNSUPPORTED_OPERATION",
         )
     before, after = load_stored(earlier), load_stored(later)
@@ -100,7 +100,7 @@ def _two_sided(before: StoredRows, olds: Any, after: StoredRows, news: Any) -> l
 
 
 def _split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What names a row, and the rest of it; a map's entry is named by both of its keys."""
+    """The key of a row, and the rest of it. An entry of a map has two keys."""
     named = {"key", "user_map_key", "expiration_timestamp_ms"} & row.keys()
     if named == {"key"}:
         return row["key"], row.get("value") or {}

@@ -1,6 +1,6 @@
-"""How much state there is, and how evenly it lies: rows, bytes, skew, the largest keys.
+"""Measures state: rows, bytes, skew between partitions, and the largest keys.
 
-Bytes are those of the rows themselves, before compression and without what a store adds in memory.
+Bytes are those of the rows themselves, before compression and without a store's overhead in memory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from epochal.tools.read_state.read import StateReader
 
 @dataclass(frozen=True, slots=True)
 class LargeKey:
+    """A key and the size of its row."""
+
     key: dict[str, Any]
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
+    """One partition of a store."""
+
     partition_id: int
     rows: int
     key_bytes: int
@@ -40,7 +44,7 @@ class StateStats:
     bytes: int
     file_bytes: int
     skew: float
-    """The fullest partition's rows, as a multiple of the average; 1.0 is even."""
+    """The rows of the fullest partition divided by the average; 1.0 means evenly distributed."""
     partitions: tuple[PartitionStats, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -48,7 +52,7 @@ class StateStats:
 
 
 def state_stats(reader: StateReader, *, largest: int = 5) -> StateStats:
-    """Count and weigh every partition."""
+    """Measure every partition of a store."""
     stored = load_stored(reader)
     key_sizes, value_sizes = _sizes(stored.keys), _sizes(stored.values)
     parts = tuple(

@@ -13,7 +13,7 @@ from epochal.state.files.delta_snapshot import FileKind, Records, scan_records
 from epochal.state.files.merge import Rows
 from epochal.state.files.partitioning import places_of
 from epochal.state.rows.byte_spans import Spans
-from epochal.state.rows.columns import validate_rows
+from epochal.state.rows.column_decoder import validate_rows
 from epochal.state.rows.types import StructType
 from epochal.tools.verify.check_bytes import NO_VALUE, Record, RowChecker
 

@@ -13,13 +13,15 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 
+from epochal.checkpoint.id_ranges import listed, missing_runs
 from epochal.errors import EpochalError, OptionError, StateError, StateFormatError
 from epochal.files import Files
+from epochal.state.files.chain import files_to_load
 from epochal.state.files.codecs import decompress
-from epochal.state.files.rocksdb_changelog import Changelog, parse_changelog
+from epochal.state.files.rocksdb_changelog import Changelog, LineageItem, parse_changelog
 from epochal.tools.inspect.listing import Directories, read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.rocksdb import SnapshotMetadata, parse_snapshot_metadata
+from epochal.tools.read_state.rocksdb import SnapshotMetadata, file_name, parse_snapshot_metadata
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
 from epochal.tools.verify.check_state import StateFacts
 from epochal.tools.verify.findings import Finding, finding
@@ -57,9 +59,10 @@ class RocksCheck:
                 if changelog is not None:
                     changelogs[name] = changelog
         if unique_id:
-            name = f"{facts.restart_version}_{unique_id}.changelog"
+            target = LineageItem(facts.restart_version, unique_id)
+            name = file_name(target, "changelog")
             if name in changelogs:
-                self.findings.extend(lineage_rules(store, name, changelogs[name]))
+                self.findings.extend(lineage_rules(store, target, changelogs[name]))
 
     def _shared_sizes(self, store: StoreListing) -> dict[str, int]:
         """Return the sizes of a store's data files. In deep mode, check their checksums too."""
@@ -161,19 +164,28 @@ def read_zip(data: bytes, path: str) -> SnapshotMetadata | str:
         return error.reason
 
 
-def lineage_rules(store: StoreListing, name: str, changelog: Changelog) -> Iterator[Finding]:
+def lineage_rules(
+    store: StoreListing, target: LineageItem, changelog: Changelog
+) -> Iterator[Finding]:
     """From the version the commit log names back to a snapshot: every file must be there."""
-    base = max(
-        (
-            item.version
-            for item in changelog.lineage
-            if f"{item.version}_{item.unique_id}.zip" in store.files
-        ),
-        default=0,
+    name = file_name(target, "changelog")
+    items = (*changelog.lineage, target)
+    chain = files_to_load(
+        target.version,
+        (item.version for item in items if file_name(item, "zip") in store.files),
+        (item.version for item in items if file_name(item, "changelog") in store.files),
     )
     for item in changelog.lineage:
-        needed = f"{item.version}_{item.unique_id}.changelog"
-        if item.version > base and needed not in store.files:
+        needed = file_name(item, "changelog")
+        if item.version in chain.deltas and needed not in store.files:
             yield finding(
                 "ROCKSDB_ID_MISSING", f"{store.path}/{needed}", f"the lineage of {name} names it"
             )
+    unnamed = missing_runs((item.version for item in items), chain.snapshot + 1, target.version)
+    if unnamed:
+        yield finding(
+            "ROCKSDB_ID_MISSING",
+            f"{store.path}/{name}",
+            f"its lineage must lead back to a snapshot that exists, or to version 1; it lacks "
+            f"version {listed(unnamed)}",
+        )

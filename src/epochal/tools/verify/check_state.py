@@ -87,10 +87,7 @@ def _partition_rules(
 
 def _chain_rules(store: StoreListing, facts: StateFacts) -> Iterator[Finding]:
     wanted = facts.restart_version
-    steps = store.changelogs.keys() if store.provider == ROCKSDB else store.deltas.keys()
-    suffix = "changelog" if store.provider == ROCKSDB else "delta"
-    bases = set(store.bases)
-    versions = steps | bases
+    versions = set(store.versions)
     newest = max(versions, default=0)
     if newest < wanted:
         yield finding(
@@ -99,41 +96,35 @@ def _chain_rules(store: StoreListing, facts: StateFacts) -> Iterator[Finding]:
             f"its newest version is {newest}, a restart needs {wanted}",
         )
         return
-    base = max((each for each in bases if each <= wanted), default=0)
-    missing = missing_runs(steps, base + 1, wanted)
-    if missing:
+    chain, suffix = store.chain(wanted), store.delta_suffix
+    if chain.missing:
         yield finding(
             "STATE_CHAIN_BROKEN",
-            f"{store.path}/{missing[0].start}.{suffix}",
-            f"version {wanted} needs {listed(missing)}.{suffix} on top of "
-            + (f"snapshot {base}" if base else "the empty store"),
+            f"{store.path}/{chain.first_missing}.{suffix}",
+            f"version {wanted} needs {listed(list(chain.missing))}.{suffix} on top of "
+            + (f"snapshot {chain.snapshot}" if chain.snapshot else "the empty store"),
         )
-    yield from _hole_rules(store, base, versions, suffix, facts)
+    yield from _hole_rules(store, chain.snapshot, versions, facts)
 
 
 def _hole_rules(
-    store: StoreListing, base: int, versions: set[int], suffix: str, facts: StateFacts
+    store: StoreListing, base: int, versions: set[int], facts: StateFacts
 ) -> Iterator[Finding]:
     """Versions below the restart's base that are gone although older ones can be loaded."""
-    lowest = min(versions)
+    lowest, suffix = min(versions), store.delta_suffix
     holes = missing_runs(versions, lowest, base - 1)
-    if holes and _is_loadable(store, lowest, holes[0].start - 1):
+    if holes and not store.chain(holes[0].start - 1).missing:
         yield finding(
             "STATE_HOLE",
             f"{store.path}/{holes[0].start}.{suffix}",
             f"version {listed(holes)} cannot be loaded, versions before it can",
         )
-    elif lowest > 1 and lowest not in store.bases and lowest < base and facts.from_the_start:
+    elif lowest < base and store.chain(lowest).missing and facts.from_the_start:
         yield finding(
             "STATE_HOLE",
             f"{store.path}/{lowest - 1}.{suffix}",
             f"version {lowest} cannot be loaded: nothing is there below it",
         )
-
-
-def _is_loadable(store: StoreListing, lowest: int, version: int) -> bool:
-    """Whether `version`, the last before the first hole, has something to start from."""
-    return lowest == 1 or any(each <= version for each in store.bases)
 
 
 def _ahead_rules(store: StoreListing, newest: int) -> Iterator[Finding]:

@@ -1,25 +1,49 @@
-"""Which files make a version, and which may go."""
+"""Which files make a version, and which may be deleted."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, combinations
 
 import pytest
 
 from epochal.state.files.chain import (
+    Chain,
     SnapshotPlan,
     StoreFile,
+    attempt_label,
     deletable,
+    delta_versions,
     files_by_version,
-    files_for_version,
+    files_to_load,
+    files_to_retain,
+    is_prepared,
     latest_version,
     parse_name,
     plan_snapshots,
+    prepared_before,
     prepared_name,
     snapshot_due,
+    snapshot_versions,
 )
 
 
 def deltas(first: int, last: int) -> list[str]:
     return [f"{version}.delta" for version in range(first, last + 1)]
+
+
+def load(names: list[str], version: int) -> Chain:
+    return files_to_load(version, snapshot_versions(names), delta_versions(names))
+
+
+VERSIONS = range(1, 7)
+ALL_FILES = [f"{version}.{kind}" for version in VERSIONS for kind in ("delta", "snapshot")]
+
+
+def every_directory() -> Iterator[list[str]]:
+    """All 4,096 directories of deltas and snapshots of versions 1 to 6, with every hole."""
+    sizes = range(len(ALL_FILES) + 1)
+    return map(list, chain.from_iterable(combinations(ALL_FILES, size) for size in sizes))
 
 
 def plan(
@@ -60,22 +84,107 @@ def test_a_snapshot_hides_the_delta_of_its_version_whichever_is_listed_first() -
     assert files_by_version(["2.delta", "1.delta", "2.snapshot"]) == found
 
 
-def test_a_version_is_its_nearest_snapshot_and_every_delta_since() -> None:
-    files = files_by_version([*deltas(1, 9), "3.snapshot", "6.snapshot"])
-    assert files_for_version(files, 8) == [
-        StoreFile(6, True),
-        StoreFile(7, False),
-        StoreFile(8, False),
-    ]
-    assert files_for_version(files, 6) == [StoreFile(6, True)]
-    assert files_for_version(files, 2) == [StoreFile(1, False), StoreFile(2, False)]
+def test_a_version_is_its_newest_snapshot_and_every_delta_after_it() -> None:
+    names = [*deltas(1, 9), "3.snapshot", "6.snapshot"]
+    assert load(names, 8) == Chain(6, range(7, 9), ())
+    assert load(names, 6) == Chain(6, range(7, 7), ())
+    assert load(names, 2) == Chain(0, range(1, 3), ())
+    assert load(names, 0) == Chain(0, range(1, 1), ())
 
 
-def test_a_version_behind_a_hole_or_without_a_file_has_no_chain() -> None:
+def test_a_hole_is_named_and_never_skipped() -> None:
+    names = ["1.delta", "2.delta", "4.delta"]
+    assert load(names, 4) == Chain(0, range(1, 5), (range(3, 4),))
+    assert load(names, 4).first_missing == 3
+    assert load(names, 2).first_missing is None
+    assert load(["3.snapshot", "4.delta", "6.delta"], 8).missing == (range(5, 6), range(7, 9))
+
+
+def test_an_astronomical_version_is_answered_at_once() -> None:
+    assert load(["2.snapshot", "5.delta"], 10**18).missing == (range(3, 5), range(6, 10**18 + 1))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_of_every_directory_the_same_files_are_loaded_as_the_rule_in_words_demands(
+    version: int,
+) -> None:
+    """From `version` down: a snapshot ends the search, else the delta is needed. Below 1: empty."""
+    for names in every_directory():
+        needed: list[str] = []
+        below = version
+        while below > 0 and f"{below}.snapshot" not in names:
+            needed.insert(0, f"{below}.delta")
+            below -= 1
+        found = load(names, version)
+        assert found.snapshot == below, names
+        assert [f"{each}.delta" for each in found.deltas] == needed, names
+        lost = [name for name in needed if name not in names]
+        assert [f"{each}.delta" for run in found.missing for each in run] == lost, names
+        first = None if found.first_missing is None else f"{found.first_missing}.delta"
+        assert first == next(iter(lost), None), names
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_of_every_directory_no_older_snapshot_loads_what_the_newest_does_not(
+    version: int,
+) -> None:
+    for names in every_directory():
+        complete = any(
+            all(f"{each}.delta" in names for each in range(start + 1, version + 1))
+            for start in [0, *snapshot_versions(names)]
+            if start <= version
+        )
+        assert complete is (not load(names, version).missing), names
+
+
+@pytest.mark.parametrize("retained", range(1, 6))
+def test_of_every_directory_cleanup_leaves_what_retained_versions_load(retained: int) -> None:
+    for names in every_directory():
+        gone = deletable(names, retained)
+        if not gone:
+            continue
+        left = [name for name in names if name not in gone]
+        newest = latest_version(names)
+        for version in range(max(newest - retained, 1), newest + 1):
+            assert load(left, version) == load(names, version), (names, version)
+
+
+@pytest.mark.parametrize("retained", range(1, 6))
+def test_of_every_directory_cleanup_deletes_what_spark_deletes(retained: int) -> None:
+    """All visible files below the newest snapshot whose files lead to the oldest retained one."""
+    for names in every_directory():
+        oldest = latest_version(names) - retained
+        there = {int(name.partition(".")[0]) for name in names}
+        start = max((each for each in snapshot_versions(names) if each <= oldest), default=None)
+        unbroken = start is not None and set(range(start, oldest + 1)) <= there
+        old = {each for each in there if start is not None and each < start}
+        kinds = {each: "snapshot" if f"{each}.snapshot" in names else "delta" for each in old}
+        expected = [f"{each}.{kinds[each]}" for each in sorted(old)] if unbroken else []
+        assert deletable(names, retained) == expected, names
+
+
+def test_maintenance_keeps_nothing_for_a_version_behind_a_hole_or_without_a_file() -> None:
     files = files_by_version(["3.snapshot", "4.delta", "6.delta"])
-    assert files_for_version(files, 6) is None
-    assert files_for_version(files, 5) is None
-    assert files_for_version(files, 7) is None
+    assert files_to_retain(files, 6) is None
+    assert files_to_retain(files, 5) is None
+    assert files_to_retain(files, 7) is None
+    assert files_to_retain(files, 4) == [StoreFile(3, True), StoreFile(4, False)]
+
+
+def test_without_a_snapshot_maintenance_keeps_every_file_and_overlooks_holes() -> None:
+    files = files_by_version(["2.delta", "4.delta"])
+    assert files_to_retain(files, 4) == [StoreFile(2, False), StoreFile(4, False)]
+
+
+def test_a_prepared_delta_may_go_when_an_earlier_attempt_of_the_engine_wrote_it() -> None:
+    name = prepared_name(7, attempt_label(9))
+    assert prepared_before(name, 10)
+    assert not prepared_before(name, 9)
+    assert not prepared_before(prepared_name(7, "of-another"), 10)
+    assert not prepared_before("7.delta", 10)
+    assert is_prepared(name)
+    assert is_prepared(prepared_name(7, "of-another"))
+    assert not is_prepared("7.delta")
 
 
 def test_a_snapshot_is_due_at_strictly_more_deltas_than_the_minimum() -> None:

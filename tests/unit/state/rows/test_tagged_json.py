@@ -8,7 +8,7 @@ import pytest
 
 from epochal.errors import StateValueError
 from epochal.state.rows.byte_spans import spans_of
-from epochal.state.rows.columns import decode_rows
+from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.tagged_json import from_json, json_column, row_from_json
 from epochal.state.rows.types import StructType, parse_schema
 from epochal.state.rows.unsafe_row import encode_row

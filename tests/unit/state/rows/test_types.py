@@ -115,7 +115,7 @@ def test_a_field_without_metadata_or_nullability_has_sparks_defaults() -> None:
     [
         ("", "cannot be parsed"),
         ("[" * 100_000, "cannot be parsed"),
-        ('"long"', "a struct was expected"),
+        ('"long"', "expected a struct"),
         ("[]", "not a data type"),
         ('{"type":"struct"}', "not a data type"),
         ('{"type":"struct","fields":[1]}', "not a field"),

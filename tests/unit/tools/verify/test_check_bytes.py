@@ -10,7 +10,7 @@ from epochal.errors import StateFormatError
 from epochal.state.files.codecs import compress
 from epochal.state.files.delta_snapshot import encode_records
 from epochal.state.rows.byte_spans import spans_of
-from epochal.state.rows.columns import decode_rows
+from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.rows.types import AtomicType, DecimalType, StringType, StructType
 from epochal.state.rows.unsafe_row import encode_row, validate_row
