@@ -65,6 +65,7 @@ PURE_MODULES = [
     "epoch/manifest.py",
     "epoch/messages.py",
     "epoch/recovery.py",
+    "epoch/query_watermark.py",
     "continuous/plan/stages.py",
     "rpc/framing.py",
     "rpc/envelope.py",

@@ -36,7 +36,6 @@ from epochal.epoch.effects import (
     PublishState,
     Push,
     Tick,
-    watermark_of,
 )
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -58,6 +57,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
+from epochal.epoch.query_watermark import watermark_of
 from epochal.errors import (
     EpochBacklogError,
     EpochConflictError,

@@ -7,7 +7,6 @@ stand outside of it: whoever performs them need not wait for the disk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -132,16 +131,3 @@ class Broken:
 
 
 Event: TypeAlias = Performed | Tick | Hold | Limit | Finish | Broken
-
-
-def watermark_of(highs: Sequence[int], delays_ms: Sequence[int], floor_ms: int) -> int:
-    """The query's watermark: the slowest of its watermarks, and never less than it was.
-
-    One that has not seen any row yet holds all others back, as in Spark.
-    """
-    if not highs:
-        return floor_ms
-    slowest = min(
-        high - delay if high >= 0 else 0 for high, delay in zip(highs, delays_ms, strict=True)
-    )
-    return max(slowest, floor_ms)

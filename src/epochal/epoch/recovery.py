@@ -20,8 +20,9 @@ from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
-from epochal.epoch.effects import CommitSink, LogCommit, PublishState, watermark_of
+from epochal.epoch.effects import CommitSink, LogCommit, PublishState
 from epochal.epoch.manifest import Manifest, manifest_of
+from epochal.epoch.query_watermark import NONE_SEEN, watermark_of
 from epochal.errors import RecoveryError
 from epochal.files import join_url
 
@@ -86,7 +87,7 @@ def plan_recovery(
     _check_fence(logs, attempt)
     newest = max(logs.offset_ids, default=None)
     if newest is None:
-        return RecoveryPlan((), 0, None, None, (-1,) * len(delays_ms), 0)
+        return RecoveryPlan((), 0, None, None, (NONE_SEEN,) * len(delays_ms), 0)
     if open_epoch(logs) is None:
         return _resume(logs, newest, (), sources, delays_ms, _next_watermark(logs))
     entry = _entry(logs, newest)
@@ -113,7 +114,7 @@ def plan_recovery(
 def _cut_anew(logs: Logs, epoch: int, sources: int, delays_ms: Sequence[int]) -> RecoveryPlan:
     drop = (DropEpoch(epoch),)
     if epoch == 0:
-        return RecoveryPlan(drop, 0, None, None, (-1,) * len(delays_ms), 0)
+        return RecoveryPlan(drop, 0, None, None, (NONE_SEEN,) * len(delays_ms), 0)
     return _resume(logs, epoch - 1, drop, sources, delays_ms, _next_watermark(logs))
 
 
@@ -141,7 +142,7 @@ def _highs(
     """Per watermark, as the manifest has them; from Spark only their minimum is known."""
     if manifest is not None and len(manifest.watermarks) == len(delays_ms):
         return manifest.watermarks
-    return tuple(watermark_ms + delay if watermark_ms > 0 else -1 for delay in delays_ms)
+    return tuple(watermark_ms + delay if watermark_ms > 0 else NONE_SEEN for delay in delays_ms)
 
 
 def _check_order(logs: Logs) -> None:

@@ -46,6 +46,7 @@ from epochal.epoch.messages import (
     ReportPartitionOffset,
     TaskActive,
 )
+from epochal.epoch.query_watermark import NO_WATERMARK, NONE_SEEN, NOT_ADVANCED, watermark_of
 
 MAX_ROWS_PER_TURN = 5_000
 """Per source. More would delay what arrives meanwhile; flat out, the next turn follows at once."""
@@ -56,8 +57,6 @@ FEW_ROWS = 64
 """A source that gives fewer has given all that was due, unless another of its partitions has more.
 To ask again would find the row or two that fell due meanwhile, over and over: all of a turn would
 go into batches of one row."""
-
-NONE_SEEN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +125,13 @@ class _Chain:
 class _Stage:
     """A stateful operator, its chain, and the time its input has reached."""
 
-    def __init__(self, plan: StagePlan, partitions: Sequence[int], state_partitions: int) -> None:
+    def __init__(
+        self, plan: StagePlan, partitions: Sequence[int], state_partitions: int, start_ms: int
+    ) -> None:
         self.operator_id = plan.operator_id
         self.operator: StatefulOperator = plan.stateful.open(partitions, state_partitions)
         self.chain = _Chain(plan.operators)
-        self.watermark_ms = self.late_ms = NONE_SEEN
+        self.watermark_ms = self.late_ms = start_ms
         self.had_input = False
 
 
@@ -150,7 +151,11 @@ class TaskCore:
     ) -> None:
         self._plan, self._task, self._attempt = plan, task, attempt
         partitions = partitions_of_task(plan.state_partitions, task, tasks)
-        self._stages = [_Stage(each, partitions, plan.state_partitions) for each in plan.stages]
+        self._delays_ms = tuple(mark.delay_ms for mark in plan.watermarks)
+        self._start_ms = NOT_ADVANCED if plan.watermarks else NO_WATERMARK
+        self._stages = [
+            _Stage(each, partitions, plan.state_partitions, self._start_ms) for each in plan.stages
+        ]
         self._splits = [
             KeySplit(each.input_schema, each.stateful.key, plan.state_partitions, tasks)
             for each in plan.stages
@@ -420,14 +425,14 @@ class TaskCore:
         return tuple(highs)
 
     def _advance_time(self, index: int) -> None:
-        plan, stage = self._plan, self._stages[index]
-        if plan.watermarks:
-            highs = self._exchange.inboxes[index].highs(len(plan.watermarks))
-            here = _lowest(highs, plan)
-            stage.watermark_ms = max(stage.watermark_ms, here, self._floor_ms())
+        if self._delays_ms:
+            stage = self._stages[index]
+            highs = self._exchange.inboxes[index].highs(len(self._delays_ms))
+            floor_ms = max(stage.watermark_ms, self._floor_ms())
+            stage.watermark_ms = watermark_of(highs, self._delays_ms, floor_ms)
 
     def _floor_ms(self) -> int:
-        return _lowest(self._floor, self._plan) if self._floor else NONE_SEEN
+        return watermark_of(self._floor, self._delays_ms, self._start_ms)
 
 
 def _open_sources(plan: QueryPlan, readers: Sequence[ReaderPlan]) -> list[_Source | None]:
@@ -459,14 +464,6 @@ def _read(source: _Source) -> tuple[list[pa.RecordBatch], bool]:
         if short >= len(source.numbers):
             return batches, False
     return batches, True
-
-
-def _lowest(highs: Sequence[int], plan: QueryPlan) -> int:
-    """The watermark that these highest event times give: the lowest of all, if all are known."""
-    times = zip(highs, plan.watermarks, strict=True)
-    return min(
-        NONE_SEEN if high < 0 else max(high - watermark.delay_ms, 0) for high, watermark in times
-    )
 
 
 def _note(chain: _Chain, highs: list[int]) -> None:

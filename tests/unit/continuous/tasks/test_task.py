@@ -359,7 +359,7 @@ def test_an_operator_expires_after_input_by_the_clock_and_when_the_watermark_mov
     assert seen == []
     world.settle(start(FIRST))
     # Event times were 1, 2, 3 and 4 s, with 1.5 s to wait; all were read in one turn.
-    assert [(at.watermark_ms, at.late_ms) for at in seen] == [(2_500, -1)]
+    assert [(at.watermark_ms, at.late_ms) for at in seen] == [(2_500, 0)]
     world.turn(0)
     assert len(seen) == 1
     world.now_ms = 5_000
