@@ -110,6 +110,7 @@ class Nowhere:
     """A source and a sink that take everything."""
 
     decides = False
+    acknowledges_in_tasks = False
 
     def initial(self) -> Mapping[str, str]:
         return {}

@@ -59,6 +59,7 @@ PURE_MODULES = [
     "continuous/plan/pruning.py",
     "continuous/tasks/key_split.py",
     "continuous/tasks/task.py",
+    "epoch/acknowledging.py",
     "epoch/committed.py",
     "epoch/coordinator.py",
     "epoch/effects.py",

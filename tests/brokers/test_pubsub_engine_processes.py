@@ -85,7 +85,12 @@ class Query:
         repeats = DropRepeatsSpec(("message_id",), MESSAGE_SCHEMA, 600_000)
         self.plan = QueryPlan(
             sources=(
-                SourcePlan(self.source.readers, MESSAGE_SCHEMA, () if once else (KeepIds(),)),
+                SourcePlan(
+                    self.source.readers,
+                    MESSAGE_SCHEMA,
+                    () if once else (KeepIds(),),
+                    acknowledges_in_tasks=True,
+                ),
             ),
             watermarks=(),
             stages=(StagePlan(0, repeats, MESSAGE_SCHEMA, (KeepIds(),)),) if once else (),

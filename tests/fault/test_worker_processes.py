@@ -49,6 +49,8 @@ SPAWN = multiprocessing.get_context("spawn")
 class Source:
     """Its positions are its offsets."""
 
+    acknowledges_in_tasks = False
+
     def initial(self) -> Positions:
         return {str(partition): "0" for partition in range(PARTITIONS)}
 

@@ -43,6 +43,8 @@ Write: TypeAlias = Callable[[int, int, range], bytes]
 class Rows:
     """Endless rows 0, 1, 2, ... in each of two partitions; a position is the next row."""
 
+    acknowledges_in_tasks = False
+
     def initial(self) -> Mapping[str, str]:
         return {"0": "0", "1": "0"}
 

@@ -194,6 +194,8 @@ class RateReaders:
 class RateSource:
     """The driver's side; creates or reads the log in `sources/N`."""
 
+    acknowledges_in_tasks = False
+
     def __init__(
         self,
         options: RateOptions,

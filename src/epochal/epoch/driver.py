@@ -21,6 +21,7 @@ from typing import assert_never
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.clock import Clock
+from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import EpochCoordinator, Pace, Phase
 from epochal.epoch.durable import (
@@ -155,9 +156,7 @@ class EpochDriver:
                 delays_ms=self._ground.delays_ms,
                 watermark_ms=found.watermark_ms,
                 pace=self._pace,
-                tell_commits=any(
-                    getattr(each, "acknowledges_in_tasks", False) for each in self._ground.sources
-                ),
+                tell_commits=any(acknowledged_in_tasks(self._ground.sources)),
             )
         self.tick()
         if background:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
+from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_of, manifest_to_json
 from epochal.epoch.messages import PreparedState
@@ -29,6 +30,8 @@ Positions: TypeAlias = Mapping[str, str]
 class LoggedSource(Protocol):
     """What is asked of a source here; see `connectors.contract`."""
 
+    @property
+    def acknowledges_in_tasks(self) -> bool: ...
     def initial(self) -> Positions: ...
     def resume(self, offset: str) -> Positions: ...
     def offset(self, positions: Positions) -> str: ...
@@ -202,7 +205,10 @@ def purge(ground: Ground, epoch: int) -> None:
 
 def acknowledge(ground: Ground, epoch: int, positions: tuple[Positions, ...]) -> None:
     """Tell the sources; one that fails will be told of a later epoch."""
-    for source, places in zip(ground.sources, positions, strict=True):
+    in_tasks = acknowledged_in_tasks(ground.sources)
+    for source, places, by_task in zip(ground.sources, positions, in_tasks, strict=True):
+        if by_task:
+            continue
         try:
             source.acknowledge(epoch, places)
         except Exception:

@@ -51,6 +51,8 @@ from epochal.testing.files import MemoryFiles
 class Numbers:
     """A source of one partition; a position is a number, an offset the tens of it."""
 
+    acknowledges_in_tasks = False
+
     acknowledged: list[tuple[int, Mapping[str, str]]] = field(default_factory=list)
     initials: int = 0
 
@@ -225,6 +227,17 @@ def test_an_epoch_is_decided_then_visible_then_published_then_logged_then_acknow
     assert manifest is not None
     assert (manifest.attempt, manifest.run_id, manifest.positions) == (1, "run-a", ({"p": "17"},))
     assert world.commit_log.get(0) == CommitEntry()
+
+
+def test_a_source_that_acknowledges_in_its_tasks_is_not_acknowledged_by_the_driver() -> None:
+    world = World()
+    world.source.acknowledges_in_tasks = True
+    driver = started(world)
+    end_epoch(driver)
+    world.report(driver, 0, 17)
+    assert drain(driver)[-1] == ("Acknowledge", 0)
+    assert world.source.acknowledged == []
+    assert world.newest_push() == EpochStarted(1, 1, committed=0)
 
 
 def test_a_new_checkpoint_starts_at_the_sources_beginning() -> None:

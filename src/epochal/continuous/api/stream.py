@@ -39,6 +39,7 @@ from epochal.continuous.operators.windows import Window
 from epochal.continuous.plan.pruning import narrowed
 from epochal.continuous.plan.stages import QueryPlan, SourcePlan, StagePlan, Watermark
 from epochal.continuous.run.query_spec import UNOPENED, SourceDefinition
+from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.errors import OptionError
 from epochal.options import parse_duration
 
@@ -224,8 +225,11 @@ class Stream:
                     narrowed(source.readers, each.operators, each.schema),
                     each.schema,
                     each.operators,
+                    in_tasks,
                 )
-                for source, each in zip(sources, self.inputs, strict=True)
+                for source, each, in_tasks in zip(
+                    sources, self.inputs, acknowledged_in_tasks(sources), strict=True
+                )
             ),
             self.watermarks,
             tuple(

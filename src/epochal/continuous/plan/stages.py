@@ -34,6 +34,8 @@ class SourcePlan:
     readers: ReaderFactory
     schema: pa.Schema
     operators: tuple[OperatorSpec, ...]
+    acknowledges_in_tasks: bool = False
+    """Whether the readers acknowledge what is committed; see `epochal.epoch.acknowledging`."""
 
 
 @dataclass(frozen=True, slots=True)

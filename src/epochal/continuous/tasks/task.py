@@ -102,8 +102,8 @@ class _Source:
     numbers: dict[str, int]
     """The number of each partition over all sources."""
     chain: _Chain
-    told: AcknowledgingReader | None
-    """The reader, if it is one that wants to know of epochs."""
+    acknowledging: AcknowledgingReader | None
+    """The reader again, if it acknowledges committed epochs itself."""
     rows: int = 0
 
 
@@ -213,8 +213,8 @@ class TaskCore:
         if epoch > self._committed:
             self._committed = epoch
             for source in self._sources:
-                if source is not None and source.told is not None:
-                    source.told.committed(epoch)
+                if source is not None and source.acknowledging is not None:
+                    source.acknowledging.committed(epoch)
 
     def pulse(self) -> list[tuple[int, Frame]]:
         """Frames by which peers find out that others were lost; now and then when all is quiet."""
@@ -284,8 +284,8 @@ class TaskCore:
                 if source is not None:
                     source.rows = 0
                     _note(source.chain, ending.watermarks)
-                    if source.told is not None:
-                        source.told.ended(epoch)
+                    if source.acknowledging is not None:
+                        source.acknowledging.ended(epoch)
             self._reading += 1
             self._pass_on(0, epoch, tuple(self._source_highs()), out)
 
@@ -445,8 +445,8 @@ def _open_sources(plan: QueryPlan, readers: Sequence[ReaderPlan]) -> list[_Sourc
             continue
         reader = source.readers.open({each.partition: each.position for each in mine})
         numbers = {each.partition: each.reader for each in mine}
-        told = cast(AcknowledgingReader, reader) if hasattr(reader, "committed") else None
-        found.append(_Source(reader, numbers, _Chain(source.operators), told))
+        acknowledging = cast(AcknowledgingReader, reader) if source.acknowledges_in_tasks else None
+        found.append(_Source(reader, numbers, _Chain(source.operators), acknowledging))
     return found
 
 

@@ -76,6 +76,8 @@ class LogClient(Protocol):
 class KafkaSource:
     """The driver's side."""
 
+    acknowledges_in_tasks = False
+
     def __init__(
         self,
         options: KafkaSourceOptions,
