@@ -73,18 +73,14 @@ class AcknowledgingReader(SourceReader, Protocol):
 
 
 class ReaderFactory(Protocol):
-    """Opens readers in tasks; picklable."""
+    """Opens readers in tasks; picklable.
+
+    A factory may also have `only(columns: frozenset[str]) -> ReaderFactory`: readers that fill just
+    these columns and leave the others null. The engine calls it if a query uses no other columns.
+    """
 
     def open(self, partitions: Positions) -> SourceReader:
         """Start reading these partitions at these positions."""
-        ...
-
-
-class NarrowingReaders(ReaderFactory, Protocol):
-    """A factory whose readers can leave columns out. Optional: the engine looks for `only`."""
-
-    def only(self, columns: frozenset[str]) -> ReaderFactory:
-        """Readers of rows of which no other columns are looked at: those may be null."""
         ...
 
 

@@ -177,10 +177,6 @@ class BarrierJob:
         self._thread.start()
         return self
 
-    @property
-    def has_ended(self) -> bool:
-        return self._ended.is_set()
-
     def cancel(self) -> None:
         """Ask Spark to kill all tasks; returns at once."""
         self._cancelled.set()

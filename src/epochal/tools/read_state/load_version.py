@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from epochal.errors import StateLoadError
 from epochal.files import Files, join_url
 from epochal.state.files.chain import delta_name, snapshot_name, snapshot_versions
@@ -124,8 +122,3 @@ def _rocks_rows(entries: list[tuple[bytes, bytes]], target: StoreTarget, source:
     keys = spans_of([key for key, _ in pairs])
     values = spans_of([value for _, value in pairs])
     return [Rows(Spans(keys.buffer, keys.starts + skip, keys.lengths - skip), values, source)]
-
-
-def count_rows(parts: Iterable[Rows]) -> int:
-    """How many rows there are."""
-    return int(np.sum([len(part) for part in parts], dtype=np.int64))
