@@ -23,7 +23,11 @@ class StreamingQuery:
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
-        return f"StreamingQuery({name}id={self.id}, run_id={self.run_id})"
+        state = self._engine.state
+        return (
+            f"StreamingQuery({name}id={self.id}, run_id={self.run_id}, "
+            f"epoch={state.committed}, {state.message!r})"
+        )
 
     @property
     def id(self) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Sink, Source
 from epochal.connectors.registry import open_sink, open_source, source_identity, source_schema
+from epochal.continuous.api.step_names import ARROW, options_of, steps_of
 from epochal.continuous.api.stream import APPEND, Input, Stream, checked_mode
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
 from epochal.continuous.operators.stateless.spark_columns import arrow_schema
@@ -32,6 +33,9 @@ class StreamReader:
     source: Any = None
     given: Mapping[str, str] | None = None
     columns: pa.Schema | None = None
+
+    def __repr__(self) -> str:
+        return f"StreamReader({_format_name(self.source)}{options_of(list(self.given or ()))})"
 
     def format(self, source: Any) -> StreamReader:
         """A format's name, or a source of your own that keeps `connectors.contract.Source`."""
@@ -64,7 +68,7 @@ class StreamReader:
         def opened(checkpoint: Files, index: int) -> Source:
             return open_source(source, options, columns, checkpoint, index, parallelism=parallelism)
 
-        name = source if isinstance(source, str) else type(source).__name__
+        name = _format_name(source)
         described = f"{name}[{options.get('path', '')}]" if "path" in options else name
         stream = Stream(self.spark, schema, (Input(SourceDefinition(described, opened), schema),))
         identity = source_identity(source, options)
@@ -82,6 +86,10 @@ class StreamWriter:
     given: Mapping[str, str] | None = None
     mode: str = APPEND
     partitioned: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        steps, given = steps_of(self.stream), options_of(list(self.given or ()))
+        return f"StreamWriter({steps}{ARROW}{_format_name(self.sink)}, {self.mode}{given})"
 
     def format(self, sink: Any) -> StreamWriter:
         """A format's name, or a sink of your own that keeps `connectors.contract.Sink`."""
@@ -155,6 +163,20 @@ class StreamWriter:
             self.stream.plan,
             engine,
         )
+
+
+def _format_name(found: Any) -> str:
+    """Return the name of a format: as given, or of the class of a user's own source or sink."""
+    match found:
+        case None:
+            return "no format"
+        case str():
+            return found
+        case (str(kind), _):
+            return kind
+        case type():
+            return found.__name__
+    return type(found).__name__
 
 
 def _text(value: Any) -> str:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.connectors.contract import Source
+from epochal.continuous.api.step_names import groups_of, steps_of
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregation.aggregates import Aggregate, Function
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
@@ -77,6 +78,9 @@ class Stream:
     inputs: tuple[Input, ...]
     stages: tuple[_Stage, ...] = ()
     watermarks: tuple[Watermark, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Stream({steps_of(self)})"
 
     @property
     def columns(self) -> list[str]:
@@ -294,6 +298,9 @@ class GroupedStream:
     stream: Stream
     keys: tuple[str, ...]
     window: Window | None = None
+
+    def __repr__(self) -> str:
+        return f"GroupedStream({steps_of(self.stream)} by {groups_of(self.keys, self.window)})"
 
     def agg(self, *, output_mode: str = UPDATE, **aggregates: str | tuple[str, str]) -> Stream:
         """One row per group, whenever it changed (update), or once its window has closed (append).
