@@ -44,7 +44,7 @@ from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import Ground
-from epochal.epoch.effects import Held
+from epochal.epoch.effects import ReadingHeld
 from epochal.epoch.messages import EpochReply, EpochRequest
 from epochal.epoch.publish_state import StateFiles
 from epochal.files import open_files
@@ -186,7 +186,7 @@ class Query:
 
     def _committed(self, epoch: CommittedEpoch, positions: tuple[Positions, ...]) -> None: ...
 
-    def _held(self, held: Held) -> None:
+    def _held(self, held: ReadingHeld) -> None:
         self.held.set()
 
 

@@ -28,13 +28,13 @@ from epochal.epoch.effects import (
     Event,
     Fail,
     Finish,
-    Held,
     Hold,
     Limit,
     LogCommit,
     Performed,
     PublishState,
     Push,
+    ReadingHeld,
     Tick,
 )
 from epochal.epoch.messages import (
@@ -347,7 +347,7 @@ class EpochCoordinator:
             Acknowledge(epoch, positions, reports),
         ]
         if epoch == self._last_epoch:
-            effects.append(Held(epoch, positions))
+            effects.append(ReadingHeld(epoch, positions))
             if self._limited:
                 self._limited = False
                 self.current += 1

@@ -44,13 +44,13 @@ from epochal.epoch.effects import (
     Event,
     Fail,
     Finish,
-    Held,
     Hold,
     Limit,
     LogCommit,
     Performed,
     PublishState,
     Push,
+    ReadingHeld,
     Step,
     Tick,
 )
@@ -88,7 +88,7 @@ class Listeners:
     committed: Callable[[CommittedEpoch, tuple[Positions, ...]], None]
     failed: Callable[[Exception], None]
     """Called once."""
-    held: Callable[[Held], None] = lambda _: None
+    held: Callable[[ReadingHeld], None] = lambda _: None
     acknowledged: Callable[[int, float], None] = lambda _epoch, _seconds: None
     """The sources were told of an epoch, which took so many seconds."""
 
@@ -217,7 +217,7 @@ class EpochDriver:
         self._step(Hold())
         return self.coordinator.phase is Phase.RUNNING
 
-    def limit(self, held: Held) -> bool:
+    def limit(self, held: ReadingHeld) -> bool:
         """Read on to where sources' offsets say all; False if they do already."""
         limits = self._limits(held)
         if limits:
@@ -313,7 +313,7 @@ class EpochDriver:
                 follow_up(self._ground, step)
             case Acknowledge():
                 self._conclude(step)
-            case Held():
+            case ReadingHeld():
                 self._listeners.held(step)
                 if self._stopping and not self.limit(step):
                     self.finish()
@@ -342,7 +342,7 @@ class EpochDriver:
             found[source][partition] = position
         return found
 
-    def _limits(self, held: Held) -> tuple[tuple[int, str], ...]:
+    def _limits(self, held: ReadingHeld) -> tuple[tuple[int, str], ...]:
         positions = self._by_source(held.positions)
         ends = [
             source.boundary(places)

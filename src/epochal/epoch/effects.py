@@ -63,7 +63,7 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReadingHeld:
     """All is committed up to here, and no task reads: limit, or let the tasks leave."""
 
     epoch: int
@@ -85,7 +85,7 @@ class Fail:
     error: Exception
 
 
-Step: TypeAlias = Decide | CommitSink | PublishState | LogCommit | Acknowledge | Held
+Step: TypeAlias = Decide | CommitSink | PublishState | LogCommit | Acknowledge | ReadingHeld
 """To be performed one after the other."""
 
 Effect: TypeAlias = Step | Push | Fail

@@ -16,7 +16,7 @@ from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import Ground, Recovered, newest_attempt
-from epochal.epoch.effects import CommitSink, Decide, Held, LogCommit, PublishState
+from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState, ReadingHeld
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -112,7 +112,7 @@ class World:
         self.pushed: list[tuple[list[bytes], EpochReply]] = []
         self.commits: list[CommittedEpoch] = []
         self.failures: list[Exception] = []
-        self.held: list[Held] = []
+        self.held: list[ReadingHeld] = []
         self.changed = threading.Condition()
 
     @property

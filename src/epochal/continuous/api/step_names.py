@@ -6,7 +6,7 @@ Note: option values are never shown, because they may hold passwords and reprs e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
@@ -62,6 +62,20 @@ def groups_of(keys: Sequence[str], window: Window | None) -> str:
 def options_of(given: Sequence[str]) -> str:
     """Return the names of options that were set, for the end of a repr."""
     return f", options: {', '.join(given)}" if given else ""
+
+
+def format_name(found: Any) -> str:
+    """Return the name of a format: as given, or the class of a user's own source or sink."""
+    match found:
+        case None:
+            return "no format"
+        case str():
+            return found
+        case (str(kind), _):
+            return kind
+        case type():
+            return found.__name__
+    return type(found).__name__
 
 
 def duration_text(duration_us: int) -> str:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from epochal.connectors.contract import Source
 from epochal.continuous.api.step_names import groups_of, steps_of
+from epochal.continuous.api.stream_writer import UPDATE, StreamWriter, checked_mode
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregation.aggregates import Aggregate, Function
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
@@ -46,11 +47,6 @@ from epochal.options import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from epochal.continuous.api.readwriter import StreamWriter
-
-UPDATE, APPEND, COMPLETE = "update", "append", "complete"
-OUTPUT_MODES = (APPEND, UPDATE, COMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +213,6 @@ class Stream:
     @property
     def write_stream(self) -> StreamWriter:
         """Say where the rows go."""
-        from epochal.continuous.api.readwriter import StreamWriter
-
         return StreamWriter(self)
 
     def plan(self, sources: Sequence[Source]) -> QueryPlan:
@@ -328,12 +322,6 @@ class GroupedStream:
 def _aggregate(name: str, asked: str | tuple[str, str]) -> Aggregate:
     function, column = (asked, None) if isinstance(asked, str) else asked
     return Aggregate(cast(Function, function), column, name)
-
-
-def checked_mode(mode: str) -> str:
-    if mode.lower() not in OUTPUT_MODES:
-        raise OptionError(f"Output modes are {', '.join(OUTPUT_MODES)}, not {mode!r}.")
-    return mode.lower()
 
 
 def _quoted(name: str) -> str:

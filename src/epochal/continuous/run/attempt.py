@@ -31,7 +31,7 @@ from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import Ground, Recovered, newest_attempt
-from epochal.epoch.effects import Held
+from epochal.epoch.effects import ReadingHeld
 from epochal.epoch.messages import EpochReply, EpochRequest
 from epochal.epoch.publish_state import StateFiles
 from epochal.rpc.driver_address import driver_address
@@ -61,7 +61,7 @@ class JobEnded:
     error: BaseException | None
 
 
-News: TypeAlias = AttemptFailed | JobEnded | Held
+News: TypeAlias = AttemptFailed | JobEnded | ReadingHeld
 
 
 class Attempt:
@@ -112,7 +112,7 @@ class Attempt:
         """Let the epoch end and read no more; False if no task reads yet."""
         return self._driver.hold()
 
-    def limit(self, held: Held) -> bool:
+    def limit(self, held: ReadingHeld) -> bool:
         """Read on to where offsets say all of the positions; False if they do already."""
         return self._driver.limit(held)
 

@@ -44,7 +44,7 @@ from epochal.continuous.run.restarts import GiveUp, RestartAfter, Restarts
 from epochal.continuous.run.telemetry import Telemetry, open_telemetry
 from epochal.continuous.spark_job.barrier_job import check_conf, failure_text, headline, why_lost
 from epochal.epoch.committed import CommittedEpoch
-from epochal.epoch.effects import Held
+from epochal.epoch.effects import ReadingHeld
 from epochal.errors import (
     CheckpointInUseError,
     CheckpointLostError,
@@ -97,7 +97,7 @@ class NewPartitions:
 Prepare: TypeAlias = Callable[..., Attempt]
 """`prepare_attempt`, with all that stays the same filled in."""
 
-Event: TypeAlias = StopAsked | NewPartitions | Held | JobEnded | AttemptFailed
+Event: TypeAlias = StopAsked | NewPartitions | ReadingHeld | JobEnded | AttemptFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +306,7 @@ class Engine:
                     logger.info("%s: new partitions %s", self._who(), ", ".join(names[:10]))
                     self._show(message="Reconfiguring")
                     attempt.hold()
-                case Held():
+                case ReadingHeld():
                     if not (stopping and attempt.limit(event)):
                         leaving = True
                         attempt.finish()
