@@ -27,7 +27,7 @@ from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.continuous.tasks.worker import ReportsKept
 from epochal.epoch.coordinator import MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import Ground, Recovered, newest_attempt
+from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -182,7 +182,7 @@ class DriverProcess:
         self.guard = guard
         self._clock, self._send = clock, send
         checkpoint = files.at(CHECKPOINT)
-        self.ground = Ground(
+        self.resources = EpochResources(
             url="checkpoint",
             offsets=OffsetLog(checkpoint.at("offsets")),
             commits=CommitLog(checkpoint.at("commits")),
@@ -200,9 +200,9 @@ class DriverProcess:
         self.failure = None
         self.driver = None
         self.stopping = False
-        attempt = self.guard.next_attempt(above=newest_attempt(self.ground.offsets))
+        attempt = self.guard.next_attempt(above=newest_attempt(self.resources.offsets))
         driver = EpochDriver(
-            self.ground,
+            self.resources,
             Listeners(push=self._push, committed=lambda *_: None, failed=self._fail),
             attempt=attempt,
             clock=self._clock,

@@ -15,7 +15,7 @@ from epochal.clock import Clock, SystemClock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import Ground, Recovered, newest_attempt
+from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState, ReadingHeld
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import (
@@ -125,7 +125,7 @@ class World:
 
     def driver(self, **pace: Any) -> EpochDriver:
         self.attempt += 1
-        ground = Ground(
+        resources = EpochResources(
             url=self.files.url,
             offsets=self.offset_log,
             commits=self.commit_log,
@@ -143,7 +143,7 @@ class World:
             held=lambda held: self.note(self.held, held),
         )
         return EpochDriver(
-            ground,
+            resources,
             listeners,
             attempt=self.attempt,
             clock=self.clock,

@@ -30,7 +30,7 @@ from epochal.continuous.tasks.task_stores import StateStart
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import Ground, Recovered, newest_attempt
+from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import ReadingHeld
 from epochal.epoch.messages import EpochReply, EpochRequest
 from epochal.epoch.publish_state import StateFiles
@@ -183,7 +183,7 @@ def prepare_attempt(
     def push(peers: Sequence[bytes], message: EpochReply) -> None:
         opened.server.push(endpoint, peers, message)
 
-    ground = Ground(
+    resources = EpochResources(
         url=opened.files.url,
         offsets=offsets,
         commits=CommitLog(opened.files.at(COMMITS)),
@@ -202,7 +202,9 @@ def prepare_attempt(
         held=post,
         acknowledged=on_acknowledged,
     )
-    driver = EpochDriver(ground, listeners, attempt=number, clock=clock, pace=opened.options.pace)
+    driver = EpochDriver(
+        resources, listeners, attempt=number, clock=clock, pace=opened.options.pace
+    )
     recovered = driver.recover()
     positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
     if not opened.tasks:
