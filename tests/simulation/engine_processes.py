@@ -24,7 +24,7 @@ from epochal.continuous.plan.stages import (
 from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
-from epochal.continuous.tasks.worker import ReportsKept
+from epochal.continuous.tasks.worker import RecentReports
 from epochal.epoch.coordinator import MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
@@ -72,7 +72,7 @@ class TaskProcess:
     left: bool = False
     core: TaskCore | None = None
     stores: TaskStores | None = None
-    reports: ReportsKept = field(default_factory=lambda: ReportsKept(MAX_EPOCHS_IN_FLIGHT))
+    reports: RecentReports = field(default_factory=lambda: RecentReports(MAX_EPOCHS_IN_FLIGHT))
 
     @property
     def peer(self) -> bytes:
@@ -87,7 +87,7 @@ class TaskProcess:
         for each in said:
             if isinstance(each, Leave) and each.attempt == self.attempt:
                 if self.core is not None:
-                    self.core.heed_commit(each.committed)
+                    self.core.note_commit(each.committed)
                 self.left = True
                 self.alive = False
                 return

@@ -11,8 +11,8 @@ Why nothing is lost or committed twice:
 - `decided` only grows, by one at a time, so no epoch is decided twice or skipped.
 - A report of a decided epoch is ignored. It can only be a repetition: the decision needed it.
 - A report that contradicts an earlier one ends the attempt. One of the two must be wrong, and the
-  next attempt cuts the epoch anew.
-- After `Fail` nothing is ever decided, so whatever a broken attempt still reports has no effect.
+  next attempt cuts the epoch again.
+- After `Fail` nothing is ever decided, so later reports of a broken attempt have no effect.
 
 Note: `step` speaks for the whole query, so it does not raise on a bad report; it returns `Fail`. An
 exception refuses one sender only: a message of another attempt, or a request that makes no sense.

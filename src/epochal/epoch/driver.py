@@ -25,10 +25,10 @@ from epochal.checkpoint.entries import OffsetEntry
 from epochal.clock import Clock
 from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.contract import Positions
 from epochal.epoch.coordinator import EpochCoordinator, Pace, Phase
 from epochal.epoch.durable import (
     EpochResources,
-    Positions,
     Recovered,
     acknowledge,
     confirm,

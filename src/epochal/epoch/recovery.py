@@ -102,13 +102,13 @@ def plan_recovery(
     if manifest is None:
         _refuse_control_batch(logs, newest, entry)
         if not sink_decided:
-            return _cut_anew(logs, newest, sources, delays_ms)
+            return _cut_again(logs, newest, sources, delays_ms)
         # Spark finished the batch but crashed before it wrote the commit entry. Its next watermark
         # is lost, so the watermark stays: too low a watermark is safe, it only waits longer.
         steps = (LogCommit(newest, entry.watermark_ms),)
         return _resume(logs, newest, steps, sources, delays_ms, entry.watermark_ms)
     if sink_decides and not sink_decided:
-        return _cut_anew(logs, newest, sources, delays_ms)
+        return _cut_again(logs, newest, sources, delays_ms)
     highs = _highs(manifest, delays_ms, entry.watermark_ms)
     watermark_ms = watermark_of(highs, delays_ms, entry.watermark_ms)
     finish = (
@@ -119,7 +119,7 @@ def plan_recovery(
     return _resume(logs, newest, finish, sources, delays_ms, watermark_ms)
 
 
-def _cut_anew(logs: Logs, epoch: int, sources: int, delays_ms: Sequence[int]) -> RecoveryPlan:
+def _cut_again(logs: Logs, epoch: int, sources: int, delays_ms: Sequence[int]) -> RecoveryPlan:
     drop = (DropEpoch(epoch),)
     if epoch == 0:
         return RecoveryPlan(drop, 0, None, None, (NONE_SEEN,) * len(delays_ms), 0)

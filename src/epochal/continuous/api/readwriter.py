@@ -27,7 +27,7 @@ __all__ = ["StreamReader", "StreamWriter"]
 
 @dataclass(frozen=True, slots=True)
 class StreamReader:
-    """Where rows come from: a format, its options, a schema where the format has none."""
+    """Defines where rows come from: a format, its options, and a schema if the format needs one."""
 
     spark: SparkSession
     source: Any = None
@@ -38,7 +38,7 @@ class StreamReader:
         return f"StreamReader({format_name(self.source)}{options_of(list(self.given or ()))})"
 
     def format(self, source: Any) -> StreamReader:
-        """A format's name, or a source of your own that keeps `connectors.contract.Source`."""
+        """Set the format by name, or pass a source that implements `connectors.contract.Source`."""
         return replace(self, source=source)
 
     def option(self, key: str, value: Any) -> StreamReader:
@@ -51,14 +51,14 @@ class StreamReader:
         return replace(self, given={**(self.given or {}), **texts})
 
     def schema(self, schema: Any) -> StreamReader:
-        """The rows' schema: DDL, Spark's type or Arrow's."""
+        """Set the schema of the rows: a DDL string, a Spark type or an Arrow schema."""
         return replace(self, columns=arrow_schema(schema))
 
     def load(self, path: str | None = None) -> Stream:
-        """The stream of the source's rows."""
+        """Return the stream of the source's rows."""
         source, columns = self.source, self.columns
         if source is None:
-            raise OptionError("Say .format(...) before .load().")
+            raise OptionError("The stream has no source: call .format(...) before .load().")
         options = dict(self.given or {}) | ({} if path is None else {"path": path})
         schema = source_schema(source, options, columns)
 

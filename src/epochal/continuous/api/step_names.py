@@ -88,7 +88,7 @@ def duration_text(duration_us: int) -> str:
 
 
 def _chain(first: str, operators: Sequence[OperatorSpec], watermarks: Sequence[Watermark]) -> str:
-    # Windows are assigned for a `group_by` that is shown as a step of its own.
+    # Windows are assigned for a `group_by`, and `_stateful_step` shows the window with that.
     shown = [each for each in operators if not isinstance(each, AssignWindowsSpec)]
     return ARROW.join([first, *(_step(each, watermarks) for each in shown)])
 

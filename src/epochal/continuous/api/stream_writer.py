@@ -1,4 +1,4 @@
-"""Where the rows of a continuous query go, and how it runs: `stream.write_stream`."""
+"""Defines where the rows of a continuous query go, and how it runs: `stream.write_stream`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTPUT_MODES = (APPEND, UPDATE, COMPLETE)
 
 @dataclass(frozen=True, slots=True)
 class StreamWriter:
-    """Where rows go, and how the query runs."""
+    """Defines where rows go and how the query runs."""
 
     stream: Stream
     sink: Any = None
@@ -39,7 +39,7 @@ class StreamWriter:
         return f"StreamWriter({steps}{ARROW}{format_name(self.sink)}, {self.mode}{given})"
 
     def format(self, sink: Any) -> StreamWriter:
-        """A format's name, or a sink of your own that keeps `connectors.contract.Sink`."""
+        """Set the format by name, or pass a sink that implements `connectors.contract.Sink`."""
         return replace(self, sink=sink)
 
     def foreach(self, function: Any) -> StreamWriter:
@@ -60,31 +60,33 @@ class StreamWriter:
         return replace(self, given={**(self.given or {}), **texts})
 
     def output_mode(self, mode: str) -> StreamWriter:
-        """append, update or complete: handed to sinks that can replace rows."""
+        """Set the output mode, append, update or complete, for sinks that can replace rows."""
         return replace(self, mode=checked_mode(mode))
 
     def query_name(self, name: str) -> StreamWriter:
-        """How the query is called in `epochal.streams(spark)`, in progress and in logs."""
+        """Name the query for `epochal.streams(spark)`, progress reports and logs."""
         return self.option("queryName", name)
 
     def partition_by(self, *columns: str) -> StreamWriter:
-        """Divide files into directories by these columns."""
+        """Write files into a directory per value of these columns."""
         return replace(self, partitioned=columns)
 
     def trigger(self, *, epoch: str) -> StreamWriter:
-        """How long an epoch is, as in '100 milliseconds'."""
+        """Set the length of an epoch, such as '100 milliseconds'."""
         return self.option("epoch", epoch)
 
     def start(self, path: str | None = None) -> StreamingQuery:
-        """Begin, and return the handle of the running query."""
+        """Start the query and return its handle."""
         from epochal.continuous.api.query_manager import streams
 
         return streams(self.stream.spark).start(self.definition(path))
 
     def definition(self, path: str | None = None) -> QueryDefinition:
-        """The query as the engine takes it."""
+        """Return the query as the engine takes it."""
         if self.sink is None:
-            raise OptionError("Say .format(...) or .foreach(...) before .start().")
+            raise OptionError(
+                "The query has no sink: call .format(...) or .foreach(...) before .start()."
+            )
         given = dict(self.given or {}) | ({} if path is None else {"path": path})
         engine, rest = split_options(given)
         sink, mode, partitioned = self.sink, self.mode, self.partitioned

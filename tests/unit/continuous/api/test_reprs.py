@@ -21,7 +21,11 @@ from epochal.continuous.run.engine import EngineState
 from epochal.continuous.run.query_spec import SourceDefinition
 
 SCHEMA = pa.schema(
-    [("user", pa.string()), ("at", pa.timestamp("us", "UTC")), ("amount", pa.int64())]
+    [
+        pa.field("user", pa.string()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("amount", pa.int64()),
+    ]
 )
 
 
@@ -96,7 +100,7 @@ def test_a_reader_shows_its_format_and_the_names_of_its_options_only() -> None:
     assert repr(reader) == "StreamReader(no format)"
     named = reader.format("kafka").option("subscribe", "t").option("kafka.ssl.key.password", "x")
     assert repr(named) == "StreamReader(kafka, options: subscribe, kafka.ssl.key.password)"
-    own = GeneratorSource(SCHEMA, lambda start, rows, partition: None)  # type: ignore[arg-type]
+    own = GeneratorSource(SCHEMA, cast(Any, None))
     assert repr(reader.format(own)) == "StreamReader(GeneratorSource)"
 
 

@@ -244,7 +244,7 @@ def test_the_end_of_the_job_is_a_failure_unless_tasks_were_let_go() -> None:
 
     run = Run(Pretence(vanish), EngineOptions(max_restarts=0))
     run.engine.start()
-    assert "nobody told them to" in str(run.failed())
+    assert "although the query was not stopped" in str(run.failed())
 
 
 def test_a_tasks_own_words_are_preferred_to_sparks() -> None:
