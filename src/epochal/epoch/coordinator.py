@@ -396,12 +396,12 @@ class EpochCoordinator:
     def _may_end_epoch(self) -> bool:
         in_flight = self.current - 1 - self.committed
         # With very many tasks, end epochs more slowly rather than overflow the backlog.
-        bearable = max(1, self.pace.max_backlog // max(1, self._readers, self._tasks))
+        within_backlog = max(1, self.pace.max_backlog // max(1, self._readers, self._tasks))
         return (
             self.phase is Phase.RUNNING
             and self._last_epoch is None
             and not self._writes_stopped
-            and in_flight < min(self.pace.max_epochs_in_flight, bearable)
+            and in_flight < min(self.pace.max_epochs_in_flight, within_backlog)
         )
 
     def _tick(self, now: float) -> list[Effect]:

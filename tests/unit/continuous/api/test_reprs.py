@@ -20,13 +20,12 @@ from epochal.continuous.api.stream import Input, Stream
 from epochal.continuous.run.engine import EngineState
 from epochal.continuous.run.query_spec import SourceDefinition
 
-SCHEMA = pa.schema(
-    [
-        pa.field("user", pa.string()),
-        pa.field("at", pa.timestamp("us", "UTC")),
-        pa.field("amount", pa.int64()),
-    ]
-)
+COLUMNS: Any = {
+    "user": pa.string(),
+    "at": pa.timestamp("us", "UTC"),
+    "amount": pa.int64(),
+}
+SCHEMA = pa.schema(COLUMNS)
 
 
 SESSION: Any = SimpleNamespace(conf={"spark.sql.session.timeZone": "UTC"})
