@@ -42,7 +42,6 @@ that it never waits for a credit that its receiver withholds."""
 class ExchangeCounters:
     """Numbers of refused frames, by reason."""
 
-    malformed: int = 0
     stale_attempt: int = 0
     unknown_channel: int = 0
     duplicates: int = 0
