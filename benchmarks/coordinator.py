@@ -23,7 +23,7 @@ from epochal.clock import SystemClock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import EpochCoordinator, Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import Ground
+from epochal.epoch.durable import EpochResources
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -110,6 +110,7 @@ class Nowhere:
     """A source and a sink that accept everything and do nothing."""
 
     decides = False
+    acknowledges_in_tasks = False
 
     def initial(self) -> Mapping[str, str]:
         return {}
@@ -163,7 +164,7 @@ def over_sockets(report: Report, tasks: int) -> None:
     """Run a driver with this many tasks, and measure its share of a core."""
     files, nowhere, watched = MemoryFiles(), Nowhere(), Watched()
     with RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1") as server:
-        ground = Ground(
+        resources = EpochResources(
             url="memory:",
             offsets=OffsetLog(files.at("offsets")),
             commits=CommitLog(files.at("commits")),
@@ -179,7 +180,7 @@ def over_sockets(report: Report, tasks: int) -> None:
             committed=watched.committed,
             failed=watched.failed,
         )
-        driver = EpochDriver(ground, listeners, attempt=ATTEMPT, clock=SystemClock(), pace=PACE)
+        driver = EpochDriver(resources, listeners, attempt=ATTEMPT, clock=SystemClock(), pace=PACE)
         driver.recover()
         driver.start([(0, str(reader)) for reader in range(tasks)], tasks)
         server.register(ENDPOINT, driver.handle)

@@ -106,6 +106,8 @@ class DueReaders:
 class DueSource:
     """Epochal's source of a schedule."""
 
+    acknowledges_in_tasks = False
+
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self.schema = SCHEMA

@@ -1,6 +1,6 @@
 """Structured Streaming's commit machinery, in Python, on Spark.
 
-Importing this costs next to nothing: whatever needs Spark is imported when it is first asked for.
+`import epochal` is cheap: everything that needs PySpark is imported on first use.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "read_stream", "register", "streams"]
 
+_PUBLIC_MODULES = frozenset(
+    ("checkpoint", "connectors", "continuous", "errors", "kafka", "state", "testing")
+)
+
 
 def read_stream(spark: SparkSession) -> StreamReader:
     """Begin a continuous query: Python operators and Python state at millisecond latency."""
@@ -26,14 +30,21 @@ def read_stream(spark: SparkSession) -> StreamReader:
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session know our data sources: `format("pubsub")`."""
+    """Register our data sources with a session: `format("pubsub")`."""
     from epochal.connectors.pubsub.data_source import register as sources
 
     sources.register(spark)
 
 
 def streams(spark: SparkSession) -> StreamingQueryManager:
-    """The continuous queries of a session, and those who listen to them."""
+    """Return the manager of a session's continuous queries and their listeners."""
     from epochal.continuous.api import query_manager as manager
 
     return manager.streams(spark)
+
+
+def __dir__() -> list[str]:
+    """List the public names, and the public modules that are imported already."""
+    names = globals()
+    imported = _PUBLIC_MODULES.intersection(names)
+    return sorted({*__all__, *imported, *(name for name in names if name.startswith("__"))})

@@ -43,8 +43,8 @@ from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import Ground
-from epochal.epoch.effects import Held
+from epochal.epoch.durable import EpochResources
+from epochal.epoch.effects import ReadingHeld
 from epochal.epoch.messages import EpochReply, EpochRequest
 from epochal.epoch.publish_state import StateFiles
 from epochal.files import open_files
@@ -85,7 +85,12 @@ class Query:
         repeats = DropRepeatsSpec(("message_id",), MESSAGE_SCHEMA, 600_000)
         self.plan = QueryPlan(
             sources=(
-                SourcePlan(self.source.readers, MESSAGE_SCHEMA, () if once else (KeepIds(),)),
+                SourcePlan(
+                    self.source.readers,
+                    MESSAGE_SCHEMA,
+                    () if once else (KeepIds(),),
+                    acknowledges_in_tasks=True,
+                ),
             ),
             watermarks=(),
             stages=(StagePlan(0, repeats, MESSAGE_SCHEMA, (KeepIds(),)),) if once else (),
@@ -101,7 +106,7 @@ class Query:
         self.failed.clear()
         files = open_files(str(self.folder))
         server = RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1")
-        ground = Ground(
+        resources = EpochResources(
             url=str(self.folder),
             offsets=OffsetLog(files.at("offsets")),
             commits=CommitLog(files.at("commits")),
@@ -120,7 +125,7 @@ class Query:
         )
         pace = Pace(epoch_seconds=0.05, idle_epoch_seconds=30.0)
         driver = EpochDriver(
-            ground, listeners, attempt=self.attempt, clock=SystemClock(), pace=pace
+            resources, listeners, attempt=self.attempt, clock=SystemClock(), pace=pace
         )
         server.register(ENDPOINT, driver.handle)
         recovered = driver.recover()
@@ -181,7 +186,7 @@ class Query:
 
     def _committed(self, epoch: CommittedEpoch, positions: tuple[Positions, ...]) -> None: ...
 
-    def _held(self, held: Held) -> None:
+    def _held(self, held: ReadingHeld) -> None:
         self.held.set()
 
 

@@ -26,7 +26,7 @@ from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import Ground
+from epochal.epoch.durable import EpochResources
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -48,6 +48,8 @@ SPAWN = multiprocessing.get_context("spawn")
 @dataclass(slots=True)
 class Source:
     """Its positions are its offsets."""
+
+    acknowledges_in_tasks = False
 
     def initial(self) -> Positions:
         return {str(partition): "0" for partition in range(PARTITIONS)}
@@ -94,7 +96,7 @@ class Driver:
         self.drop: set[type] = set()
         self.files = open_files(str(checkpoint))
         self._tasks = tasks
-        ground = Ground(
+        resources = EpochResources(
             url=str(checkpoint),
             offsets=OffsetLog(self.files.at("offsets")),
             commits=CommitLog(self.files.at("commits")),
@@ -107,7 +109,7 @@ class Driver:
         self._server = RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1")
         listeners = Listeners(push=self._push, committed=self._committed, failed=self._failed)
         pace = Pace(epoch_seconds=0.05, idle_epoch_seconds=0.05)
-        self.driver = EpochDriver(ground, listeners, attempt=1, clock=SystemClock(), pace=pace)
+        self.driver = EpochDriver(resources, listeners, attempt=1, clock=SystemClock(), pace=pace)
         self._server.register(ENDPOINT, self._handle)
 
     @property

@@ -23,6 +23,8 @@ COMMITS = "checkpoint/commits"
 class WorldSource:
     """The driver's side of the events; its offsets name whole steps only."""
 
+    acknowledges_in_tasks = False
+
     partitions: int
     rows: int
     step: int

@@ -24,10 +24,10 @@ from epochal.continuous.plan.stages import (
 from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
-from epochal.continuous.tasks.worker import ReportsKept
+from epochal.continuous.tasks.worker import RecentReports
 from epochal.epoch.coordinator import MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import Ground, Recovered, newest_attempt
+from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -72,7 +72,7 @@ class TaskProcess:
     left: bool = False
     core: TaskCore | None = None
     stores: TaskStores | None = None
-    reports: ReportsKept = field(default_factory=lambda: ReportsKept(MAX_EPOCHS_IN_FLIGHT))
+    reports: RecentReports = field(default_factory=lambda: RecentReports(MAX_EPOCHS_IN_FLIGHT))
 
     @property
     def peer(self) -> bytes:
@@ -87,7 +87,7 @@ class TaskProcess:
         for each in said:
             if isinstance(each, Leave) and each.attempt == self.attempt:
                 if self.core is not None:
-                    self.core.heed_commit(each.committed)
+                    self.core.note_commit(each.committed)
                 self.left = True
                 self.alive = False
                 return
@@ -182,7 +182,7 @@ class DriverProcess:
         self.guard = guard
         self._clock, self._send = clock, send
         checkpoint = files.at(CHECKPOINT)
-        self.ground = Ground(
+        self.resources = EpochResources(
             url="checkpoint",
             offsets=OffsetLog(checkpoint.at("offsets")),
             commits=CommitLog(checkpoint.at("commits")),
@@ -200,9 +200,9 @@ class DriverProcess:
         self.failure = None
         self.driver = None
         self.stopping = False
-        attempt = self.guard.next_attempt(above=newest_attempt(self.ground.offsets))
+        attempt = self.guard.next_attempt(above=newest_attempt(self.resources.offsets))
         driver = EpochDriver(
-            self.ground,
+            self.resources,
             Listeners(push=self._push, committed=lambda *_: None, failed=self._fail),
             attempt=attempt,
             clock=self._clock,

@@ -148,7 +148,12 @@ class PubSubWorld(World):
         )
         last = StagePlan(0, stage.stateful, stage.input_schema, (KeepIds(),))
         once = self.exactly_once
-        source = SourcePlan(FakeReaders(self.service), MESSAGE_SCHEMA, () if once else (KeepIds(),))
+        source = SourcePlan(
+            FakeReaders(self.service),
+            MESSAGE_SCHEMA,
+            () if once else (KeepIds(),),
+            acknowledges_in_tasks=True,
+        )
         return QueryPlan(
             sources=(source,),
             watermarks=(),

@@ -353,7 +353,7 @@ class World:
         entry = self._offsets().get_latest()
         if entry is not None:
             (offset,) = entry[1].by_source.values()
-            logged = driver.ground.sources[0].resume(str(offset))
+            logged = driver.resources.sources[0].resume(str(offset))
             if _positions(entry[1]) != logged:
                 self.wrong.append(f"stopped at {_positions(entry[1])}, logged as {logged}")
         self.story.append("stopped")

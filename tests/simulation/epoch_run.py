@@ -15,9 +15,10 @@ from typing import TypeAlias
 import google_crc32c
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
+from epochal.epoch.contract import CommittedSink
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import CommittedSink, Ground, Recovered
+from epochal.epoch.durable import EpochResources, Recovered
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     PreparedState,
@@ -42,6 +43,8 @@ Write: TypeAlias = Callable[[int, int, range], bytes]
 
 class Rows:
     """Endless rows 0, 1, 2, ... in each of two partitions; a position is the next row."""
+
+    acknowledges_in_tasks = False
 
     def initial(self) -> Mapping[str, str]:
         return {"0": "0", "1": "0"}
@@ -93,7 +96,7 @@ class Run:
         self.disk, self._rng, self._files = disk, rng, files
         self._write, self._counts = write, counts
         self._failures: list[Exception] = []
-        ground = Ground(
+        resources = EpochResources(
             url="memory:",
             offsets=OffsetLog(files.at("offsets")),
             commits=CommitLog(files.at("commits")),
@@ -110,7 +113,7 @@ class Run:
             failed=self._failures.append,
         )
         self.driver = EpochDriver(
-            ground,
+            resources,
             listeners,
             attempt=disk.attempt,
             clock=disk.clock,

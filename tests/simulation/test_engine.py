@@ -18,8 +18,7 @@ from tests.simulation.engine_world import NEVER_ENDS, World
 from epochal.continuous.tasks.exchange import Exchange, Inbox
 from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
-from epochal.epoch import durable as ground
-from epochal.epoch import recovery
+from epochal.epoch import durable, recovery
 from epochal.epoch.coordinator import EpochCoordinator, Phase
 from epochal.epoch.effects import (
     Acknowledge,
@@ -103,7 +102,7 @@ def load_state_by_number(patch: pytest.MonkeyPatch) -> None:
     def load(self: TaskStores, operators: Any, start: StateStart) -> None:
         by_number = []
         for each in start.named or ():
-            held = self._held.get((each.operator, each.partition, each.store))
+            held = self._stores.get((each.operator, each.partition, each.store))
             for name in [] if held is None else held.provider._files.names():
                 if held is not None and name.startswith(f"{each.version}.delta.prepared"):
                     data = held.provider._files.files.read(name)
@@ -122,7 +121,7 @@ def recompute_a_decided_epoch(patch: pytest.MonkeyPatch) -> None:
     def plan(logs: recovery.Logs, **how: Any) -> recovery.RecoveryPlan:
         return real(logs, **{**how, "sink_decides": True, "sink_decided": False})
 
-    patch.setattr(ground, "plan_recovery", plan)
+    patch.setattr(durable, "plan_recovery", plan)
 
 
 def skip_alignment(patch: pytest.MonkeyPatch) -> None:

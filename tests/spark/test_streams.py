@@ -202,12 +202,12 @@ def test_mistakes_are_refused_on_the_line_that_makes_them(
     totals = stream.group_by("user").agg(total=("sum", "amount"))
     mistakes = {
         "nope": lambda: stream.select("nope"),
-        "true or false": lambda: stream.filter("amount + 1"),
+        "must be a boolean": lambda: stream.filter("amount + 1"),
         "no column 'nope'": lambda: stream.group_by("nope"),
         "must be a timestamp": lambda: stream.with_watermark("user", "1 second"),
         "duration with its unit": lambda: stream.with_watermark("at", "5"),
         "same columns": lambda: stream.union(stream.select("user")),
-        "already grouped": lambda: totals.union(totals),
+        "after a stateful operator": lambda: totals.union(totals),
         "needs with_watermark": lambda: stream.drop_duplicates_within_watermark(["user"]),
         "not an aggregate function": lambda: stream.group_by("user").agg(x=("median", "amount")),
         "append": lambda: stream.group_by("user").agg(x="count", output_mode="append"),

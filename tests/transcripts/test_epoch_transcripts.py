@@ -18,13 +18,13 @@ from epochal.epoch.effects import (
     Effect,
     Fail,
     Finish,
-    Held,
     Hold,
     Limit,
     LogCommit,
     Performed,
     PublishState,
     Push,
+    ReadingHeld,
     Tick,
 )
 from epochal.epoch.messages import (
@@ -179,7 +179,7 @@ def effect_line(effect: Effect) -> str:
             )
         case Acknowledge(epoch):
             return f"Acknowledge {epoch}"
-        case Held(epoch, positions):
+        case ReadingHeld(epoch, positions):
             return f"Held at {epoch}: {' '.join(positions)}"
         case Push(message, task):
             to = "all" if task is None else f"task {task}"

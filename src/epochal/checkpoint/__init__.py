@@ -21,3 +21,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(file_log, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, not the helpers of this module."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

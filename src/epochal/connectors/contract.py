@@ -55,10 +55,10 @@ class SourceReader(Protocol):
 
 
 class AcknowledgingReader(SourceReader, Protocol):
-    """A reader that itself tells its source when rows are done with, as Pub/Sub has it.
+    """A reader that acknowledges its rows itself, as Pub/Sub needs it.
 
-    Optional: the engine looks for `committed`. The driver's `Source` then says so by an attribute
-    `acknowledges_in_tasks` that is true; otherwise tasks are not told of commits.
+    The readers of a source that declares `acknowledges_in_tasks` must have these two methods; for
+    other sources the engine never calls them. See `epochal.epoch.acknowledging`.
     """
 
     def ended(self, epoch: int) -> None:
@@ -75,18 +75,14 @@ class AcknowledgingReader(SourceReader, Protocol):
 
 
 class ReaderFactory(Protocol):
-    """Opens readers in tasks; picklable."""
+    """Opens readers in tasks; picklable.
+
+    A factory may also have `only(columns: frozenset[str]) -> ReaderFactory`: readers that fill just
+    these columns and leave the others null. The engine calls it if a query uses no other columns.
+    """
 
     def open(self, partitions: Positions) -> SourceReader:
         """Start reading these partitions at these positions."""
-        ...
-
-
-class NarrowingReaders(ReaderFactory, Protocol):
-    """A factory whose readers can leave columns out. Optional: the engine looks for `only`."""
-
-    def only(self, columns: frozenset[str]) -> ReaderFactory:
-        """Readers of rows of which no other columns are looked at: those may be null."""
         ...
 
 
@@ -98,6 +94,14 @@ class Source(Protocol):
 
     @property
     def readers(self) -> ReaderFactory: ...
+
+    @property
+    def acknowledges_in_tasks(self) -> bool:
+        """Whether the readers acknowledge committed epochs, as `AcknowledgingReader`.
+
+        False for most sources: then the driver calls `acknowledge`.
+        """
+        ...
 
     def initial(self) -> Positions:
         """Where a new query starts. Called once in the life of a checkpoint."""
@@ -128,7 +132,10 @@ class Source(Protocol):
         ...
 
     def acknowledge(self, epoch: int, positions: Positions) -> None:
-        """The epoch that ended here is committed. Off the data path; may be repeated or skipped."""
+        """The epoch that ended here is committed. Off the data path; may be repeated or skipped.
+
+        Never called if the source `acknowledges_in_tasks`.
+        """
         ...
 
     def close(self) -> None: ...

@@ -85,6 +85,8 @@ class GeneratorReaders:
 class GeneratorSource:
     """The driver's side. Its offset is the row count per partition; Spark has no such source."""
 
+    acknowledges_in_tasks = False
+
     def __init__(self, schema: pa.Schema, generate: Generate, *, partitions: int = 1) -> None:
         if partitions <= 0:
             raise OptionError(f"A generator source needs at least one partition, not {partitions}.")

@@ -117,6 +117,8 @@ class MemoryReaders:
 class MemoryStream:
     """A source to which driver code adds rows; pass it to `format(...)`."""
 
+    acknowledges_in_tasks = False
+
     def __init__(
         self, schema: pa.Schema, *, partitions: int = 1, directory: str | None = None
     ) -> None:

@@ -198,6 +198,8 @@ class RateReaders:
 class RateSource:
     """The driver's side. Creates or reads the log in `sources/N`."""
 
+    acknowledges_in_tasks = False
+
     def __init__(
         self,
         options: RateOptions,

@@ -138,6 +138,7 @@ def _source_format(name: str) -> SourceFormat:
 SOURCE_METHODS = (
     "schema",
     "readers",
+    "acknowledges_in_tasks",
     "initial",
     "resume",
     "discover",

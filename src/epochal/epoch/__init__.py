@@ -1,1 +1,1 @@
-"""The epoch protocol: what is decided when, in which order, and what a restart makes of it."""
+"""The epoch protocol: what is decided when, in which order, and how a restart recovers."""

@@ -1,13 +1,21 @@
-"""Decides when an epoch is whole, and what must be done then. Pure: no clock, thread or file.
+"""Decides when an epoch is complete and what must be done then. Pure: no clock, thread or file.
 
-Tasks report in any order and epochs become whole in any order; they are decided strictly one
-after the other. An epoch is whole when every reader has said where it ends and every task that
-all of it is durable. Its steps are then asked for at once, in their order (see `effects`), and
-must be performed in that order before those of the next.
+An epoch is complete when every reader has reported where it ends and every task has reported that
+its part is durable. Reports arrive in any order, and a later epoch may be complete first. Epochs
+are nevertheless decided strictly one after the other: epoch `e` is decided only after `e-1`. The
+decision returns all steps of the epoch at once (see `effects`). The caller performs them in this
+order, and those of one epoch before those of the next.
 
-What a reader would get wrong: `step` decides for the query as a whole, so a broken report does
-not raise, it returns `Fail`, after which nothing is ever decided again. What raises is the
-refusal of a single sender: a message of another attempt, or an ask that makes no sense.
+Why nothing is lost or committed twice:
+
+- `decided` only grows, by one at a time, so no epoch is decided twice or skipped.
+- A report of a decided epoch is ignored. It can only be a repetition: the decision needed it.
+- A report that contradicts an earlier one ends the attempt. One of the two must be wrong, and the
+  next attempt cuts the epoch again.
+- After `Fail` nothing is ever decided, so later reports of a broken attempt have no effect.
+
+Note: `step` speaks for the whole query, so it does not raise on a bad report; it returns `Fail`. An
+exception refuses one sender only: a message of another attempt, or a request that makes no sense.
 """
 
 from __future__ import annotations
@@ -28,15 +36,14 @@ from epochal.epoch.effects import (
     Event,
     Fail,
     Finish,
-    Held,
     Hold,
     Limit,
     LogCommit,
     Performed,
     PublishState,
     Push,
+    ReadingHeld,
     Tick,
-    watermark_of,
 )
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -58,6 +65,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
+from epochal.epoch.query_watermark import watermark_of
 from epochal.errors import (
     EpochBacklogError,
     EpochConflictError,
@@ -87,11 +95,11 @@ Answer: TypeAlias = tuple[EpochReply, list[Effect]]
 
 
 class Phase(StrEnum):
-    """Where an attempt is. It only moves forward."""
+    """The phase of an attempt. It only moves forward."""
 
     REGISTERING = "registering"
     PREPARING = "preparing"
-    """All tasks know each other and load their state."""
+    """All tasks are registered. They connect to each other and load their state."""
     RUNNING = "running"
     LEFT = "left"
     FAILED = "failed"
@@ -99,13 +107,13 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long things may take, in seconds, and how many may be under way."""
+    """Time limits in seconds, and limits on what may be in flight."""
 
     epoch_seconds: float = 0.1
     idle_epoch_seconds: float = 10.0
-    """An epoch in which nothing happened still ends after this."""
+    """An epoch without any rows or timers ends after this time."""
     max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT
-    """Ended but not committed: beyond it the timer waits."""
+    """Epochs that have ended but are not committed. At the limit, no epoch is ended."""
     max_backlog: int = MAX_BACKLOG
     register_seconds: float = 60.0
     ready_seconds: float = 600.0
@@ -113,14 +121,14 @@ class Pace:
 
 @dataclass(slots=True)
 class _Epoch:
-    """What has been reported of an epoch that is not decided."""
+    """The reports of an epoch that is not decided yet."""
 
     ends: dict[int, str] = field(default_factory=dict)
     commits: dict[int, CommitPartitionEpoch] = field(default_factory=dict)
 
 
 class EpochCoordinator:
-    """One attempt of a query, from its tasks' first word to its last decision."""
+    """One attempt of a query, from the first registration to the last decision."""
 
     def __init__(
         self,
@@ -138,12 +146,12 @@ class EpochCoordinator:
         self.attempt = attempt
         self.phase = Phase.REGISTERING
         self.current = first_epoch
-        """The epoch that is being read."""
+        """The epoch that the sources are reading."""
         self.decided = self.committed = first_epoch - 1
         self.stale = 0
-        """Messages of other attempts."""
+        """Number of messages of other attempts."""
         self.late = 0
-        """Reports of epochs that were decided already."""
+        """Number of reports of epochs that were decided already."""
         self.pace = pace or Pace()
         self._readers, self._tasks = readers, tasks
         self._highs, self._delays_ms = tuple(highs), tuple(delays_ms)
@@ -152,11 +160,11 @@ class EpochCoordinator:
         self._ready: set[int] = set()
         self._announced: EpochReply = Done()
         self._open: dict[int, _Epoch] = {}
-        self._whole: set[int] = set()
+        self._complete: set[int] = set()
         self._writes_stopped = False
         self._hold_asked = False
         self._last_epoch: int | None = None
-        """The epoch after which all stands still."""
+        """The last epoch with rows before a hold; None while epochs follow each other freely."""
         self._limited = False
         self._active = False
         self._tell_commits = tell_commits
@@ -164,11 +172,11 @@ class EpochCoordinator:
         self._began: float | None = None
 
     def step(self, event: OneWay | Event) -> list[Effect]:
-        """Take in one message or event; return what must now be done, in this order."""
+        """Process one message or event; return what must be done now, in this order."""
         match event:
             case Performed() | Tick() | Hold() | Limit() | Finish() | Broken():
-                return self._happen(event)
-        self._admit(event.attempt)
+                return self._process(event)
+        self._check_attempt(event.attempt)
         if self._writes_stopped or self.phase in (Phase.FAILED, Phase.LEFT):
             return []
         match event:
@@ -183,8 +191,8 @@ class EpochCoordinator:
                 return self._fail(TaskFailedError(task, error, traceback))
 
     def ask(self, message: TwoWay) -> Answer:
-        """Answer a question, and return what must now be done besides."""
-        self._admit(message.attempt)
+        """Answer a request; return the answer and what else must be done now."""
+        self._check_attempt(message.attempt)
         match message:
             case GetCurrentEpoch():
                 return self._announced, []
@@ -199,7 +207,7 @@ class EpochCoordinator:
             case SetWriterPartitions(count=count):
                 self._refuse_change("writer", self._tasks, count)
                 self._tasks = count
-                return Done(), self._introduce()
+                return Done(), self._announce_peers()
             case StopContinuousExecutionWrites():
                 self._writes_stopped = True
             case RegisterTask():
@@ -208,11 +216,11 @@ class EpochCoordinator:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has happened yet in the epoch that is being read."""
+        """Whether the epoch that is being read has no rows or timers yet."""
         return not self._active
 
     def due(self) -> float | None:
-        """When a `Tick` will next change something, as far as is known; None if none will."""
+        """Return when a `Tick` will next have an effect; None if only a message can change that."""
         match self.phase:
             case Phase.REGISTERING:
                 return None if self._began is None else self._began + self.pace.register_seconds
@@ -225,12 +233,12 @@ class EpochCoordinator:
                 )
         return None
 
-    def _admit(self, attempt: int) -> None:
+    def _check_attempt(self, attempt: int) -> None:
         if attempt != self.attempt:
             self.stale += 1
             raise StaleAttemptError(attempt, self.attempt)
 
-    def _happen(self, event: Event) -> list[Effect]:
+    def _process(self, event: Event) -> list[Effect]:
         if self.phase in (Phase.FAILED, Phase.LEFT):
             return []
         match event:
@@ -246,7 +254,7 @@ class EpochCoordinator:
                 return self._fail(error)
             case Finish():
                 self.phase = Phase.LEFT
-                self._announced = Leave(self.attempt, self._told())
+                self._announced = Leave(self.attempt, self._committed_for_tasks())
                 return [Push(self._announced)]
 
     def _note_commit(self, epoch: int) -> list[Effect]:
@@ -256,8 +264,8 @@ class EpochCoordinator:
         self._announced = msgspec.structs.replace(self._announced, committed=self.committed)
         return [Push(self._announced)]
 
-    def _told(self) -> int:
-        """The newest committed epoch, if tasks want to know."""
+    def _committed_for_tasks(self) -> int:
+        """The newest committed epoch, if a source acknowledges in its tasks; else -1."""
         return self.committed if self._tell_commits else -1
 
     def _register(self, message: RegisterTask) -> list[Effect]:
@@ -267,16 +275,17 @@ class EpochCoordinator:
             raise EpochProtocolError(f"Task {task}", f"there are {self._tasks}, numbered from 0")
         if self.phase is Phase.REGISTERING:
             self._registered[task] = message
-            return self._introduce()
+            return self._announce_peers()
         if self.phase in (Phase.FAILED, Phase.LEFT):
             return [Push(self._announced, task)]
         if known != message:
-            # The others were sent to the first address: rows would go to nobody.
+            # The peers have connected to the first address already, so rows would be sent there
+            # and lost. A repeated registration of the same process is harmless: its reply was lost.
             reason = f"a second process came for it, {_clip(message)} after {_clip(known)}"
             return self._fail(EpochProtocolError(f"Task {task}", reason))
         return [Push(self._announced, task)]
 
-    def _introduce(self) -> list[Effect]:
+    def _announce_peers(self) -> list[Effect]:
         if self.phase is not Phase.REGISTERING or not 0 < self._tasks == len(self._registered):
             return []
         self.phase = Phase.PREPARING
@@ -303,41 +312,44 @@ class EpochCoordinator:
             reason = f"it has not ended: {self.current} is being read, the query is {self.phase}"
             return self._fail(EpochProtocolError(f"Report of epoch {epoch}", reason))
         if epoch <= self.decided:
+            # Tasks repeat reports when the driver was silent. The decision had this report already.
             self.late += 1
             return []
         opened = self._open.setdefault(epoch, _Epoch())
         match report:
             case ReportPartitionOffset(reader=reader, position=position):
-                error = _take(opened.ends, reader, position, self._readers, "Reader", epoch)
+                error = _record(opened.ends, reader, position, self._readers, "Reader", epoch)
             case CommitPartitionEpoch(task=task, watermarks=watermarks):
-                error = _take(opened.commits, task, report, self._tasks, "Task", epoch)
+                error = _record(opened.commits, task, report, self._tasks, "Task", epoch)
                 if watermarks and len(watermarks) != len(self._highs):
                     reason = f"{len(watermarks)} watermarks, the plan has {len(self._highs)}"
                     error = EpochProtocolError(f"Task {task}", reason)
         if error:
             return self._fail(error)
         if len(opened.ends) == self._readers and len(opened.commits) == self._tasks:
-            self._whole.add(epoch)
-        return self._decide_whole() or self._check_backlog()
+            self._complete.add(epoch)
+        return self._decide_complete() or self._check_backlog()
 
-    def _decide_whole(self) -> list[Effect]:
+    def _decide_complete(self) -> list[Effect]:
         effects: list[Effect] = []
-        while self.decided + 1 in self._whole:
+        # One report may complete an epoch for which several later, complete ones have waited.
+        while self.decided + 1 in self._complete:
             self.decided += 1
-            self._whole.discard(self.decided)
+            self._complete.discard(self.decided)
             effects += self._decide(self.decided, self._open.pop(self.decided))
         return effects
 
-    def _decide(self, epoch: int, whole: _Epoch) -> list[Effect]:
-        positions = tuple(whole.ends[reader] for reader in range(self._readers))
-        reports = tuple(whole.commits[task] for task in range(self._tasks))
+    def _decide(self, epoch: int, complete: _Epoch) -> list[Effect]:
+        positions = tuple(complete.ends[reader] for reader in range(self._readers))
+        reports = tuple(complete.commits[task] for task in range(self._tasks))
         messages = tuple(report.message for report in reports)
-        state = tuple(sorted((each for report in reports for each in report.state), key=_place))
+        state = tuple(sorted((each for report in reports for each in report.state), key=_store_key))
         before_ms = self._watermark_ms
         seen = [self._highs, *(report.watermarks for report in reports if report.watermarks)]
         self._highs = tuple(max(highs) for highs in zip(*seen, strict=True))
         self._watermark_ms = watermark_of(self._highs, self._delays_ms, before_ms)
-        # Rows may have to leave their windows now: Spark runs a batch without data for that.
+        # The new watermark may close windows. Ending the current epoch soon makes their rows
+        # visible even if no more input comes; Spark runs a batch without data for that.
         self._active = self._active or self._watermark_ms > before_ms
         effects: list[Effect] = [
             Decide(epoch, positions, messages, state, self._highs, before_ms),
@@ -347,41 +359,49 @@ class EpochCoordinator:
             Acknowledge(epoch, positions, reports),
         ]
         if epoch == self._last_epoch:
-            effects.append(Held(epoch, positions))
+            effects.append(ReadingHeld(epoch, positions))
             if self._limited:
+                # The tasks have cut the limited epoch by themselves and hold the next one, without
+                # being told. Catch up, so that a task that asks now hears the same.
                 self._limited = False
                 self.current += 1
                 self._announced = EpochStarted(
-                    self.attempt, self.current, self._highs, hold=True, committed=self._told()
+                    self.attempt,
+                    self.current,
+                    self._highs,
+                    hold=True,
+                    committed=self._committed_for_tasks(),
                 )
         return effects
 
     def _check_backlog(self) -> list[Effect]:
         limit = self.pace.max_backlog
         if len(self._open) * max(self._readers, self._tasks) <= limit:
-            return []  # even if all of them were waiting
-        # Whole epochs are counted as epochs only: otherwise reports would always be too many first.
-        partial = [each for epoch, each in self._open.items() if epoch not in self._whole]
+            return []  # a cheap bound: even if every report were there, none is above the limit
+        # Reports of complete epochs count as one epoch, not as reports. Otherwise the queues of
+        # reports would always exceed the limit first, and the error would name the wrong queue.
+        partial = [each for epoch, each in self._open.items() if epoch not in self._complete]
         queues = {
             "partition offset": sum(len(each.ends) for each in partial),
             "partition commit": sum(len(each.commits) for each in partial),
-            "epoch": len(self._whole),
+            "epoch": len(self._complete),
         }
         over = next((queue for queue, size in queues.items() if size > limit), None)
         return self._fail(EpochBacklogError(over, queues[over], limit)) if over else []
 
     def _newest_ended(self) -> int:
+        # A limited epoch is cut by the tasks, so it may be reported while it is still current.
         return self.current if self._limited else self.current - 1
 
     def _may_end_epoch(self) -> bool:
         in_flight = self.current - 1 - self.committed
-        # Very many tasks go slower, instead of reporting more than may wait.
-        bearable = max(1, self.pace.max_backlog // max(1, self._readers, self._tasks))
+        # With very many tasks, end epochs more slowly rather than overflow the backlog.
+        within_backlog = max(1, self.pace.max_backlog // max(1, self._readers, self._tasks))
         return (
             self.phase is Phase.RUNNING
             and self._last_epoch is None
             and not self._writes_stopped
-            and in_flight < min(self.pace.max_epochs_in_flight, bearable)
+            and in_flight < min(self.pace.max_epochs_in_flight, within_backlog)
         )
 
     def _tick(self, now: float) -> list[Effect]:
@@ -393,14 +413,14 @@ class EpochCoordinator:
             return []
         match self.phase:
             case Phase.REGISTERING:
-                return self._too_late("registered", self._registered, self.pace.register_seconds)
+                return self._time_out("registered", self._registered, self.pace.register_seconds)
             case Phase.PREPARING:
-                return self._too_late("become ready", self._ready, self.pace.ready_seconds)
+                return self._time_out("become ready", self._ready, self.pace.ready_seconds)
             case _:
                 return self._next_epoch()
 
-    def _too_late(self, step: str, there: Collection[int], seconds: float) -> list[Effect]:
-        missing = tuple(task for task in range(self._tasks) if task not in there)
+    def _time_out(self, step: str, arrived: Collection[int], seconds: float) -> list[Effect]:
+        missing = tuple(task for task in range(self._tasks) if task not in arrived)
         return self._fail(RendezvousError(step, missing, self._tasks, seconds))
 
     def _next_epoch(self, *, hold: bool = False) -> list[Effect]:
@@ -411,7 +431,7 @@ class EpochCoordinator:
         self, *, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
     ) -> list[Effect]:
         self._announced = started = EpochStarted(
-            self.attempt, self.current, self._highs, hold, limits, self._told()
+            self.attempt, self.current, self._highs, hold, limits, self._committed_for_tasks()
         )
         self._active = False
         self._since = self._now
@@ -420,7 +440,7 @@ class EpochCoordinator:
     def _hold(self) -> list[Effect]:
         self._hold_asked = True
         if self.phase is not Phase.RUNNING or self._last_epoch is not None:
-            return []  # held as soon as the tasks are there, or already
+            return []  # `_make_ready` holds as soon as the tasks run; or a hold is under way
         self._last_epoch = self.current
         return self._next_epoch(hold=True)
 
@@ -433,19 +453,19 @@ class EpochCoordinator:
 
     def _fail(self, error: Exception) -> list[Effect]:
         self.phase = Phase.FAILED
-        self._announced = Leave(self.attempt, self._told())
+        self._announced = Leave(self.attempt, self._committed_for_tasks())
         return [Fail(error), Push(self._announced)]
 
     def _refuse_change(self, what: str, known: int, count: int) -> None:
         if self.phase is not Phase.REGISTERING and count != known:
-            reason = f"there are {known} {what} partitions, now {count} are said"
+            reason = f"expected {known} {what} partitions, but {count} were announced"
             raise EpochProtocolError("The driver", reason)
 
 
-def _take(
+def _record(
     table: dict[int, Any], number: int, value: object, count: int, kind: str, epoch: int
 ) -> EpochError | None:
-    """Note what was reported; to say again what was said before is no error."""
+    """Keep a report. The same report may come again; a different one is an error."""
     if not 0 <= number < count:
         return EpochProtocolError(f"{kind} {number}", f"there are {count}, numbered from 0")
     known = table.setdefault(number, value)
@@ -458,5 +478,5 @@ def _clip(value: object) -> str:
     return str(value)[:300]
 
 
-def _place(state: PreparedState) -> tuple[int, int, str]:
+def _store_key(state: PreparedState) -> tuple[int, int, str]:
     return state.operator, state.partition, state.store

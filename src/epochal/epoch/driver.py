@@ -1,12 +1,14 @@
-"""Performs what the coordinator asks for: logs, sink, state and sources, for one attempt.
+"""Runs the coordinator of one attempt and performs the steps that it returns.
 
-Messages are taken in under a lock by whoever calls `handle`, and never wait for a disk: steps go
-to a queue, and one committer performs them in order. Pushes and failures do not queue behind them.
+Any thread may call `handle`. It steps the coordinator under a lock and never waits for storage:
+steps go to a queue, and one committer thread performs them in order. Pushes and failures are
+performed at once and do not wait behind the queue.
 
-What a reader would get wrong: nothing here needs threads. `start(background=False)` makes none;
-then the caller performs steps with `perform_next` and lets time pass with `tick`, as a simulation
-does. A step that raises ends the attempt, and leaves it to the next one's `recover` to find out
-how far it got.
+A step that raises ends the attempt. The driver does not try to find out how far the step got; the
+next attempt's `recover` does.
+
+Note: threads are optional. With `start(background=False)` the caller performs the steps with
+`perform_next` and advances time with `tick`. The simulations run the driver like this.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from typing import assert_never
 
 from epochal.checkpoint.entries import OffsetEntry
 from epochal.clock import Clock
+from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.contract import Positions
 from epochal.epoch.coordinator import EpochCoordinator, Pace, Phase
 from epochal.epoch.durable import (
-    Ground,
-    Positions,
+    EpochResources,
     Recovered,
     acknowledge,
     confirm,
@@ -43,17 +46,17 @@ from epochal.epoch.effects import (
     Event,
     Fail,
     Finish,
-    Held,
     Hold,
     Limit,
     LogCommit,
     Performed,
     PublishState,
     Push,
+    ReadingHeld,
     Step,
     Tick,
 )
-from epochal.epoch.epoch_timings import Ledger
+from epochal.epoch.epoch_timings import EpochTimings
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -72,34 +75,41 @@ from epochal.metrics.logs import log_context
 logger = logging.getLogger(__name__)
 
 MAX_STEPS = 1_000
-"""Steps that may wait for the committer; the bound on epochs in flight keeps it far below."""
+"""Maximum length of the step queue. The limit on epochs in flight keeps it far below this."""
 
 MAX_ACKNOWLEDGEMENTS = 16
-"""Epochs that sources have not been told of; of more, the oldest are never told."""
+"""Maximum number of waiting acknowledgements. Beyond it the oldest are dropped: a later epoch's
+acknowledgement includes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listeners:
-    """Who is told. Called from any thread, and must not wait."""
+    """Callbacks of the driver. They are called from any thread and must not block."""
 
     push: Callable[[Sequence[bytes], EpochReply], None]
-    """Send to these peers."""
+    """Send a message to these peers."""
     committed: Callable[[CommittedEpoch, tuple[Positions, ...]], None]
     failed: Callable[[Exception], None]
-    """Called once."""
-    held: Callable[[Held], None] = lambda _: None
+    """Called once, with the error that ended the attempt."""
+    held: Callable[[ReadingHeld], None] = lambda _: None
     acknowledged: Callable[[int, float], None] = lambda _epoch, _seconds: None
-    """The sources were told of an epoch, which took so many seconds."""
+    """The sources have an epoch's acknowledgement; it took this many seconds."""
 
 
 class EpochDriver:
-    """One attempt: `recover`, then `start`, then `handle` whatever tasks say, then `close`."""
+    """One attempt: `recover`, `start`, then `handle` the tasks' messages, at the end `close`."""
 
     def __init__(
-        self, ground: Ground, listeners: Listeners, *, attempt: int, clock: Clock, pace: Pace
+        self,
+        resources: EpochResources,
+        listeners: Listeners,
+        *,
+        attempt: int,
+        clock: Clock,
+        pace: Pace,
     ) -> None:
         self.attempt = attempt
-        self._ground, self._listeners = ground, listeners
+        self._resources, self._listeners = resources, listeners
         self._clock, self._pace = clock, pace
         self._recovered: Recovered | None = None
         self._coordinator: EpochCoordinator | None = None
@@ -110,23 +120,23 @@ class EpochDriver:
         self._acknowledgements: deque[tuple[int, tuple[Positions, ...]]] = deque(
             maxlen=MAX_ACKNOWLEDGEMENTS
         )
-        self._ledger = Ledger(clock, ground.sources, bool(ground.delays_ms))
+        self._timings = EpochTimings(clock, resources.sources, bool(resources.delays_ms))
         self._discarded = self._stopping = self._closed = False
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._timing = threading.Condition(self._lock)
-        self._thanks = threading.Condition(self._lock)
+        self._to_acknowledge = threading.Condition(self._lock)
         self._threads: list[threading.Thread] = []
 
     @property
     def coordinator(self) -> EpochCoordinator:
-        """What has been decided so far; to look at, not to step."""
+        """The coordinator, to inspect. Only the driver may step it."""
         assert self._coordinator is not None, "not started"
         return self._coordinator
 
     def recover(self) -> Recovered:
-        """Shut earlier attempts out, finish or drop what they left open, say where to go on."""
-        self._recovered = recover(self._ground, self.attempt)
+        """Fence earlier attempts, finish or drop their open epoch, return where to continue."""
+        self._recovered = recover(self._resources, self.attempt)
         return self._recovered
 
     def start(
@@ -137,12 +147,12 @@ class EpochDriver:
         template: OffsetEntry | None = None,
         background: bool = True,
     ) -> None:
-        """Await `tasks` tasks; `readers` are (source, partition id), by their number.
+        """Wait for `tasks` tasks. `readers` are (source, partition id), in order of their number.
 
-        Offset entries are made as `template` is: its version, its sources' names, its settings.
+        New offset entries copy the version, source names and settings of `template`.
         """
         found = self._recovered
-        assert found is not None, "recover comes first"
+        assert found is not None, "call recover() first"
         self._readers = tuple(readers)
         self._template = template or found.base or self._template
         with self._lock:
@@ -152,17 +162,15 @@ class EpochDriver:
                 readers=len(self._readers),
                 tasks=tasks,
                 highs=found.highs,
-                delays_ms=self._ground.delays_ms,
+                delays_ms=self._resources.delays_ms,
                 watermark_ms=found.watermark_ms,
                 pace=self._pace,
-                tell_commits=any(
-                    getattr(each, "acknowledges_in_tasks", False) for each in self._ground.sources
-                ),
+                tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
             )
         self.tick()
         if background:
             self._threads = [
-                # In a copy of the context, for a thread does not log as the one that started it.
+                # A new thread does not inherit context variables, and the log context is one.
                 threading.Thread(
                     target=copy_context().run, args=(target,), name=f"epochal-{name}", daemon=True
                 )
@@ -176,7 +184,7 @@ class EpochDriver:
                 thread.start()
 
     def handle(self, message: EpochRequest, peer: bytes = b"") -> EpochReply | None:
-        """Take in what a task says; the reply, if it asked. Refusals raise."""
+        """Process a task's message; return the reply if it is a request. Refusals raise."""
         coordinator = self.coordinator
         with self._lock:
             was_idle = coordinator.is_idle
@@ -196,30 +204,35 @@ class EpochDriver:
                 self._peers[message.task] = peer
             failed = self._dispatch(effects)
             if was_idle and not coordinator.is_idle:
+                # The epoch is now due earlier than the timer thread assumed when it went to sleep.
                 failed = failed or self._dispatch(coordinator.step(Tick(self._clock.monotonic())))
                 self._timing.notify()
         self._report(failed)
         return reply
 
     def tick(self) -> None:
-        """Let the coordinator know the time; it may end an epoch, or give up waiting."""
+        """Give the coordinator the time: it may end an epoch, or time out a missing task."""
         self._step(Tick(self._clock.monotonic()))
 
     def due(self) -> float | None:
-        """When the next `tick` will matter, on the monotonic clock."""
+        """Return when the next `tick` will have an effect, on the monotonic clock."""
         with self._lock:
             return self.coordinator.due()
 
     def hold(self) -> bool:
-        """Cut the epoch and read no more; False if no task reads yet, then once they do.
+        """End the current epoch and read nothing more.
 
-        When all is committed `Listeners.held` is called: `limit`, or `finish`.
+        Return False if no task reads yet; then the hold follows as soon as they do. When everything
+        is committed, `Listeners.held` is called. Call `limit` or `finish` then.
         """
         self._step(Hold())
         return self.coordinator.phase is Phase.RUNNING
 
-    def limit(self, held: Held) -> bool:
-        """Read on to where sources' offsets say all; False if they do already."""
+    def limit(self, held: ReadingHeld) -> bool:
+        """Read on to the next positions that the sources' offsets express exactly.
+
+        Return False if the positions are exact already, so that there is nothing to read.
+        """
         limits = self._limits(held)
         if limits:
             self._step(Limit(limits))
@@ -230,40 +243,40 @@ class EpochDriver:
         self._step(Finish())
 
     def dismiss(self) -> None:
-        """Send all tasks away, whatever state the attempt is in: it is over.
+        """Send `Leave` to all tasks, in any phase of the attempt.
 
-        Those that can still hear end at once, without waiting for Spark to kill them.
+        Tasks that receive it end at once instead of waiting for Spark to kill them.
         """
         with self._lock:
             peers = [peer for peer in self._peers.values() if peer]
         self._listeners.push(peers, Leave(self.attempt))
 
     def stop(self) -> bool:
-        """Hold, limit and finish, one after the other, without being asked again."""
+        """Hold, limit and finish, each as soon as the one before is done."""
         self._stopping = True
         return self.hold()
 
     def perform_next(self) -> Step | None:
-        """Take the next step, here and now; None if there is none."""
+        """Perform the next step in this thread and return it; None if there is none."""
         with self._lock:
             step = self._steps.popleft() if self._steps else None
         if step is not None:
             with log_context(epoch=step.epoch):
-                self._take(step)
+                self._perform(step)
             self._step(Performed(type(step), step.epoch))
             self.tick()
         return step
 
     def close(self) -> None:
-        """End all threads; the step under way is still taken, no other. Does not touch tasks."""
+        """End all threads after the step under way. Does not affect tasks."""
         with self._lock:
             self._closed = True
-            for condition in (self._work, self._timing, self._thanks):
+            for condition in (self._work, self._timing, self._to_acknowledge):
                 condition.notify_all()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        self._ground.state.close()
+        self._resources.state.close()
 
     def _step(self, event: Event) -> None:
         with self._lock:
@@ -277,14 +290,14 @@ class EpochDriver:
             match effect:
                 case Push(message, task):
                     if isinstance(message, EpochStarted):
-                        self._ledger.started(message)
+                        self._timings.started(message)
                     peers = self._peers.values() if task is None else [self._peers.get(task, b"")]
                     self._listeners.push([peer for peer in peers if peer], message)
                 case Fail(error):
                     failed = error
                 case _:
                     if isinstance(effect, Decide):
-                        self._ledger.whole(effect.epoch)
+                        self._timings.completed(effect.epoch)
                     self._steps.append(effect)
                     self._work.notify()
         if failed is None and len(self._steps) > MAX_STEPS:
@@ -294,60 +307,69 @@ class EpochDriver:
 
     def _report(self, failed: Exception | None) -> None:
         if failed is not None:
-            logger.warning("attempt %d ends: %s", self.attempt, failed)
+            logger.warning("attempt %d failed: %s", self.attempt, failed)
             self._listeners.failed(failed)
 
-    def _take(self, step: Step) -> None:
+    def _perform(self, step: Step) -> None:
         before = self._clock.monotonic()
         match step:
             case Decide():
                 positions = self._by_source(step.positions)
-                offsets = self._ledger.decided(step, positions)
-                started_ms = self._ledger.started_ms(step.epoch)
+                offsets = self._timings.decided(step, positions)
+                started_ms = self._timings.started_ms(step.epoch)
                 decide(
-                    self._ground, self.attempt, step, self._template, positions, offsets, started_ms
+                    self._resources,
+                    self.attempt,
+                    step,
+                    self._template,
+                    positions,
+                    offsets,
+                    started_ms,
                 )
             case CommitSink():
-                follow_up(self._ground, step)
-                confirm(self._ground, self.attempt, step.epoch)
+                follow_up(self._resources, step)
+                # Before the state is published: the sink may hold another attempt's epoch.
+                confirm(self._resources, self.attempt, step.epoch)
             case PublishState() | LogCommit():
-                follow_up(self._ground, step)
+                follow_up(self._resources, step)
             case Acknowledge():
                 self._conclude(step)
-            case Held():
+            case ReadingHeld():
                 self._listeners.held(step)
                 if self._stopping and not self.limit(step):
                     self.finish()
             case _:
                 assert_never(step)
-        self._ledger.took(step, self._clock.monotonic() - before)
+        self._timings.took(step, self._clock.monotonic() - before)
 
     def _conclude(self, step: Acknowledge) -> None:
         positions = self._by_source(step.positions)
-        self._listeners.committed(self._ledger.concluded(step), positions)
+        self._listeners.committed(self._timings.concluded(step), positions)
         if self._threads:
             with self._lock:
                 self._acknowledgements.append((step.epoch, positions))
-                self._thanks.notify()
+                self._to_acknowledge.notify()
         else:
-            acknowledge(self._ground, step.epoch, positions)
+            acknowledge(self._resources, step.epoch, positions)
         if not self._discarded:
+            # Not earlier: until this attempt has decided an epoch, a fenced driver may still win
+            # the race for the next offset entry, and that epoch would need its prepared files.
             self._discarded = True
-            for path in self._ground.state.discard_before(self.attempt):
+            for path in self._resources.state.discard_before(self.attempt):
                 logger.info("discarded %s of an earlier attempt", path)
-        purge(self._ground, step.epoch)
+        purge(self._resources, step.epoch)
 
     def _by_source(self, positions: Sequence[str]) -> tuple[dict[str, str], ...]:
-        found: tuple[dict[str, str], ...] = tuple({} for _ in self._ground.sources)
+        found: tuple[dict[str, str], ...] = tuple({} for _ in self._resources.sources)
         for (source, partition), position in zip(self._readers, positions, strict=True):
             found[source][partition] = position
         return found
 
-    def _limits(self, held: Held) -> tuple[tuple[int, str], ...]:
+    def _limits(self, held: ReadingHeld) -> tuple[tuple[int, str], ...]:
         positions = self._by_source(held.positions)
         ends = [
-            source.boundary(places)
-            for source, places in zip(self._ground.sources, positions, strict=True)
+            source.boundary(at)
+            for source, at in zip(self._resources.sources, positions, strict=True)
         ]
         return tuple(
             (reader, ends[source][partition])
@@ -363,7 +385,8 @@ class EpochDriver:
                     return
             try:
                 self.perform_next()
-            except Exception as error:  # noqa: BLE001  whatever it is, it ends the attempt
+            except Exception as error:  # noqa: BLE001  any error ends the attempt
+                # The steps that wait must never be performed: they assume that this one succeeded.
                 with self._lock:
                     self._steps.clear()
                 self._step(Broken(error))
@@ -383,11 +406,11 @@ class EpochDriver:
     def _acknowledge_commits(self) -> None:
         while True:
             with self._lock:
-                self._thanks.wait_for(lambda: self._acknowledgements or self._closed)
+                self._to_acknowledge.wait_for(lambda: self._acknowledgements or self._closed)
                 if not self._acknowledgements:
-                    return
+                    return  # closed, and all that waited was sent
                 epoch, positions = self._acknowledgements.popleft()
             before = self._clock.monotonic()
             with log_context(epoch=epoch):
-                acknowledge(self._ground, epoch, positions)
+                acknowledge(self._resources, epoch, positions)
             self._listeners.acknowledged(epoch, self._clock.monotonic() - before)

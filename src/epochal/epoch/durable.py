@@ -1,17 +1,18 @@
-"""What an attempt stands on: logs, sources, sink and state; and how it finds its footing.
+"""Performs the steps of an epoch on storage: logs, sink, state and sources.
 
-Everything that touches storage for an epoch is here, one function for each step, so that recovery
-finishes an epoch by the very code that would have finished it before the crash.
+There is one function per step. Recovery calls the same functions, so a decided epoch is finished by
+the code that would have finished it before the crash.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
+from epochal.epoch.acknowledging import acknowledged_in_tasks
+from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_of, manifest_to_json
 from epochal.epoch.messages import PreparedState
@@ -22,36 +23,13 @@ from epochal.files import join_url
 
 logger = logging.getLogger(__name__)
 
-Positions: TypeAlias = Mapping[str, str]
-"""By the id of a source's partition."""
-
-
-class LoggedSource(Protocol):
-    """What is asked of a source here; see `connectors.contract`."""
-
-    def initial(self) -> Positions: ...
-    def resume(self, offset: str) -> Positions: ...
-    def offset(self, positions: Positions) -> str: ...
-    def boundary(self, positions: Positions) -> Positions: ...
-    def acknowledge(self, epoch: int, positions: Positions) -> None: ...
-
-
-class CommittedSink(Protocol):
-    """What is asked of a sink here; see `connectors.contract`."""
-
-    @property
-    def decides(self) -> bool: ...
-    def fence(self, attempt: int) -> None: ...
-    def decided(self, epoch: int) -> bool: ...
-    def commit(self, epoch: int, messages: Sequence[bytes]) -> None: ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """What an attempt stands on."""
+class EpochResources:
+    """The logs, sources, sink and state that an attempt works on."""
 
     url: str
-    """The checkpoint's."""
+    """Of the checkpoint."""
     offsets: OffsetLog
     commits: CommitLog
     sources: Sequence[LoggedSource]
@@ -61,39 +39,40 @@ class Ground:
     """Whether this run still owns the checkpoint: `Claim.still_mine`."""
     run_id: str
     delays_ms: tuple[int, ...] = ()
-    """Of each watermark of the plan."""
+    """The delay of each watermark of the plan."""
     min_batches_to_retain: int = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """From where the attempt goes on."""
+    """Where the attempt continues."""
 
     first_epoch: int
     positions: tuple[Positions, ...]
     state: tuple[PreparedState, ...] | None
-    """The versions to load; None if they go by the number `first_epoch`, or none are there."""
+    """The versions to load. None if Spark wrote the last epoch, so that the number `first_epoch`
+    identifies them, or if there is no state yet."""
     highs: tuple[int, ...]
     watermark_ms: int
     base: OffsetEntry | None
-    """The entry that the first epoch follows: pinned settings, and the log's version."""
+    """The entry before the first epoch. It has the pinned settings and the log's version."""
 
 
-def read_logs(ground: Ground) -> Logs:
-    """What the logs hold that decides how to go on."""
-    offset_ids, commit_ids = ground.offsets.batch_ids(), ground.commits.batch_ids()
-    found = ((epoch, ground.offsets.get(epoch)) for epoch in offset_ids[-2:])
+def read_logs(resources: EpochResources) -> Logs:
+    """Read the part of the logs that recovery depends on."""
+    offset_ids, commit_ids = resources.offsets.batch_ids(), resources.commits.batch_ids()
+    found = ((epoch, resources.offsets.get(epoch)) for epoch in offset_ids[-2:])
     return Logs(
-        ground.url,
+        resources.url,
         tuple(offset_ids),
         tuple(commit_ids),
         {epoch: entry for epoch, entry in found if entry is not None},
-        ground.commits.get(commit_ids[-1]) if commit_ids else None,
+        resources.commits.get(commit_ids[-1]) if commit_ids else None,
     )
 
 
 def newest_attempt(offsets: OffsetLog) -> int:
-    """The newest attempt that a recent decision names, -1 if none: new ones must be above it."""
+    """Return the newest attempt in the last two decisions, -1 if none. New ones must be higher."""
     found = -1
     for epoch in offsets.batch_ids()[-2:]:
         entry = offsets.get(epoch)
@@ -102,29 +81,30 @@ def newest_attempt(offsets: OffsetLog) -> int:
     return found
 
 
-def recover(ground: Ground, attempt: int) -> Recovered:
-    """Shut earlier attempts out, finish or drop what they left open, say where to go on."""
-    # In this order: what an earlier attempt decides after it is shut out must not be missed.
-    ground.sink.fence(attempt)
-    logs = read_logs(ground)
+def recover(resources: EpochResources, attempt: int) -> Recovered:
+    """Fence earlier attempts, finish or drop their open epoch, return where to continue."""
+    # Fence first, read after. In the other order an earlier attempt could still commit an epoch to
+    # the sink after the logs were read, and this attempt would drop that epoch and cut it again.
+    resources.sink.fence(attempt)
+    logs = read_logs(resources)
     plan = plan_recovery(
         logs,
         attempt=attempt,
-        sources=len(ground.sources),
-        delays_ms=ground.delays_ms,
-        sink_decides=ground.sink.decides,
-        sink_decided=_ask_sink(ground, logs),
+        sources=len(resources.sources),
+        delays_ms=resources.delays_ms,
+        sink_decides=resources.sink.decides,
+        sink_decided=_ask_sink(resources, logs),
     )
     for step in plan.steps:
         logger.info("recovering epoch %d: %s", step.epoch, type(step).__name__)
         if isinstance(step, DropEpoch):
-            ground.offsets.purge_after(step.epoch - 1)
+            resources.offsets.purge_after(step.epoch - 1)
         else:
-            follow_up(ground, step)
+            follow_up(resources, step)
     state = None if plan.manifest is None else plan.manifest.state
     return Recovered(
         plan.first_epoch,
-        _start_positions(ground, plan),
+        _start_positions(resources, plan),
         state,
         plan.highs,
         plan.watermark_ms,
@@ -133,7 +113,7 @@ def recover(ground: Ground, attempt: int) -> Recovered:
 
 
 def decide(
-    ground: Ground,
+    resources: EpochResources,
     attempt: int,
     step: Decide,
     template: OffsetEntry,
@@ -141,11 +121,13 @@ def decide(
     offsets: Sequence[str],
     timestamp_ms: int,
 ) -> None:
-    """Create the offset entry; from here on the epoch is finished, whatever happens."""
-    if not ground.owned():
-        raise CheckpointLostError(ground.url, ground.run_id, "its lease ran out or was taken")
+    """Create the offset entry. This is the decision: from now on the epoch is only finished."""
+    # This check only stops a late driver early. Safety comes from `add` below, which creates the
+    # entry only if there is none: of two drivers that race for an epoch, exactly one wins.
+    if not resources.owned():
+        raise CheckpointLostError(resources.url, resources.run_id, "its lease ran out or was taken")
     manifest = Manifest(
-        step.epoch, attempt, ground.run_id, positions, step.messages, step.state, step.highs
+        step.epoch, attempt, resources.run_id, positions, step.messages, step.state, step.highs
     )
     by_source: tuple[str | None, ...] | dict[str, str | None] = tuple(offsets)
     if template.version == 2:
@@ -160,70 +142,79 @@ def decide(
         keys=None,
         has_metadata=True,
     )
-    if not ground.offsets.add(step.epoch, entry):
-        raise ConcurrentUpdateError(ground.offsets.url, step.epoch)
+    if not resources.offsets.add(step.epoch, entry):
+        raise ConcurrentUpdateError(resources.offsets.url, step.epoch)
 
 
-def follow_up(ground: Ground, step: CommitSink | PublishState | LogCommit) -> None:
-    """Take a step that follows a decision."""
+def follow_up(resources: EpochResources, step: CommitSink | PublishState | LogCommit) -> None:
+    """Perform a step that follows a decision. Each may be repeated after a crash."""
     match step:
         case CommitSink(epoch, messages):
-            ground.sink.commit(epoch, messages)
+            resources.sink.commit(epoch, messages)
         case PublishState(_, state):
-            ground.state.publish(state)
+            resources.state.publish(state)
         case LogCommit(epoch, next_watermark_ms):
-            if not ground.commits.add(epoch, CommitEntry(next_watermark_ms=next_watermark_ms)):
-                raise ConcurrentUpdateError(ground.commits.url, epoch)
+            if not resources.commits.add(epoch, CommitEntry(next_watermark_ms=next_watermark_ms)):
+                raise ConcurrentUpdateError(resources.commits.url, epoch)
 
 
-def confirm(ground: Ground, attempt: int, epoch: int) -> None:
-    """Check, where the sink decides, that it was this attempt's epoch that it committed.
+def confirm(resources: EpochResources, attempt: int, epoch: int) -> None:
+    """Check, if the sink decides, that the epoch in the sink is the one of this attempt.
 
-    A later attempt drops an entry whose epoch the sink has not, and logs and commits its own. The
-    sink has nothing to do then when this one commits, and does not complain; but the state that
-    this attempt would publish next is not that of the epoch that counts.
+    A later attempt may have dropped this attempt's offset entry, because the sink did not have the
+    epoch yet, and committed its own epoch under the same number. The sink then ignores our commit
+    without an error, since it already has that number. Publishing our state would mix two epochs.
     """
-    if not ground.sink.decides:
+    if not resources.sink.decides:
         return
-    entry, path = ground.offsets.get(epoch), join_url(ground.offsets.url, str(epoch))
+    entry, path = resources.offsets.get(epoch), join_url(resources.offsets.url, str(epoch))
     manifest = manifest_of(entry, path, epoch) if entry is not None else None
     if manifest is None or manifest.attempt != attempt:
-        raise CheckpointLostError(ground.url, ground.run_id, f"{path} is not its own any more")
+        raise CheckpointLostError(
+            resources.url, resources.run_id, f"{path} belongs to another attempt"
+        )
 
 
-def purge(ground: Ground, epoch: int) -> None:
-    """Drop log entries that are older than need be kept, now that `epoch` is committed."""
-    kept = ground.min_batches_to_retain
-    # To list a log takes as long as to add to it, so a long one is purged a tenth at a time.
+def purge(resources: EpochResources, epoch: int) -> None:
+    """Delete log entries beyond the retention, now that `epoch` is committed."""
+    kept = resources.min_batches_to_retain
+    # Purging lists the log, which costs as much as adding an entry. So a long log is purged only
+    # after every tenth of its retention.
     if kept <= epoch and epoch % max(1, kept // 10) == 0:
-        ground.offsets.purge(epoch + 1 - kept)
-        ground.commits.purge(epoch + 1 - kept)
+        resources.offsets.purge(epoch + 1 - kept)
+        resources.commits.purge(epoch + 1 - kept)
 
 
-def acknowledge(ground: Ground, epoch: int, positions: tuple[Positions, ...]) -> None:
-    """Tell the sources; one that fails will be told of a later epoch."""
-    for source, places in zip(ground.sources, positions, strict=True):
+def acknowledge(resources: EpochResources, epoch: int, positions: tuple[Positions, ...]) -> None:
+    """Acknowledge the epoch to the sources for which the driver does it.
+
+    A failure is only logged: the acknowledgement of a later epoch includes this one.
+    """
+    in_tasks = acknowledged_in_tasks(resources.sources)
+    for source, at, by_task in zip(resources.sources, positions, in_tasks, strict=True):
+        if by_task:
+            continue
         try:
-            source.acknowledge(epoch, places)
+            source.acknowledge(epoch, at)
         except Exception:
             logger.exception("epoch %d could not be acknowledged", epoch)
 
 
-def _ask_sink(ground: Ground, logs: Logs) -> bool:
+def _ask_sink(resources: EpochResources, logs: Logs) -> bool:
     epoch = open_epoch(logs)
     if epoch is None or epoch not in logs.entries:
         return False
-    path = join_url(ground.offsets.url, str(epoch))
+    path = join_url(resources.offsets.url, str(epoch))
     is_ours = manifest_of(logs.entries[epoch], path, epoch) is not None
-    return (ground.sink.decides or not is_ours) and ground.sink.decided(epoch)
+    return (resources.sink.decides or not is_ours) and resources.sink.decided(epoch)
 
 
-def _start_positions(ground: Ground, plan: RecoveryPlan) -> tuple[Positions, ...]:
+def _start_positions(resources: EpochResources, plan: RecoveryPlan) -> tuple[Positions, ...]:
     if plan.base is None:
-        return tuple(source.initial() for source in ground.sources)
+        return tuple(source.initial() for source in resources.sources)
     offsets = plan.base.by_source.values()
     known = (None,) * len(offsets) if plan.manifest is None else plan.manifest.positions
-    return tuple(map(_start_of, ground.sources, offsets, known))
+    return tuple(map(_start_of, resources.sources, offsets, known))
 
 
 def _start_of(source: LoggedSource, offset: str | None, known: Positions | None) -> Positions:
@@ -231,5 +222,6 @@ def _start_of(source: LoggedSource, offset: str | None, known: Positions | None)
         return source.initial() if known is None else known
     if known is not None and source.offset(known) == offset:
         return known
-    # Spark wrote it, or somebody has moved the query by its offsets: they have the last word.
+    # The offset differs from the manifest: Spark wrote the entry, or an edit moved the query to
+    # another offset. The offset counts.
     return source.resume(offset)

@@ -1,13 +1,18 @@
-"""What the coordinator asks to be done, and what it is told besides messages. Pure data.
+"""What the coordinator asks to be done (effects), and what it hears besides messages (events).
 
-The effects of one epoch come in one order, and that order is the guarantee: `Decide` before
-anything becomes visible, `LogCommit` after everything is, `Acknowledge` last. `Push` and `Fail`
-stand outside of it: whoever performs them need not wait for the disk.
+Pure data. The steps of an epoch are always performed in this order, and the order is the guarantee:
+
+    Decide → CommitSink → PublishState → LogCommit → Acknowledge
+
+Nothing becomes visible before `Decide`, because until then a restart discards the epoch. Everything
+is visible before `LogCommit`, because a committed epoch is never looked at again. Sources hear of
+the epoch last, because they may forget its rows then.
+
+`Push` and `Fail` are not part of that order. They are performed at once and never wait for storage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,7 +21,7 @@ from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, PreparedSta
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Create the offset entry of `epoch`: from here on it is finished, never recomputed."""
+    """Create the offset entry of `epoch`. After that the epoch is finished, never recomputed."""
 
     epoch: int
     positions: tuple[str, ...]
@@ -25,9 +30,9 @@ class Decide:
     """What the sink's writers returned, by task."""
     state: tuple[PreparedState, ...]
     highs: tuple[int, ...]
-    """Highest event time seen so far by any task, per watermark of the plan; -1 if none."""
+    """Highest event time that any task has seen, per watermark of the plan; -1 if none."""
     watermark_ms: int
-    """The watermark that the epoch began with."""
+    """The watermark at the start of the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class CommitSink:
 
 @dataclass(frozen=True, slots=True)
 class PublishState:
-    """Give the epoch's prepared state Spark's plain names."""
+    """Give the epoch's prepared state files Spark's plain names."""
 
     epoch: int
     state: tuple[PreparedState, ...]
@@ -48,7 +53,7 @@ class PublishState:
 
 @dataclass(frozen=True, slots=True)
 class LogCommit:
-    """Create the commit entry: the epoch is history."""
+    """Create the commit entry of the epoch."""
 
     epoch: int
     next_watermark_ms: int
@@ -56,7 +61,7 @@ class LogCommit:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Tell the sources, and whoever watches, that the epoch is committed."""
+    """Report the committed epoch to sources and listeners."""
 
     epoch: int
     positions: tuple[str, ...]
@@ -64,8 +69,8 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """All is committed up to here, and no task reads: limit, or let the tasks leave."""
+class ReadingHeld:
+    """All epochs up to this one are committed and no task reads. Next: `Limit` or `Finish`."""
 
     epoch: int
     positions: tuple[str, ...]
@@ -81,20 +86,20 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the attempt: nothing more is decided in it. Followed by a push of `Leave`."""
+    """End the attempt: it decides no further epoch. Followed by a push of `Leave`."""
 
     error: Exception
 
 
-Step: TypeAlias = Decide | CommitSink | PublishState | LogCommit | Acknowledge | Held
-"""To be performed one after the other."""
+Step: TypeAlias = Decide | CommitSink | PublishState | LogCommit | Acknowledge | ReadingHeld
+"""Steps must be performed one after the other, in the order in which they were returned."""
 
 Effect: TypeAlias = Step | Push | Fail
 
 
 @dataclass(frozen=True, slots=True)
 class Performed:
-    """A step was taken."""
+    """A step was performed."""
 
     kind: type[Step]
     epoch: int
@@ -102,19 +107,19 @@ class Performed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """It is now `now` seconds, monotonic."""
+    """The monotonic clock shows `now` seconds."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Cut what is being read, and read nothing more."""
+    """End the epoch that is being read, and read nothing after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Read on after a hold, each of these readers exactly to its position."""
+    """After a hold: read on, each of these readers exactly to its position."""
 
     limits: tuple[tuple[int, str], ...]
 
@@ -126,22 +131,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A step could not be taken."""
+    """A step failed."""
 
     error: Exception
 
 
 Event: TypeAlias = Performed | Tick | Hold | Limit | Finish | Broken
-
-
-def watermark_of(highs: Sequence[int], delays_ms: Sequence[int], floor_ms: int) -> int:
-    """The query's watermark: the slowest of its watermarks, and never less than it was.
-
-    One that has not seen any row yet holds all others back, as in Spark.
-    """
-    if not highs:
-        return floor_ms
-    slowest = min(
-        high - delay if high >= 0 else 0 for high, delay in zip(highs, delays_ms, strict=True)
-    )
-    return max(slowest, floor_ms)

@@ -1,15 +1,15 @@
-"""Notes when each epoch in flight was started, cut, whole and through each step."""
+"""Records when each epoch in flight was started, cut, complete and through each step."""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from epochal.clock import Clock
 from epochal.epoch.committed import CommittedEpoch
+from epochal.epoch.contract import LoggedSource, Positions
 from epochal.epoch.effects import (
     Acknowledge,
     CommitSink,
@@ -21,15 +21,11 @@ from epochal.epoch.effects import (
 from epochal.epoch.messages import CommitPartitionEpoch, EpochStarted
 
 
-class _OffsetSource(Protocol):
-    def offset(self, positions: Mapping[str, str]) -> str: ...
-
-
 @dataclass(slots=True)
-class _Notes:
+class _Timing:
     started_ms: int
     cut_ms: int = 0
-    whole_ms: int = 0
+    complete_ms: int = 0
     decided_ms: int = 0
     offsets: tuple[str, ...] = ()
     highs: tuple[int, ...] = ()
@@ -37,88 +33,88 @@ class _Notes:
     took: dict[type[Step], float] = field(default_factory=dict)
 
 
-class Ledger:
-    """Epochs from their start until they are concluded. Any thread may note something."""
+class EpochTimings:
+    """The epochs from their start to their commit. Any thread may record a time."""
 
-    def __init__(self, clock: Clock, sources: Sequence[_OffsetSource], has_watermark: bool) -> None:
+    def __init__(self, clock: Clock, sources: Sequence[LoggedSource], has_watermark: bool) -> None:
         self._clock, self._sources, self._has_watermark = clock, sources, has_watermark
-        self._notes: dict[int, _Notes] = {}
+        self._epochs: dict[int, _Timing] = {}
         self._lock = threading.Lock()
 
     def started(self, message: EpochStarted) -> None:
-        """An epoch was announced, and the one before it ends."""
+        """Record that an epoch was announced, so that the one before it ended."""
         now_ms = self._clock.now_ms()
         self._of(message.epoch)
         with self._lock:
-            before = self._notes.get(message.epoch - 1)
+            before = self._epochs.get(message.epoch - 1)
             if before is not None and not before.cut_ms:
                 before.cut_ms = now_ms
 
-    def whole(self, epoch: int) -> None:
-        """All of an epoch was reported."""
-        notes = self._of(epoch)
-        notes.whole_ms = self._clock.now_ms()
-        notes.cut_ms = notes.cut_ms or notes.whole_ms  # a limited epoch is cut unasked
+    def completed(self, epoch: int) -> None:
+        """Record that all reports of an epoch are there."""
+        timing = self._of(epoch)
+        timing.complete_ms = self._clock.now_ms()
+        timing.cut_ms = timing.cut_ms or timing.complete_ms  # tasks cut a limited epoch unasked
 
-    def decided(self, step: Decide, positions: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-        """Note where an epoch ends; returns the sources' offsets for it."""
-        notes = self._of(step.epoch)
-        notes.decided_ms = self._clock.now_ms()
-        notes.highs = step.highs
-        notes.offsets = tuple(
-            source.offset(places) for source, places in zip(self._sources, positions, strict=True)
+    def decided(self, step: Decide, positions: Sequence[Positions]) -> tuple[str, ...]:
+        """Record where an epoch ends; return the sources' offsets for it."""
+        timing = self._of(step.epoch)
+        timing.decided_ms = self._clock.now_ms()
+        timing.highs = step.highs
+        timing.offsets = tuple(
+            source.offset(at) for source, at in zip(self._sources, positions, strict=True)
         )
-        return notes.offsets
+        return timing.offsets
 
     def started_ms(self, epoch: int) -> int:
-        """When the epoch began."""
+        """Return when the epoch began."""
         return self._of(epoch).started_ms
 
     def took(self, step: Step, seconds: float) -> None:
-        """A step was taken."""
+        """Record how long a step took."""
         with self._lock:
-            notes = self._notes.get(step.epoch)
-        if notes is None:
-            return  # concluded
-        notes.took[type(step)] = seconds
+            timing = self._epochs.get(step.epoch)
+        if timing is None:
+            return  # a step after `concluded`, which has closed the epoch's record
+        timing.took[type(step)] = seconds
         if isinstance(step, LogCommit):
-            notes.watermark_ms = step.next_watermark_ms
+            timing.watermark_ms = step.next_watermark_ms
 
     def concluded(self, step: Acknowledge) -> CommittedEpoch:
-        """Close the notes on an epoch."""
-        notes = self._of(step.epoch)
+        """Close the record of an epoch and return its figures."""
+        timing = self._of(step.epoch)
         with self._lock:
-            self._notes = {each: kept for each, kept in self._notes.items() if each > step.epoch}
+            self._epochs = {each: kept for each, kept in self._epochs.items() if each > step.epoch}
         reports = step.reports
-        highest_ms = max(notes.highs, default=-1)
+        highest_ms = max(timing.highs, default=-1)
         return CommittedEpoch(
             epoch=step.epoch,
-            started_ms=notes.started_ms,
-            cut_ms=notes.cut_ms,
+            started_ms=timing.started_ms,
+            cut_ms=timing.cut_ms,
             committed_ms=self._clock.now_ms(),
             rows_in=_rows_in(reports, len(self._sources)),
             rows_out=sum(report.rows_out for report in reports),
-            offsets=notes.offsets,
+            offsets=timing.offsets,
             state=_state_rows(reports),
-            watermark_ms=notes.watermark_ms if self._has_watermark else None,
+            watermark_ms=timing.watermark_ms if self._has_watermark else None,
             highest_ms=highest_ms if highest_ms >= 0 else None,
-            wal_ms=_ms(notes, Decide),
-            sink_ms=_ms(notes, CommitSink),
-            publish_ms=_ms(notes, PublishState),
-            commit_ms=_ms(notes, LogCommit),
-            prepare_ms=notes.whole_ms - notes.cut_ms,
+            wal_ms=_ms(timing, Decide),
+            sink_ms=_ms(timing, CommitSink),
+            publish_ms=_ms(timing, PublishState),
+            commit_ms=_ms(timing, LogCommit),
+            prepare_ms=timing.complete_ms - timing.cut_ms,
             state_ms=_slowest(report.state_seconds for report in reports),
             stage_ms=_slowest(report.stage_seconds for report in reports),
-            queue_ms=notes.decided_ms - notes.whole_ms,
+            queue_ms=timing.decided_ms - timing.complete_ms,
         )
 
-    def _of(self, epoch: int) -> _Notes:
+    def _of(self, epoch: int) -> _Timing:
         with self._lock:
-            return self._notes.setdefault(epoch, _Notes(self._clock.now_ms()))
+            return self._epochs.setdefault(epoch, _Timing(self._clock.now_ms()))
 
 
-def _ms(notes: _Notes, step: type[Step]) -> int:
-    return round(1000 * notes.took.get(step, 0.0))
+def _ms(timing: _Timing, step: type[Step]) -> int:
+    return round(1000 * timing.took.get(step, 0.0))
 
 
 def _slowest(seconds: Iterable[float]) -> float:

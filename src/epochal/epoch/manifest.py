@@ -1,7 +1,7 @@
-"""What a decision names: the attempt, exact positions, state and sink output. Pure.
+"""The manifest of a decided epoch: attempt, exact positions, state files and sink output. Pure.
 
-It is kept under `epochal` in the metadata of the offset entry, where Spark does not look. What is
-not named there does not exist: state is loaded by these names and checksums, never by number.
+It is stored under the key `epochal` in the metadata of the offset entry, which Spark ignores. A
+file that no manifest names does not count: state is loaded by name and checksum, never by number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MANIFEST_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything that makes up a decided epoch."""
+    """Everything that a decided epoch consists of."""
 
     epoch: int
     attempt: int
@@ -37,7 +37,7 @@ class Manifest:
 
 
 def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
-    """The manifest as the offset entry keeps it; messages are base64."""
+    """Return the manifest as the offset entry stores it; messages are base64."""
     return {
         "version": MANIFEST_VERSION,
         "epoch": manifest.epoch,
@@ -54,10 +54,10 @@ def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
 
 
 def manifest_of(entry: OffsetEntry, path: str, epoch: int | None = None) -> Manifest | None:
-    """The manifest in an offset entry, None if it has none; errors name the file, `path`.
+    """Return the manifest in an offset entry, None if it has none. Errors name the file, `path`.
 
-    With `epoch` a manifest of another epoch counts as none: a tool has carried it over into an
-    entry of its own, and what that one means is said by its offsets.
+    With `epoch`, a manifest of another epoch counts as none: an editing tool copied the metadata
+    into a new entry. Only the offsets of that entry count then.
     """
     value = entry.extra.get(MANIFEST_KEY)
     manifest = None if value is None else manifest_from_json(value, path)
@@ -67,13 +67,13 @@ def manifest_of(entry: OffsetEntry, path: str, epoch: int | None = None) -> Mani
 
 
 def manifest_from_json(value: JsonValue, path: str) -> Manifest:
-    """Read a manifest back; MalformedFileError unless all of it is as it was written."""
+    """Parse a manifest; MalformedFileError if any part of it is missing or malformed."""
     if not isinstance(value, dict):
-        raise _malformed(path, f"it must be an object, not {str(value)[:60]}")
+        raise _malformed(path, f"it must be a JSON object, not {str(value)[:60]}")
     version = long_of(value, "version", path)
     if version != MANIFEST_VERSION:
-        newest = f"the one known here is {MANIFEST_VERSION}"
-        raise _malformed(path, f"it has version {version}, {newest}: it needs another release")
+        known = f"this release reads version {MANIFEST_VERSION}"
+        raise _malformed(path, f"it has version {version}, but {known}: use a newer release")
     epoch, attempt = long_of(value, "epoch", path), long_of(value, "attempt", path)
     if epoch < 0 or attempt < 0:
         raise _malformed(path, f"epoch {epoch} and attempt {attempt} must not be negative")
@@ -96,7 +96,7 @@ def _listed(found: dict[str, JsonValue], key: str, path: str) -> list[JsonValue]
 
 def _positions(value: JsonValue, path: str) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise _malformed(path, f"positions must be objects, not {str(value)[:60]}")
+        raise _malformed(path, f"positions must be JSON objects, not {str(value)[:60]}")
     return {partition: string_of(value, partition, path) for partition in value}
 
 
@@ -109,9 +109,9 @@ def _message(value: JsonValue, path: str) -> bytes:
 
 def _states(values: list[JsonValue], path: str) -> tuple[PreparedState, ...]:
     states = tuple(_state(value, path) for value in values)
-    places = {(each.operator, each.partition, each.store) for each in states}
-    if len(places) < len(states):
-        raise _malformed(path, "it names two states for one store")
+    stores = {(each.operator, each.partition, each.store) for each in states}
+    if len(stores) < len(states):
+        raise _malformed(path, "it names two state versions of one store")
     return states
 
 
@@ -120,7 +120,7 @@ def _state(value: JsonValue, path: str) -> PreparedState:
         case [int(operator), int(partition), str(store), int(version), str(name), int(checksum)]:
             if operator >= 0 and partition >= 0 and version >= 0 and "/" not in store + name:
                 return PreparedState(operator, partition, store, version, name, checksum)
-    raise _malformed(path, f"{str(value)[:80]} is no state version")
+    raise _malformed(path, f"{str(value)[:80]} is not a state version")
 
 
 def _long(value: JsonValue, path: str) -> int:

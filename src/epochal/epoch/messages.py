@@ -1,8 +1,8 @@
-"""What driver and tasks say to each other during a run. A closed set; pure data.
+"""The messages between the driver and its tasks during a run. A closed set; pure data.
 
-Every message of a task carries its attempt: the coordinator refuses those of another. Positions
-are the sources' own JSON text, by partition id; partitions of readers are numbered over all
-sources, tasks are the writers.
+Every message of a task carries its attempt; the coordinator refuses messages of another attempt.
+Positions are JSON text that only the source understands. A reader is one partition of one source,
+and readers are numbered over all sources. Each task has one writer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class PreparedState(msgspec.Struct, frozen=True, array_like=True):
-    """A state version that a task has written under its attempt's name."""
+    """A state version that a task has written under a name that carries the attempt."""
 
     operator: int
     partition: int
@@ -33,7 +33,7 @@ class ReportPartitionOffset(msgspec.Struct, frozen=True, array_like=True, tag="o
 
 
 class CommitPartitionEpoch(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """A task has made all of its `epoch` durable, not visible. One-way."""
+    """A task has made its part of `epoch` durable, but not visible. One-way."""
 
     attempt: int
     task: int
@@ -42,48 +42,52 @@ class CommitPartitionEpoch(msgspec.Struct, frozen=True, array_like=True, tag="co
     """What the sink's writer returned."""
     state: tuple[PreparedState, ...] = ()
     watermarks: tuple[int, ...] = ()
-    """Highest event time seen so far, in ms, per watermark of the plan; -1 if none was seen."""
+    """Highest event time seen so far, in ms, per watermark of the plan; -1 if none."""
     rows_in: tuple[int, ...] = ()
     """Rows read in this epoch, per source."""
     rows_out: int = 0
     state_rows: tuple[tuple[int, int, int, int], ...] = ()
-    """(operator, rows in total, rows updated, rows removed), for progress."""
+    """(operator, rows in total, rows updated, rows removed), for progress reports."""
     state_seconds: float = 0.0
     stage_seconds: float = 0.0
     """How long the task took to write its state, and to stage its output."""
 
 
 class GetCurrentEpoch(msgspec.Struct, frozen=True, array_like=True, tag="current"):
-    """What was pushed last? A task's fallback if pushes are lost. Two-way.
+    """Ask for the newest push, in case it was lost with a connection. Two-way.
 
-    -> Done while tasks register, then Peers, then the newest EpochStarted, in the end Leave.
+    The reply is Done while tasks register, then Peers, then the newest EpochStarted, at the end
+    Leave.
     """
 
     attempt: int
 
 
 class IncrementAndGetEpoch(msgspec.Struct, frozen=True, array_like=True, tag="increment"):
-    """End the current epoch. Two-way -> EpochStarted."""
+    """End the current epoch. Two-way -> EpochStarted.
+
+    One of Spark's messages that the engine answers but does not send; docs/spark-names.md says why.
+    """
 
     attempt: int
 
 
 class SetReaderPartitions(msgspec.Struct, frozen=True, array_like=True, tag="readers"):
-    """How many reader partitions there are, over all sources. Two-way -> Done."""
+    """Set the number of readers, over all sources. Two-way -> Done. Not sent by the engine."""
 
     attempt: int
     count: int
 
 
 class SetWriterPartitions(msgspec.Struct, frozen=True, array_like=True, tag="writers"):
-    """How many tasks there are. Two-way -> Done."""
+    """Set the number of tasks. Two-way -> Done. Not sent by the engine."""
 
     attempt: int
     count: int
 
 
 class StopContinuousExecutionWrites(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
-    """From now on swallow one-way messages. Two-way -> Done."""
+    """Ignore one-way messages from now on. Two-way -> Done. Not sent by the engine."""
 
     attempt: int
 
@@ -91,7 +95,7 @@ class StopContinuousExecutionWrites(msgspec.Struct, frozen=True, array_like=True
 class RegisterTask(msgspec.Struct, frozen=True, array_like=True, tag="register"):
     """A task is up and its exchange listens at `url`, with CURVE key `key`. Two-way -> Done.
 
-    Pushes go to whoever registered last for the task.
+    The driver pushes to the process that registered last for the task.
     """
 
     attempt: int
@@ -103,14 +107,14 @@ class RegisterTask(msgspec.Struct, frozen=True, array_like=True, tag="register")
 
 
 class TaskReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
-    """A task has loaded its state and reached its peers. One-way."""
+    """A task has loaded its state and connected to its peers. One-way."""
 
     attempt: int
     task: int
 
 
 class TaskActive(msgspec.Struct, frozen=True, array_like=True, tag="active"):
-    """First rows or timers of this epoch: it is worth ending. One-way."""
+    """A task has the first rows or timers of this epoch, so it should end soon. One-way."""
 
     attempt: int
     task: int
@@ -118,7 +122,7 @@ class TaskActive(msgspec.Struct, frozen=True, array_like=True, tag="active"):
 
 
 class TaskFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """A task is about to die of this. One-way, sent before Spark hears of it."""
+    """A task is about to fail with this error. One-way, sent before Spark learns of it."""
 
     attempt: int
     task: int
@@ -142,7 +146,7 @@ EpochRequest: TypeAlias = (
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
-    """It is so."""
+    """The request was carried out."""
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
@@ -161,26 +165,26 @@ class Peers(msgspec.Struct, frozen=True, array_like=True, tag="peers"):
 
 
 class EpochStarted(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
-    """`epoch` is being read now: whatever was before it must be cut. Pushed, and replied."""
+    """`epoch` is being read now: tasks must cut all epochs before it. Pushed, and a reply."""
 
     attempt: int
     epoch: int
     watermarks: tuple[int, ...] = ()
-    """Highest event time seen by any task up to the newest decided epoch, per watermark of the
-    plan and before its delay is taken off; -1 if none. A floor for every task's own watermark."""
+    """Highest event time that any task has seen up to the newest decided epoch, per watermark of
+    the plan, before the delay is subtracted; -1 if none. The lower bound of a task's watermark."""
     hold: bool = False
     """Read nothing in `epoch`: the query is about to stop or to be reconfigured."""
     limits: tuple[tuple[int, str], ...] | None = None
-    """(reader, position): read these exactly to there in `epoch`, all others not at all. A task
-    cuts `epoch` unasked as soon as its readers are there, and reads nothing in the next. Follows a
-    hold."""
+    """(reader, position): in `epoch`, read these exactly to their position and no others. A task
+    then cuts `epoch` by itself as soon as its readers have arrived, and reads nothing in the next
+    epoch. Only after a hold."""
     committed: int = -1
-    """The newest committed epoch, if the query has sources that acknowledge in their tasks; then
-    the message is also pushed again after every commit."""
+    """The newest committed epoch, if a source of the query acknowledges in its tasks; else -1. The
+    message is then pushed again after every commit."""
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
-    """The attempt is over: end at once, without an error. Pushed."""
+    """The attempt is over: tasks end at once, without an error. Pushed."""
 
     attempt: int
     committed: int = -1

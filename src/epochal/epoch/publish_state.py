@@ -1,8 +1,8 @@
-"""The driver's hand on state that tasks have prepared: publish what is decided, discard the rest.
+"""Publishes the state files of decided epochs, and discards those of earlier attempts.
 
-What a reader would get wrong: what an earlier attempt prepared may be discarded only once this
-attempt has decided an epoch. Until then a driver that was fenced a moment ago can still decide the
-epoch that these files belong to.
+Note: files of an earlier attempt may be discarded only after this attempt has decided an epoch.
+Until then, a driver that was fenced a moment ago can still win the race for that epoch's offset
+entry, and the epoch would need its files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from epochal.state.files.chain import prepared_before
 from epochal.state.store.prepared import PreparedVersion, publish_prepared
 
 PUBLISHERS = 8
-"""Threads: publishing waits for storage, not for this process."""
+"""Number of threads. Publishing mostly waits for storage."""
 
 
 class StateFiles:
-    """State under the root of a checkpoint."""
+    """The state files of a checkpoint."""
 
     def __init__(self, files: Files, *, publishers: int = PUBLISHERS) -> None:
         self._files = files
@@ -30,7 +30,7 @@ class StateFiles:
         self._pool: ThreadPoolExecutor | None = None
 
     def publish(self, states: Sequence[PreparedState]) -> None:
-        """Give these versions Spark's plain names; may be repeated, also after a crash."""
+        """Give these versions Spark's plain names. May be repeated, also after a crash."""
         if len(states) <= 1 or self._publishers <= 1:
             for state in states:
                 self._publish(state)
@@ -41,7 +41,7 @@ class StateFiles:
             pass
 
     def discard_before(self, attempt: int) -> list[str]:
-        """Delete what attempts before this one prepared; returns the paths."""
+        """Delete the prepared files of attempts before this one; return their paths."""
         with storage_errors(join_url(self._files.url, STATE)):
             found = [path for path, _ in self._files.walk(STATE)]
             gone = [path for path in found if prepared_before(path.rpartition("/")[2], attempt)]

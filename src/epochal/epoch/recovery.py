@@ -1,13 +1,20 @@
-"""Decides what a restart makes of the logs it finds. Pure.
+"""Decides how a restart continues from the logs it finds. Pure.
 
-A decided epoch is finished, never recomputed; an undecided one is dropped and cut anew. Of all
-that the logs hold only the newest offset entry can be open, and whether it is decided depends on
-who wrote it: one of ours with its manifest is the decision itself, unless the sink decides; one of
-Spark's only says what Spark had planned.
+A decided epoch is finished, never recomputed. An undecided one is dropped and cut again. Only the
+newest offset entry can be open, that is, logged but not committed. Whether it is decided depends on
+who wrote it:
 
-What a reader would get wrong: whatever an undecided epoch left behind (prepared state, staged
-output) is not cleaned up here. Until this attempt has decided an epoch of its own, a driver that
-it fenced may still win the race for that number, and then its files are the ones that count.
+| the newest entry, not committed | decided? | recovery |
+|---|---|---|
+| with our manifest, normal sink | yes, the entry is the decision | commit sink, publish, log |
+| with our manifest, sink that decides | if the sink has the epoch | the same; else drop the entry |
+| without a manifest: written by Spark | if the sink has the epoch | log the commit; else drop it |
+
+Spark writes the offset entry *before* it runs a batch, so its entry is only a plan.
+
+Note: the prepared state and staged output of an undecided epoch are not deleted here. Until this
+attempt has decided an epoch, a driver that it fenced may still win the race for that number, and
+the epoch would need its files.
 """
 
 from __future__ import annotations
@@ -20,21 +27,22 @@ from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
-from epochal.epoch.effects import CommitSink, LogCommit, PublishState, watermark_of
+from epochal.epoch.effects import CommitSink, LogCommit, PublishState
 from epochal.epoch.manifest import Manifest, manifest_of
+from epochal.epoch.query_watermark import NONE_SEEN, watermark_of
 from epochal.errors import RecoveryError
 from epochal.files import join_url
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What the logs of the checkpoint at `url` hold, as far as a restart needs it."""
+    """The part of the logs of the checkpoint at `url` that a restart depends on."""
 
     url: str
     offset_ids: tuple[int, ...]
     commit_ids: tuple[int, ...]
     entries: Mapping[int, OffsetEntry]
-    """The newest two, by epoch."""
+    """The two newest, by epoch."""
     commit: CommitEntry | None = None
     """The newest."""
 
@@ -51,22 +59,22 @@ RecoveryStep: TypeAlias = DropEpoch | CommitSink | PublishState | LogCommit
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What to do first, in this order, and from where to go on."""
+    """The steps to perform first, in this order, and where to continue after them."""
 
     steps: tuple[RecoveryStep, ...]
     first_epoch: int
     base: OffsetEntry | None
-    """The entry that the first epoch follows; None in a new checkpoint."""
+    """The entry before the first epoch; None in a new checkpoint."""
     manifest: Manifest | None
-    """What `base` names; None if Spark wrote it. Then positions are the sources' reading of its
-    offsets, and state is the version of number `first_epoch`."""
+    """The manifest of `base`; None if Spark wrote it. Then the sources derive positions from its
+    offsets, and the state is version `first_epoch`."""
     highs: tuple[int, ...]
     """Highest event time seen, per watermark; -1 if none."""
     watermark_ms: int
 
 
 def open_epoch(logs: Logs) -> int | None:
-    """The one epoch that is logged and not committed, about which the sink may have to be asked."""
+    """Return the epoch that is logged but not committed, if there is one."""
     newest = max(logs.offset_ids, default=None)
     committed = max(logs.commit_ids, default=-1)
     return newest if newest is not None and newest == committed + 1 else None
@@ -81,12 +89,12 @@ def plan_recovery(
     sink_decides: bool = False,
     sink_decided: bool = False,
 ) -> RecoveryPlan:
-    """What to do with these logs; `sink_decided` is the sink's answer about `open_epoch`."""
+    """Return what to do with these logs; `sink_decided` is the sink's answer on `open_epoch`."""
     _check_order(logs)
     _check_fence(logs, attempt)
     newest = max(logs.offset_ids, default=None)
     if newest is None:
-        return RecoveryPlan((), 0, None, None, (-1,) * len(delays_ms), 0)
+        return RecoveryPlan((), 0, None, None, (NONE_SEEN,) * len(delays_ms), 0)
     if open_epoch(logs) is None:
         return _resume(logs, newest, (), sources, delays_ms, _next_watermark(logs))
     entry = _entry(logs, newest)
@@ -94,12 +102,13 @@ def plan_recovery(
     if manifest is None:
         _refuse_control_batch(logs, newest, entry)
         if not sink_decided:
-            return _cut_anew(logs, newest, sources, delays_ms)
-        # Spark did all but say so. What the watermark became is not known: it stays.
+            return _cut_again(logs, newest, sources, delays_ms)
+        # Spark finished the batch but crashed before it wrote the commit entry. Its next watermark
+        # is lost, so the watermark stays: too low a watermark is safe, it only waits longer.
         steps = (LogCommit(newest, entry.watermark_ms),)
         return _resume(logs, newest, steps, sources, delays_ms, entry.watermark_ms)
     if sink_decides and not sink_decided:
-        return _cut_anew(logs, newest, sources, delays_ms)
+        return _cut_again(logs, newest, sources, delays_ms)
     highs = _highs(manifest, delays_ms, entry.watermark_ms)
     watermark_ms = watermark_of(highs, delays_ms, entry.watermark_ms)
     finish = (
@@ -110,10 +119,10 @@ def plan_recovery(
     return _resume(logs, newest, finish, sources, delays_ms, watermark_ms)
 
 
-def _cut_anew(logs: Logs, epoch: int, sources: int, delays_ms: Sequence[int]) -> RecoveryPlan:
+def _cut_again(logs: Logs, epoch: int, sources: int, delays_ms: Sequence[int]) -> RecoveryPlan:
     drop = (DropEpoch(epoch),)
     if epoch == 0:
-        return RecoveryPlan(drop, 0, None, None, (-1,) * len(delays_ms), 0)
+        return RecoveryPlan(drop, 0, None, None, (NONE_SEEN,) * len(delays_ms), 0)
     return _resume(logs, epoch - 1, drop, sources, delays_ms, _next_watermark(logs))
 
 
@@ -129,7 +138,8 @@ def _resume(
     manifest = manifest_of(entry, path, base)
     logged = len(entry.offsets) if manifest is None else len(manifest.positions)
     if logged != sources:
-        raise RecoveryError((path,), f"it has offsets of {logged} sources, the query has {sources}")
+        reason = f"it has offsets of {logged} sources, but the query has {sources}"
+        raise RecoveryError((path,), reason)
     highs = _highs(manifest, delays_ms, watermark_ms)
     watermark_ms = watermark_of(highs, delays_ms, max(watermark_ms, entry.watermark_ms))
     return RecoveryPlan(steps, base + 1, entry, manifest, highs, watermark_ms)
@@ -138,10 +148,10 @@ def _resume(
 def _highs(
     manifest: Manifest | None, delays_ms: Sequence[int], watermark_ms: int
 ) -> tuple[int, ...]:
-    """Per watermark, as the manifest has them; from Spark only their minimum is known."""
+    """Return the highest event times of the manifest. Spark logs only the resulting watermark."""
     if manifest is not None and len(manifest.watermarks) == len(delays_ms):
         return manifest.watermarks
-    return tuple(watermark_ms + delay if watermark_ms > 0 else -1 for delay in delays_ms)
+    return tuple(watermark_ms + delay if watermark_ms > 0 else NONE_SEEN for delay in delays_ms)
 
 
 def _check_order(logs: Logs) -> None:
@@ -150,14 +160,15 @@ def _check_order(logs: Logs) -> None:
         missing = _path(logs, OFFSETS, committed)
         paths = (_path(logs, COMMITS, committed), missing)
         raise RecoveryError(
-            paths, f"epoch {committed} is committed, and its offsets are not logged"
+            paths, f"epoch {committed} is committed, but its offsets are not logged"
         )
     if newest > committed + 1:
         first = _path(logs, OFFSETS, committed + 1)
         paths = (first, _path(logs, OFFSETS, newest))
         after = f"epoch {committed}" if logs.commit_ids else "none"
         if not missing_runs(logs.offset_ids, committed + 1, newest):
-            reason = f"they are {newest - committed} epochs without a commit, one at most may be"
+            count = newest - committed
+            reason = f"{count} epochs are logged without a commit, but at most one may be"
         else:
             reason = "the log has a gap between them"
         raise RecoveryError(paths, f"{reason} (newest commit: {after})")
@@ -171,9 +182,10 @@ def _check_fence(logs: Logs, attempt: int) -> None:
         path = _path(logs, OFFSETS, epoch)
         manifest = manifest_of(entry, path)
         if manifest is not None and manifest.attempt >= attempt:
+            # Only attempts that were published after this one are above it, so it is fenced.
             reason = (
                 f"epoch {epoch} was decided by attempt {manifest.attempt} of run "
-                f"{manifest.run_id}, this is attempt {attempt}: a later run has taken over"
+                f"{manifest.run_id}, but this is attempt {attempt}: a later run has taken over"
             )
             raise RecoveryError((path,), reason)
 
@@ -182,13 +194,13 @@ def _refuse_control_batch(logs: Logs, epoch: int, entry: OffsetEntry) -> None:
     path = _path(logs, OFFSETS, epoch)
     if entry.control_batch_info is not None:
         kind = entry.control_batch_info.operation_type
-        raise RecoveryError((path,), f"Spark has begun batch {epoch}, {kind}, and not finished it")
+        raise RecoveryError((path,), f"Spark started batch {epoch}, {kind}, but did not finish it")
     before = logs.entries.get(epoch - 1)
     if before is None or SHUFFLE_PARTITIONS not in before.conf:
         return
     was, now = before.conf[SHUFFLE_PARTITIONS], entry.conf.get(SHUFFLE_PARTITIONS)
     if now is not None and now != was:
-        reason = f"a repartition from {was} to {now} partitions was begun and not finished"
+        reason = f"a repartition from {was} to {now} partitions was started but not finished"
         raise RecoveryError((path,), reason)
 
 

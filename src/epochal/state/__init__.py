@@ -57,4 +57,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """List the public names, not the helpers of this module."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

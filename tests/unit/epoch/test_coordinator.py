@@ -13,7 +13,6 @@ from epochal.epoch.effects import (
     LogCommit,
     Performed,
     Push,
-    watermark_of,
 )
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -91,24 +90,6 @@ def test_a_failure_is_told_once_and_nothing_is_decided_after_it() -> None:
     told = coordinator.step(ReportPartitionOffset(1, 0, 0, "there"))
     assert [type(effect) for effect in told][:1] == [Fail]
     assert report_all(coordinator, 0) == report_all(coordinator, 1) == []
-
-
-@pytest.mark.parametrize(
-    ("highs", "delays", "floor", "expected"),
-    [
-        ((), (), 7, 7),
-        ((5000,), (1000,), 0, 4000),
-        ((500,), (1000,), 0, 0),
-        ((5000,), (1000,), 4500, 4500),
-        ((5000, 9000), (1000, 1000), 0, 4000),
-        ((-1, 9000), (1000, 1000), 0, 0),
-        ((-1, 9000), (1000, 1000), 3, 3),
-    ],
-)
-def test_the_slowest_watermark_counts_and_never_goes_back(
-    highs: tuple[int, ...], delays: tuple[int, ...], floor: int, expected: int
-) -> None:
-    assert watermark_of(highs, delays, floor) == expected
 
 
 def test_tasks_are_told_of_commits_if_a_source_wants_to_know() -> None:

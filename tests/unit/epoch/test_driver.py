@@ -15,8 +15,8 @@ from epochal.clock import Clock, SystemClock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import Ground, Recovered, newest_attempt
-from epochal.epoch.effects import CommitSink, Decide, Held, LogCommit, PublishState
+from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
+from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState, ReadingHeld
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -50,6 +50,8 @@ from epochal.testing.files import MemoryFiles
 @dataclass
 class Numbers:
     """A source of one partition; a position is a number, an offset the tens of it."""
+
+    acknowledges_in_tasks = False
 
     acknowledged: list[tuple[int, Mapping[str, str]]] = field(default_factory=list)
     initials: int = 0
@@ -110,7 +112,7 @@ class World:
         self.pushed: list[tuple[list[bytes], EpochReply]] = []
         self.commits: list[CommittedEpoch] = []
         self.failures: list[Exception] = []
-        self.held: list[Held] = []
+        self.held: list[ReadingHeld] = []
         self.changed = threading.Condition()
 
     @property
@@ -123,7 +125,7 @@ class World:
 
     def driver(self, **pace: Any) -> EpochDriver:
         self.attempt += 1
-        ground = Ground(
+        resources = EpochResources(
             url=self.files.url,
             offsets=self.offset_log,
             commits=self.commit_log,
@@ -141,7 +143,7 @@ class World:
             held=lambda held: self.note(self.held, held),
         )
         return EpochDriver(
-            ground,
+            resources,
             listeners,
             attempt=self.attempt,
             clock=self.clock,
@@ -225,6 +227,17 @@ def test_an_epoch_is_decided_then_visible_then_published_then_logged_then_acknow
     assert manifest is not None
     assert (manifest.attempt, manifest.run_id, manifest.positions) == (1, "run-a", ({"p": "17"},))
     assert world.commit_log.get(0) == CommitEntry()
+
+
+def test_a_source_that_acknowledges_in_its_tasks_is_not_acknowledged_by_the_driver() -> None:
+    world = World()
+    world.source.acknowledges_in_tasks = True
+    driver = started(world)
+    end_epoch(driver)
+    world.report(driver, 0, 17)
+    assert drain(driver)[-1] == ("Acknowledge", 0)
+    assert world.source.acknowledged == []
+    assert world.newest_push() == EpochStarted(1, 1, committed=0)
 
 
 def test_a_new_checkpoint_starts_at_the_sources_beginning() -> None:

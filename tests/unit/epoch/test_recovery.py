@@ -201,8 +201,8 @@ def test_an_unfinished_repartition_is_left_to_spark() -> None:
 
 
 def test_another_number_of_sources_is_refused() -> None:
-    assert "1 sources, the query has 2" in refusal(logs({4: ours(4)}, (4,)), sources=2).reason
-    assert "1 sources, the query has 2" in refusal(logs({4: sparks(4)}, (4,)), sources=2).reason
+    assert "1 sources, but the query has 2" in refusal(logs({4: ours(4)}, (4,)), sources=2).reason
+    assert "1 sources, but the query has 2" in refusal(logs({4: sparks(4)}, (4,)), sources=2).reason
 
 
 def test_a_manifest_that_cannot_be_read_stops_the_start_and_names_its_file() -> None:

@@ -139,6 +139,8 @@ def next_files(
 class FileSource:
     """The driver's side. Its thread discovers files until `close`."""
 
+    acknowledges_in_tasks = False
+
     def __init__(
         self,
         form: FileFormat,

@@ -1,1 +1,1 @@
-"""What users call: readers, writers, streams and query handles."""
+"""The classes that users call: readers, writers, streams and query handles."""

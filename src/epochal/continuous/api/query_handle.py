@@ -1,7 +1,7 @@
-"""The handle of a running query: what `start()` returns.
+"""The handle of a running query, returned by `start()`.
 
-It shows and steers; the engine runs. Nothing here blocks the query, and everything may be called
-from any thread, also after the query has ended.
+All methods may be called from any thread, also after the query has ended. None of them blocks the
+query.
 """
 
 from __future__ import annotations
@@ -16,41 +16,46 @@ from epochal.errors import QueryFailedError
 
 
 class StreamingQuery:
-    """A continuous query, with the surface of PySpark's own."""
+    """A continuous query, with the methods of PySpark's `StreamingQuery` in Python's spelling."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
-        return f"StreamingQuery({name}id={self.id}, run_id={self.run_id})"
+        state = self._engine.state
+        return (
+            f"StreamingQuery({name}id={self.id}, run_id={self.run_id}, "
+            f"epoch={state.committed}, {state.message!r})"
+        )
 
     @property
     def id(self) -> str:
-        """The same over all restarts from one checkpoint."""
+        """The query's id: the same in all runs from one checkpoint."""
         return self._engine.query_id
 
     @property
     def run_id(self) -> str:
-        """Another with every `start()`."""
+        """The id of this run: a new one with every `start()`."""
         return self._engine.run_id
 
     @property
     def name(self) -> str | None:
-        """As given by `query_name`; no two active queries of a session share one."""
+        """The name given by `query_name`, unique among the active queries of a session."""
         return self._engine.name
 
     @property
     def is_active(self) -> bool:
-        """Whether it has not ended; a query that is being restarted is active."""
+        """Whether the query has not ended. A query that is being restarted is active."""
         return self._engine.is_active
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it is doing, with Spark's keys; the two flags are for micro-batches: always False.
+        """What the query is doing, with Spark's keys and three of our own.
 
-        `epoch` is the newest committed epoch (-1 before there is one), `restarts` how often the
-        tasks were started again in this run.
+        `isDataAvailable` and `isTriggerActive` apply to micro-batches only and are always False.
+        `epoch` is the newest committed epoch, -1 before the first one. `restarts` is how often the
+        tasks were restarted in this run.
         """
         state = self._engine.state
         return {
@@ -64,29 +69,29 @@ class StreamingQuery:
 
     @property
     def last_progress(self) -> StreamingQueryProgress | None:
-        """The newest report; None before there is one."""
+        """The newest progress report; None before the first one."""
         reports = self._engine.reports()
         return _progress(reports[-1]) if reports else None
 
     @property
     def recent_progress(self) -> list[StreamingQueryProgress]:
-        """The newest hundred reports, oldest first."""
+        """The newest hundred progress reports, oldest first."""
         return [_progress(each) for each in self._engine.reports()]
 
     def exception(self) -> QueryFailedError | None:
-        """Why the query ended, if it ended by itself."""
+        """Return the error that ended the query; None if it is active or was stopped."""
         return self._engine.error
 
     def process_all_available(self, timeout_seconds: float | None = None) -> None:
-        """Wait until all that is in the sources now is processed and committed.
+        """Wait until everything that the sources contain now is processed and committed.
 
-        For tests: with a source that never pauses it waits for what was there when it was called.
-        Raises what ended the query if it ends before, TimeoutError if time runs out.
+        For tests. Rows that arrive after the call are not waited for. Raise the query's error if it
+        fails meanwhile, TimeoutError if time runs out.
         """
         self._engine.wait_until_read(timeout_seconds)
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until the query ends; returns whether it has. Raises if it failed."""
+        """Wait until the query ends; return whether it has. Raise its error if it failed."""
         ended = self._engine.wait(timeout_seconds)
         error = self._engine.error
         if ended and error is not None:
@@ -94,20 +99,20 @@ class StreamingQuery:
         return ended
 
     def stop(self) -> None:
-        """End the query where an epoch ends, and return when it has ended.
+        """Stop the query at the end of an epoch, and return when it has ended.
 
-        What was read is committed first. If that takes longer than `stopTimeout` the tasks are
-        killed; the next start goes on from the last decided epoch, and nothing is lost.
+        Rows that were read are committed first. If that takes longer than `stopTimeout`, the tasks
+        are killed. Nothing is lost: the next start continues from the last decided epoch.
         """
         self._engine.stop()
 
     def explain(self) -> None:
-        """Write the plan to standard output."""
+        """Print the plan."""
         sys.stdout.write(self._engine.explanation() + "\n")
 
 
 def _progress(report: dict[str, Any]) -> StreamingQueryProgress:
-    """PySpark's own class, a dict, with the keys that Spark has no word for too."""
+    """Return a report as PySpark's class, which is a dict, including the keys that Spark lacks."""
     found = StreamingQueryProgress.fromJson(report)
     for key in report.keys() - found.keys():
         dict.__setitem__(found, key, report[key])

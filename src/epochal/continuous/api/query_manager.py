@@ -1,7 +1,7 @@
-"""The continuous queries of a Spark session: who runs, who listens, who may start.
+"""Starts and lists the continuous queries of a Spark session, and manages their listeners.
 
-`streams(spark)` gives the one manager of a session. Names are unique among the active queries of
-a session; a checkpoint is used by one run at a time, whoever starts it and wherever.
+`streams(spark)` returns the one manager of a session. Names are unique among the active queries of
+a session. The claim on a checkpoint, not this module, ensures that only one run uses it at a time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.errors import OptionError
 
 LISTENERS_TIMEOUT_SECONDS = 10.0
-"""How long the end of a query waits for its listeners to have heard of it."""
+"""How long the end of a query waits until its listeners have been called."""
 
 
 class StreamingQueryManager:
-    """What `spark.streams` is for Spark's own queries."""
+    """The counterpart of `spark.streams` for continuous queries."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._sc = spark.sparkContext
@@ -40,22 +40,22 @@ class StreamingQueryManager:
             return list(self._active.values())
 
     def get(self, query_id: str) -> StreamingQuery | None:
-        """The active query of this id; None if there is none."""
+        """Return the active query with this id; None if there is none."""
         with self._changed:
             return next((each for each in self._active.values() if each.id == query_id), None)
 
     def add_listener(self, listener: StreamingQueryListener) -> None:
-        """Tell a listener, PySpark's own class, what happens to this session's queries."""
+        """Call a PySpark `StreamingQueryListener` with the events of this session's queries."""
         self._bus.add(listener)
 
     def remove_listener(self, listener: StreamingQueryListener) -> None:
-        """Tell it nothing more."""
+        """Call the listener no more."""
         self._bus.remove(listener)
 
     def await_any_termination(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until a query has ended since the last `reset_terminated`; returns whether one has.
+        """Wait until a query has ended since the last `reset_terminated`; return whether one has.
 
-        Raises what ended it, if it failed.
+        Raise its error if it failed.
         """
         with self._changed:
             ended = self._changed.wait_for(lambda: bool(self._ended), timeout_seconds)
@@ -65,12 +65,12 @@ class StreamingQueryManager:
         return ended
 
     def reset_terminated(self) -> None:
-        """Forget the queries that have ended."""
+        """Forget ended queries, so that `await_any_termination` waits for the next one."""
         with self._changed:
             self._ended.clear()
 
     def start(self, definition: QueryDefinition) -> StreamingQuery:
-        """Run a query; returns once it is known that it can be started, and listeners know."""
+        """Run a query; return when its first attempt is prepared and listeners were called."""
         name = definition.options.query_name
         self._reserve(name)
         try:
@@ -94,8 +94,8 @@ class StreamingQueryManager:
             taken = {each.name for each in self._active.values()} | self._starting
             if name and name in taken:
                 raise OptionError(
-                    f"A query named {name!r} is already active in this session: stop it, or give "
-                    f"this one another query_name."
+                    f"A query named {name!r} is already active in this session. Names identify "
+                    f"queries in progress reports and logs: stop it, or use another query_name."
                 )
             if name:
                 self._starting.add(name)
@@ -114,7 +114,7 @@ _managers_lock = threading.Lock()
 
 
 def streams(spark: SparkSession) -> StreamingQueryManager:
-    """The manager of a session's continuous queries."""
+    """Return the manager of a session's continuous queries."""
     with _managers_lock:
         found = _managers.get(spark)
         if found is None:

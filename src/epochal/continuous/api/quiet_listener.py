@@ -1,6 +1,6 @@
-"""A listener of queries that hears everything and does nothing: for those that want one event.
+"""A query listener whose methods do nothing. Subclasses override only the events they need.
 
-PySpark's own class leaves three of its four methods to be written.
+PySpark's own class requires three of its four methods.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 
 class QuietListener(StreamingQueryListener):  # type: ignore[misc]
-    """Does nothing, whatever it is told."""
+    """Ignores all events."""
 
     def onQueryStarted(self, event: Any) -> None:
         pass

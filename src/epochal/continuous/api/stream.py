@@ -1,10 +1,10 @@
-"""Writing down a continuous query: what happens to rows between `load` and `start`.
+"""Defines what happens to the rows of a continuous query between `load` and `start`.
 
-A `Stream` is a value: every method gives a new one, nothing runs until `start`. Schemas are known
-at every step, so a column that does not exist is refused on the line that names it.
+A `Stream` is immutable: every method returns a new one, and nothing runs until `start`. The schema
+is known at every step, so an unknown column raises an error on the line that names it.
 
-What a reader would get wrong: rows of a union keep their own chains. An operator after the union
-is appended to the chain of each source, and sources meet where rows are exchanged or written.
+Note: after a `union`, each source keeps its own chain of operators. An operator after the union is
+appended to every chain. The rows meet only where they are exchanged or written.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.connectors.contract import Source
+from epochal.continuous.api.step_names import groups_of, steps_of
+from epochal.continuous.api.stream_writer import UPDATE, StreamWriter, checked_mode
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregation.aggregates import Aggregate, Function
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
@@ -39,21 +41,17 @@ from epochal.continuous.operators.windows import Window
 from epochal.continuous.plan.pruning import narrowed
 from epochal.continuous.plan.stages import QueryPlan, SourcePlan, StagePlan, Watermark
 from epochal.continuous.run.query_spec import UNOPENED, SourceDefinition
+from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.errors import OptionError
 from epochal.options import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from epochal.continuous.api.readwriter import StreamWriter
-
-UPDATE, APPEND, COMPLETE = "update", "append", "complete"
-OUTPUT_MODES = (APPEND, UPDATE, COMPLETE)
-
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A source, and what happens to its rows before they meet the others'."""
+    """A source, and its own chain of operators."""
 
     definition: SourceDefinition
     schema: pa.Schema
@@ -69,7 +67,7 @@ class _Stage:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Rows on their way from sources to a sink."""
+    """A stream of rows from sources, through operators, to a sink."""
 
     spark: SparkSession
     schema: pa.Schema
@@ -77,18 +75,21 @@ class Stream:
     stages: tuple[_Stage, ...] = ()
     watermarks: tuple[Watermark, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Stream({steps_of(self)})"
+
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
         return list(self.schema.names)
 
     def map_in_arrow(self, function: ArrowFunction, schema: Any) -> Stream:
-        """Give batches to a function, as PySpark's `mapInArrow` does, one batch per call."""
+        """Apply a function to record batches, as PySpark's `mapInArrow`, one batch per call."""
         result = arrow_schema(schema)
         return self.then(MapInArrowSpec(function, result), result)
 
     def map_in_pandas(self, function: PandasFunction, schema: Any) -> Stream:
-        """Give DataFrames to a function, as PySpark's `mapInPandas` does, one per call."""
+        """Apply a function to DataFrames, as PySpark's `mapInPandas`, one per call."""
         result = arrow_schema(schema)
         return self.then(MapInPandasSpec(function, result), result)
 
@@ -100,14 +101,14 @@ class Stream:
         found = resolve(self.spark, self.schema, [condition])
         if not pa.types.is_boolean(found.schema.types[0]):
             raise OptionError(
-                f"A filter must be true or false, but {condition} is {found.schema.types[0]}."
+                f"A filter must be a boolean, but {condition} is {found.schema.types[0]}."
             )
         return self.then(FilterSpec(found.columns[0]), self.schema)
 
     where = filter
 
     def select(self, *columns: Any) -> Stream:
-        """Compute columns from SQL text or PySpark columns; `*` stands for all there are."""
+        """Compute columns from SQL text or PySpark columns; `*` stands for all columns."""
         if not columns:
             raise OptionError("Select at least one column.")
         found = resolve(self.spark, self.schema, columns)
@@ -127,21 +128,21 @@ class Stream:
         return self.then(ProjectSpec(tuple(columns.values()), schema), schema)
 
     def drop(self, *names: str) -> Stream:
-        """Leave out columns; names that are not there are passed over, as in Spark."""
+        """Remove columns; unknown names are ignored, as in Spark."""
         kept = [name for name in self.columns if name not in names]
         return self.select(*map(_quoted, kept))
 
     def union(self, other: Stream) -> Stream:
-        """Rows of both. Their columns must be the same, in the same order."""
+        """Return the rows of both streams, which must have the same columns in the same order."""
         if self.stages or other.stages:
             raise OptionError(
-                "A union of streams that are already grouped by key is not possible: unite them "
-                "before transform_with_state, group_by or drop_duplicates."
+                "Streams cannot be united after a stateful operator. Call union before "
+                "transform_with_state, group_by or drop_duplicates."
             )
         if not self.schema.equals(other.schema):
             raise OptionError(
-                f"A union needs the same columns on both sides, not ({_worded(self.schema)}) and "
-                f"({_worded(other.schema)})."
+                f"A union needs the same columns on both sides, not ({_describe(self.schema)}) and "
+                f"({_describe(other.schema)})."
             )
         shift = len(self.watermarks)
         moved = tuple(replace(each, index=each.index + shift) for each in other.watermarks)
@@ -149,7 +150,7 @@ class Stream:
         return replace(self, inputs=self.inputs + inputs, watermarks=self.watermarks + moved)
 
     def with_watermark(self, column: str, delay: str) -> Stream:
-        """Event time is in `column`; wait `delay` for rows that come late."""
+        """Declare that event time is in `column`, and wait `delay` for late rows."""
         if any(not isinstance(each.stateful, DropRepeatsSpec) for each in self.stages):
             raise OptionError("A watermark must come before the first stateful operator.")
         field = self.schema.field(self.known(column))
@@ -171,10 +172,10 @@ class Stream:
         initial_state: Any = None,
         pandas: bool = False,
     ) -> Stream:
-        """Run a `StatefulProcessor` of PySpark's, unchanged, for every key.
+        """Run a PySpark `StatefulProcessor`, unchanged, for every key.
 
-        `pandas` says that it takes DataFrames, as with `transformWithStateInPandas`.
-        `initial_state` is a pyarrow Table, or a DataFrame of Spark's, with the key's columns.
+        With `pandas` it takes DataFrames, as in `transformWithStateInPandas`. `initial_state` is a
+        pyarrow Table or a Spark DataFrame that has the key's columns.
         """
         names = tuple(self.known(name) for name in key)
         spec = TransformWithStateSpec.plan(
@@ -192,40 +193,44 @@ class Stream:
         return self.stage(spec)
 
     def group_by(self, *columns: str, window: Window | None = None) -> GroupedStream:
-        """Group rows by columns, and by a window over event time."""
+        """Group rows by columns and, optionally, by a window over event time."""
         names = tuple(self.known(name) for name in columns)
         if window is not None:
             self.known(window.column)
         return GroupedStream(self, names, window)
 
     def drop_duplicates(self, columns: Sequence[str] | None = None) -> Stream:
-        """Pass on the first row of each key. With event time among the columns, keys are
-        forgotten when the watermark passes them; without, they are kept for ever."""
+        """Keep the first row of each key.
+
+        With event time among the columns, a key is forgotten when the watermark passes it; without,
+        keys are kept forever.
+        """
         return self.stage(self._deduplicated(columns, within_watermark=False))
 
     def drop_duplicates_within_watermark(self, columns: Sequence[str] | None = None) -> Stream:
-        """Pass on the first row of each key; forget the key a watermark's delay after it."""
+        """Keep the first row of each key; forget the key after the watermark's delay."""
         if self.event_time is None:
             raise OptionError("drop_duplicates_within_watermark needs with_watermark before it.")
         return self.stage(self._deduplicated(columns, within_watermark=True))
 
     @property
     def write_stream(self) -> StreamWriter:
-        """Say where the rows go."""
-        from epochal.continuous.api.readwriter import StreamWriter
-
+        """Define where the rows go."""
         return StreamWriter(self)
 
     def plan(self, sources: Sequence[Source]) -> QueryPlan:
-        """The query over these open sources, without a sink."""
+        """Return the plan over these open sources, without a sink."""
         return QueryPlan(
             tuple(
                 SourcePlan(
                     narrowed(source.readers, each.operators, each.schema),
                     each.schema,
                     each.operators,
+                    in_tasks,
                 )
-                for source, each in zip(sources, self.inputs, strict=True)
+                for source, each, in_tasks in zip(
+                    sources, self.inputs, acknowledged_in_tasks(sources), strict=True
+                )
             ),
             self.watermarks,
             tuple(
@@ -238,7 +243,7 @@ class Stream:
         )
 
     def then(self, spec: OperatorSpec, schema: pa.Schema) -> Stream:
-        """Append an operator that keeps no state."""
+        """Append a stateless operator."""
         if self.stages:
             last = self.stages[-1]
             stages = (*self.stages[:-1], replace(last, operators=(*last.operators, spec)))
@@ -247,7 +252,7 @@ class Stream:
         return replace(self, schema=schema, inputs=inputs)
 
     def stage(self, spec: StatefulSpec) -> Stream:
-        """Exchange rows by key, then let a stateful operator have them."""
+        """Exchange rows by key, and append a stateful operator."""
         stage = _Stage(spec, self.schema)
         return replace(self, schema=spec.output_schema, stages=(*self.stages, stage))
 
@@ -277,22 +282,26 @@ class Stream:
         return found[0] if found else None
 
     def known(self, column: str) -> str:
-        """The column's name, or an error that lists those there are."""
+        """Return the column's name; OptionError with the known columns if it does not exist."""
         if column not in self.schema.names:
-            raise OptionError(f"There is no column {column!r}; there are {self.columns}.")
+            raise OptionError(f"There is no column {column!r}; the columns are {self.columns}.")
         return column
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedStream:
-    """Rows grouped by key; `agg` says what to know of each group."""
+    """Rows grouped by key; `agg` defines what to compute per group."""
 
     stream: Stream
     keys: tuple[str, ...]
     window: Window | None = None
 
+    def __repr__(self) -> str:
+        return f"GroupedStream({steps_of(self.stream)} by {groups_of(self.keys, self.window)})"
+
     def agg(self, *, output_mode: str = UPDATE, **aggregates: str | tuple[str, str]) -> Stream:
-        """One row per group, whenever it changed (update), or once its window has closed (append).
+        """Return one row per group: whenever it changes (update), or when its window closes
+        (append).
 
         Each keyword names a column of the result: `rows="count"`, `total=("sum", "amount")`.
         """
@@ -310,7 +319,7 @@ class GroupedStream:
         return stream.stage(spec)
 
     def count(self, output_mode: str = UPDATE) -> Stream:
-        """The number of rows per group, as `count`."""
+        """Return the number of rows per group, in the column `count`."""
         return self.agg(output_mode=output_mode, count="count")
 
 
@@ -319,17 +328,11 @@ def _aggregate(name: str, asked: str | tuple[str, str]) -> Aggregate:
     return Aggregate(cast(Function, function), column, name)
 
 
-def checked_mode(mode: str) -> str:
-    if mode.lower() not in OUTPUT_MODES:
-        raise OptionError(f"Output modes are {', '.join(OUTPUT_MODES)}, not {mode!r}.")
-    return mode.lower()
-
-
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _worded(schema: pa.Schema) -> str:
+def _describe(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
@@ -340,7 +343,7 @@ def _table(rows: Any) -> pa.Table | None:
 
 
 def _shifted(each: Input, shift: int) -> Input:
-    """The input with its watermarks renumbered."""
+    """Return the input with its watermarks renumbered."""
     operators = tuple(
         replace(spec, watermark=spec.watermark + shift)
         if isinstance(spec, ObserveEventTimeSpec)
@@ -351,7 +354,7 @@ def _shifted(each: Input, shift: int) -> Input:
 
 
 def _projected(spec: ArrowExpressionSpec, schema: pa.Schema) -> pa.Schema:
-    """The schema that Arrow gives the projection's result."""
+    """Return the schema that Arrow gives to the projection's result."""
     from pyarrow import acero
 
     empty = pa.Table.from_batches([], schema=schema)

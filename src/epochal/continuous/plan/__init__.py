@@ -1,1 +1,1 @@
-"""A query as stages of operators, and what of it may not change."""
+"""A query as stages of operators, and the parts of it that a checkpoint pins."""

@@ -1,12 +1,12 @@
-"""What of a query may not change while its checkpoint lives, and where that is written down.
+"""Stores the parts of a query that may not change, and checks them at every start.
 
-The query's id is in `metadata`, as Spark has it. Stateful operators, their keys and the names of
-their stores are in `.epochal/plan`; schemas and operator metadata are where Spark keeps them, so
-that its state reader, and ours, can open the state. All of it is created if absent: of two runs
-that race, both are held to what the first one wrote.
+The query's id is in `metadata`, as in Spark. The stateful operators, their keys and the names of
+their stores are in `.epochal/plan`. Schemas and operator metadata are where Spark keeps them, so
+that its state reader and ours can open the state. Each file is created only if absent: if two runs
+race, both must match what the first one wrote.
 
-What a reader would get wrong: everything else may change. Sources may be filtered differently, a
-sink replaced, stateless operators added, the number of tasks be another one.
+Everything else may change between runs: filters, other stateless operators, the sink, the number of
+tasks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OperatorShape:
     operator_id: int
     name: str
     key: tuple[str, ...] | None
-    """None where nobody wrote it down: Spark does not."""
+    """None if unknown: Spark does not store it."""
     stores: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ Shape = tuple[OperatorShape, ...]
 
 
 def shape_of(plan: QueryPlan) -> Shape:
-    """The stateful operators of a plan."""
+    """Return the stateful operators of a plan."""
     return tuple(
         OperatorShape(
             stage.operator_id,
@@ -86,10 +86,10 @@ def shape_of(plan: QueryPlan) -> Shape:
 
 
 def check_shape(path: str, stored: Shape, asked: Shape) -> None:
-    """PlanChangedError unless a query with `asked` may go on with what `stored` made."""
+    """Raise PlanChangedError unless a query with `asked` can use the state of `stored`."""
     if len(stored) == len(asked) and all(map(_same, stored, asked)):
         return
-    raise PlanChangedError(path, _worded(stored), _worded(asked))
+    raise PlanChangedError(path, _describe(stored), _describe(asked))
 
 
 def _same(stored: OperatorShape, asked: OperatorShape) -> bool:
@@ -101,7 +101,7 @@ def _same(stored: OperatorShape, asked: OperatorShape) -> bool:
     )
 
 
-def _worded(shape: Shape) -> str:
+def _describe(shape: Shape) -> str:
     if not shape:
         return "no stateful operator"
     listed = "; ".join(f"{each.operator_id}: {each}" for each in shape)
@@ -109,7 +109,7 @@ def _worded(shape: Shape) -> str:
 
 
 def encode_shape(shape: Shape) -> bytes:
-    """The bytes of the plan file."""
+    """Return the bytes of the plan file."""
     operators = [
         {
             "operatorId": each.operator_id,
@@ -123,7 +123,7 @@ def encode_shape(shape: Shape) -> bytes:
 
 
 def decode_shape(data: bytes, path: str) -> Shape:
-    """What a plan file says."""
+    """Parse a plan file."""
     lines = text_lines(data, path)
     parse_version(lines[0] if lines else "", PLAN_VERSION, path)
     found = parse_object("\n".join(lines[1:]), path)
@@ -136,23 +136,23 @@ def _operator(value: JsonValue, path: str) -> OperatorShape:
     return OperatorShape(
         long_of(value, "operatorId", path),
         string_of(value, "operatorName", path),
-        _words(value, "key", path),
-        _words(value, "stores", path),
+        _names(value, "key", path),
+        _names(value, "stores", path),
     )
 
 
-def _words(value: dict[str, JsonValue], key: str, path: str) -> tuple[str, ...]:
-    words = list_of(value, key, path)
-    if not all(isinstance(word, str) for word in words):
+def _names(value: dict[str, JsonValue], key: str, path: str) -> tuple[str, ...]:
+    names = list_of(value, key, path)
+    if not all(isinstance(name, str) for name in names):
         raise MalformedFileError(path, f"{key} must be a list of names")
-    return tuple(str(word) for word in words)
+    return tuple(str(name) for name in names)
 
 
 def settle_id(files: Files, has_history: bool) -> str:
-    """The id of the query, made up if the checkpoint is new. `has_history`: its logs have entries.
+    """Return the id of the query; create one if the checkpoint is new.
 
-    As in Spark, a history without an id is an error: a new id would make sinks that remember the
-    old one take everything twice.
+    `has_history` says that the logs have entries. As in Spark, a history without an id is an error:
+    sinks recognize repeated epochs by the query id and would write everything twice under another.
     """
     known = QueryMetadata.read(files)
     if known is not None:
@@ -160,8 +160,9 @@ def settle_id(files: Files, has_history: bool) -> str:
     if has_history:
         raise CheckpointError(
             f"[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] {join_url(files.url, METADATA)} is "
-            f"missing although the logs have entries: a new query id would make sinks that "
-            f"remember the old one write everything twice. Restore the file from a backup."
+            f"missing although the logs have entries. Sinks recognize repeated epochs by the "
+            f"query id in it and would write everything twice under a new one. Restore the file "
+            f"from a backup."
         )
     mine = QueryMetadata(str(uuid4()))
     try:
@@ -172,7 +173,7 @@ def settle_id(files: Files, has_history: bool) -> str:
 
 
 def settle_shape(files: Files, plan: QueryPlan) -> None:
-    """Hold the plan to the checkpoint, or write down what it is: plan, schemas, operators."""
+    """Check the plan against the checkpoint, or store plan, schemas and operators if it is new."""
     asked = shape_of(plan)
     path = join_url(files.url, PLAN)
     stored = _stored_shape(files)
@@ -194,18 +195,18 @@ def settle_shape(files: Files, plan: QueryPlan) -> None:
 
 
 def is_ours(files: Files) -> bool:
-    """Whether a continuous query has used the checkpoint before."""
+    """Return whether a continuous query has used the checkpoint before."""
     with storage_errors(join_url(files.url, PLAN)):
         return files.info(PLAN) is not None
 
 
 def check_empty(files: Files) -> None:
-    """Refuse state without offsets: a new query would take it for its own, as Spark says too."""
+    """Refuse state without offsets, as Spark does: a new query would read it as its own."""
     if not is_ours(files) and list_operators(files):
         raise CheckpointError(
             f"[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] {join_url(files.url, STATE)} is not "
-            f"empty, yet there are no offsets: the query would be new and read the state of "
-            f"another. Use an empty checkpointLocation, or restore the offsets."
+            f"empty, but there are no offsets: the query would start anew with the state of "
+            f"another one. Use an empty checkpointLocation, or restore the offsets."
         )
 
 
@@ -219,7 +220,7 @@ def _stored_shape(files: Files) -> Shape | None:
     operators = [read_operator(files, number) for number in list_operators(files)]
     found = [each for each in operators if each is not None]
     if not found:
-        return None  # new, or of a query without state
+        return None  # a new checkpoint, or one of a query without state
     return tuple(
         OperatorShape(
             each.operator_id, each.operator_name, None, tuple(store.name for store in each.stores)

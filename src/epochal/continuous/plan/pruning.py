@@ -1,7 +1,7 @@
-"""Which columns of a source a query looks at, so that its readers need not make the others. Pure.
+"""Finds the columns of a source that a query uses, so that readers can skip the others. Pure.
 
-What a reader would get wrong: columns keep their places. A projection is resolved to places, so a
-column that nobody looks at is still there, as nulls, which cost nothing.
+Note: skipped columns stay in the batch as nulls, which cost nothing. Expressions refer to columns
+by index, so no column may be removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 def narrowed(
     readers: ReaderFactory, operators: Sequence[OperatorSpec], schema: pa.Schema
 ) -> ReaderFactory:
-    """The readers, told which columns are looked at, if they can be told and it is not all."""
+    """Return readers that fill only the columns in use, if the factory supports that."""
     wanted = wanted_columns(operators, schema)
     if wanted is None or not hasattr(readers, "only"):
         return readers
@@ -29,26 +29,26 @@ def narrowed(
 
 
 def wanted_columns(operators: Sequence[OperatorSpec], schema: pa.Schema) -> frozenset[str] | None:
-    """The columns that decide about what comes out of these operators; None for all of them."""
+    """Return the columns that these operators use; None if they may use all of them."""
     found: set[str] = set()
     for operator in operators:
         match operator:
             case FilterSpec(condition):
-                found |= {schema.names[index] for index in _places(condition)}
+                found |= {schema.names[index] for index in _indexes(condition)}
             case ObserveEventTimeSpec(column=name):
                 found.add(name)
             case ProjectSpec(columns):
-                found |= {schema.names[at] for each in columns for at in _places(each)}
+                found |= {schema.names[at] for each in columns for at in _indexes(each)}
                 return frozenset(found)
             case _:
-                return None
-    return None
+                return None  # a user's function: it may look at any column
+    return None  # no projection: all columns leave the last operator
 
 
-def _places(expr: Expr) -> Iterator[int]:
+def _indexes(expr: Expr) -> Iterator[int]:
     match expr:
         case Column(index):
             yield index
         case Call(arguments=arguments):
             for each in arguments:
-                yield from _places(each)
+                yield from _indexes(each)

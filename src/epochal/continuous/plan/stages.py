@@ -1,10 +1,10 @@
-"""A query as tasks run it: stages of chained operators, with an exchange before each but the first.
+"""A query as tasks run it: chained operators per source, then stages, each after an exchange.
 
-Pure data; `stream.py` builds it. Everything in it travels pickled to every task.
+Pure data, built by `stream.py`. All of it is pickled and sent to every task.
 
-What a reader would get wrong: tasks and state partitions are different things. The number of
-state partitions is fixed by the checkpoint, as Spark's is; tasks may be more or fewer from one
-run to the next, and task `t` of `n` holds the partitions `p` with `p % n == t`.
+Note: tasks and state partitions are different things. The checkpoint fixes the number of state
+partitions, as in Spark. The number of tasks may change from run to run: task `t` of `n` owns the
+partitions `p` with `p % n == t`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """`withWatermark`: event time in a column, and how long to wait for stragglers."""
+    """`withWatermark`: the column with event time, and how long to wait for late rows."""
 
     index: int
     column: str
@@ -34,11 +34,13 @@ class SourcePlan:
     readers: ReaderFactory
     schema: pa.Schema
     operators: tuple[OperatorSpec, ...]
+    acknowledges_in_tasks: bool = False
+    """Whether the readers acknowledge what is committed; see `epochal.epoch.acknowledging`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What follows an exchange: one stateful operator, and the stateless ones after it."""
+    """One stateful operator after an exchange, and the stateless operators that follow it."""
 
     operator_id: int
     stateful: StatefulSpec
@@ -48,7 +50,7 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """The whole query: sources unite, then stages follow each other, then the sink."""
+    """The whole query: all sources feed the first stage, the last stage feeds the sink."""
 
     sources: tuple[SourcePlan, ...]
     watermarks: tuple[Watermark, ...]
@@ -72,17 +74,17 @@ def readers_of(positions: Sequence[Positions]) -> tuple[ReaderPlan, ...]:
     """Number the partitions of all sources, in order of source and partition id."""
     found = [
         (source, partition, position)
-        for source, places in enumerate(positions)
-        for partition, position in sorted(places.items())
+        for source, of_source in enumerate(positions)
+        for partition, position in sorted(of_source.items())
     ]
     return tuple(ReaderPlan(number, *each) for number, each in enumerate(found))
 
 
 def readers_of_task(readers: Sequence[ReaderPlan], task: int, tasks: int) -> tuple[ReaderPlan, ...]:
-    """The readers that a task owns."""
+    """Return the readers that a task owns."""
     return tuple(each for each in readers if each.reader % tasks == task)
 
 
 def partitions_of_task(state_partitions: int, task: int, tasks: int) -> range:
-    """The state partitions that a task holds."""
+    """Return the state partitions that a task owns."""
     return range(task, state_partitions, tasks)

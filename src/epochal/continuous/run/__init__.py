@@ -1,1 +1,1 @@
-"""One run of a query on the driver: start, attempts, restarts, progress."""
+"""One run of a query on the driver: start, attempts, restarts and reports."""

@@ -1,7 +1,8 @@
-"""One attempt of a run: recover, place readers on tasks, start the job and the epochs, end both.
+"""One attempt of a run: recovers, starts the Spark job and the epochs, and ends both.
 
-The order is the fence's: the attempt is published, earlier ones are shut out, the logs are read,
-and only then do tasks start.
+The order matters for fencing: publish the attempt, fence earlier attempts, read the logs, and only
+then start tasks. An earlier attempt that is still running can then no longer decide an epoch that
+this one has not seen.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from epochal.continuous.tasks.task_stores import StateStart
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.driver import EpochDriver, Listeners
-from epochal.epoch.durable import Ground, Recovered, newest_attempt
-from epochal.epoch.effects import Held
+from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
+from epochal.epoch.effects import ReadingHeld
 from epochal.epoch.messages import EpochReply, EpochRequest
 from epochal.epoch.publish_state import StateFiles
 from epochal.rpc.driver_address import driver_address
@@ -42,12 +43,12 @@ from epochal.state.store.conf import StateStoreConf
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 1.0
-"""A query that has just ended holds its slots a moment longer; it is worth waiting for them."""
+"""How long to wait for slots that a query which has just ended still occupies."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """Epochs can go on no more."""
+    """The attempt cannot decide any further epoch."""
 
     attempt: int
     error: Exception
@@ -55,17 +56,17 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """The job is over; with an error, unless its tasks were let go."""
+    """The Spark job is over; without an error if its tasks were sent `Leave`."""
 
     attempt: int
     error: BaseException | None
 
 
-News: TypeAlias = AttemptFailed | JobEnded | Held
+News: TypeAlias = AttemptFailed | JobEnded | ReadingHeld
 
 
 class Attempt:
-    """Tasks and epochs under one number."""
+    """The tasks and epochs of one attempt number."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Attempt:
         base = recovered.base
         offsets = [None] * len(positions) if base is None else list(base.by_source.values())
         self.offsets: list[str | None] = list(offsets)
-        """Where the first epoch begins, in Spark's form."""
+        """Where the first epoch begins, as Spark logs it."""
         self._sc, self._opened, self._driver = sc, opened, driver
         self._recovered, self._post = recovered, post
         self._readers = readers_of(positions)
@@ -89,7 +90,7 @@ class Attempt:
         self._job: BarrierJob | None = None
 
     def start(self) -> None:
-        """Let epochs and tasks begin."""
+        """Start the epochs and the tasks."""
         opened, tasks = self._opened, self._opened.tasks
         readers = [(each.source, each.partition) for each in self._readers]
         self._driver.start(readers, tasks, template=_template(opened, self._recovered))
@@ -98,27 +99,27 @@ class Attempt:
         self._job = BarrierJob(
             self._sc,
             assigned(self._assignment(), self._readers, tell=len(alive) > 1),
-            opened.places.wishes(tasks, alive),
+            opened.hosts.wishes(tasks, alive),
             group=opened.run_id,
             description=f"continuous query {opened.options.query_name or opened.query_id}",
             on_end=lambda error: self._post(JobEnded(number, error)),
         ).start()
         logger.info(
-            "query %s run %s attempt %d: epoch %d follows, %d readers on %d tasks",
+            "query %s run %s attempt %d starts at epoch %d: %d readers on %d tasks",
             *(opened.query_id, opened.run_id, number, self.first_epoch, len(readers), tasks),
         )
 
     def hold(self) -> bool:
-        """Let the epoch end and read no more; False if no task reads yet."""
+        """End the current epoch and read no more; return False if no task reads yet."""
         return self._driver.hold()
 
-    def limit(self, held: Held) -> bool:
-        """Read on to where offsets say all of the positions; False if they do already."""
+    def limit(self, held: ReadingHeld) -> bool:
+        """Read on to positions that offsets express exactly; return False if they are exact."""
         return self._driver.limit(held)
 
     @property
     def is_at_boundary(self) -> bool:
-        """Whether offsets say all of the positions from which the attempt began."""
+        """Whether offsets express the attempt's start positions exactly."""
         pairs = zip(self._opened.sources, self.positions, strict=True)
         return all(dict(source.boundary(at)) == dict(at) for source, at in pairs)
 
@@ -128,17 +129,18 @@ class Attempt:
 
     @property
     def is_reading(self) -> bool:
-        """Whether epochs are under way: tasks are up, and nobody told them to leave."""
+        """Whether tasks are running and read epochs."""
         return self._job is not None and self._driver.coordinator.phase == "running"
 
     def end(self, timeout_seconds: float) -> None:
-        """End tasks and epochs, whatever they are doing."""
+        """End tasks and epochs in any state."""
         if self._job is not None:
-            self._driver.dismiss()  # a job is over before the last of its tasks is
+            # Spark reports a job as over while its last tasks may still run. `Leave` ends them.
+            self._driver.dismiss()
             self._job.cancel()
             self._driver.close()
             if not self._job.end(timeout_seconds):
-                logger.warning("tasks of attempt %d are not gone", self.number)
+                logger.warning("tasks of attempt %d are still running", self.number)
         self._opened.server.unregister(self._endpoint.name)
 
     def _assignment(self) -> TaskAssignment:
@@ -175,7 +177,7 @@ def prepare_attempt(
     on_committed: Callable[[CommittedEpoch, tuple[Positions, ...]], None],
     on_acknowledged: Callable[[int, float], None] = lambda _epoch, _seconds: None,
 ) -> Attempt:
-    """Publish the next attempt, finish what the last one decided, and wait for slots."""
+    """Publish the next attempt, finish what the last one decided, and wait for free slots."""
     offsets = OffsetLog(opened.files.at(OFFSETS))
     number = opened.next_attempt(newest_attempt(offsets))
     endpoint = endpoint_of(opened.run_id)
@@ -183,7 +185,7 @@ def prepare_attempt(
     def push(peers: Sequence[bytes], message: EpochReply) -> None:
         opened.server.push(endpoint, peers, message)
 
-    ground = Ground(
+    resources = EpochResources(
         url=opened.files.url,
         offsets=offsets,
         commits=CommitLog(opened.files.at(COMMITS)),
@@ -202,7 +204,9 @@ def prepare_attempt(
         held=post,
         acknowledged=on_acknowledged,
     )
-    driver = EpochDriver(ground, listeners, attempt=number, clock=clock, pace=opened.options.pace)
+    driver = EpochDriver(
+        resources, listeners, attempt=number, clock=clock, pace=opened.options.pace
+    )
     recovered = driver.recover()
     positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
     if not opened.tasks:
@@ -214,12 +218,12 @@ def prepare_attempt(
 
 
 def endpoint_of(run_id: str) -> EndpointType:
-    """What tasks of a run speak to."""
+    """Return the endpoint to which the tasks of a run connect."""
     return EndpointType(f"EpochCoordinator-{run_id}", EpochRequest, EpochReply)
 
 
 def start_server(sc: SparkContext) -> RpcServer:
-    """Listen where executors reach the driver."""
+    """Start the RPC server where executors can reach the driver."""
     address = driver_address(dict(sc.getConf().getAll()))
     return RpcServer(advertised_host=address.host, bind_host=address.bind).start()
 
@@ -227,7 +231,7 @@ def start_server(sc: SparkContext) -> RpcServer:
 def assigned(
     base: TaskAssignment, readers: Sequence[ReaderPlan], *, tell: bool
 ) -> Callable[[int], None]:
-    """What each task of the job runs; it finds its readers by its number."""
+    """Return the function that each task runs; it selects its readers by the task's number."""
 
     def run(task: int) -> None:
         if tell:

@@ -4,13 +4,12 @@
                                                            { new partitions → hold → attempt + 1 }
                                                            { stop → hold → boundary → leave }
 
-One thread owns the run and waits on one inbox; whatever happens elsewhere (a job's end, a failed
-epoch, a stop) is posted there. A second thread watches: it reports progress, looks for new
-partitions, and notices when the driver's JVM is gone.
+One thread owns the run and waits on one inbox. Other threads post their events there: the end of
+the job, a failed epoch, a stop request. A second thread watches the run: it reports progress, looks
+for new partitions, and notices when the driver's JVM is gone or no epoch is committed.
 
-What a reader would get wrong: `start()` does the first attempt's preparations before it returns,
-so that whatever is wrong with the query or the cluster is raised there and then; only what goes
-wrong later ends up in `exception()`.
+Note: `start()` prepares the first attempt before it returns, so errors in the query or the cluster
+are raised by `start()`. Only later errors end up in `exception()`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from epochal.continuous.run.restarts import GiveUp, RestartAfter, Restarts
 from epochal.continuous.run.telemetry import Telemetry, open_telemetry
 from epochal.continuous.spark_job.barrier_job import check_conf, failure_text, headline, why_lost
 from epochal.epoch.committed import CommittedEpoch
-from epochal.epoch.effects import Held
+from epochal.epoch.effects import ReadingHeld
 from epochal.errors import (
     CheckpointInUseError,
     CheckpointLostError,
@@ -67,7 +66,8 @@ MS = timedelta(milliseconds=1)
 WATCH_SECONDS = 0.2
 JOB_END_SECONDS = 30.0
 JOB_NEWS_SECONDS = 0.05
-"""A failed task is heard of twice, and its own words say more than Spark's: so they are awaited."""
+"""Both the task and Spark report a failed task. The task's own report says more, so the engine
+waits this long for it."""
 
 FATAL = (
     CheckpointInUseError,
@@ -79,40 +79,40 @@ FATAL = (
     PubSubRejectedError,
     RecoveryError,
 )
-"""What a restart cannot cure."""
+"""Errors that a restart cannot cure."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """End where an epoch ends."""
+    """The user asked to stop; the query ends where an epoch ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """A source has partitions that nobody reads."""
+    """A source has partitions that no task reads yet."""
 
     names: tuple[str, ...]
 
 
 Prepare: TypeAlias = Callable[..., Attempt]
-"""`prepare_attempt`, with all that stays the same filled in."""
+"""`prepare_attempt` with its constant arguments bound."""
 
-Event: TypeAlias = StopAsked | NewPartitions | Held | JobEnded | AttemptFailed
+Event: TypeAlias = StopAsked | NewPartitions | ReadingHeld | JobEnded | AttemptFailed
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """It was to end, and has."""
+    """The attempt ended as the user asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconfigured:
-    """It ended where an epoch ends, to start with more readers."""
+    """The attempt ended at an epoch's end, to restart with more readers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """It failed."""
+    """The attempt failed."""
 
     error: Exception
 
@@ -122,7 +122,7 @@ Outcome: TypeAlias = Stopped | Reconfigured | Broken
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What a handle shows."""
+    """What the query's handle shows."""
 
     message: str = "Initializing sources"
     committed: int = -1
@@ -165,7 +165,7 @@ class Engine:
         self._positions: tuple[Positions, ...] = ()
         self._attempt: Attempt | None = None
         self._moved = 0.0
-        """When an epoch was last committed, or an attempt prepared."""
+        """When an epoch was last committed or an attempt prepared, to detect a stall."""
         self._stop_asked, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"epochal-query-{self.run_id}", daemon=True
@@ -179,7 +179,7 @@ class Engine:
         return not self._ended.is_set()
 
     def start(self) -> None:
-        """Prepare the first attempt, tell the listeners, and let it run."""
+        """Prepare the first attempt, call the listeners, and start the threads."""
         try:
             self._prepare(self._opened.options.slot_timeout.total_seconds())
         except BaseException as error:
@@ -199,26 +199,26 @@ class Engine:
             self._ended.wait()
 
     def wait(self, timeout_seconds: float | None) -> bool:
-        """Wait for the end; returns whether it came."""
+        """Wait for the end; return whether the query has ended."""
         return self._ended.wait(timeout_seconds)
 
     def reports(self) -> list[dict[str, Any]]:
-        """The newest progress reports, oldest first."""
+        """Return the newest progress reports, oldest first."""
         return self._reporter.reports()
 
     def explanation(self) -> str:
-        """The plan in words."""
+        """Return the plan as text."""
         return self._opened.explanation()
 
     def wait_until_read(self, timeout_seconds: float | None) -> None:
-        """Wait until what the sources hold now is committed."""
+        """Wait until everything that the sources contain now is committed."""
         sources, names = self._opened.sources, self._opened.note.sources
         targets = [source.latest() for source in sources]
         for name, target in zip(names, targets, strict=True):
             if target is None:
                 raise OptionError(
-                    f"Source {name} cannot tell where it ends, so there is nothing to wait for: "
-                    f"wait for what the query puts out instead."
+                    f"Source {name} cannot tell where it ends, so process_all_available does not "
+                    f"know what to wait for. Wait for the query's output instead."
                 )
 
         def is_read() -> bool:
@@ -232,7 +232,9 @@ class Engine:
         if self.error is not None:
             raise self.error
         if not done:
-            raise TimeoutError(f"not all was processed within {timeout_seconds} s: {self.state}")
+            raise TimeoutError(
+                f"not everything was processed within {timeout_seconds} s: {self.state}"
+            )
 
     def _prepare(self, slot_seconds: float) -> None:
         self._attempt = None
@@ -261,14 +263,14 @@ class Engine:
                     logger.warning("%s failed before it stopped: %s", self._who(), outcome.error)
                     break
                 outcome = self._run_next()
-        except Exception as raised:  # noqa: BLE001  it ends the query and is what exception() shows
+        except Exception as raised:  # noqa: BLE001  it ends the query; exception() shows it
             error = raised
         self._finish(error)
 
     def _run_next(self) -> Outcome:
         try:
             self._prepare(self._opened.options.executor_timeout.total_seconds())
-        except Exception as error:  # noqa: BLE001  judged as any failure is
+        except Exception as error:  # noqa: BLE001  handled like any failure
             return Broken(error)
         return self._run_attempt()
 
@@ -279,13 +281,13 @@ class Engine:
         try:
             attempt.start()
             return self._follow(attempt)
-        except Exception as error:  # noqa: BLE001  judged as any failure is
+        except Exception as error:  # noqa: BLE001  handled like any failure
             return Broken(error)
         finally:
             attempt.end(JOB_END_SECONDS)
 
     def _follow(self, attempt: Attempt) -> Outcome:
-        """Wait for whatever ends the attempt."""
+        """Process events until the attempt ends."""
         stopping = leaving = False
         deadline: float | None = None
         while True:
@@ -293,7 +295,7 @@ class Engine:
                 left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
                 event = self._inbox.get(timeout=left)
             except queue.Empty:
-                logger.warning("%s: stopTimeout has passed, its tasks are killed", self._who())
+                logger.warning("%s did not stop within stopTimeout: killing tasks", self._who())
                 return Stopped()
             match event:
                 case StopAsked() if not leaving:
@@ -301,12 +303,14 @@ class Engine:
                     stopping, deadline = True, deadline or self._clock.monotonic() + seconds
                     self._show(message="Stopping")
                     if not attempt.hold() and attempt.is_at_boundary:
-                        return Stopped()  # no task reads yet, and none needs to
+                        return Stopped()  # no task reads yet, and the offsets are exact already
                 case NewPartitions(names) if not stopping and not leaving:
                     logger.info("%s: new partitions %s", self._who(), ", ".join(names[:10]))
                     self._show(message="Reconfiguring")
                     attempt.hold()
-                case Held():
+                case ReadingHeld():
+                    # A stop also reads on to positions that Spark's offsets express exactly, so
+                    # that Spark can take over the checkpoint. A reconfiguration need not.
                     if not (stopping and attempt.limit(event)):
                         leaving = True
                         attempt.finish()
@@ -316,11 +320,13 @@ class Engine:
                     if not leaving or ending is not None:
                         return Broken(self._cause(attempt, ending))
                     if not stopping and self._stop_asked.is_set():
-                        self._inbox.put(StopAsked())  # it came too late to end on a boundary
+                        # A stop came while the tasks were already leaving for a reconfiguration:
+                        # the next attempt must read on to exact offsets.
+                        self._inbox.put(StopAsked())
                     return Stopped() if stopping else Reconfigured()
 
     def _cause(self, attempt: Attempt, ending: BaseException | None) -> Exception:
-        """Why the job ended: what a task said of itself, if it did, says more than Spark does."""
+        """Return why the job ended: the failed task's own report if there is one, else Spark's."""
         deadline = self._clock.monotonic() + JOB_NEWS_SECONDS
         while (left := deadline - self._clock.monotonic()) > 0:
             try:
@@ -331,14 +337,14 @@ class Engine:
                 case AttemptFailed(number, error) if number == attempt.number:
                     return error
         if ending is None:
-            return TaskFailedError(None, "its tasks ended though nobody told them to", "")
+            return TaskFailedError(None, "the tasks ended although the query was not stopped", "")
         if isinstance(ending, EpochalError):
             return ending
         text = failure_text(ending)
         return TaskFailedError(None, headline(text), text)
 
     def _wait_for_restart(self, error: Exception) -> None:
-        """Wait as long as is due before the next attempt; raise if there is to be none."""
+        """Wait before the next attempt; raise the error if there is to be none."""
         if isinstance(error, FATAL):
             raise error
         lost = self._why_lost()
@@ -347,12 +353,12 @@ class Engine:
         now = self._clock.monotonic()
         match self._restarts.after_failure(now, self.state.committed):
             case GiveUp(reason):
-                logger.error("%s is given up: %s", self._who(), reason)
+                logger.error("%s is not restarted again: %s", self._who(), reason)
                 raise error
             case RestartAfter(seconds, number):
                 logger.warning(
                     "%s failed after epoch %d; restart %d in %.2f s. Cause: %s",
-                    *(self._who(), self.state.committed, number, seconds, _told(error)),
+                    *(self._who(), self.state.committed, number, seconds, _error_text(error)),
                 )
                 self._show(message="Restarting", restarts=self._restarts.total)
                 self._stop_asked.wait(seconds)
@@ -360,18 +366,18 @@ class Engine:
     def _finish(self, error: Exception | None) -> None:
         report = self._reporter.report(final=True)
         self._opened.close()
-        told = condition = None
+        text = condition = None
         if error is not None:
-            told, condition = _told(error), getattr(error, "condition", "") or None
-            self.error = QueryFailedError(self.query_id, self.run_id, self.name, told)
+            text, condition = _error_text(error), getattr(error, "condition", "") or None
+            self.error = QueryFailedError(self.query_id, self.run_id, self.name, text)
             self.error.__cause__ = error
-            logger.error("%s ended after epoch %d: %s", self._who(), self.state.committed, told)
+            logger.error("%s ended after epoch %d: %s", self._who(), self.state.committed, text)
         else:
             logger.info("%s stopped after epoch %d", self._who(), self.state.committed)
         self._show(message="Terminated with exception" if error else "Stopped")
-        self._tell(report)
-        self._telemetry.close(told)
-        self._bus.terminated(self.query_id, self.run_id, told, condition)
+        self._write_telemetry(report)
+        self._telemetry.close(text)
+        self._bus.terminated(self.query_id, self.run_id, text, condition)
         self._on_end(self)
         self._ended.set()
         with self._changed:
@@ -392,12 +398,12 @@ class Engine:
             self._changed.notify_all()
 
     def _watch(self) -> None:
-        """Report, look for new partitions, and see to it that the JVM still lives."""
+        """Report, look for new partitions, and detect a lost JVM or a stall."""
         interval = self._opened.options.discover_interval.total_seconds()
         looked = self._clock.monotonic()
         set_log_context(query_id=self.query_id, run_id=self.run_id)
         while not self._ended.wait(WATCH_SECONDS):
-            self._tell(self._reporter.report())
+            self._write_telemetry(self._reporter.report())
             attempt = self._attempt
             if attempt is None:
                 continue
@@ -415,7 +421,7 @@ class Engine:
                 looked = now
                 self._look_for_partitions(attempt.number)
 
-    def _tell(self, report: dict[str, Any] | None) -> None:
+    def _write_telemetry(self, report: dict[str, Any] | None) -> None:
         at = self.state
         self._telemetry.tick(at.message, at.committed, at.attempt, at.restarts, report)
 
@@ -426,8 +432,8 @@ class Engine:
             except FATAL as error:
                 self._inbox.put(AttemptFailed(attempt, error))
                 return
-            except Exception as error:  # noqa: BLE001  tasks fail if the source is really broken
-                logger.warning("%s: no news of partitions: %s", self._who(), error)
+            except Exception as error:  # noqa: BLE001  a broken source fails in the tasks
+                logger.warning("%s: looking for new partitions failed: %s", self._who(), error)
                 continue
             if found:
                 self._inbox.put(NewPartitions(tuple(sorted(found))))
@@ -445,7 +451,7 @@ def open_engine(
     on_end: Callable[[Engine], None],
     clock: Clock | None = None,
 ) -> Engine:
-    """Claim the checkpoint and open sources and sink; whatever is wrong with them is raised."""
+    """Claim the checkpoint and open sources and sink; raise if any of them cannot be opened."""
     check_conf(sc)
     clock = clock or SystemClock()
     opened = open_query(definition, clock, lambda: start_server(sc))
@@ -458,8 +464,8 @@ def open_engine(
     return Engine(opened, prepare, lambda: why_lost(sc), bus, on_end, clock, telemetry)
 
 
-def _told(error: Exception) -> str:
-    """What the user needs to read: of a failed task its own words, not who passed them on."""
+def _error_text(error: Exception) -> str:
+    """Return what the user needs to read: for a failed task, its own error and traceback."""
     match error:
         case TaskFailedError(error=words, cause=cause):
             return f"{words}\n{cause}".strip() if cause and words not in cause else cause or words

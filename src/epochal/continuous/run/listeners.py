@@ -1,9 +1,9 @@
-"""Tells PySpark's `StreamingQueryListener` subclasses what happens to queries.
+"""Calls PySpark's `StreamingQueryListener` subclasses with the events of queries.
 
-`onQueryStarted` is called by whoever starts a query, before it has the query in hand. Everything
-else comes from one thread, in the order in which it happened. A listener cannot hold up or harm a
-query: what it raises is logged, and if it is so slow that too many reports wait for it, the oldest
-are dropped, never the news that a query has ended.
+`onQueryStarted` is called in the thread that calls `start()`, before `start()` returns. One
+background thread delivers all other events, in order. A listener can neither delay nor break a
+query: its exceptions are logged. If it is too slow, the oldest waiting reports are dropped, but
+never the event that a query has ended.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ class ListenerBus:
         self._busy = False
         self._closed = False
         self.dropped = 0
-        """Reports that nobody was told of."""
+        """Number of reports that were dropped."""
 
     def add(self, listener: StreamingQueryListener) -> None:
-        """Tell `listener` of everything from now on."""
+        """Call `listener` with all events from now on."""
         with self._changed:
             self._listeners.append(listener)
 
     def remove(self, listener: StreamingQueryListener) -> None:
-        """Tell `listener` nothing more."""
+        """Call `listener` no more."""
         with self._changed:
             self._listeners = [each for each in self._listeners if each is not listener]
 
     def started(self, query_id: str, run_id: str, name: str | None, now_ms: int) -> None:
-        """A query starts: returns when every listener knows."""
+        """A query starts; return when every listener has been called."""
         event = QueryStartedEvent(UUID(query_id), UUID(run_id), name, iso(now_ms), set())
         self._call("onQueryStarted", event)
 
     def progress(self, report: dict[str, Any]) -> None:
-        """A query got on."""
+        """A query made progress."""
         event = QueryProgressEvent(StreamingQueryProgress.fromJson(report))
         self._post("onQueryProgress", event)
 
@@ -71,21 +71,21 @@ class ListenerBus:
     def terminated(
         self, query_id: str, run_id: str, error: str | None, condition: str | None
     ) -> None:
-        """A query ended, `error` being the user's own if there was one."""
+        """A query ended; `error` is the text of the error that ended it, if any."""
         event = QueryTerminatedEvent(UUID(query_id), UUID(run_id), error, condition)
         self._post("onQueryTerminated", event)
 
     def drain(self, timeout_seconds: float) -> bool:
-        """Wait until all that happened so far has been told; returns whether it has."""
+        """Wait until all events so far are delivered; return whether they are."""
         if threading.current_thread() is self._thread:
-            return False  # a listener stops a query: it cannot wait for itself
+            return False  # called by a listener: it cannot wait for itself
         with self._changed:
             return self._changed.wait_for(
                 lambda: not self._waiting and not self._busy, timeout_seconds
             )
 
     def close(self) -> None:
-        """Tell what waits, then end the thread."""
+        """Deliver the waiting events, then end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

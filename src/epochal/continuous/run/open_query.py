@@ -1,6 +1,6 @@
-"""A query whose checkpoint is claimed and whose sources and sink are open: the driver's side.
+"""Opens a query on the driver: claims the checkpoint, opens sources and sink, makes the plan.
 
-It lives from `start()` to the end of the run, over all attempts.
+The open query lives from `start()` to the end of the run, over all attempts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.run.progress import OperatorNote, QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
-from epochal.continuous.spark_job.task_hosts import Places, endpoint_of
+from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
 from epochal.errors import EpochalError
 from epochal.files import Files, open_files
 from epochal.rpc.server import RpcServer
@@ -36,7 +36,7 @@ PURPOSE = "continuous query"
 
 @dataclass(slots=True)
 class Opened:
-    """What all attempts of a run share."""
+    """Everything that the attempts of a run share."""
 
     query_id: str
     run_id: str
@@ -46,24 +46,28 @@ class Opened:
     sources: tuple[Source, ...]
     sink: Sink
     plan: QueryPlan
-    """Its number of state partitions is settled with the first attempt."""
+    """The first attempt sets its number of state partitions."""
     note: QueryNote
     server: RpcServer
     tasks: int = 0
-    """0 until the first attempt has looked for slots."""
-    places: Places = field(default_factory=Places)
+    """0 until the first attempt has counted the slots."""
+    hosts: TaskHosts = field(default_factory=TaskHosts)
     _closing: ExitStack = field(default_factory=ExitStack)
     _attempted: bool = False
 
     def next_attempt(self, newest_decided: int) -> int:
-        """Publish an attempt; the claim itself was the first, unless it is fenced already."""
+        """Publish the next attempt and return its number.
+
+        The claim has published the first one already. It counts unless a decision names a newer
+        attempt, in which case that number is fenced.
+        """
         first, self._attempted = not self._attempted, True
         if first and self.guard.attempt > newest_decided:
             return self.guard.attempt
         return self.guard.next_attempt(above=newest_decided)
 
     def settle_partitions(self, count: int) -> None:
-        """From now on state is divided into so many parts."""
+        """Set the number of state partitions."""
         self.plan = replace(self.plan, state_partitions=count)
         operators = tuple(
             OperatorNote(stage.operator_id, stage.stateful.name, count, len(stage.stateful.stores))
@@ -72,11 +76,11 @@ class Opened:
         self.note = replace(self.note, operators=operators)
 
     def close(self) -> None:
-        """Close the sink and the sources and give the checkpoint up; once is enough."""
+        """Close sink and sources and release the checkpoint. May be called again."""
         self._closing.close()
 
     def explanation(self) -> str:
-        """The plan in words, sources first."""
+        """Return the plan as text, sources first."""
         plan, lines = self.plan, [f"== Continuous query {self.query_id} =="]
         for number, source in enumerate(plan.sources):
             names = [type(each).__name__.removesuffix("Spec") for each in source.operators]
@@ -121,9 +125,9 @@ def open_query(
         plan = definition.plan(sources)
         sink = definition.sink.open(files, query_id, plan.output_schema)
         opening.callback(_quietly, sink.close, definition.sink.description)
-        server, places = start_server(), Places()
+        server, hosts = start_server(), TaskHosts()
         opening.callback(_quietly, server.stop, "the endpoint")
-        server.register(endpoint_of(run_id), places.note)
+        server.register(endpoint_of(run_id), hosts.note)
         note = QueryNote(
             query_id,
             run_id,
@@ -142,18 +146,18 @@ def open_query(
             plan=replace(plan, writers=sink.writers),
             note=note,
             server=server,
-            places=places,
+            hosts=hosts,
             _closing=opening.pop_all(),
         )
 
 
 def pinned_partitions(files: Files) -> int | None:
-    """The number of state partitions that the checkpoint goes by; None if it is new."""
+    """Return the number of state partitions that the checkpoint fixes; None if it is new."""
     newest = OffsetLog(files.at(OFFSETS), read_only=True).get_latest()
     pinned = None if newest is None else newest[1].conf.get(SHUFFLE_PARTITIONS)
     if pinned is not None:
         return int(pinned)
-    # A first run that ended before its first epoch has said it here.
+    # A first run that ended before its first epoch has left no offsets, but operator metadata.
     operator = read_operator(files, 0)
     return operator.stores[0].num_partitions if operator and operator.stores else None
 
@@ -168,4 +172,4 @@ def _quietly(close: Callable[[], None], what: str) -> None:
     try:
         close()
     except (EpochalError, OSError) as error:
-        logger.warning("closing %s: %s", what, error)
+        logger.warning("closing %s failed: %s", what, error)

@@ -1,12 +1,12 @@
-"""Sums committed epochs up into progress reports with Spark's JSON keys. Pure.
+"""Sums up committed epochs into progress reports with Spark's JSON keys. Pure.
 
-Epochs are a tenth of a second long, so a report covers all that were committed since the last one.
-What Spark says of a batch is said of that span: `batchId` is its newest epoch, offsets run from
-where its first epoch began to where its last one ended, and rates are over the span.
+An epoch takes a tenth of a second by default, so a report covers all epochs since the last report.
+Spark's keys describe that span: `batchId` is its newest epoch, the offsets are its first start and
+last end, and rates are averages over it. `epochLatencyMs` is not a key of Spark: it is the time
+from the cut of an epoch to its commit.
 
-What a reader would get wrong: `processedRowsPerSecond` counts the time in which epochs were being
-read, `inputRowsPerSecond` the time since the report before; only a query that idles shows them
-apart. `epochLatencyMs` is what Spark has no word for: from the cut of an epoch to its commit.
+Note: `processedRowsPerSecond` divides by the time in which epochs were being read, and
+`inputRowsPerSecond` by the time since the last report. They differ only if the query idles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from epochal.epoch.committed import CommittedEpoch
 
 @dataclass(frozen=True, slots=True)
 class OperatorNote:
-    """What a report says of a stateful operator and no epoch tells."""
+    """What reports say of a stateful operator, apart from its figures."""
 
     operator_id: int
     name: str
@@ -32,7 +32,7 @@ class OperatorNote:
 
 @dataclass(frozen=True, slots=True)
 class QueryNote:
-    """What every report of a query says."""
+    """What is the same in every report of a query."""
 
     query_id: str
     run_id: str
@@ -53,15 +53,15 @@ class ProgressMaker:
         self._quiet_since_ms = now_ms
 
     def add(self, epoch: CommittedEpoch) -> None:
-        """Take in a committed epoch."""
+        """Add a committed epoch."""
         self._epochs.append(epoch)
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
-        """Whether there is something to report, and the last report is old enough."""
+        """Return whether there is something to report and the last report is old enough."""
         return now_ms - self._reported_ms >= interval_ms and self._has_data()
 
     def is_idle(self, now_ms: int, interval_ms: int) -> bool:
-        """Whether nothing has happened for so long that it is to be said; then starts anew."""
+        """Return whether an idle report is due; if so, restart the interval."""
         if self._has_data() or now_ms - self._quiet_since_ms < interval_ms:
             return False
         self._quiet_since_ms = now_ms
@@ -76,7 +76,7 @@ class ProgressMaker:
         latest: Sequence[str | None] = (),
         behind: Sequence[int | None] = (),
     ) -> dict[str, Any] | None:
-        """The report on all epochs since the last one; None if nothing happened in them."""
+        """Return the report on all epochs since the last report; None if nothing happened."""
         if not self._has_data():
             return None
         epochs, self._epochs = self._epochs, []
@@ -168,13 +168,13 @@ class _Span:
 
 
 def iso(moment_ms: int) -> str:
-    """A time as Spark's progress has it."""
+    """Return a time as Spark's progress reports format it."""
     moment = datetime.fromtimestamp(moment_ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def latency(times_ms: Sequence[int]) -> dict[str, int]:
-    """The middle, the 99th percentile and the worst of some times, by nearest rank."""
+    """Return median, 99th percentile and maximum of some times, by nearest rank."""
     ordered = sorted(max(0, each) for each in times_ms)
 
     def rank(share: float) -> int:

@@ -1,4 +1,4 @@
-"""Every limit of the engine, as options of `write_stream`; what is none of them is the sink's."""
+"""The engine's options of `write_stream`. Every other option is passed to the sink."""
 
 from __future__ import annotations
 
@@ -14,114 +14,118 @@ from epochal.options import options_of, read_options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """How one query runs."""
+    """The options of one query."""
 
     checkpoint_location: str | None = None
-    """Where the query's history is kept. Without it the history ends with the process."""
+    """Where the query stores its offsets, commits and state. Without it they are stored in a
+    temporary directory, and the query cannot be resumed."""
 
     query_name: str | None = None
 
     epoch: timedelta = timedelta(milliseconds=100)
-    """How long an epoch is. Output becomes visible, and is safe, once per epoch."""
+    """Length of an epoch. Output becomes visible and durable once per epoch."""
 
     idle_epoch: timedelta = timedelta(seconds=10)
-    """How long an epoch is in which nothing happens."""
+    """Length of an epoch in which nothing happens."""
 
     parallelism: int | None = None
-    """Tasks, each of which holds a slot for as long as the query runs. By default as many as are
-    free, but for a query without state no more than its sources have partitions."""
+    """Number of tasks. Each occupies a slot for as long as the query runs. By default as many as
+    there are free slots, but without state not more than the sources have partitions."""
 
     state_partitions: int | None = None
-    """Into how many parts state is divided, for the life of the checkpoint: the most tasks that
-    can share it. By default the parallelism of the first run."""
+    """Number of state partitions, fixed for the life of the checkpoint. At most this many tasks can
+    share the state. By default the parallelism of the first run."""
 
     max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT
-    """Epochs that are read but not committed. More let a slow disk be slower before reading
-    slows down too."""
+    """Maximum number of epochs that are read but not committed. With more, slow storage delays
+    reading later."""
 
     epoch_backlog_queue_size: int = MAX_BACKLOG
-    """Reports that may wait for others of their epoch; beyond it the query fails."""
+    """Maximum number of reports that wait for others of their epoch. Beyond it the query fails."""
 
     min_batches_to_retain: int = 100
-    """Epochs whose log entries and state are kept, to go back to."""
+    """Number of epochs whose log entries and state are kept, for a rewind."""
 
     max_restarts: int = 20
     restart_window: timedelta = timedelta(minutes=10)
     max_fruitless_restarts: int = 3
-    """In a row, without an epoch committed in between."""
+    """In a row, without a committed epoch in between."""
     restart_backoff: timedelta = timedelta(milliseconds=100)
     max_restart_backoff: timedelta = timedelta(seconds=10)
 
     slot_timeout: timedelta = timedelta(seconds=5)
-    """How long the first start waits for free slots before it says that there are too few."""
+    """How long the first start waits for free slots before it fails."""
 
     executor_timeout: timedelta = timedelta(seconds=60)
-    """How long a restart waits for slots: a lost executor takes its time to be replaced."""
+    """How long a restart waits for free slots: replacing a lost executor takes time."""
 
     register_timeout: timedelta = timedelta(seconds=60)
-    """How long tasks may take to come up."""
+    """How long tasks may take to start and register."""
 
     ready_timeout: timedelta = timedelta(minutes=10)
     """How long tasks may take to load their state."""
 
     stop_timeout: timedelta = timedelta(seconds=60)
-    """How long a graceful stop may take to reach the end of an epoch; then the tasks are killed,
-    and the next start goes on from the last decided epoch."""
+    """How long a graceful stop may take to reach the end of an epoch. After that the tasks are
+    killed, and the next start continues from the last decided epoch."""
 
     discover_interval: timedelta = timedelta(seconds=10)
     """How often sources are asked for new partitions."""
 
     progress_interval: timedelta = timedelta(seconds=1)
     idle_interval: timedelta = timedelta(seconds=10)
-    """How often listeners hear of a query that has nothing to do."""
+    """How often listeners get an idle event from a query without data."""
 
     lease: timedelta = timedelta(seconds=30)
-    """How long a driver may be silent before another may take the checkpoint over."""
+    """How long a driver may be silent before another one may take over the checkpoint."""
 
     state_maintenance_interval: timedelta = timedelta(seconds=10)
-    """How often tasks write snapshots of their state and delete what is no longer needed. Rarer
-    makes a restart slower, since it reads all that changed since the last snapshot."""
+    """How often tasks write snapshots of their state and delete old files. A longer interval makes
+    a restart slower, because it reads all changes since the last snapshot."""
 
     stall_timeout: timedelta = timedelta(minutes=2)
-    """How long a query may commit nothing, not even an empty epoch, before its tasks are started
-    again: one of them hangs. Longer than user code takes for one batch."""
+    """How long a query may commit no epoch, not even an empty one, before its tasks are restarted
+    because one of them hangs. Must be longer than user code takes for one batch."""
 
     telemetry: bool = True
-    """Whether the dashboard can follow the query, and epochs are traced where OpenTelemetry is
+    """Whether the dashboard can show the query, and epochs are traced if OpenTelemetry is
     configured. Written a few times a second by the thread that watches the query."""
 
     telemetry_location: str | None = None
-    """The directory that the dashboard reads, on the driver's host and for its user alone. By
-    default below `$XDG_RUNTIME_DIR`, or the user's cache."""
+    """The directory that the dashboard reads, on the driver's host and readable by its user only.
+    By default below `$XDG_RUNTIME_DIR` or the user's cache directory."""
 
     metrics_port: int | None = None
-    """Where Prometheus finds `/metrics` of the driver. Queries of a process may share one."""
+    """Port of the driver's `/metrics` for Prometheus. Queries of one process may share it."""
 
     metrics_host: str = "127.0.0.1"
-    """The address that it binds to. Anybody who reaches another one than loopback can read the
-    metrics."""
+    """The address that the metrics server binds to. All who can reach it can read the metrics."""
 
     seed: int | None = None
-    """Of the random part of waits; for tests."""
+    """Seed of the random part of waits; for tests."""
 
     def __post_init__(self) -> None:
-        for name in ("parallelism", "state_partitions", "max_epochs_in_flight"):
-            value = getattr(self, name)
+        counts = {
+            "parallelism": self.parallelism,
+            "statePartitions": self.state_partitions,
+            "maxEpochsInFlight": self.max_epochs_in_flight,
+        }
+        for name, value in counts.items():
             if value is not None and value < 1:
                 raise OptionError(f"{name} must be at least 1, not {value}.")
         if self.epoch <= timedelta(0):
-            raise OptionError(f"An epoch must have a length, not {self.epoch}.")
+            raise OptionError(f"epoch must be longer than 0 seconds, not {self.epoch}.")
         if self.metrics_port is not None and not 1 <= self.metrics_port <= 65_535:
             raise OptionError(f"metricsPort must be 1 to 65535, not {self.metrics_port}.")
         if self.min_batches_to_retain < 1:
             raise OptionError(
-                f"minBatchesToRetain must be at least 1, not {self.min_batches_to_retain}: the "
-                f"newest entry is what a restart goes on from."
+                f"minBatchesToRetain must be at least 1, not {self.min_batches_to_retain}: a "
+                f"restart continues from the newest entry."
             )
 
     @property
     def pace(self) -> Pace:
-        """What the coordinator needs to know of it."""
+        """The options of the coordinator."""
         return Pace(
             epoch_seconds=self.epoch.total_seconds(),
             idle_epoch_seconds=max(self.idle_epoch, self.epoch).total_seconds(),
@@ -137,7 +141,7 @@ class EngineOptions:
 
     @property
     def restarts(self) -> RestartPolicy:
-        """What is done about failures."""
+        """The options for restarts after failures."""
         return RestartPolicy(
             max_restarts=self.max_restarts,
             window_seconds=self.restart_window.total_seconds(),
@@ -148,7 +152,7 @@ class EngineOptions:
 
 
 def split_options(given: Mapping[str, str]) -> tuple[EngineOptions, dict[str, str]]:
-    """The engine's options among those given to `write_stream`, and the rest: the sink's."""
+    """Split the options of `write_stream` into the engine's and the sink's."""
     known = {name.lower() for info in options_of(EngineOptions) for name in (info.name, *info.also)}
     mine = {key: text for key, text in given.items() if key.lower() in known}
     rest = {key: text for key, text in given.items() if key.lower() not in known}
@@ -156,7 +160,7 @@ def split_options(given: Mapping[str, str]) -> tuple[EngineOptions, dict[str, st
 
 
 def task_count(options: EngineOptions, readers: int, stateful: bool, free: int) -> int:
-    """How many tasks a run has, given the free slots."""
+    """Return how many tasks a run has, given the free slots."""
     if options.parallelism is not None:
         return options.parallelism
     wanted = free if stateful else min(free, readers)

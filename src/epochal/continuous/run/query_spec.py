@@ -1,7 +1,7 @@
-"""A query as the user wrote it down, before anything is opened. `stream.py` makes it.
+"""A query as the user defined it, before anything is opened. The stream writer makes it.
 
-The engine opens its sources, asks for the plan that their schemas allow, opens its sink for the
-schema that comes out, and then fills in what the plan lacks: `writers` and `state_partitions`.
+The engine opens the sources, makes the plan from their schemas, opens the sink for the output
+schema, and then fills in the two things the plan lacks: `writers` and `state_partitions`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from epochal.files import Files
 
 
 class UnopenedWriters:
-    """Stands in a plan for the writers of a sink that is not open yet."""
+    """Placeholder in a plan for the writers of a sink that is not open yet."""
 
     def open(self, context: WriterContext) -> SinkWriter:
         raise AssertionError("the sink of this plan was never opened")
@@ -29,28 +29,28 @@ UNOPENED = UnopenedWriters()
 
 @dataclass(frozen=True, slots=True)
 class SourceDefinition:
-    """A source, and how reports call it."""
+    """A source, and its description in reports."""
 
     description: str
     open: Callable[[Files, int], Source]
-    """Takes the checkpoint and the source's place among the sources."""
+    """Takes the checkpoint and the source's index."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkDefinition:
-    """A sink, and how reports call it."""
+    """A sink, and its description in reports."""
 
     description: str
     open: Callable[[Files, str, pa.Schema], Sink]
-    """Takes the checkpoint, the query's id and the schema of the rows to come."""
+    """Takes the checkpoint, the query's id and the schema of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryDefinition:
-    """Everything that `start()` knows."""
+    """Everything that `start()` needs."""
 
     sources: tuple[SourceDefinition, ...]
     sink: SinkDefinition
     plan: Callable[[Sequence[Source]], QueryPlan]
-    """Made from the open sources; with `UNOPENED` writers and 0 state partitions."""
+    """Makes the plan from the open sources, with `UNOPENED` writers and 0 state partitions."""
     options: EngineOptions = field(default_factory=EngineOptions)

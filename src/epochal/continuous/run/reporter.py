@@ -1,6 +1,6 @@
-"""Reports on a run, from the thread that watches it: progress, idleness, and the newest hundred.
+"""Makes the progress and idle reports of a run and keeps the newest hundred.
 
-Epochs come in from the thread that commits them, and cost it nothing more than a place in a list.
+The committing thread only appends epochs to a list. The watching thread makes the reports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT_REPORTS = 100
 
 
 class Reporter:
-    """What a run has to say of itself."""
+    """The reports of one run."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Reporter:
         self._reports: deque[dict[str, Any]] = deque(maxlen=KEPT_REPORTS)
 
     def begin(self, note: QueryNote, offsets: Sequence[str | None]) -> None:
-        """Count from here. A restart goes on counting.
+        """Start counting at these offsets. A restart of the tasks continues the count.
 
-        How state is divided is settled by the first attempt only, so the query is described again.
+        `note` is given again because only the first attempt sets the number of state partitions.
         """
         with self._lock:
             if self._maker is None:
@@ -53,19 +53,19 @@ class Reporter:
                 self._maker = ProgressMaker(note, offsets, self._clock.now_ms())
 
     def add(self, epoch: CommittedEpoch, positions: Sequence[Positions]) -> None:
-        """Take in a committed epoch, and where it ended."""
+        """Add a committed epoch, and where it ended."""
         with self._lock:
             self._positions = positions
             if self._maker is not None:
                 self._maker.add(epoch)
 
     def reports(self) -> list[dict[str, Any]]:
-        """The newest ones, oldest first."""
+        """Return the newest reports, oldest first."""
         with self._lock:
             return list(self._reports)
 
     def report(self, *, final: bool = False) -> dict[str, Any] | None:
-        """Say what is due, and return it. At the end of a run everything is."""
+        """Make and return the report that is due, if any. At the end of a run one is always due."""
         now_ms = self._clock.now_ms()
         with self._lock:
             maker, positions = self._maker, self._positions
@@ -77,7 +77,7 @@ class Reporter:
             self._bus.idle(self._note.query_id, self._note.run_id, now_ms)
         if not due:
             return None
-        latest, behind = self._distance(positions)  # may ask a broker: not under the lock
+        latest, behind = self._distance(positions)  # may call a broker, so not under the lock
         with self._lock:
             made = maker.make(now_ms, latest, behind)
             if made is not None:
@@ -101,8 +101,8 @@ class Reporter:
                 end = source.latest()
                 latest.append(None if end is None else source.offset(end))
                 behind.append(None if end is None else source.lag(at, end))
-            except Exception as error:  # noqa: BLE001  a report is no reason to end a query
-                logger.warning("query %s: no latest offset: %s", self._note.query_id, error)
+            except Exception as error:  # noqa: BLE001  a report must not end a query
+                logger.warning("query %s: latest offset unknown: %s", self._note.query_id, error)
                 latest.append(None)
                 behind.append(None)
         return latest, behind

@@ -1,9 +1,9 @@
-"""Decides whether a failed query starts again, and after how long. Pure but for its random numbers.
+"""Decides whether a failed query is restarted, and after how long. Pure, given random numbers.
 
-Two limits, because two things go wrong. A machine that dies now and then is worth any number of
-restarts, as long as they are spread out; a row that the user's code cannot digest fails again at
-once, and the sooner that is said the better. So restarts are counted in a window of time, and
-those in a row that did not get a single epoch further are counted apart.
+There are two limits, for two kinds of failure. A host that fails now and then is worth any number
+of restarts, if they are spread out; so restarts are limited per window of time. A row that makes
+the user's code fail does so again at once, and the user should hear of it soon; so restarts in a
+row that commit no epoch have a lower limit.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from epochal.errors import OptionError
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often, and how soon, a failed query is started again."""
+    """How often and how soon a failed query is restarted."""
 
     max_restarts: int = 20
-    """Within the window. 0 lets the first failure end the query."""
+    """Per window. With 0 the first failure ends the query."""
     window_seconds: float = 600.0
     max_fruitless: int = 3
-    """In a row, without an epoch committed in between."""
+    """In a row, without a committed epoch in between."""
     backoff_seconds: float = 0.1
-    """Before the first of such a row; doubled for each that follows."""
+    """Before the first restart of a row; doubled for each that follows."""
     max_backoff_seconds: float = 10.0
 
     def __post_init__(self) -> None:
@@ -44,16 +44,16 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RestartAfter:
-    """Start again after this time."""
+    """Restart after this time."""
 
     seconds: float
     number: int
-    """Of the restart, within the window."""
+    """The number of the restart within the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """End the query with the failure."""
+    """End the query with its error."""
 
     reason: str
 
@@ -72,7 +72,7 @@ class Restarts:
         self.total = 0
 
     def after_failure(self, now_seconds: float, committed: int) -> RestartDecision:
-        """What to do about a failure now; `committed` is the newest committed epoch."""
+        """Decide what to do about a failure; `committed` is the newest committed epoch."""
         policy = self._policy
         stuck = self._committed is not None and committed <= self._committed
         self._fruitless = self._fruitless + 1 if stuck else 0
@@ -81,8 +81,8 @@ class Restarts:
             self._failures.popleft()
         if len(self._failures) >= policy.max_restarts:
             return GiveUp(
-                f"{len(self._failures)} restarts within {policy.window_seconds:g} s are allowed "
-                f"(maxRestarts, restartWindow)"
+                f"it was restarted {len(self._failures)} times within {policy.window_seconds:g} s, "
+                f"the limit (maxRestarts, restartWindow)"
             )
         if self._fruitless >= policy.max_fruitless:
             return GiveUp(
@@ -91,5 +91,5 @@ class Restarts:
         self._failures.append(now_seconds)
         self.total += 1
         wait = min(policy.max_backoff_seconds, policy.backoff_seconds * 2.0**self._fruitless)
-        # Half of it is chance, so that queries that died together do not come back together.
+        # Half of the wait is random, so that queries that failed together do not restart together.
         return RestartAfter(wait * (0.5 + self._rng.random() / 2), len(self._failures))

@@ -1,9 +1,8 @@
-"""What a run tells those who look on: to the journal, the metrics and the traces.
+"""Sends the events of a run to its outputs: the dashboard's journal, metrics and traces.
 
-Epochs come in from the thread that commits them and acknowledgements from the one that tells the
-sources; both cost a place in a queue. Everything else happens in the thread that watches the run,
-a few times a second. An output that fails is dropped with a warning: it is no reason to end a
-query.
+The committing and the acknowledging threads only append to a queue. The thread that watches the run
+does the rest, a few times a second. An output that fails is dropped with a warning: it must not end
+the query.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING_EPOCHS = 10_000
 ACK_SECONDS = 1.0
-"""How long an epoch's record waits for its sources' answer."""
+"""How long an epoch's record waits for the duration of its acknowledgement."""
 
 
 class Telemetry:
-    """Carries what happens in a run to its outputs."""
+    """Collects the events of a run and writes them to its outputs."""
 
     def __init__(
         self,
@@ -60,48 +59,48 @@ class Telemetry:
         self._acked: dict[int, float] = {}
         self._status: StatusChanged | None = None
         self._lock = threading.Lock()
-        """The watching thread may still be at it when the run's own thread says the last word."""
+        """The watching thread may still be writing when the run's thread calls `close`."""
         self._closed = False
 
     def begin(self, first: RunStarted) -> None:
-        """Say who runs. The journal knows already."""
-        self._give([first])
+        """Write the first record. The journal has it already."""
+        self._write([first])
 
     def committed(self, epoch: CommittedEpoch, attempt: int) -> None:
-        """An epoch is committed; from the committing thread."""
+        """Add a committed epoch; called by the committing thread."""
         self._epochs.append((epoch, attempt))
 
     def acknowledged(self, epoch: int, seconds: float) -> None:
-        """Its sources know; from the acknowledging thread."""
+        """Add the duration of an acknowledgement; called by the acknowledging thread."""
         self._acks.append((epoch, seconds))
 
     def tick(
         self, message: str, epoch: int, attempt: int, restarts: int, report: dict[str, Any] | None
     ) -> None:
-        """Pass on what has happened since; from the watching thread."""
+        """Write what has happened since the last call; called by the watching thread."""
         with self._lock:
             if self._outputs and not self._closed:
-                self._pass_on(message, epoch, attempt, restarts, report)
+                self._write_news(message, epoch, attempt, restarts, report)
             else:
                 self._epochs.clear()
                 self._acks.clear()
 
     def close(self, error: str | None) -> None:
-        """The run has ended."""
+        """Write the last records and close the outputs."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            records: list[Record] = list(self._ripe(everything=True))
-            self._give([*records, RunEnded(self._clock.now_ms(), error)])
+            records: list[Record] = list(self._finished(everything=True))
+            self._write([*records, RunEnded(self._clock.now_ms(), error)])
             for output in self._outputs:
                 output.close()
         self._on_close()
 
-    def _pass_on(
+    def _write_news(
         self, message: str, epoch: int, attempt: int, restarts: int, report: dict[str, Any] | None
     ) -> None:
-        records: list[Record] = list(self._ripe())
+        records: list[Record] = list(self._finished())
         now_ms = self._clock.now_ms()
         if report is not None:
             records.append(Progressed(now_ms, report))
@@ -112,9 +111,9 @@ class Telemetry:
             self._status = status
             records.append(status)
         if records:
-            self._give(records)
+            self._write(records)
 
-    def _ripe(self, *, everything: bool = False) -> list[EpochDone]:
+    def _finished(self, *, everything: bool = False) -> list[EpochDone]:
         while self._acks:
             epoch, seconds = self._acks.popleft()
             self._acked[epoch] = 1000 * seconds
@@ -132,17 +131,17 @@ class Telemetry:
             self._acked = {each: took for each, took in self._acked.items() if each > newest}
         return found
 
-    def _give(self, records: list[Record]) -> None:
+    def _write(self, records: list[Record]) -> None:
         for output in list(self._outputs):
             try:
                 output.write(records)
-            except Exception as error:  # noqa: BLE001  to be watched is no reason to end
-                logger.warning("%s is given up: %s", type(output).__name__, error)
+            except Exception as error:  # noqa: BLE001  an output must not end the query
+                logger.warning("%s failed and is closed: %s", type(output).__name__, error)
                 self._outputs.remove(output)
 
 
 def record_of(epoch: CommittedEpoch, attempt: int, ack_ms: float | None) -> EpochDone:
-    """An epoch as it is told."""
+    """Return the record of an epoch."""
     return EpochDone(
         epoch=epoch.epoch,
         started_ms=epoch.started_ms,
@@ -164,7 +163,7 @@ def record_of(epoch: CommittedEpoch, attempt: int, ack_ms: float | None) -> Epoc
 
 
 def open_telemetry(opened: Opened, clock: Clock) -> Telemetry:
-    """The outputs that a query's options ask for; OptionError if its metrics cannot be served."""
+    """Open the outputs that the options ask for; OptionError if metrics cannot be served."""
     options = opened.options
     if not options.telemetry and options.metrics_port is None:
         return Telemetry([], clock)
@@ -181,7 +180,7 @@ def open_telemetry(opened: Opened, clock: Clock) -> Telemetry:
         try:
             outputs.append(JournalWriter(directory, first))
         except (OSError, OptionError) as error:
-            logger.warning("the dashboard cannot follow query %s: %s", opened.query_id, error)
+            logger.warning("the dashboard cannot show query %s: %s", opened.query_id, error)
         tracer = find_tracer()
         if tracer is not None:
             outputs.append(SpanWriter(tracer))
@@ -191,7 +190,7 @@ def open_telemetry(opened: Opened, clock: Clock) -> Telemetry:
 
 
 def first_record(opened: Opened, clock: Clock) -> RunStarted:
-    """Who runs."""
+    """Return the first record: which query runs, where and since when."""
     note = opened.note
     return RunStarted(
         query_id=opened.query_id,

@@ -1,1 +1,1 @@
-"""The Spark job under a query: one barrier task per slot, and where each one runs."""
+"""The Spark job of a query: one barrier task per slot, and where each task runs."""

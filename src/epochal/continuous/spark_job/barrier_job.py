@@ -1,11 +1,11 @@
-"""Tasks that never end, as one Spark job: all start together, and if one fails all are lost.
+"""Runs the long-running tasks of a query as one Spark barrier job.
 
-A barrier job is the one kind of Spark job that suits them: it starts with all tasks or not at all,
-and Spark retries none of them alone, which would bring a second copy of a task to life beside the
-peers of the first. What is done about a failure is decided by whoever started the job.
+Only a barrier job fits. It starts all tasks together or none, and Spark never retries a single
+task: a second copy of one task would join the peers of the first. If one task fails, Spark ends
+them all, and the engine that started the job decides whether to start another attempt.
 
-What a reader would get wrong: Spark waits ten minutes before it says that a cluster is too small
-for a barrier job, and forever if the slots exist but are busy. So slots are counted before.
+Note: Spark reports only after ten minutes that a cluster is too small for a barrier job, and waits
+forever if the slots exist but are busy. So slots are counted before the job is submitted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 SLOT_POLL_SECONDS = 0.1
 CANCEL_AGAIN_SECONDS = 0.5
-"""A cancellation that comes before Spark has submitted the job is lost."""
+"""Cancellation is repeated: one that arrives before Spark has submitted the job is lost."""
 
 OnEnd = Callable[[BaseException | None], None]
 
@@ -42,19 +42,19 @@ _FRAME = re.compile(r"\s+(?:at |\.\.\. \d+ more)")
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """How many tasks can run at a time, and how many of these places are free."""
+    """The task slots of the cluster, and how many of them are free."""
 
     total: int
     free: int
 
 
 def count_slots(sc: SparkContext) -> Slots:
-    """The slots of the executors that are alive now."""
+    """Return the slots of the executors that are alive now."""
     context: Any = sc._jsc
     scala = context.sc()
     profile = scala.resourceProfileManager().defaultResourceProfile()
     total = int(scala.maxNumConcurrentTasks(profile))
-    # The scheduler itself is asked: the status store may be seconds behind it.
+    # Ask the scheduler itself: the status store may be seconds behind it.
     jvm: Any = sc._jvm
     running = scala.taskScheduler().runningTasksByExecutors()
     busy = sum(jvm.scala.jdk.javaapi.CollectionConverters.asJava(running).values())
@@ -68,7 +68,7 @@ def wait_for_slots(
     clock: Clock,
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Return once `needed` slots are free or `stopped`; TooFewSlotsError if none come in time."""
+    """Wait until `needed` slots are free, or `stopped`; TooFewSlotsError if time runs out."""
     deadline = clock.monotonic() + timeout_seconds
     while not stopped():
         slots = count_slots(sc)
@@ -80,32 +80,32 @@ def wait_for_slots(
 
 
 def check_conf(sc: SparkContext) -> None:
-    """Refuse settings under which a never-ending barrier job cannot live."""
+    """Refuse Spark settings under which a long-running barrier job cannot work."""
     conf = sc.getConf()
     if _is_on(conf.get("spark.dynamicAllocation.enabled", "false")):
         raise OptionError(
-            "spark.dynamicAllocation.enabled is true: Spark refuses barrier jobs then "
-            "(SPARK-24942), and a continuous query is one. Set it to false."
+            "spark.dynamicAllocation.enabled is true. Spark then refuses barrier jobs "
+            "(SPARK-24942), and a continuous query runs as one. Set it to false."
         )
     idle = conf.get("spark.python.worker.idleTimeoutSeconds", "0") or "0"
     kills = conf.get("spark.python.worker.killOnIdleTimeout", "false")
     if idle.rstrip("s") != "0" and _is_on(kills):
         raise OptionError(
             f"spark.python.worker.idleTimeoutSeconds is {idle} and killOnIdleTimeout is true: "
-            f"tasks of a continuous query hand no rows to Spark and would be killed. Set the "
-            f"first to 0 or the second to false."
+            f"tasks of a continuous query return no rows to Spark, so it would kill them as idle. "
+            f"Set the first to 0 or the second to false."
         )
 
 
 def jvm_is_alive(sc: SparkContext) -> bool:
-    """Whether the driver's JVM still runs; without it there are no executors either."""
+    """Return whether the driver's JVM still runs; without it there are no executors either."""
     gateway: Any = SparkContext._gateway
     if gateway is None:
         return False
     process = getattr(gateway, "proc", None)
     if process is not None and process.poll() is not None:
         return False
-    # A process that was killed may take a while to be gone, but answers no more.
+    # A killed process may exist for a while, but it no longer answers.
     try:
         context: Any = sc._jsc
         context.sc().isStopped()
@@ -115,7 +115,7 @@ def jvm_is_alive(sc: SparkContext) -> bool:
 
 
 def why_lost(sc: SparkContext) -> QueryError | None:
-    """Why no task can run any more: the JVM is gone, or the context was stopped. None if it can."""
+    """Return why no task can run: the JVM is gone or the context was stopped. None if they can."""
     if not jvm_is_alive(sc):
         return DriverLostError("its process has ended")
     context: Any = sc._jsc
@@ -127,9 +127,9 @@ def why_lost(sc: SparkContext) -> QueryError | None:
 
 
 def failure_text(error: BaseException) -> str:
-    """What went wrong in a job, without the frames of the JVM: the Python traceback if it has one.
+    """Return what went wrong in a job: the Python traceback if there is one, no JVM frames.
 
-    What Spark adds around it says only that a barrier job is not recovered.
+    Spark adds only that a barrier job is not recovered.
     """
     if not isinstance(error, Py4JJavaError):
         return f"{type(error).__name__}: {error}"
@@ -137,24 +137,24 @@ def failure_text(error: BaseException) -> str:
 
 
 def cause_in(text: str) -> str:
-    """What of Spark's words about a failed job says why."""
+    """Return the part of Spark's error text that gives the cause."""
     found = _PYTHON_CAUSE.search(text)
     if found:
         return found[1].strip()
     lines = text.partition("\n\nDriver stacktrace")[0].splitlines()
     kept = [line for line in lines if line.strip() and not _FRAME.match(line)]
-    said = [line for line in kept if not line.endswith("finished unsuccessfully.")]
-    return "\n".join(said or kept)
+    telling = [line for line in kept if not line.endswith("finished unsuccessfully.")]
+    return "\n".join(telling or kept)
 
 
 def headline(cause: str) -> str:
-    """The line of a cause that names the error: the last of a traceback, else the first."""
+    """Return the line of a cause that names the error: a traceback's last line, else the first."""
     lines = cause.strip().splitlines() or [""]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 class BarrierJob:
-    """One attempt: `tasks` copies of a function, each with its own number."""
+    """The job of one attempt: a function, called in each task with the task's number."""
 
     def __init__(
         self,
@@ -173,13 +173,9 @@ class BarrierJob:
         self._thread = InheritableThread(target=self._run, name=f"epochal-job-{group}", daemon=True)
 
     def start(self) -> BarrierJob:
-        """Submit the job. `on_end` is called once, on another thread, when it is over."""
+        """Submit the job. `on_end` is called once, on another thread, when the job is over."""
         self._thread.start()
         return self
-
-    @property
-    def has_ended(self) -> bool:
-        return self._ended.is_set()
 
     def cancel(self) -> None:
         """Ask Spark to kill all tasks; returns at once."""
@@ -189,10 +185,10 @@ class BarrierJob:
         try:
             self._sc.cancelJobGroup(self._group)
         except (Py4JError, OSError, AttributeError) as error:
-            logger.warning("job %s was not cancelled: %s", self._group, error)
+            logger.warning("job %s could not be cancelled: %s", self._group, error)
 
     def end(self, timeout_seconds: float) -> bool:
-        """Cancel, and wait until the tasks are gone; returns whether they are."""
+        """Cancel, and wait until the tasks are gone; return whether they are."""
         for _ in range(max(1, round(timeout_seconds / CANCEL_AGAIN_SECONDS))):
             self.cancel()
             if self._ended.wait(CANCEL_AGAIN_SECONDS):
@@ -200,14 +196,14 @@ class BarrierJob:
         return self._ended.is_set()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until the job is over; returns whether it is."""
+        """Wait until the job is over; return whether it is."""
         return self._ended.wait(timeout_seconds)
 
     def _run(self) -> None:
         error: BaseException | None = None
         try:
             self._collect()
-        except BaseException as raised:  # noqa: BLE001  handed on, not swallowed
+        except BaseException as raised:  # noqa: BLE001  passed to `on_end`
             error = raised if jvm_is_alive(self._sc) else DriverLostError(str(raised))
         self._ended.set()
         self._on_end(error)

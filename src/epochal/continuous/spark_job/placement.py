@@ -1,8 +1,8 @@
-"""Partitions with a preferred executor each, and data brought to them without a shuffle.
+"""RDDs with a preferred executor per partition, and data moved to it without a shuffle.
 
-Spark takes a preference as text: `executor_HOST_ID` names one executor, a bare host any on it. A
-preference is a wish: if that executor stays busy for `spark.locality.wait`, or is gone, the task
-runs elsewhere, so nothing may depend on it for being right.
+Spark takes a preferred location as text: `executor_HOST_ID` for one executor, a bare host for any
+executor on it. It is only a preference. If that executor stays busy for `spark.locality.wait`, or
+is gone, the task runs elsewhere. So correctness must never depend on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _END_OF_DATA = _LENGTH.pack(-1)
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """An executor by the names Spark's scheduler knows it by."""
+    """An executor, as Spark's scheduler names it."""
 
     host: str
     executor_id: str
@@ -37,15 +37,15 @@ class Executor:
 def placed(
     sc: SparkContext, items: Sequence[bytes], locations: Sequence[Sequence[str]]
 ) -> RDD[Any]:
-    """An RDD with one pickled item per partition, and the preferred locations of each."""
+    """Return an RDD with one pickled item per partition, at its preferred locations."""
     return RDD(_placed(sc, items, locations), sc, CPickleSerializer())
 
 
 def placed_beside(rdd: RDD[Any], locations: Sequence[Sequence[str]]) -> RDD[Any]:
-    """The partitions of `rdd`, each to be computed at the preferred locations given for it.
+    """Return the partitions of `rdd`, each computed at the preferred locations given for it.
 
-    Each has one element, a list of chunks that `unpacked` turns into the rows. A whole partition is
-    held in the executor's memory on its way, as Spark's own `glom` does.
+    Each partition has one element, a list of chunks that `unpacked` turns into the rows. The whole
+    partition is in the executor's memory meanwhile, as with Spark's `glom`.
     """
     sc = rdd.context
     anchors = _placed(sc, [b""] * len(locations), locations)
@@ -55,7 +55,7 @@ def placed_beside(rdd: RDD[Any], locations: Sequence[Sequence[str]]) -> RDD[Any]
 
 
 def unpacked(chunks: Sequence[bytes]) -> Iterator[Any]:
-    """The rows in the chunks of a partition, where they were pickled in batches."""
+    """Return the rows of a partition's chunks, which are pickled in batches."""
     serializer = BatchedSerializer(CPickleSerializer())
     for chunk in chunks:
         frame = _LENGTH.pack(len(chunk)) + bytes(chunk) + _END_OF_DATA
@@ -63,7 +63,7 @@ def unpacked(chunks: Sequence[bytes]) -> Iterator[Any]:
 
 
 def executors(sc: SparkContext) -> list[Executor]:
-    """The executors that are alive now, without the driver."""
+    """Return the executors that are alive now, without the driver."""
     context: Any = sc._jsc
     listed = context.sc().statusStore().executorList(True)
     found = [listed.apply(index) for index in range(listed.size())]
@@ -75,10 +75,10 @@ def executors(sc: SparkContext) -> list[Executor]:
 
 
 def this_executor() -> Executor:
-    """The executor whose Python worker is asking; in local mode the driver.
+    """Return the executor of this Python worker; in local mode the driver.
 
-    Spark tells a Python worker nothing of it, so it is read from the command line of the executor,
-    which is an ancestor of every worker.
+    Spark does not tell a Python worker its executor. It is read from the executor's command line:
+    the executor is an ancestor process of every worker.
     """
     pid = os.getpid()
     while pid > 1:
@@ -128,7 +128,8 @@ def _parent(pid: int) -> int:
     if os.path.isdir("/proc/self"):
         try:
             with open(f"/proc/{pid}/stat", "rb") as source:
-                # The name, in parentheses, may hold anything; the parent is second after it.
+                # The process name is in parentheses and may contain anything, even parentheses. The
+                # parent's pid is the second field after it.
                 return int(source.read().rpartition(b")")[2].split()[1])
         except OSError:
             return 0

@@ -1,16 +1,17 @@
-"""Spark jobs whose partitions run on the executor that holds their state.
+"""Spark jobs whose partitions run on the executor that has their state in memory.
 
-Partition i of the data meets version v of state store i: `fn(store, rows)` reads and changes the
-store, commits it, and yields its results. What Spark calls StateStoreRDD.
+Partition i of the data is processed with version v of state store i: `fn(store, rows)` reads and
+changes the store, commits it, and yields its results. Spark calls this StateStoreRDD.
 
-What "holds" means here: providers, and the versions they cache, live in Python workers, and an
-executor has one worker per core. The preference given to Spark is the executor; which of its
-workers takes the task is chance. With one core per executor it is always the same worker and the
-cache is always met; with more, another worker loads from files what it does not have. State jobs
-have a pool of workers to themselves, so that no other Python code pushes them apart. Spark ends
-workers that were idle for a minute, and with `spark.python.worker.reuse=false` after every task;
-then too the files are read again. Whoever has the cache, the result is the same: the coordinator
-knows which worker was last, and any other forgets what it cached.
+State is cached in Python workers, and an executor has one worker per core. Spark can only be asked
+for an executor; which of its workers runs the task is chance. With one core per executor it is
+always the same worker, so the cache is always used. With more cores, another worker loads the files
+that it has not cached. State jobs use a separate pool of workers, so that other Python code does
+not take them. Spark ends workers that were idle for a minute, and after every task with
+`spark.python.worker.reuse=false`; then the files are read again too.
+
+The result is the same in all cases: the coordinator knows which worker had a store last, and all
+other workers drop their cached copy.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ from epochal.state.store.store_coordinator_ref import (
 Update: TypeAlias = Callable[[StateStore, Iterator[Any]], Iterable[Any]]
 
 ASK_TIMEOUT_SECONDS = 120.0
-"""As long as Spark's own executors wait for their driver."""
+"""As long as Spark's executors wait for their driver."""
 
 OPERATOR_NAME = "mapPartitionsWithStateStore"
-"""What Spark's `state-metadata` shows, if nothing else is said."""
+"""The operator name that Spark's `state-metadata` source shows by default."""
 
 _POOL_VARIABLE = "EPOCHAL_WORKER_POOL"
 
 
 class StateCoordinator:
-    """The coordinator of one driver, listening for its executors until stopped."""
+    """The state store coordinator of one driver; serves its executors until stopped."""
 
     def __init__(self, sc: SparkContext, conf: StateStoreConf | None = None) -> None:
         settings = sc.getConf()
@@ -73,11 +74,11 @@ class StateCoordinator:
 
     @property
     def address(self) -> RpcAddress:
-        """Where executors reach it, and with which keys."""
+        """Its address and the keys to connect with."""
         return self._server.address
 
     def stop(self) -> None:
-        """Stop listening. Jobs that still run fail when they next open a store."""
+        """Stop serving. Jobs that still run fail when they next open a store."""
         self._server.stop()
 
 
@@ -97,15 +98,15 @@ def map_partitions_with_state_store(
     conf: StateStoreConf | None = None,
     coordinator: StateCoordinator | None = None,
 ) -> RDD[Any]:
-    """Run `fn(store, rows)` for each partition beside the store of its index, at `version`.
+    """Run `fn(store, rows)` for each partition, with the store of its index at `version`.
 
-    `fn` must commit the store, which makes `version + 1`; a store that it leaves uncommitted is
-    aborted. Running the same version again gives the same result and replaces what it committed.
-    Schemas are Spark's: PySpark's `StructType`, its JSON, or ours. Jobs with one `query_run_id`
-    share cached state; a restarted query must have another.
+    `fn` must commit the store, which creates `version + 1`; an uncommitted store is aborted.
+    Running the same version again replaces what it committed. Schemas are PySpark's `StructType`,
+    its JSON, or ours. Jobs with the same `query_run_id` share cached state; a restarted query needs
+    a new one.
 
-    The schemas, and the number of partitions, are settled on the driver before anything runs: the
-    first job writes them where Spark and `epochal state` look, and later ones are held to them.
+    The driver checks schemas and the number of partitions before anything runs. The first job
+    stores them where Spark and `epochal state` look; later jobs must match them.
     """
     sc = rdd.context
     coordinator = coordinator or _coordinator_of(sc)
@@ -130,13 +131,13 @@ def map_partitions_with_state_store(
     )
     with _worker_pool(sc, "state"):
         built = results._jrdd
-    # Not the pipelined RDD: later steps must not be drawn into the pool of the state workers.
+    # Not the pipelined RDD: Spark would run the user's later steps in the state workers too.
     return RDD(built, sc, results._jrdd_deserializer)
 
 
 @dataclass(frozen=True, slots=True)
 class StateTask:
-    """Everything a task needs, on its way to a worker."""
+    """Everything that a task needs; sent pickled to a worker."""
 
     root: str
     operator_id: int
@@ -154,7 +155,7 @@ class StateTask:
         return StateStoreProviderId(store_id, self.query_run_id)
 
     def run(self, partition: int, fn: Update, chunks: Iterator[list[bytes]]) -> Iterator[Any]:
-        """On a worker: open the store, hand it to `fn`, abort what it did not commit."""
+        """On a worker: open the store, call `fn`, abort the store if it was not committed."""
         loaded = _loaded_here(self.coordinator, self.conf)
         provider_id = self.provider_id(partition)
         provider, force = loaded.get(provider_id, lambda: self._load(provider_id))
@@ -184,7 +185,8 @@ _coordinators: weakref.WeakKeyDictionary[SparkContext, StateCoordinator] = (
 )
 _clients: dict[RpcAddress, RpcClient] = {}
 _loaded: dict[tuple[int, RpcAddress], LoadedProviders] = {}
-"""What a worker keeps between tasks, by process and driver: it may have been forked off another."""
+"""What a worker keeps between tasks, by process and driver. By process, because a forked worker
+inherits its parent's dictionary but must not use its sockets."""
 
 
 def _coordinator_of(sc: SparkContext) -> StateCoordinator:
@@ -228,9 +230,9 @@ def _schema(schema: Any) -> StructType:
 
 @contextmanager
 def _worker_pool(sc: SparkContext, name: str) -> Iterator[None]:
-    """Python functions wrapped meanwhile run in a pool of workers of their own.
+    """Run the Python functions that are wrapped meanwhile in a separate pool of workers.
 
-    Spark pools workers by their environment, so a variable is all it takes.
+    Spark pools workers by their environment variables, so one more variable makes another pool.
     """
     before = dict(sc.environment)
     sc.environment[_POOL_VARIABLE] = name

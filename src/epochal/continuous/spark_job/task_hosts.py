@@ -1,7 +1,9 @@
-"""Remembers where tasks ran, so that a restart puts them there again: their files are in memory.
+"""Remembers where tasks ran, so that a restart can place them there again.
 
-What a reader would get wrong: a wish for an executor that is gone is worse than none. Spark would
-wait for it (`spark.locality.wait`), and a barrier job waits as a whole.
+Their state files are in the page cache of that host.
+
+Note: a preference for an executor that is gone is worse than none. Spark would wait for it
+(`spark.locality.wait`), and a barrier job waits as a whole.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ class TaskPlaced(msgspec.Struct, frozen=True, array_like=True, tag="placed"):
 
 
 def endpoint_of(run_id: str) -> EndpointType:
-    """Where tasks of a run tell their place."""
+    """Return the endpoint to which the tasks of a run report their executor."""
     return EndpointType(f"TaskPlaces-{run_id}", TaskPlaced, Done)
 
 
-class Places:
+class TaskHosts:
     """The executors on which the tasks of a run were last seen."""
 
     def __init__(self) -> None:
@@ -38,13 +40,13 @@ class Places:
         self._seen: dict[int, Executor] = {}
 
     def note(self, placed: TaskPlaced, peer: bytes = b"") -> None:
-        """A task has told where it runs."""
+        """Record where a task runs."""
         del peer
         with self._lock:
             self._seen[placed.task] = Executor(placed.host, placed.executor)
 
     def wishes(self, tasks: int, alive: Collection[Executor]) -> list[list[str]]:
-        """Preferred locations by task: where it ran, if that executor is still there."""
+        """Return preferred locations by task: where it last ran, if that executor is alive."""
         with self._lock:
             seen = [self._seen.get(task) for task in range(tasks)]
         return [
@@ -54,7 +56,7 @@ class Places:
 
 
 def tell_place(address: RpcAddress, run_id: str, task: int) -> None:
-    """Tell the driver where this task runs; called in the task."""
+    """Report to the driver where this task runs; called in the task."""
     here = this_executor()
     client = RpcClient(address)
     client.send(endpoint_of(run_id), TaskPlaced(task, here.host, here.executor_id))

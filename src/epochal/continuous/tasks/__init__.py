@@ -1,1 +1,1 @@
-"""What runs in a task: the loop, the exchange between tasks, and their state stores."""
+"""What runs in a task: its loop, the exchange between tasks, and the state stores."""

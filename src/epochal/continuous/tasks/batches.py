@@ -1,4 +1,4 @@
-"""Batches joined, taken apart, and made to fit the schema that their receiver expects. Pure."""
+"""Joins and splits batches, and casts them to the schema that their receiver expects. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epochal.errors import EpochError
 
 
 def by_partition(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch]]:
-    """The rows of data frames by the state partition they are for."""
+    """Return the rows of data frames by their state partition."""
     found: dict[int, list[pa.RecordBatch]] = {}
     for frame in frames:
         batch = cast(pa.RecordBatch, frame.batch)
@@ -27,17 +27,17 @@ def by_partition(frames: Iterable[Frame]) -> dict[int, list[pa.RecordBatch]]:
 
 
 def joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows in at most one batch."""
+    """Return the same rows in at most one batch."""
     return batches if len(batches) <= 1 else [cast(Any, pa).concat_batches(batches)]
 
 
 def fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly the schema that its receiver expects, metadata aside."""
+    """Return the batch with exactly the schema that its receiver expects, except metadata."""
     if batch.schema.equals(schema):
         return batch
     if batch.schema.names != schema.names:
         raise EpochError(
-            f"An operator put out columns {batch.schema.names}, the plan says {schema.names}: the "
-            f"next stage could not read them. Declare the schema that the operator returns."
+            f"An operator returned columns {batch.schema.names}, the plan says {schema.names}: the "
+            f"next stage cannot read them. Declare the schema that the operator returns."
         )
     return cast(pa.RecordBatch, cast(Any, batch).cast(schema))

@@ -1,11 +1,11 @@
-"""The sockets of the exchange: one to listen at, one to each peer. Decides nothing.
+"""The sockets of the exchange: one to listen on, and one to each peer. It decides nothing.
 
-Each task listens with a key pair of its own, whose public half travels to its peers through the
-driver; peers prove themselves by the pair that all clients of the query share. Queues need no
-bound of their own: the exchange's credits are one.
+Each task listens with its own key pair, and its public key reaches the peers through the driver.
+Peers authenticate with the key pair that all clients of a query share. The credits of the exchange
+bound the queues.
 
-What a reader would get wrong: ZeroMQ's descriptors are edge triggered. `receive` drains until
-nothing is left, and only then may `wait` be called.
+Note: ZeroMQ's descriptors are edge-triggered. Call `wait` only after `receive` has drained the
+socket; otherwise `select` may sleep although frames are there.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from epochal.errors import ExchangeError, FrameError
 from epochal.rpc.curve import CurveKeys, Gatekeeper, introduce, protect
 
 QUEUED_FRAMES = 10_000
-"""Credits keep a channel far below; beyond it the peer has stopped to read altogether."""
+"""Credits keep a channel far below this. At the limit, the peer has stopped reading."""
 
 
 class Channels:
-    """What a task sends and receives; used by one thread."""
+    """The sending and receiving side of a task; used by one thread."""
 
     def __init__(self, host: str, clients: CurveKeys, schemas: Sequence[pa.Schema]) -> None:
         self._schemas, self._clients = schemas, clients
@@ -58,7 +58,7 @@ class Channels:
 
     @property
     def refused(self) -> int:
-        """Peers that could not prove themselves."""
+        """Number of peers that failed to authenticate."""
         return self._gatekeeper.refused
 
     def connect(self, peers: Iterable[Peer]) -> None:
@@ -73,16 +73,16 @@ class Channels:
             self._peers[peer.task] = push
 
     def send(self, target: int, frame: Frame) -> None:
-        """Hand a frame over; never waits."""
+        """Send a frame without waiting."""
         body = b"" if frame.batch is None else encode_batch(frame.batch)
         parts = encode_frame(frame, body)
         try:
             self._peers[target].send_multipart(parts, zmq.NOBLOCK)
         except zmq.Again:
-            raise ExchangeError(frame.stage, target, "it does not read what is sent") from None
+            raise ExchangeError(frame.stage, target, "it has stopped reading") from None
 
     def receive(self) -> list[Frame]:
-        """Everything that has arrived; what is not a frame is counted and dropped."""
+        """Return all frames that have arrived; malformed ones are counted and dropped."""
         frames: list[Frame] = []
         while True:
             try:
@@ -93,20 +93,20 @@ class Channels:
                 header, body = parts
                 frames.append(decode_frame(header, body, self._schemas))
             except (FrameError, ValueError):
-                self.malformed += 1  # the numbers of the frames tell what is missing
+                self.malformed += 1  # the gap in the sequence numbers will show it
 
     def wait(self, seconds: float, *others: int) -> None:
-        """Wait until something may have arrived, here or at another descriptor, or time is up."""
+        """Wait until something may have arrived, here or on another descriptor, or time is up."""
         ready, _, _ = select.select([*self._fds, *others], [], [], max(0.0, seconds))
         if any(each in self._guards for each in ready):
             self._gatekeeper.answer()
 
     def guard(self) -> None:
-        """Let in whoever may come; needed now and then while nobody waits."""
+        """Answer pending authentication requests; needed if `wait` is not called for a while."""
         self._gatekeeper.answer()
 
     def close(self) -> None:
-        """Release all sockets; what has not left by now is not needed any more."""
+        """Close all sockets; unsent frames are dropped, because the attempt is over."""
         self._gatekeeper.close()
         for socket in (self._pull, *self._peers.values()):
             socket.close(linger=0)

@@ -1,17 +1,21 @@
-"""Who may send, what may be processed, and when an epoch has ended everywhere. Pure.
+"""Flow control and epoch alignment between tasks: who may send, and what may be processed. Pure.
 
-Between any two tasks there is a channel per stage. Its frames are numbered; a number that was seen
-is dropped, one that is missing ends the attempt, because rows are lost. A sender may have 8 data
-frames or 1 MB not yet acknowledged, whichever comes first; what it has beyond that waits here, and
-a task whose output waits reads no more input.
+Between any two tasks there is one channel per stage. Its frames are numbered. A frame that was seen
+before is dropped; a missing one ends the attempt, because rows are lost. A sender may have 8 data
+frames or 1 MB unacknowledged, whichever comes first. Further frames wait here, and a task with
+waiting output reads no more input.
 
-A marker says that the sender's rows of an epoch end. Frames behind it are held back until the
-marker has come on all channels of the stage: then the stage is aligned, and its state is exactly
-that of the epoch. Markers need no credit, and held-back frames are never more than the credits of
-their channel, so a slow channel delays the others but cannot lock them.
+A marker ends the sender's rows of an epoch. Frames behind it are held back until the marker has
+arrived on all channels of the stage. The stage is aligned then: it has processed all rows of the
+epoch and none of the next, so its state is exactly that of the epoch.
 
-What a reader would get wrong: a task is a sender to itself. Its own rows skip the socket, not the
-alignment: those after the cut are held back like any other's.
+Why this cannot deadlock: everything before a marker belongs to the current epoch. The receiver
+never holds that back, so it processes it and returns the credit. The marker itself needs no credit.
+Only frames behind a marker are held back, at most as many as the credits of their channel allow. So
+a slow channel delays the others but cannot block them.
+
+Note: a task also sends to itself. Its own rows skip the socket but not the alignment: those after
+the cut are held back like any others.
 """
 
 from __future__ import annotations
@@ -29,16 +33,15 @@ MAX_UNACKED_FRAMES = 8
 MAX_UNACKED_BYTES = 1 << 20
 CREDIT_FRAMES = MAX_UNACKED_FRAMES // 2
 CREDIT_BYTES = MAX_UNACKED_BYTES // 16
-"""Credit is given for so much at a time: a word for every frame would wake the sender as often as
-the frames wake the receiver. Well below what a sender may have out, so that it never waits for
-credit that nobody will give."""
+"""Processed frames or bytes before a credit is sent. A credit per frame would wake the sender as
+often as frames wake the receiver. Both are well below what a sender may have unacknowledged, so
+that it never waits for a credit that its receiver withholds."""
 
 
 @dataclass(slots=True)
 class ExchangeCounters:
-    """What was refused."""
+    """Numbers of refused frames, by reason."""
 
-    malformed: int = 0
     stale_attempt: int = 0
     unknown_channel: int = 0
     duplicates: int = 0
@@ -65,7 +68,7 @@ class Outbox:
 
     @property
     def blocked(self) -> bool:
-        """Whether rows wait for credit: whoever makes more of them must wait too."""
+        """Whether rows wait for credit. The task must not produce more of them until they left."""
         return any(channel.data_waiting for channel in self._channels)
 
     def add(
@@ -114,7 +117,7 @@ class Outbox:
             )
 
     def acknowledge(self, target: int, seq: int) -> None:
-        """A task has processed its channel up to `seq`; an older number says nothing new."""
+        """Process a credit: the task has processed its channel up to `seq`. May be repeated."""
         channel = self._channels[target]
         if seq > channel.last_seq:
             raise ExchangeError(
@@ -124,7 +127,7 @@ class Outbox:
             channel.unacked_bytes -= channel.unacked.popleft().size
 
     def flush(self) -> list[tuple[int, Frame]]:
-        """What may leave now, as (target, frame)."""
+        """Return the frames that may be sent now, as (target, frame)."""
         leaving = []
         for target, channel in enumerate(self._channels):
             while channel.waiting:
@@ -143,7 +146,7 @@ class Outbox:
         return leaving
 
     def pulse(self) -> list[tuple[int, Frame]]:
-        """Say on every channel how much was sent on it, as (target, frame)."""
+        """Return a frame per channel that tells how much was sent on it, as (target, frame)."""
         return [
             (
                 target,
@@ -162,12 +165,13 @@ class _Incoming:
     processed: int = 0
     owed_frames: int = 0
     owed_bytes: int = 0
-    """What was processed and not acknowledged yet."""
+    """Processed since the last credit."""
     repeat: bool = False
-    """Whether the credit given last is to be said again."""
+    """Whether the last credit must be sent again."""
     marked: bool = False
-    """Its marker of the current epoch has come: what follows is held back."""
+    """Its marker of the current epoch has arrived, so further frames are held back."""
     data: int = 0
+    """Data frames in the queue."""
     highs: tuple[int, ...] = ()
 
 
@@ -180,11 +184,11 @@ class Inbox:
         self._channels = [_Incoming() for _ in range(tasks)]
 
     def receive(self, frame: Frame) -> None:
-        """Take in a frame; ExchangeError if one before it is missing."""
+        """Queue a frame; ExchangeError if one before it is missing."""
         channel = self._channels[frame.sender]
         if frame.seq <= channel.received:
             if frame.kind is FrameKind.PULSE:
-                channel.repeat = True  # credit may be lost too
+                channel.repeat = True  # nothing is missing here, but our credit may be lost
             else:
                 self._counters.duplicates += 1
             return
@@ -192,8 +196,8 @@ class Inbox:
             raise ExchangeError(
                 self._stage,
                 frame.sender,
-                f"it is at frame {frame.seq}, and only {channel.received} came before: the rest "
-                f"is lost",
+                f"it is at frame {frame.seq}, and only {channel.received} came before: frames in "
+                f"between are lost",
             )
         channel.received += 1
         if frame.kind is FrameKind.DATA:
@@ -202,12 +206,12 @@ class Inbox:
                 raise ExchangeError(
                     self._stage,
                     frame.sender,
-                    f"{channel.data} frames wait, more than the {MAX_UNACKED_FRAMES} it may send",
+                    f"{channel.data} frames wait, but it may send only {MAX_UNACKED_FRAMES}",
                 )
         channel.queue.append(frame)
 
     def take(self) -> list[Frame]:
-        """The data frames of the current epoch that are here and were not taken yet."""
+        """Return the data frames of the current epoch that have arrived since the last call."""
         taken = []
         for sender, channel in enumerate(self._channels):
             while channel.queue and not channel.marked:
@@ -242,14 +246,18 @@ class Inbox:
         return all(channel.marked for channel in self._channels)
 
     def advance(self) -> None:
-        """Go on to the next epoch: what was held back may be taken."""
+        """Move to the next epoch: frames that were held back may be taken."""
         assert self.aligned
         self.epoch += 1
         for channel in self._channels:
             channel.marked = False
 
     def highs(self, watermarks: int) -> tuple[int, ...]:
-        """Per watermark, the lowest of the channels' highest event times; -1 if none has any."""
+        """Return, per watermark, the lowest of the channels' highest event times; -1 if none.
+
+        A channel that has brought no event time is left out. Otherwise a task without input would
+        hold the watermark back forever.
+        """
         found = []
         for index in range(watermarks):
             seen = [c.highs[index] for c in self._channels if c.highs and c.highs[index] >= 0]
@@ -257,7 +265,7 @@ class Inbox:
         return tuple(found)
 
     def acknowledgements(self) -> list[tuple[int, int]]:
-        """(sender, seq) of the channels on which enough was processed since the last call."""
+        """Return (sender, seq) of the channels that are owed a credit."""
         found = []
         for sender, channel in enumerate(self._channels):
             if (
@@ -281,7 +289,7 @@ class Exchange:
         self.outboxes = [Outbox(stage, task, tasks, attempt) for stage in range(stages)]
 
     def receive(self, frames: Iterable[Frame]) -> None:
-        """Take in what has arrived; frames of another attempt are counted and dropped."""
+        """Process frames that have arrived; those of another attempt are counted and dropped."""
         for frame in frames:
             if frame.attempt != self.attempt:
                 self.counters.stale_attempt += 1
@@ -293,7 +301,7 @@ class Exchange:
                 self.inboxes[frame.stage].receive(frame)
 
     def flush(self, stage: int, send: Callable[[int, Frame], None]) -> None:
-        """Let go what may leave for a stage: own rows to the inbox, the rest to `send`."""
+        """Send the frames for a stage that may leave: own rows to the inbox, others to `send`."""
         inbox = self.inboxes[stage]
         for target, frame in self.outboxes[stage].flush():
             if target == self.task:
@@ -302,9 +310,9 @@ class Exchange:
                 send(target, frame)
 
     def pulse(self, send: Callable[[int, Frame], None]) -> None:
-        """Let peers find out whether they have all that was sent to them.
+        """Let peers check whether they have received everything.
 
-        A frame that is lost shows when the next one comes; this is for when none does.
+        Normally the next frame reveals a lost one. This is for channels without a next frame.
         """
         for outbox in self.outboxes:
             for target, frame in outbox.pulse():
@@ -312,7 +320,7 @@ class Exchange:
                     send(target, frame)
 
     def acknowledge(self, stage: int, send: Callable[[int, Frame], None]) -> None:
-        """Give credit for what a stage has processed."""
+        """Send credits for what a stage has processed."""
         inbox = self.inboxes[stage]
         for sender, seq in inbox.acknowledgements():
             if sender == self.task:

@@ -1,12 +1,12 @@
-"""What tasks send each other: a packed header, and rows as one Arrow IPC message. Pure.
+"""The frames that tasks exchange: a packed header, and rows as one Arrow IPC message. Pure.
 
-Both ends know the schema of a stage's input from the plan, so no schema ever travels. A frame is
-two parts, header and body; only data frames have a body. Rows of a data frame are ordered by state
-partition, and `runs` says how many belong to which, so that the receiver need not hash again.
+Both ends know the schema of a stage's input from the plan, so no schema is sent. A frame has two
+parts, header and body; only data frames have a body. The rows of a data frame are ordered by state
+partition, and `runs` has the number of rows per partition, so the receiver need not hash again.
 
-What a reader would get wrong: the checksum is not against the network, which CURVE already guards.
-Arrow trusts the offsets inside a buffer, and a frame that a broken peer made up must end as an
-error and not as a read beyond the end.
+Note: the checksum does not protect against the network; CURVE does that. It protects Arrow, which
+trusts the offsets inside a buffer: a frame from a broken peer must raise an error instead of making
+Arrow read beyond the end of the buffer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from epochal.errors import FrameError
 MAGIC = 0xEC
 FRAME_VERSION = 1
 MAX_FRAME_BYTES = 256 << 20
-"""Far above what a turn makes; more is not taken from a peer."""
+"""Far above what one turn produces. A larger frame is refused."""
 
 _HEADER = struct.Struct("<BBBBIHIqQII")
 """Magic, version, kind, watermarks, attempt, stage, sender, epoch, seq, runs, checksum."""
@@ -39,7 +39,7 @@ Body: TypeAlias = "bytes | memoryview | pa.Buffer"
 
 
 class FrameKind(IntEnum):
-    """What a frame is for."""
+    """The purpose of a frame."""
 
     DATA = 1
     MARKER = 2
@@ -47,7 +47,7 @@ class FrameKind(IntEnum):
     CREDIT = 3
     """The sender of this frame has processed everything up to `seq`."""
     PULSE = 4
-    """The sender has sent everything up to `seq`: what has not come is lost."""
+    """The sender has sent everything up to `seq`: what has not arrived is lost."""
 
 
 _KINDS = frozenset(FrameKind)
@@ -63,7 +63,7 @@ class Frame:
     sender: int
     epoch: int
     seq: int
-    """Data frames and markers of a channel are numbered from 1, together."""
+    """Data frames and markers of a channel share one sequence, from 1."""
     highs: tuple[int, ...] = ()
     """Highest event time that the sender has seen, per watermark of the plan; -1 if none."""
     runs: Runs = ()
@@ -94,14 +94,14 @@ def encode_frame(frame: Frame, body: Body = b"") -> tuple[bytes, Body]:
 
 
 def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
-    """Rows as one IPC message, without their schema."""
+    """Return the rows as one IPC message, without their schema."""
     return batch.serialize()
 
 
 def decode_frame(header: bytes, body: Body, schemas: Sequence[pa.Schema]) -> Frame:
-    """Unpack a frame; `schemas` are those of the stages' inputs. FrameError if it is not one."""
+    """Unpack a frame; `schemas` are those of the stages' inputs. FrameError if it is malformed."""
     if len(header) < _HEADER.size:
-        raise FrameError(f"its header has {len(header)} bytes, at least {_HEADER.size} are needed")
+        raise FrameError(f"its header has {len(header)} bytes, but needs at least {_HEADER.size}")
     magic, version, kind, watermarks, attempt, stage, sender, epoch, seq, runs, checksum = (
         _HEADER.unpack_from(header)
     )
@@ -110,7 +110,7 @@ def decode_frame(header: bytes, body: Body, schemas: Sequence[pa.Schema]) -> Fra
     if kind not in _KINDS or runs > _MAX_RUNS:
         raise FrameError(f"it is of kind {kind} with {runs} runs")
     if len(header) != _HEADER.size + 8 * watermarks + 8 * runs:
-        raise FrameError(f"its header has {len(header)} bytes, which its counts contradict")
+        raise FrameError(f"its header has {len(header)} bytes, which contradicts its counts")
     unsigned = header[: _HEADER.size - 4] + bytes(4) + header[_HEADER.size :]
     if google_crc32c.extend(google_crc32c.value(unsigned), body) != checksum:
         raise FrameError("its checksum does not match")
@@ -131,5 +131,6 @@ def _decode_batch(body: Body, schema: pa.Schema, runs: Runs) -> pa.RecordBatch:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise FrameError(f"its rows cannot be read ({error})") from None
     if batch.num_rows != sum(count for _, count in runs):
-        raise FrameError(f"it has {batch.num_rows} rows, and its runs say otherwise")
+        expected = sum(count for _, count in runs)
+        raise FrameError(f"it has {batch.num_rows} rows, but its runs add up to {expected}")
     return batch

@@ -1,8 +1,8 @@
-"""Which rows go to which task: Spark's hash of the key, partition by partition. Pure.
+"""Decides which rows go to which task, by Spark's hash of the key. Pure.
 
-Rows of one target are ordered by state partition, and within one as they came. With few rows the
-partition of a key is remembered, because hashing a handful of rows by columns costs as much as
-hashing a thousand.
+The rows for one task are ordered by state partition, and within a partition as they arrived. For
+small batches the partitions of recent keys are cached, because hashing ten rows by columns costs as
+much as hashing a thousand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SIGNED: dict[int, np.dtype[Any]] = {
 
 
 class KeySplit:
-    """Divides batches of one schema among tasks."""
+    """Splits batches of one schema among tasks."""
 
     def __init__(
         self, schema: pa.Schema, key: Sequence[str], state_partitions: int, tasks: int
@@ -52,29 +52,29 @@ class KeySplit:
         )
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch, Runs]]:
-        """(task, rows, runs) for every task that gets any."""
+        """Return (task, rows, runs) for every task that gets any rows."""
         if not self._columns or self._partitions == 1:
             return [(0, batch, ((0, batch.num_rows),))]
         ranks = self._ranks[self._ids(batch)]
         counts = np.bincount(ranks, minlength=self._partitions)
         present = np.flatnonzero(counts).tolist()
         if len(present) > 1:
-            # 16 bits are sorted by their digits, much quicker than by comparison.
+            # NumPy sorts 16-bit integers by radix, much faster than by comparison.
             keys = ranks.astype(np.uint16) if self._partitions <= 1 << 16 else ranks
             batch = self._taken(batch, np.argsort(keys, kind="stable"))
         return self._cut_up(batch, present, counts)
 
     def size(self, batch: pa.RecordBatch) -> float:
-        """Bytes of a row, as credits count them."""
+        """Return the bytes per row, as credits count them."""
         if self._row_bytes is not None:
             return self._row_bytes
         return batch.nbytes / batch.num_rows
 
     def _taken(self, batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
-        """The rows in that order. Arrow's way has its price, however few the rows."""
+        """Return the rows in that order. For few rows NumPy is faster than Arrow's `take`."""
         if self._dtypes is None or batch.num_rows > _FEW_ROWS:
-            places = pa.Array.from_buffers(pa.int64(), len(order), [None, arrow_buffer(order)])
-            return batch.take(places)
+            indexes = pa.Array.from_buffers(pa.int64(), len(order), [None, arrow_buffer(order)])
+            return batch.take(indexes)
         columns: list[Any] = []
         for dtype, column in zip(self._dtypes, cast(Any, batch.columns), strict=True):
             if column.null_count:
@@ -111,7 +111,7 @@ class KeySplit:
             if all(key in known for key in keys):
                 return np.array([known[key] for key in keys], np.int64)
         except TypeError:
-            return self._hashed(batch)  # a list or a map: not to be looked up
+            return self._hashed(batch)  # keys with lists or maps are not hashable in Python
         ids = self._hashed(batch)
         if len(known) > _MAX_KNOWN_KEYS:
             known.clear()
@@ -129,7 +129,7 @@ class KeySplit:
 
 
 def _dtypes(schema: pa.Schema) -> list[np.dtype[Any]] | None:
-    """A NumPy type of each column's width; None if not all have a whole number of bytes."""
+    """Return a NumPy type of each column's width; None if a column is not fixed-width in bytes."""
     found = []
     for field in schema:
         kind = field.type

@@ -1,15 +1,16 @@
-"""One task of a query: reads, computes, exchanges, cuts. Called in turns by one thread.
+"""One task of a query: reads, computes, exchanges and cuts epochs. Pure; one thread calls `turn`.
 
-A turn takes in what arrived, works on it, takes from each source what is due, works on what of
-that stays here, and returns everything that must now leave: frames to other tasks, messages to the
-driver, epochs to make durable. It never waits; whoever calls it owns clock, sockets and files.
+A turn processes the frames that have arrived, reads from each source, processes the rows that stay
+in this task, and returns everything that must leave: frames for other tasks, messages for the
+driver, epochs to make durable. A turn never waits. The caller owns the clock, sockets and files.
 
-An epoch ends at the sources when the driver says so: positions are reported and markers follow the
-rows through every exchange. A stage whose channels have all brought the marker hands over its
-state's changes and passes the marker on; when the last one has, the epoch is cut.
+When the driver starts a new epoch, the sources end the old one: the task reports their positions,
+and a marker follows the rows through every exchange. A stage that has the marker on all its
+channels hands over its state changes and passes the marker on. When the last stage has done so, the
+epoch is cut.
 
-What a reader would get wrong: sources, and each stage, may be in different epochs at the same
-time. There is no epoch of the task.
+Note: the sources and each stage may be in different epochs at the same time, because a marker takes
+time to travel. There is no such thing as the epoch of a task.
 """
 
 from __future__ import annotations
@@ -46,27 +47,27 @@ from epochal.epoch.messages import (
     ReportPartitionOffset,
     TaskActive,
 )
+from epochal.epoch.query_watermark import NO_WATERMARK, NONE_SEEN, NOT_ADVANCED, watermark_of
 
 MAX_ROWS_PER_TURN = 5_000
-"""Per source. More would delay what arrives meanwhile; flat out, the next turn follows at once."""
+"""Per source. More would delay frames that arrive meanwhile. Under full load the next turn follows
+at once."""
 
 MAX_READS_PER_TURN = 64
 
 FEW_ROWS = 64
-"""A source that gives fewer has given all that was due, unless another of its partitions has more.
-To ask again would find the row or two that fell due meanwhile, over and over: all of a turn would
-go into batches of one row."""
-
-NONE_SEEN = -1
+"""A read that returns fewer rows than this has emptied a partition. Reading it again would return
+the one or two rows that arrived meanwhile, over and over, and spend the turn on batches of one
+row."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochCut:
-    """An epoch that has ended in this task; another thread makes it durable."""
+    """An epoch that has ended in this task. Another thread makes it durable."""
 
     epoch: int
     changes: tuple[tuple[int, StateChanges], ...]
-    """(operator, what changed in one store of one partition)."""
+    """(operator, changes in one store of one partition)."""
     prepare: Prepare
     watermarks: tuple[int, ...]
     rows_in: tuple[int, ...]
@@ -75,14 +76,14 @@ class EpochCut:
 
 @dataclass(slots=True)
 class TurnOutput:
-    """What a turn leaves to do."""
+    """What the caller must do after a turn."""
 
     frames: list[tuple[int, Frame]] = field(default_factory=list)
     """(task, frame), to be sent in this order."""
     messages: list[EpochRequest] = field(default_factory=list)
     cuts: list[EpochCut] = field(default_factory=list)
     busy: bool = False
-    """There is more to do already: the next turn should follow at once."""
+    """There is more work already, so the next turn should follow at once."""
 
     def send(self, target: int, frame: Frame) -> None:
         self.frames.append((target, frame))
@@ -90,7 +91,7 @@ class TurnOutput:
 
 @dataclass(slots=True)
 class _Ending:
-    """What is known so far of an epoch that has ended at the sources."""
+    """An epoch that has ended at the sources but not yet at all stages."""
 
     rows_in: tuple[int, ...]
     watermarks: list[int]
@@ -103,13 +104,13 @@ class _Source:
     numbers: dict[str, int]
     """The number of each partition over all sources."""
     chain: _Chain
-    told: AcknowledgingReader | None
-    """The reader, if it is one that wants to know of epochs."""
+    acknowledging: AcknowledgingReader | None
+    """The reader again, if it acknowledges committed epochs itself."""
     rows: int = 0
 
 
 class _Chain:
-    """Operators that follow each other without an exchange between them."""
+    """Consecutive operators without an exchange between them."""
 
     def __init__(self, specs: Sequence[OperatorSpec]) -> None:
         self.operators: list[Operator] = [spec.open() for spec in specs]
@@ -124,13 +125,15 @@ class _Chain:
 
 
 class _Stage:
-    """A stateful operator, its chain, and the time its input has reached."""
+    """A stateful operator, the chain after it, and the watermark of its input."""
 
-    def __init__(self, plan: StagePlan, partitions: Sequence[int], state_partitions: int) -> None:
+    def __init__(
+        self, plan: StagePlan, partitions: Sequence[int], state_partitions: int, start_ms: int
+    ) -> None:
         self.operator_id = plan.operator_id
         self.operator: StatefulOperator = plan.stateful.open(partitions, state_partitions)
         self.chain = _Chain(plan.operators)
-        self.watermark_ms = self.late_ms = NONE_SEEN
+        self.watermark_ms = self.late_ms = start_ms
         self.had_input = False
 
 
@@ -150,7 +153,11 @@ class TaskCore:
     ) -> None:
         self._plan, self._task, self._attempt = plan, task, attempt
         partitions = partitions_of_task(plan.state_partitions, task, tasks)
-        self._stages = [_Stage(each, partitions, plan.state_partitions) for each in plan.stages]
+        self._delays_ms = tuple(mark.delay_ms for mark in plan.watermarks)
+        self._start_ms = NOT_ADVANCED if plan.watermarks else NO_WATERMARK
+        self._stages = [
+            _Stage(each, partitions, plan.state_partitions, self._start_ms) for each in plan.stages
+        ]
         self._splits = [
             KeySplit(each.input_schema, each.stateful.key, plan.state_partitions, tasks)
             for each in plan.stages
@@ -179,7 +186,7 @@ class TaskCore:
 
     @property
     def reading(self) -> int:
-        """The epoch that the sources are in."""
+        """The epoch that the sources are reading."""
         return self._reading
 
     def turn(
@@ -190,46 +197,46 @@ class TaskCore:
         *,
         read: bool = True,
     ) -> TurnOutput:
-        """Do what can be done now; without `read`, sources are left alone."""
+        """Do all work that is possible now; without `read`, do not read from the sources."""
         out = TurnOutput()
         self._exchange.receive(frames)
         for push in pushes:
-            self._heed(push)
+            self._process_push(push)
         if read and self._blocked(0):
-            self._run_stages(now_ms, out, expire=False)  # it may make room for what is read
+            self._run_stages(now_ms, out, expire=False)  # this may free credits for new rows
         self._cut_sources(out)
         if read:
             self._read_sources(now_ms, out)
         self._run_stages(now_ms, out, expire=True)
         return out
 
-    def heed_commit(self, epoch: int) -> None:
-        """All up to this epoch is committed: readers that acknowledge may do so."""
+    def note_commit(self, epoch: int) -> None:
+        """Let readers that acknowledge do so for all epochs up to this one: they are committed."""
         if epoch > self._committed:
             self._committed = epoch
             for source in self._sources:
-                if source is not None and source.told is not None:
-                    source.told.committed(epoch)
+                if source is not None and source.acknowledging is not None:
+                    source.acknowledging.committed(epoch)
 
     def pulse(self) -> list[tuple[int, Frame]]:
-        """Frames by which peers find out that others were lost; now and then when all is quiet."""
+        """Return frames by which peers detect lost frames; for times without traffic."""
         out = TurnOutput()
         self._exchange.pulse(out.send)
         return out.frames
 
     def close(self) -> None:
-        """Let go of sources and sink."""
+        """Close readers and writer."""
         for source in self._sources:
             if source is not None:
                 source.reader.close()
         self._writer.close()
 
-    def _heed(self, push: EpochStarted) -> None:
+    def _process_push(self, push: EpochStarted) -> None:
         if push.attempt != self._attempt:
             return
-        self.heed_commit(push.committed)
+        self.note_commit(push.committed)
         if push.epoch < self._wanted:
-            return  # said before something that is known already
+            return  # an old push that arrived late, or again
         if push.epoch > self._wanted or not self._started:
             self._wanted = push.epoch
             self._hold = False
@@ -243,7 +250,7 @@ class TaskCore:
             self._limit(dict(push.limits))
 
     def _limit(self, ends: dict[int, Position]) -> None:
-        """Read to these ends, where none is given no further, then cut and read no more."""
+        """Read each reader to its end, or no further if it has none; then cut and read no more."""
         self._limits = {**self._positions(), **ends}
         for source in self._sources:
             if source is not None:
@@ -263,11 +270,15 @@ class TaskCore:
         return found
 
     def _cut_sources(self, out: TurnOutput) -> None:
+        # With limits the task itself ends the epoch, as soon as all its readers have arrived. The
+        # driver cannot do it, because it does not know when that is.
         if self._limits is not None and self._reading == self._wanted and not self._hold:
             if not self._limits_reached():
                 return
             self._wanted += 1
             self._hold = True
+        # A loop, because pushes may be lost: then several epochs end here at once. All but the
+        # first of them are empty.
         while self._reading < self._wanted:
             epoch = self._reading
             for number, position in sorted(self._positions().items()):
@@ -278,9 +289,9 @@ class TaskCore:
             for source in self._sources:
                 if source is not None:
                     source.rows = 0
-                    _note(source.chain, ending.watermarks)
-                    if source.told is not None:
-                        source.told.ended(epoch)
+                    _raise_highs(source.chain, ending.watermarks)
+                    if source.acknowledging is not None:
+                        source.acknowledging.ended(epoch)
             self._reading += 1
             self._pass_on(0, epoch, tuple(self._source_highs()), out)
 
@@ -315,7 +326,7 @@ class TaskCore:
                 self._expire(index, now_ms, out)
             exchange.acknowledge(index, out.send)
             if exchange.outboxes[index].blocked:
-                exchange.flush(index, out.send)  # own rows may have got credit just now
+                exchange.flush(index, out.send)  # the task's own rows may have credit now
             if inbox.waiting:
                 out.busy = True
             stage.had_input = stage.had_input and not expire
@@ -351,14 +362,16 @@ class TaskCore:
     def _cut_stage(self, index: int, out: TurnOutput) -> None:
         stage, inbox = self._stages[index], self._exchange.inboxes[index]
         epoch = inbox.epoch
+        # The sources cut an epoch before its marker leaves, so this task's own marker, and with it
+        # the alignment of the stage, always comes after the entry was made.
         ending = self._ending[epoch]
         ending.changes += [(stage.operator_id, each) for each in stage.operator.cut(epoch)]
-        _note(stage.chain, ending.watermarks)
+        _raise_highs(stage.chain, ending.watermarks)
         inbox.advance()
         self._pass_on(index + 1, epoch, self._stage_highs(index), out)
 
     def _pass_on(self, index: int, epoch: int, highs: tuple[int, ...], out: TurnOutput) -> None:
-        """End an epoch for stage `index`, or for the sink behind the last one."""
+        """Send the marker of an epoch to stage `index`, or cut the sink after the last one."""
         if index < len(self._stages):
             self._exchange.outboxes[index].mark(epoch, highs)
             return
@@ -383,7 +396,7 @@ class TaskCore:
     def _emit(
         self, index: int, batches: Sequence[pa.RecordBatch], epoch: int, highs: tuple[int, ...]
     ) -> None:
-        """Give rows to stage `index`, or to the sink behind the last one."""
+        """Send rows to stage `index`, or write them to the sink after the last one."""
         if index == len(self._stages):
             for batch in batches:
                 self._rows_out += batch.num_rows
@@ -410,28 +423,28 @@ class TaskCore:
         highs = [NONE_SEEN] * len(self._plan.watermarks)
         for source in self._sources:
             if source is not None:
-                _note(source.chain, highs)
+                _raise_highs(source.chain, highs)
         return highs
 
     def _stage_highs(self, index: int) -> tuple[int, ...]:
-        """What a stage says of event time to the next: what came in, and what it saw itself."""
+        """Return the highest event times for the next stage: of the input and of the chain."""
         highs = list(self._exchange.inboxes[index].highs(len(self._plan.watermarks)))
-        _note(self._stages[index].chain, highs)
+        _raise_highs(self._stages[index].chain, highs)
         return tuple(highs)
 
     def _advance_time(self, index: int) -> None:
-        plan, stage = self._plan, self._stages[index]
-        if plan.watermarks:
-            highs = self._exchange.inboxes[index].highs(len(plan.watermarks))
-            here = _lowest(highs, plan)
-            stage.watermark_ms = max(stage.watermark_ms, here, self._floor_ms())
+        if self._delays_ms:
+            stage = self._stages[index]
+            highs = self._exchange.inboxes[index].highs(len(self._delays_ms))
+            floor_ms = max(stage.watermark_ms, self._floor_ms())
+            stage.watermark_ms = watermark_of(highs, self._delays_ms, floor_ms)
 
     def _floor_ms(self) -> int:
-        return _lowest(self._floor, self._plan) if self._floor else NONE_SEEN
+        return watermark_of(self._floor, self._delays_ms, self._start_ms)
 
 
 def _open_sources(plan: QueryPlan, readers: Sequence[ReaderPlan]) -> list[_Source | None]:
-    """Per source of the plan, None where the task reads none of its partitions."""
+    """Open a reader per source of the plan; None if the task reads none of its partitions."""
     found: list[_Source | None] = []
     for index, source in enumerate(plan.sources):
         mine = [each for each in readers if each.source == index]
@@ -440,15 +453,15 @@ def _open_sources(plan: QueryPlan, readers: Sequence[ReaderPlan]) -> list[_Sourc
             continue
         reader = source.readers.open({each.partition: each.position for each in mine})
         numbers = {each.partition: each.reader for each in mine}
-        told = cast(AcknowledgingReader, reader) if hasattr(reader, "committed") else None
-        found.append(_Source(reader, numbers, _Chain(source.operators), told))
+        acknowledging = cast(AcknowledgingReader, reader) if source.acknowledges_in_tasks else None
+        found.append(_Source(reader, numbers, _Chain(source.operators), acknowledging))
     return found
 
 
 def _read(source: _Source) -> tuple[list[pa.RecordBatch], bool]:
-    """What a source has to give in this turn, and whether there is more."""
+    """Return the rows of a source for this turn, and whether it has more."""
     batches: list[pa.RecordBatch] = []
-    rows = short = 0
+    rows = short = 0  # `short` counts reads that have emptied a partition
     while rows < MAX_ROWS_PER_TURN and len(batches) < MAX_READS_PER_TURN:
         batch = source.reader.read(MAX_ROWS_PER_TURN - rows)
         if batch is None:
@@ -461,14 +474,6 @@ def _read(source: _Source) -> tuple[list[pa.RecordBatch], bool]:
     return batches, True
 
 
-def _lowest(highs: Sequence[int], plan: QueryPlan) -> int:
-    """The watermark that these highest event times give: the lowest of all, if all are known."""
-    times = zip(highs, plan.watermarks, strict=True)
-    return min(
-        NONE_SEEN if high < 0 else max(high - watermark.delay_ms, 0) for high, watermark in times
-    )
-
-
-def _note(chain: _Chain, highs: list[int]) -> None:
+def _raise_highs(chain: _Chain, highs: list[int]) -> None:
     for observer in chain.observers:
         highs[observer.watermark] = max(highs[observer.watermark], observer.highest_ms())

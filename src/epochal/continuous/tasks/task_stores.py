@@ -1,13 +1,13 @@
 """The state stores of a task: loaded into its operators once, written at every cut.
 
-Versions follow each other epoch by epoch under names of the attempt, long before the driver has
-decided the first of them: each is made from the one before it, in memory. The driver gives the
-decided ones Spark's plain names. Some time later maintenance finds out that it has, and writes
-snapshots of them and deletes what is no longer needed, as Spark's own would.
+Every epoch writes a new version of every store, built in memory from the version before it. The
+file name carries the attempt, because the driver may not have decided even the previous epoch yet.
+After the decision the driver publishes the version under Spark's plain name. Maintenance later sees
+that it was published, writes snapshots and deletes old files, as Spark's maintenance does.
 
-What a reader would get wrong: a version is opened by the name and checksum that the last decision
-gave it, never because a file has the right number: a task that outlived its attempt may have
-written that. Only where Spark wrote the last epoch is there no name, and the number is right.
+Note: a version is loaded by the name and checksum in the last decided manifest, never by its number
+alone. A task of an earlier attempt that is still running may have written a file with that number.
+Only if Spark wrote the last epoch is there no manifest; then the number is right.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from epochal.state.store.versions import Draft, FrozenVersion
 
 logger = logging.getLogger(__name__)
 
-_WORTH_COLUMNS = 64
-"""Below this many rows, encoding them one at a time is quicker."""
+_MIN_COLUMNAR_ROWS = 64
+"""With fewer rows than this, encoding them one at a time is faster than by columns."""
 
 _KEPT_VERSIONS = 16
-"""Prepared versions kept in memory for maintenance: more than can wait for a decision."""
+"""Prepared versions kept in memory for maintenance. More than can be undecided at a time."""
 
 _WRITERS = 4
-"""Stores written at the same time: most of it is waiting for the disk."""
+"""Stores written in parallel: a write mostly waits for storage."""
 
 _PLAIN: dict[str, AnyArrowType] = {
     "long": pa.int64(),
@@ -59,21 +59,21 @@ _PLAIN: dict[str, AnyArrowType] = {
     "float": pa.float32(),
     "binary": pa.binary(),
 }
-"""Types whose values in rows are what Arrow takes for this type, of the same width."""
+"""Spark types whose Python values Arrow accepts unchanged as this type of the same width."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateStart:
-    """Which version the first epoch follows."""
+    """The state version that the first epoch starts from."""
 
     version: int
     named: tuple[PreparedState, ...] | None
-    """As the last decision names them; None if the number is all there is to go by."""
+    """The versions that the last manifest names; None if Spark wrote the last epoch."""
 
 
 @dataclass(slots=True)
-class _Held:
-    """One store of one partition."""
+class _PartitionStore:
+    """One store of one state partition, and the newest version prepared of it."""
 
     operator: int
     partition: int
@@ -82,6 +82,7 @@ class _Held:
     version: int = 0
     rows: FrozenVersion | None = None
     prepared: deque[PreparedVersion] = field(default_factory=deque)
+    """Versions that may not be published yet, oldest first."""
 
 
 class TaskStores:
@@ -100,8 +101,8 @@ class TaskStores:
     ) -> None:
         self._attempt = attempt_label(attempt)
         self._lock = threading.Lock()
-        self._held = {
-            (stage.operator_id, partition, schema.name): _Held(
+        self._stores = {
+            (stage.operator_id, partition, schema.name): _PartitionStore(
                 stage.operator_id,
                 partition,
                 schema,
@@ -113,99 +114,108 @@ class TaskStores:
         }
         self._pool = (
             ThreadPoolExecutor(writers, thread_name_prefix="epochal-state")
-            if writers > 1 and len(self._held) > 1
+            if writers > 1 and len(self._stores) > 1
             else None
         )
         self._operators = [stage.operator_id for stage in plan.stages]
 
     def load(self, operators: Sequence[StatefulOperator], start: StateStart) -> None:
-        """Read every store and hand its rows to the operator it belongs to."""
+        """Read every store and pass its rows to its operator."""
         by_id = dict(zip(self._operators, operators, strict=True))
         named = {(each.operator, each.partition, each.store): each for each in start.named or ()}
-        for place, held in self._held.items():
+        for place, store in self._stores.items():
             found = named.get(place)
             if start.named is not None and found is None:
                 raise StateLoadError(
-                    str(held.provider.store_id),
+                    str(store.provider.store_id),
                     f"the last decided epoch names no state of it (version {start.version})",
                     "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
                 )
             version = None if found is None else _as_version(found)
-            store = held.provider.get_store(start.version, from_prepared=version)
-            held.rows, held.version = store.loaded_rows, start.version
-            by_id[held.operator].load(held.partition, held.schema.name, store.iterator())
+            opened = store.provider.get_store(start.version, from_prepared=version)
+            store.rows, store.version = opened.loaded_rows, start.version
+            by_id[store.operator].load(store.partition, store.schema.name, opened.iterator())
             if version is not None:
-                held.provider.release(version)
+                store.provider.release(version)
 
     def prepare(
         self, epoch: int, changes: Iterable[tuple[int, StateChanges]]
     ) -> tuple[PreparedState, ...]:
-        """Write what an epoch changed, every store, under names of this attempt."""
+        """Write the next version of every store under this attempt's names.
+
+        A store without changes gets a version too: Spark expects every version of every store.
+        """
         by_place = {(operator, c.partition, c.store): c for operator, c in changes}
-        unknown = by_place.keys() - self._held.keys()
+        unknown = by_place.keys() - self._stores.keys()
         if unknown:
-            raise EpochError(f"Operators changed stores that this task does not hold: {unknown}.")
-        jobs = [(held, epoch, by_place.get(place)) for place, held in self._held.items()]
+            raise EpochError(
+                f"Operators changed the stores {unknown}, which this task does not own: another "
+                f"task would overwrite them. This is a bug in the operator's partitioning."
+            )
+        jobs = [(store, epoch, by_place.get(place)) for place, store in self._stores.items()]
         if self._pool is None:
             return tuple(self._prepare_one(*job) for job in jobs)
         return tuple(self._pool.map(lambda job: self._prepare_one(*job), jobs))
 
     def maintain(self) -> None:
-        """Snapshot and clean up each store, as far as its versions have been published."""
-        for held in list(self._held.values()):
+        """Write snapshots and delete old files of each store, up to its published version."""
+        for store in list(self._stores.values()):
             try:
-                self._maintain_one(held)
+                self._maintain_one(store)
             except (StateError, OSError) as error:
-                # Maintenance can be late; the next round tries again.
-                logger.warning("maintenance of %s: %s", held.provider.store_id, error)
+                # Maintenance may be late; the next round tries again.
+                logger.warning("maintenance of %s failed: %s", store.provider.store_id, error)
 
     def close(self) -> None:
-        """Let go of everything; what is prepared stays."""
+        """Close all stores. Prepared files stay on disk: their epochs may still be decided."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-        for held in self._held.values():
-            held.provider.close()
+        for store in self._stores.values():
+            store.provider.close()
 
-    def _prepare_one(self, held: _Held, epoch: int, change: StateChanges | None) -> PreparedState:
-        provider, version = held.provider, epoch + 1
-        if held.rows is None or held.version != epoch:
+    def _prepare_one(
+        self, store: _PartitionStore, epoch: int, change: StateChanges | None
+    ) -> PreparedState:
+        provider, version = store.provider, epoch + 1
+        if store.rows is None or store.version != epoch:
             raise EpochError(
-                f"{provider.store_id} is at version {held.version}, so epoch {epoch} cannot be "
-                f"made durable: epochs must be prepared one after the other."
+                f"{provider.store_id} is at version {store.version}, so epoch {epoch} cannot be "
+                f"made durable: epochs must be prepared one after the other. This is a bug."
             )
-        draft = held.rows.draft()
+        draft = store.rows.draft()
         if change is not None:
             _apply(draft, provider, change)
         prepared = provider.prepare(version, draft, self._attempt)
-        held.rows = provider.get_store(version, from_prepared=prepared).loaded_rows
-        held.version = version
+        store.rows = provider.get_store(version, from_prepared=prepared).loaded_rows
+        store.version = version
         with self._lock:
-            held.prepared.append(prepared)
-            gone = held.prepared.popleft() if len(held.prepared) > _KEPT_VERSIONS else None
+            store.prepared.append(prepared)
+            gone = store.prepared.popleft() if len(store.prepared) > _KEPT_VERSIONS else None
         if gone is not None:
             provider.release(gone)
         return PreparedState(
-            held.operator,
-            held.partition,
-            held.schema.name,
+            store.operator,
+            store.partition,
+            store.schema.name,
             version,
             prepared.name,
             prepared.checksum,
         )
 
-    def _maintain_one(self, held: _Held) -> None:
+    def _maintain_one(self, store: _PartitionStore) -> None:
         with self._lock:
-            kept = list(held.prepared)
-        # The driver publishes, and the last step of that is to remove the attempt's name.
-        published = [each for each in kept if held.provider.is_gone(each)]
+            waiting = list(store.prepared)
+        # Publishing ends with the removal of the file under the attempt's name, so its absence
+        # proves that the driver has published the version. No message is needed.
+        published = [each for each in waiting if store.provider.is_gone(each)]
         if not published:
             return
-        held.provider.publish(published[-1])
-        held.provider.do_maintenance()
+        store.provider.publish(published[-1])
+        store.provider.do_maintenance()
         for each in published:
-            held.provider.release(each)
+            store.provider.release(each)
         with self._lock:
-            held.prepared = deque(each for each in held.prepared if each not in published)
+            store.prepared = deque(each for each in store.prepared if each not in published)
 
 
 def _provider(
@@ -233,7 +243,7 @@ def _as_version(state: PreparedState) -> PreparedVersion:
 
 def _apply(draft: Draft, provider: HDFSBackedStateStoreProvider, change: StateChanges) -> None:
     codec = provider.codec
-    if len(change.puts) < _WORTH_COLUMNS:
+    if len(change.puts) < _MIN_COLUMNAR_ROWS:
         for key, value in change.puts:
             draft.put(codec.encode_key(key), codec.encode_value(value))
     else:
@@ -252,7 +262,7 @@ def _encoded(
     one: Callable[[Row], bytes],
     many: Callable[[pa.RecordBatch], list[bytes]],
 ) -> list[bytes]:
-    """Many rows as bytes: by columns where Arrow takes the values as they are."""
+    """Encode many rows: by columns if Arrow accepts the values unchanged, else one by one."""
     columns = _columns(rows, schema)
     return [one(row) for row in rows] if columns is None else many(columns)
 

@@ -1,13 +1,20 @@
-"""What runs in a Spark task for as long as the query does: a data thread and a durable thread.
+"""Runs one task of a query inside a Spark task, for as long as the attempt lasts.
 
-The data thread takes turns of at least a millisecond (see `task`) and never touches a disk. The
-durable thread makes epochs durable in their order and reports them; when it has nothing to do and
-the driver has been silent for a second, it asks what was pushed last and says again what it has
-reported: pushes and reports may be lost with a connection. A third one keeps the state stores in
-order. Whatever ends any of them ends the task; the driver is told before Spark is.
+There are three threads:
 
-What a reader would get wrong: nothing is handed over when a task ends. Epochs that were not
-decided are cut anew by the next attempt, so there is nothing to save.
+- The data thread takes turns (see `task`) of at least a millisecond and never touches storage.
+- The durable thread makes epochs durable, in order, and reports them to the driver.
+- The maintenance thread writes snapshots of the state stores and deletes old files.
+
+Pushes and reports can be lost with a connection. So if the driver has been silent for a second, the
+durable thread asks for the newest push and repeats its recent reports. The coordinator ignores
+repeated reports.
+
+An error in the data or durable thread ends the task. The task reports it to the driver before Spark
+does, because its own traceback says more than Spark's.
+
+Note: a task saves nothing when it ends. Epochs that were not decided are cut again by the next
+attempt, so there is nothing to save.
 """
 
 from __future__ import annotations
@@ -55,33 +62,34 @@ from epochal.state.store.conf import StateStoreConf
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.001
-"""A source is asked at most this often: with shorter turns, frames get small and costs explode."""
+"""Minimum time between two reads of a source. Shorter turns make frames small and costly."""
 
 SILENCE_SECONDS = 1.0
-"""After this long without a word of the driver, it is asked."""
+"""After this long without a message from the driver, the task asks it."""
 
 _GC_THRESHOLD = (10_000, 20, 50)
-"""A data thread makes many short-lived objects, and hardly ever a cycle."""
+"""The data thread makes many short-lived objects but hardly any reference cycles."""
 
 _SWITCH_SECONDS = 0.0005
-"""How long the data thread waits at most for another one to let go of the interpreter. Python's
-own five milliseconds would be five turns, several times in every epoch."""
+"""How long another thread may keep the interpreter lock while the data thread wants it. Python's
+default of 5 ms would cost five turns, several times per epoch."""
 
 _GUARD_TURNS = 256
-"""Flat out nobody waits, and the gatekeeper is asked once in so many turns."""
-
+"""Under full load the thread never calls `wait`, which also answers authentication requests. So it
+answers them once in this many turns."""
 
 _END_SECONDS = 2.0
-"""A durable thread that does not end by then is left to itself: what it writes, nobody names."""
+"""How long to wait for the durable thread. After that it is abandoned: no decision will name the
+files that it still writes, so they have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAssignment:
-    """All that a task needs to know; travels pickled."""
+    """Everything that a task needs to know; sent pickled."""
 
     rpc: RpcAddress
     endpoint: str
-    """The driver's endpoint of this run."""
+    """Name of the driver's endpoint for this run."""
     run_id: str
     attempt: int
     task: int
@@ -94,14 +102,14 @@ class TaskAssignment:
     checkpoint: str
     state_conf: StateStoreConf = field(default_factory=StateStoreConf)
     host: str = ""
-    """Where peers reach this task; if empty, the address by which it reaches the driver."""
+    """Where peers reach this task; if empty, its address on the route to the driver."""
     max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT
     max_silence_seconds: float = 30.0
-    """A task that has not heard of its driver for so long ends."""
+    """A task ends if its driver has been silent for this long."""
 
 
 def run_task(assignment: TaskAssignment) -> None:
-    """Run a task until the driver lets it leave; raises what ended it otherwise."""
+    """Run a task until the driver sends `Leave`; raise the error that ended it otherwise."""
     worker = _Worker(assignment)
     threshold, interval = gc.get_threshold(), sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -112,37 +120,37 @@ def run_task(assignment: TaskAssignment) -> None:
         raise
     finally:
         worker.close()
-        gc.unfreeze()  # Spark may use the process for other tasks
+        gc.unfreeze()  # Spark may reuse the process for other tasks
         gc.set_threshold(*threshold)
         sys.setswitchinterval(interval)
 
 
 class _Left(Exception):
-    """The driver has said that the attempt is over."""
+    """The driver has sent `Leave`: the attempt is over."""
 
 
-class ReportsKept:
-    """What a task has reported of epochs that may not be decided yet. Pure."""
+class RecentReports:
+    """The reports of a task on epochs that may not be decided yet. Pure."""
 
     def __init__(self, max_epochs_in_flight: int) -> None:
-        # A hold ends an epoch whatever is in flight, and so do the limits after it.
+        # Three more, because a hold and the limits after it end epochs regardless of the bound.
         self._epochs = max_epochs_in_flight + 3
         self._kept: deque[ReportPartitionOffset | CommitPartitionEpoch] = deque()
 
     def add(self, report: EpochRequest) -> None:
-        """Keep it if it is one that would be missed, and forget what must be decided by now."""
+        """Keep a report that must not get lost; forget those of epochs that must be decided."""
         if isinstance(report, ReportPartitionOffset | CommitPartitionEpoch):
             self._kept.append(report)
             while self._kept[0].epoch < report.epoch - self._epochs:
                 self._kept.popleft()
 
     def undecided(self, current: int) -> list[ReportPartitionOffset | CommitPartitionEpoch]:
-        """What may have to be said again while `current` is read."""
+        """Return the reports that may have to be repeated while `current` is read."""
         return [each for each in self._kept if each.epoch >= current - self._epochs]
 
 
 class _Durable(threading.Thread):
-    """Makes epochs durable and listens for the driver's silence."""
+    """Makes epochs durable, and asks the driver when it has been silent."""
 
     def __init__(self, assignment: TaskAssignment, endpoint: EndpointType, clock: Clock) -> None:
         super().__init__(name="epochal-durable", daemon=True)
@@ -150,7 +158,7 @@ class _Durable(threading.Thread):
         self._rpc = RpcClient(assignment.rpc)
         self.cuts: queue.SimpleQueue[EpochCut | None] = queue.SimpleQueue()
         self.answers: deque[EpochReply] = deque()
-        self.reports = ReportsKept(assignment.max_epochs_in_flight)
+        self.reports = RecentReports(assignment.max_epochs_in_flight)
         self.failure: BaseException | None = None
         self.stores: TaskStores | None = None
         self.heard = clock.monotonic()
@@ -159,7 +167,7 @@ class _Durable(threading.Thread):
         self._stopping = False
 
     def keep(self, report: EpochRequest) -> None:
-        """Remember a report that another thread has sent."""
+        """Remember a report that the data thread has sent."""
         with self._lock:
             self.reports.add(report)
 
@@ -169,7 +177,7 @@ class _Durable(threading.Thread):
                 try:
                     cut = self.cuts.get(timeout=SILENCE_SECONDS / 4)
                 except queue.Empty:
-                    self._listen()
+                    self._ask_if_silent()
                     continue
                 if cut is not None:
                     self._make_durable(cut)
@@ -179,7 +187,7 @@ class _Durable(threading.Thread):
             self._rpc.close()
 
     def stop(self) -> None:
-        """End after what is being done now."""
+        """End after the epoch that is being made durable now."""
         self._stopping = True
         self.cuts.put(None)
 
@@ -211,17 +219,18 @@ class _Durable(threading.Thread):
             written - began,
             staged - written,
         )
+        # Only now, when all is on storage, may the driver hear of the epoch: it may decide at once.
         self.keep(report)
         if not self._stopping:
             self._rpc.send(self._endpoint, report)
 
-    def _listen(self) -> None:
+    def _ask_if_silent(self) -> None:
         now = self._clock.monotonic()
         if now - max(self.heard, self._asked) < SILENCE_SECONDS:
             return
         self._asked = now
         try:
-            said = self._rpc.ask(
+            answer = self._rpc.ask(
                 self._endpoint, GetCurrentEpoch(self._assignment.attempt), timeout_seconds=2.0
             )
         except RpcTimeoutError:
@@ -230,16 +239,16 @@ class _Durable(threading.Thread):
                 raise DriverSilentError(self._assignment.rpc.url, silence) from None
             return
         self.heard = self._clock.monotonic()
-        self.answers.append(said)
-        if isinstance(said, EpochStarted):
+        self.answers.append(answer)
+        if isinstance(answer, EpochStarted):
             with self._lock:
-                again = self.reports.undecided(said.epoch)
-            for report in again:
+                repeated = self.reports.undecided(answer.epoch)
+            for report in repeated:
                 self._rpc.send(self._endpoint, report)
 
 
 class _Worker:
-    """The data thread and all it owns."""
+    """The data thread and everything it owns."""
 
     def __init__(self, assignment: TaskAssignment) -> None:
         self._assignment = assignment
@@ -252,7 +261,7 @@ class _Worker:
         self._core: TaskCore | None = None
         self._stores: TaskStores | None = None
         self._quiet = False
-        """Whether the driver had to be asked."""
+        """Whether the newest message is an answer: the driver was silent and had to be asked."""
 
     def run(self) -> None:
         try:
@@ -260,10 +269,10 @@ class _Worker:
             core = self._prepare(channels)
             self._loop(core, channels)
         except _Left:
-            logger.info("task %d leaves", self._assignment.task)
+            logger.info("task %d leaves: the attempt is over", self._assignment.task)
 
     def report_failure(self, error: BaseException) -> None:
-        """Tell the driver, if it can be told, what the task dies of."""
+        """Report the error that ends the task to the driver, if it can be reached."""
         text = "".join(traceback.format_exception(error))
         name = type(error).__name__
         failed = TaskFailed(
@@ -299,9 +308,9 @@ class _Worker:
         self._durable.heard = self._clock.monotonic()
         self._durable.start()
         while True:
-            for said in self._hear():
-                if isinstance(said, Peers):
-                    channels.connect(peer for peer in said.peers if peer.task != given.task)
+            for message in self._receive():
+                if isinstance(message, Peers):
+                    channels.connect(peer for peer in message.peers if peer.task != given.task)
                     return channels
             channels.wait(0.05, self._rpc.fd)
 
@@ -334,8 +343,8 @@ class _Worker:
         if given.plan.stages:
             threading.Thread(target=self._maintain, name="epochal-maintenance", daemon=True).start()
         channels.guard()
-        # A full collection over all that is loaded by now, state and libraries, would hold rows up
-        # for tens of milliseconds, and find nothing.
+        # A full collection over the state and libraries that are loaded by now would delay rows by
+        # tens of milliseconds and free nothing.
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLD)
         self._rpc.send(self._endpoint, TaskReady(given.attempt, given.task))
@@ -352,10 +361,10 @@ class _Worker:
         next_read = 0.0
         turns = 0
         while True:
-            said = self._hear()
-            pushes = [each for each in said if isinstance(each, EpochStarted)]
+            messages = self._receive()
+            pushes = [each for each in messages if isinstance(each, EpochStarted)]
             if self._quiet:
-                self._break_silence(said, core, channels)
+                self._repeat(messages, core, channels)
             frames = channels.receive()
             now = time.monotonic()
             read = now >= next_read
@@ -377,30 +386,31 @@ class _Worker:
                 if turns % _GUARD_TURNS == 0:
                     channels.guard()
             elif not out.messages:
-                # What was sent may have swallowed the news that something came: look first.
+                # Only if nothing was sent: sending on a ZeroMQ socket may consume the edge that
+                # signals a received push, and the thread would sleep although a push is there.
                 channels.wait(next_read - time.monotonic(), rpc_fd)
 
-    def _break_silence(self, said: list[EpochReply], core: TaskCore, channels: Channels) -> None:
-        """Say again what may be missed: that this task is ready, and how much it has sent."""
-        if any(isinstance(each, Peers) for each in said):
+    def _repeat(self, messages: list[EpochReply], core: TaskCore, channels: Channels) -> None:
+        """Repeat what may have been lost: that this task is ready, and how much it has sent."""
+        if any(isinstance(each, Peers) for each in messages):
             ready = TaskReady(self._assignment.attempt, self._assignment.task)
             self._rpc.send(self._endpoint, ready)
         for target, frame in core.pulse():
             channels.send(target, frame)
 
-    def _hear(self) -> list[EpochReply]:
-        """What the driver has said since, in its order; _Left if it was to leave."""
-        said: list[EpochReply] = []
+    def _receive(self) -> list[EpochReply]:
+        """Return the driver's new messages, in order; raise _Left if one of them is `Leave`."""
+        messages: list[EpochReply] = []
         while (push := self._rpc.poll_push(self._endpoint)) is not None:
-            said.append(push)
-        if said:
+            messages.append(push)
+        if messages:
             self._durable.heard = self._clock.monotonic()
         self._quiet = bool(self._durable.answers)
         while self._durable.answers:
-            said.append(self._durable.answers.popleft())
-        leave = next((each for each in said if isinstance(each, Leave)), None)
+            messages.append(self._durable.answers.popleft())
+        leave = next((each for each in messages if isinstance(each, Leave)), None)
         if leave is not None and leave.attempt == self._assignment.attempt:
             if self._core is not None:
-                self._core.heed_commit(leave.committed)
+                self._core.note_commit(leave.committed)
             raise _Left
-        return said
+        return messages

@@ -17,7 +17,7 @@ from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.progress import QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.epoch.committed import CommittedEpoch
-from epochal.epoch.effects import Held
+from epochal.epoch.effects import ReadingHeld
 from epochal.errors import (
     DriverLostError,
     OptionError,
@@ -80,14 +80,14 @@ class Pretended:
     def hold(self) -> bool:
         self._note("hold")
         if self.reads or self.will_read:
-            self.post(Held(5, ()))
+            self.post(ReadingHeld(5, ()))
         return self.reads
 
-    def limit(self, held: Held) -> bool:
+    def limit(self, held: ReadingHeld) -> bool:
         self.limits -= 1
         if self.limits >= 0:
             self._note("limit")
-            self.post(Held(held.epoch + 1, ()))
+            self.post(ReadingHeld(held.epoch + 1, ()))
         return self.limits >= 0
 
     def finish(self) -> None:
@@ -244,7 +244,7 @@ def test_the_end_of_the_job_is_a_failure_unless_tasks_were_let_go() -> None:
 
     run = Run(Pretence(vanish), EngineOptions(max_restarts=0))
     run.engine.start()
-    assert "nobody told them to" in str(run.failed())
+    assert "although the query was not stopped" in str(run.failed())
 
 
 def test_a_tasks_own_words_are_preferred_to_sparks() -> None:

@@ -52,7 +52,9 @@ def test_a_query_that_gets_nowhere_is_given_up() -> None:
 def test_a_query_that_fails_too_often_is_given_up_though_it_gets_on() -> None:
     policy = RestartPolicy(max_restarts=2, window_seconds=60)
     decisions = waits(Restarts(policy, Random(1)), (0.0, 1), (1.0, 2), (2.0, 3))
-    assert decisions[2] == GiveUp("2 restarts within 60 s are allowed (maxRestarts, restartWindow)")
+    assert decisions[2] == GiveUp(
+        "it was restarted 2 times within 60 s, the limit (maxRestarts, restartWindow)"
+    )
 
 
 def test_restarts_that_are_long_ago_do_not_count() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from epochal.continuous.spark_job.placement import Executor
-from epochal.continuous.spark_job.task_hosts import Places, TaskPlaced
+from epochal.continuous.spark_job.task_hosts import TaskHosts, TaskPlaced
 
 ONE, TWO = Executor("host1", "0"), Executor("host2", "1")
 
 
 def test_tasks_go_back_to_where_they_were_last_seen() -> None:
-    places = Places()
+    places = TaskHosts()
     for placed in (TaskPlaced(0, "host1", "0"), TaskPlaced(1, "host1", "0")):
         places.note(placed)
     places.note(TaskPlaced(1, "host2", "1"))
@@ -17,7 +17,7 @@ def test_tasks_go_back_to_where_they_were_last_seen() -> None:
 
 
 def test_nobody_waits_for_an_executor_that_is_gone() -> None:
-    places = Places()
+    places = TaskHosts()
     places.note(TaskPlaced(0, "host1", "0"))
     places.note(TaskPlaced(1, "host2", "1"))
     assert places.wishes(3, [TWO]) == [[], ["executor_host2_1"], []]

@@ -11,7 +11,7 @@ import zmq
 
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.frames import Frame, FrameKind
-from epochal.continuous.tasks.worker import ReportsKept
+from epochal.continuous.tasks.worker import RecentReports
 from epochal.epoch.messages import CommitPartitionEpoch, Peer, ReportPartitionOffset, TaskActive
 from epochal.rpc.curve import CurveKeys, introduce
 
@@ -87,7 +87,7 @@ def test_what_is_not_a_frame_is_counted_and_dropped() -> None:
 
 
 def test_reports_are_kept_for_as_long_as_they_may_be_undecided() -> None:
-    kept = ReportsKept(max_epochs_in_flight=2)
+    kept = RecentReports(max_epochs_in_flight=2)
     for epoch in range(20):
         kept.add(ReportPartitionOffset(1, 0, epoch, str(epoch)))
         kept.add(CommitPartitionEpoch(1, 0, epoch, b""))

@@ -55,7 +55,7 @@ def test_a_frame_for_a_stage_that_the_query_does_not_have_is_refused() -> None:
 
 
 def test_runs_that_do_not_add_up_are_refused() -> None:
-    with pytest.raises(FrameError, match="3 rows, and its runs say otherwise"):
+    with pytest.raises(FrameError, match="3 rows, but its runs add up to"):
         decode_frame(*wire(replace(DATA, runs=((0, 2),))), [SCHEMA, SCHEMA])
 
 

@@ -18,7 +18,7 @@ from tests.simulation.pipeline import (
     query,
 )
 
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import Positions, Prepare, WriterContext
 from epochal.continuous.operators.contract import Moment, Row, StateChanges
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import (
@@ -359,7 +359,7 @@ def test_an_operator_expires_after_input_by_the_clock_and_when_the_watermark_mov
     assert seen == []
     world.settle(start(FIRST))
     # Event times were 1, 2, 3 and 4 s, with 1.5 s to wait; all were read in one turn.
-    assert [(at.watermark_ms, at.late_ms) for at in seen] == [(2_500, -1)]
+    assert [(at.watermark_ms, at.late_ms) for at in seen] == [(2_500, 0)]
     world.turn(0)
     assert len(seen) == 1
     world.now_ms = 5_000
@@ -376,6 +376,44 @@ def test_a_cut_says_the_highest_event_time_of_its_own_rows() -> None:
     world.settle(start(FIRST + 1))
     world.settle(start(FIRST + 2))
     assert [cut.watermarks for cut in world.cuts[0]] == [(11_000,), (11_000,)]
+
+
+@dataclass(slots=True)
+class NotedEpochs:
+    """A reader without rows, and its own factory, that notes what it is told of epochs."""
+
+    told: list[tuple[str, int]] = field(default_factory=list)
+
+    def open(self, partitions: Positions) -> NotedEpochs:
+        return self
+
+    def read(self, max_rows: int) -> pa.RecordBatch | None:
+        return None
+
+    def positions(self) -> Positions:
+        return {"0": "0"}
+
+    def limit(self, ends: Positions) -> None: ...
+
+    def close(self) -> None: ...
+
+    def ended(self, epoch: int) -> None:
+        self.told.append(("ended", epoch))
+
+    def committed(self, epoch: int) -> None:
+        self.told.append(("committed", epoch))
+
+
+@pytest.mark.parametrize("in_tasks", [False, True])
+def test_a_reader_hears_of_epochs_only_if_its_source_acknowledges_in_tasks(in_tasks: bool) -> None:
+    plan = query(ListWriter(), rows=1, keys=1, state_partitions=1)
+    reader = NotedEpochs()
+    source = replace(plan.sources[0], readers=reader, acknowledges_in_tasks=in_tasks)
+    world = Tasks(replace(plan, sources=(source,)), 1, source_partitions=1)
+    world.settle(start(FIRST))
+    world.settle(start(FIRST + 1))
+    world.settle(start(FIRST + 1, committed=FIRST))
+    assert reader.told == ([("ended", FIRST), ("committed", FIRST)] if in_tasks else [])
 
 
 def test_a_batch_that_is_not_what_the_plan_says_is_refused_by_name() -> None:

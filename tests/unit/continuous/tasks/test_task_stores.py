@@ -90,7 +90,7 @@ def test_an_epoch_cannot_be_prepared_twice_or_out_of_turn() -> None:
 
 
 def test_changes_of_a_store_that_is_not_held_are_refused() -> None:
-    with pytest.raises(EpochError, match="does not hold"):
+    with pytest.raises(EpochError, match="does not own"):
         started(MemoryFiles()).prepare(0, [puts([(7, 1, 1)], partition=5)])
 
 

@@ -80,6 +80,8 @@ class LogClient(Protocol):
 class KafkaSource:
     """Implements the `Source` contract for Kafka topics."""
 
+    acknowledges_in_tasks = False
+
     def __init__(
         self,
         options: KafkaSourceOptions,

@@ -1,0 +1,142 @@
+"""Describes a stream in one line for its `repr`, by the methods that the user called. Pure.
+
+Note: option values are never shown, because they may hold passwords and reprs end up in logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
+from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
+from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
+from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
+from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
+from epochal.continuous.operators.stateless.row_operators import (
+    ArrowExpressionSpec,
+    FilterSpec,
+    MapInArrowSpec,
+    MapInPandasSpec,
+    ProjectSpec,
+)
+from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.operators.windows import AssignWindowsSpec, Window
+from epochal.continuous.plan.stages import Watermark
+
+if TYPE_CHECKING:
+    from epochal.continuous.api.stream import Stream
+
+ARROW = " → "
+MAX_COLUMNS = 4
+
+_UNITS_US = (
+    ("day", 86_400_000_000),
+    ("hour", 3_600_000_000),
+    ("minute", 60_000_000),
+    ("second", 1_000_000),
+    ("millisecond", 1_000),
+    ("microsecond", 1),
+)
+
+
+def steps_of(stream: Stream) -> str:
+    """Return the steps of a stream, sources first, such as `kafka → filter → select(id)`."""
+    chains = [
+        _chain(each.definition.description, each.operators, stream.watermarks)
+        for each in stream.inputs
+    ]
+    stages = [
+        _chain(_stateful_step(stage.stateful), stage.operators, stream.watermarks)
+        for stage in stream.stages
+    ]
+    sources = chains[0] if len(chains) == 1 else f"union({', '.join(chains)})"
+    return ARROW.join([sources, *stages])
+
+
+def groups_of(keys: Sequence[str], window: Window | None) -> str:
+    """Return what rows are grouped by, such as `user, tumbling(at, 10 seconds)`."""
+    return ", ".join([*keys, *([] if window is None else [_window(window)])]) or "()"
+
+
+def options_of(given: Sequence[str]) -> str:
+    """Return the names of options that were set, for the end of a repr."""
+    return f", options: {', '.join(given)}" if given else ""
+
+
+def format_name(found: Any) -> str:
+    """Return the name of a format: as given, or the class of a user's own source or sink."""
+    match found:
+        case None:
+            return "no format"
+        case str():
+            return found
+        case (str(kind), _):
+            return kind
+        case type():
+            return found.__name__
+    return type(found).__name__
+
+
+def duration_text(duration_us: int) -> str:
+    """Return a duration in the largest unit that divides it, such as `10 seconds`."""
+    for unit, size_us in _UNITS_US:
+        count, rest = divmod(duration_us, size_us)
+        if count and not rest:
+            return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    return "0 seconds"
+
+
+def _chain(first: str, operators: Sequence[OperatorSpec], watermarks: Sequence[Watermark]) -> str:
+    # Windows are assigned for a `group_by`, and `_stateful_step` shows the window with that.
+    shown = [each for each in operators if not isinstance(each, AssignWindowsSpec)]
+    return ARROW.join([first, *(_step(each, watermarks) for each in shown)])
+
+
+def _step(spec: OperatorSpec, watermarks: Sequence[Watermark]) -> str:
+    match spec:
+        case MapInArrowSpec():
+            return "map_in_arrow"
+        case MapInPandasSpec():
+            return "map_in_pandas"
+        case FilterSpec() | ArrowExpressionSpec(filters=True):
+            return "filter"
+        case ProjectSpec(schema=schema) | ArrowExpressionSpec(schema=schema):
+            return f"select({_columns(schema.names)})"
+        case ObserveEventTimeSpec(watermark, column):
+            delay = duration_text(1000 * watermarks[watermark].delay_ms)
+            return f"with_watermark({column}, {delay})"
+    return type(spec).__name__.removesuffix("Spec")
+
+
+def _stateful_step(spec: StatefulSpec) -> str:
+    match spec:
+        case TransformWithStateSpec():
+            name = "transform_with_state"
+        case AggregateSpec(aggregates=aggregates, window=window):
+            keys = [each for each in spec.grouping if window is None or each != window.name]
+            made = _columns([each.alias for each in aggregates])
+            return f"agg({made}) by {groups_of(keys, window)}"
+        case DropDuplicatesSpec(within_watermark=True):
+            name = "drop_duplicates_within_watermark"
+        case DropDuplicatesSpec():
+            name = "drop_duplicates"
+        case DropRepeatsSpec():
+            name = "drop_repeats"
+        case _:
+            name = spec.name
+    return f"{name} by {_columns(spec.key)}"
+
+
+def _window(window: Window) -> str:
+    size = duration_text(window.size_us)
+    if window.is_session:
+        return f"session({window.column}, {size})"
+    if window.slide_us == window.size_us:
+        return f"tumbling({window.column}, {size})"
+    return f"sliding({window.column}, {size}, {duration_text(window.slide_us)})"
+
+
+def _columns(names: Sequence[str]) -> str:
+    more = ["…"] if len(names) > MAX_COLUMNS else []
+    return ", ".join([*names[:MAX_COLUMNS], *more])
