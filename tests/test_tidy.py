@@ -52,7 +52,7 @@ PURE_MODULES = [
     "connectors/pubsub/server/filters.py",
     "connectors/pubsub/server/parts.py",
     "connectors/pubsub/server/refusals.py",
-    "connectors/pubsub/server/wire.py",
+    "connectors/pubsub/server/delivery_envelopes.py",
     "connectors/pubsub/statuses.py",
     "continuous/tasks/exchange.py",
     "continuous/tasks/frames.py",

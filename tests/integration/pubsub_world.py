@@ -15,7 +15,7 @@ from typing import Any
 from google.pubsub_v1.types import pubsub
 
 from epochal.connectors.pubsub.connection import PUBLISHER, SUBSCRIBER, Connection
-from epochal.connectors.pubsub.pubsub_options import Access
+from epochal.connectors.pubsub.pubsub_access import Access
 from epochal.testing.pubsub import running_server
 
 PROJECT = "test"

@@ -9,8 +9,8 @@ import pytest
 
 from epochal.connectors.pubsub.connection import Connection, Retry
 from epochal.connectors.pubsub.credentials import find_credentials
+from epochal.connectors.pubsub.pubsub_access import Access
 from epochal.connectors.pubsub.pubsub_options import (
-    Access,
     Delivery,
     SourceOptions,
     settled,
@@ -63,8 +63,8 @@ def test_the_project_may_come_from_the_environment(monkeypatch: pytest.MonkeyPat
 
 
 WRONG: list[tuple[dict[str, str], str]] = [
-    ({"subscriptionId": "a/b"}, "neither the id nor the full name"),
-    ({"subscriptionId": "1x"}, "cannot be an id in subscriptions"),
+    ({"subscriptionId": "a/b"}, "neither an id nor a full name"),
+    ({"subscriptionId": "1x"}, "not a valid id in subscriptions"),
     ({**BASE, "ackDeadline": "5s"}, "10 to 600 seconds"),
     ({**BASE, "numPartitions": "0"}, "1 or more"),
     ({**BASE, "seekToTimestamp": "1", "seekToSnapshot": "s"}, "not both"),

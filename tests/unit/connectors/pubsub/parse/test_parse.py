@@ -199,7 +199,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
     ({"parse": "xml"}, "must be one of json, avro, protobuf"),
     ({"parse": "json"}, "needs the payload's schema"),
     ({"parse": "avro"}, "needs parseSchema"),
-    ({"parse": "avro", "parseSchema": "{}"}, "no Avro schema"),
+    ({"parse": "avro", "parseSchema": "{}"}, "not a valid Avro schema"),
     ({"parse": "avro", "parseSchema": "/nowhere.avsc"}, "cannot be read"),
     ({"parse": "protobuf", "parseSchema": "AAAA"}, "needs parseMessage"),
     ({"parse": "protobuf", "parseSchema": "", "parseMessage": "x.Y"}, "has no message 'x.Y'"),

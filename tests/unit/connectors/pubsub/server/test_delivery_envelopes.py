@@ -6,7 +6,7 @@ import pytest
 from google.pubsub_v1.types import pubsub
 from tests.unit.connectors.pubsub.worlds import NAME, START, TOPIC, World
 
-from epochal.connectors.pubsub.server import wire
+from epochal.connectors.pubsub.server.delivery_envelopes import ACK_ID_LENGTH, Envelopes, ack_prefix
 from epochal.connectors.pubsub.server.parts import Settings
 
 
@@ -36,7 +36,7 @@ def test_a_delivery_is_what_was_published_with_id_and_time(size: int) -> None:
     assert message.message_id == "1000007000000001"
     assert message.publish_time.timestamp() == START / 1_000_000
     assert received.ack_id == world.subscription.envelopes.ack_id(1)
-    assert len(received.ack_id) == wire.ACK_ID_LENGTH
+    assert len(received.ack_id) == ACK_ID_LENGTH
 
 
 def test_an_id_and_a_time_that_the_publisher_made_up_do_not_count() -> None:
@@ -75,9 +75,9 @@ def test_a_dead_letter_says_where_it_came_from() -> None:
 
 
 def test_ids_of_another_subscription_are_nobodys_and_other_text_is_no_id() -> None:
-    one, other = (wire.Envelopes(wire.ack_prefix(7, name)) for name in ("one", "other"))
+    one, other = (Envelopes(ack_prefix(7, name)) for name in ("one", "other"))
     assert one.serial(one.ack_id(255)) == 255
     assert one.serial(other.ack_id(255)) == 0
-    for text in ("", "bogus-id", "z" * wire.ACK_ID_LENGTH):
+    for text in ("", "bogus-id", "z" * ACK_ID_LENGTH):
         with pytest.raises(ValueError):  # noqa: PT011
             one.serial(text)
