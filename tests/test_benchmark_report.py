@@ -1,4 +1,4 @@
-"""The page of benchmarks: any subset of results makes a page, and what is not better is on it."""
+"""The benchmark page: it works with any subset of results, and lists where Epochal is not better."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def page_of(folder: Path) -> str:
 
 
 def behind(text: str) -> str:
-    """The section that says what is not better."""
+    """Return the section that lists what is not better."""
     return text.partition("## What is not better\n")[2].partition("\n## ")[0]
 
 

@@ -1,4 +1,4 @@
-"""The docs cannot drift: generated pages are current, names resolve, links lead somewhere."""
+"""Keeps the docs correct: generated pages are current, names resolve, links work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def resolve(target: str) -> object:
-    """The object a dotted name stands for: the longest module, then attributes."""
+    """Return the object that a dotted name refers to: the longest module, then attributes."""
     parts = target.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -53,7 +53,7 @@ def resolve(target: str) -> object:
         for part in parts[length:]:
             found = getattr(found, part)
         return found
-    raise AssertionError(f"{target} is no module")
+    raise AssertionError(f"{target} is not a module")
 
 
 @pytest.mark.parametrize("name", ["cli.md", "api.md", "findings.md", "decisions/index.md"])
@@ -135,7 +135,7 @@ def test_python_blocks_compile(page: Path) -> None:
 def commands_in(page: Path) -> list[list[str]]:
     lines = "\n".join(blocks(page, "(?:sh|bash|console|text)")).replace("\\\n", " ").splitlines()
     inline = re.findall(r"`(epochal [^`]+)`", page.read_text())
-    # A list of several commands in one is for people.
+    # Skip inline lists of alternatives such as `epochal a | b`: they are not commands to type.
     lines += [line for line in inline if not re.search(r" [/|] |…|\.\.\.", line)]
     words = [line.removeprefix("$ ").split("#")[0].split() for line in lines]
     return [line for line in words if line[:1] == ["epochal"] and len(line) > 1 and "…" not in line]
@@ -159,7 +159,7 @@ def test_commands_in_the_docs_exist_with_the_options_they_show(page: Path) -> No
 
 
 def option_classes() -> list[type[Any]]:
-    """Every class of options that a connector or the engine reads."""
+    """Return every options class that a connector or the engine reads."""
     found = []
     source = ROOT / "src" / "epochal"
     for path in sorted([*source.glob("continuous/*.py"), *source.glob("connectors/**/*.py")]):

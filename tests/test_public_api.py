@@ -1,4 +1,4 @@
-"""The public surface, pinned: a change here is a change for users and belongs in the CHANGELOG."""
+"""Pins the public API. A change here affects users and belongs in the CHANGELOG."""
 
 from __future__ import annotations
 

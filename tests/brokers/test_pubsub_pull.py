@@ -1,4 +1,4 @@
-"""The reader of a subscription, against the embedded server."""
+"""The puller with the embedded server."""
 
 from __future__ import annotations
 
