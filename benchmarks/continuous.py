@@ -1,7 +1,8 @@
-"""The continuous engine beside Spark's own: latency at fixed rates, and rows per second flat out.
+"""Compares the continuous engine with Spark: latency at fixed rates, and maximum throughput.
 
-Every run is a process with a Spark of its own (`local[2]`); engines take turns. `python -m
-benchmarks.continuous` runs all; with arguments it is one such process and prints one JSON line.
+Every run is a process with its own Spark (`local[2]`), and engines take turns. `python -m
+benchmarks.continuous` runs everything. With arguments it is one such process and prints one JSON
+line.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ import epochal
 ROUNDS = 2
 START_SECONDS, WARM_UP_SECONDS, MEASURED_SECONDS = 120, 5, 12
 LEAD_SECONDS = 15
-"""Rows fall due when every engine is up: what starting piles up is no part of the latency."""
+"""Rows become due only when the engine is up, so that the backlog from starting is not measured."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Where delays are noted: on a disk that is being synced, noting them would be what takes time."""
+"""Where delays are recorded. On a disk that is being synced, recording them would dominate."""
 KEYS = 1_000
 STATE = "key bigint, n bigint, due bigint"
 
@@ -106,7 +107,7 @@ def micro_batch_query(
 def jvm_continuous_query(
     spark: SparkSession, schedule: Schedule, work: str, notes: str, at: str
 ) -> Any:
-    """Spark's own continuous trigger on its rate source: no Python, the time read in the JVM."""
+    """Spark's continuous trigger on its rate source, without Python; the JVM reads the clock."""
     rate = schedule.rate * schedule.partitions
     frame = (
         spark.readStream.format("rate")
@@ -152,7 +153,7 @@ def session() -> SparkSession:
 
 
 def run_one(engine: str, work: str, rate: int) -> dict[str, Any]:
-    """One engine at one rate; rate 0 is flat out."""
+    """Run one engine at one rate; rate 0 means as fast as possible."""
     if engine == "real-time":
         return _real_time(rate)
     with tempfile.TemporaryDirectory() as base, tempfile.TemporaryDirectory(dir=MEMORY) as memory:
@@ -162,12 +163,12 @@ def run_one(engine: str, work: str, rate: int) -> dict[str, Any]:
         query = QUERIES[engine](spark, schedule, work, str(notes), f"{base}/checkpoint")
         if engine == "jvm-continuous":
             time.sleep(WARM_UP_SECONDS + MEASURED_SECONDS)
-            query.stop()  # its tasks hold every slot, and reading the table needs one
+            query.stop()  # its tasks occupy every slot, and reading the table needs one
             result = _jvm_delays(spark)
         else:
             _wait_for_rows(str(notes))
             time.sleep(WARM_UP_SECONDS + MEASURED_SECONDS)
-            # Rows of the last second may still be on their way, and are not counted either way.
+            # Rows of the last second may still be in flight, so they are never counted.
             end_ns = time.time_ns() - SECOND
             time.sleep(1)
             query.stop()
@@ -187,7 +188,7 @@ def _real_time(rate: int) -> dict[str, Any]:
 
 
 def _wait_for_rows(notes: str) -> None:
-    """Until the first rows have come through: what starting takes is no part of the latency."""
+    """Wait for the first rows, so that the start is not measured."""
     deadline = time.monotonic() + START_SECONDS
     while not any(each.stat().st_size for each in Path(notes).glob("*.notes")):
         if time.monotonic() > deadline:
@@ -204,7 +205,7 @@ def _measured(notes: Any, schedule: Schedule, end_ns: int) -> dict[str, Any]:
 
 
 def _jvm_delays(spark: SparkSession) -> dict[str, Any]:
-    """Delays by the row's own stamp, which Spark's rate source rounds to milliseconds."""
+    """Return delays by the rows' timestamps, which Spark's rate source rounds to milliseconds."""
     rows = spark.table("seen").selectExpr(
         "unix_micros(timestamp) AS due", "unix_micros(CAST(seen AS timestamp)) AS seen"
     )
@@ -241,7 +242,7 @@ LATENCY = [
 
 
 def main() -> None:
-    """A line per run as it ends, so that a run that is cut short has said what it saw."""
+    """Print a line after each run, so that an interrupted benchmark still has results."""
     report = Report("continuous")
     for number, (work, rate, engines) in product(range(ROUNDS), LATENCY):
         ours: dict[str, Any] = {}

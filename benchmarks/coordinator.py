@@ -1,9 +1,9 @@
 """The epoch coordinator: cost of one report, and a driver with thousands of tasks on real sockets.
 
-Tasks are made up by a few client processes; each reports an active epoch, an end and a commit per
-epoch, as a real one does. What counts is the CPU of the driver's process beside one core, so
-clients may well be slower than tasks that have cores of their own. Storage is in memory: fsync has
-its own benchmark (`log`).
+A few client processes simulate the tasks. Each task reports an active epoch, an end and a commit
+per epoch, as a real one does. The measure is the CPU time of the driver's process, so it does not
+matter that the clients are slower than tasks with their own cores. Storage is in memory; `log`
+measures fsync.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def offset_of(reader: int, epoch: int) -> ReportPartitionOffset:
 
 
 def pure_step(report: Report, tasks: int) -> None:
-    """What a report costs without any transport."""
+    """Measure the cost of a report without any transport."""
     coordinator = EpochCoordinator(
         attempt=ATTEMPT,
         first_epoch=0,
@@ -107,7 +107,7 @@ def pure_step(report: Report, tasks: int) -> None:
 
 
 class Nowhere:
-    """A source and a sink that take everything."""
+    """A source and a sink that accept everything and do nothing."""
 
     decides = False
 
@@ -137,7 +137,7 @@ class Nowhere:
 
 
 class Unpublished(StateFiles):
-    """State that nobody wrote."""
+    """State files that do not exist."""
 
     def publish(self, states: Sequence[PreparedState]) -> None:
         pass
@@ -145,7 +145,7 @@ class Unpublished(StateFiles):
 
 @dataclass
 class Watched:
-    """What the driver has told."""
+    """Counts what the driver reports."""
 
     epochs: int = 0
     latency_ms: float = 0.0
@@ -160,7 +160,7 @@ class Watched:
 
 
 def over_sockets(report: Report, tasks: int) -> None:
-    """A driver with so many tasks, and what its process takes of a core."""
+    """Run a driver with this many tasks, and measure its epochs per second and CPU time."""
     files, nowhere, watched = MemoryFiles(), Nowhere(), Watched()
     with RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1") as server:
         ground = Ground(
@@ -231,7 +231,7 @@ def measure(
 
 
 def pretend(address: RpcAddress, tasks: int, sockets: int, number: int) -> None:
-    """Be every `CLIENTS`th socket, with all tasks that speak through it."""
+    """Simulate every `CLIENTS`th socket with all its tasks."""
     keys = CurveKeys(address.client_public_key, address.client_secret_key)
     with zmq.Context() as context:
         poller = zmq.Poller()
@@ -256,7 +256,7 @@ def pretend(address: RpcAddress, tasks: int, sockets: int, number: int) -> None:
 
 
 def follow(socket: zmq.Socket[bytes], tasks: list[int], done: dict[zmq.Socket[bytes], int]) -> bool:
-    """Do what one pushed message asks for; returns whether it is to leave."""
+    """Carry out one pushed message; return whether it asks the client to exit."""
     reply = decode_reply(socket.recv())
     if reply.call != ONE_WAY:
         return False

@@ -1,8 +1,8 @@
-"""Rows stamped with the moment they were due, and sinks that note how long each took.
+"""A source whose rows carry the time they are due, and sinks that record each row's delay.
 
-The same schedule and the same notes serve every engine: Epochal through its connector contract,
-Spark through its Python data source API. A row is stamped with the time at which it should have
-been made, not at which it was: an engine that stalls cannot hide the rows it kept waiting.
+All engines use the same schedule and the same recording: Epochal through its connector contract,
+Spark through its Python data source API. A row carries the time at which it was due, not the time
+at which it was created. So an engine that stalls cannot hide the delay of the rows that waited.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Row n of a partition is due n / rate seconds after the start; rate 0 is flat out."""
+    """Row n of a partition is due n / rate seconds after the start; rate 0 means no limit."""
 
     start_ns: int
     rate: int
@@ -42,11 +42,11 @@ class Schedule:
     partitions: int
 
     def due_by(self, now_ns: int) -> int:
-        """How many rows of a partition are due; the first one is at the start itself."""
+        """Return how many rows of a partition are due. The first one is due at the start."""
         return max(0, (now_ns - self.start_ns) * self.rate // SECOND + 1)
 
     def rows(self, partition: int, start: int, end: int) -> pa.RecordBatch:
-        """Rows start to end of a partition."""
+        """Return the rows `start` to `end` of a partition."""
         values = np.arange(start, end, dtype=np.int64)
         due = self.start_ns + values * SECOND // self.rate if self.rate else np.zeros_like(values)
         numbers = values * self.partitions + partition
@@ -62,7 +62,7 @@ class DueReader:
         self._ends: dict[int, int] = {}
         self._stock = schedule.rows(0, 0, FLAT_OUT_ROWS)
         self._made: dict[int, tuple[int, pa.RecordBatch]] = {}
-        """By partition, rows made ahead and the number of the first."""
+        """Per partition: rows created in advance, and the number of the first."""
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:
         for partition, at in self._at.items():
@@ -77,7 +77,10 @@ class DueReader:
         return None
 
     def _rows(self, partition: int, start: int, end: int) -> pa.RecordBatch:
-        """Rows start to end, out of many made at a time: making them is not what is measured."""
+        """Return the rows `start` to `end`.
+
+        They are created in bulk and in advance, so that creating them is not measured.
+        """
         first, made = self._made.get(partition, (0, self._stock.slice(0, 0)))
         if not first <= start <= end <= first + made.num_rows:
             made = self._schedule.rows(partition, start, max(end, start + FLAT_OUT_ROWS))
@@ -141,16 +144,16 @@ class DueSource:
 
 
 class Notes:
-    """How long rows took, in a file: pairs of due time and delay, in ns."""
+    """Records rows' delays in a file, as pairs of due time and delay in ns."""
 
     def __init__(self, directory: str, name: str) -> None:
         self._file = (Path(directory) / f"{name}.notes").open("ab", buffering=0)
 
     def take(self, due: Any, count: int) -> None:
-        """Note rows that have arrived now."""
+        """Record rows that have just arrived."""
         now = time.time_ns()
         stamps = np.asarray(due)
-        if not stamps[0]:  # flat out: rows are counted, not timed
+        if not stamps[0]:  # without a rate, rows are counted but not timed
             self._file.write(np.array([[now, count]], np.int64).tobytes())
             return
         self._file.write(np.column_stack([stamps, now - stamps]).astype(np.int64).tobytes())
@@ -160,13 +163,13 @@ class Notes:
 
 
 def read_notes(directory: str) -> Any:
-    """All notes, one row each."""
+    """Return all records, one row each."""
     found = [np.fromfile(each, np.int64) for each in Path(directory).glob("*.notes")]
     return np.concatenate(found).reshape(-1, 2) if found else np.empty((0, 2), np.int64)
 
 
 class NotingWriter:
-    """Epochal's writer that takes notes the moment rows reach it."""
+    """Epochal's writer, which records rows as soon as they reach it."""
 
     def __init__(self, directory: str, context: WriterContext) -> None:
         self._notes = Notes(directory, f"{context.task}-{context.attempt}")
@@ -190,7 +193,7 @@ class NotingWriters:
 
 
 class NotingSink:
-    """Epochal's sink that takes notes."""
+    """Epochal's sink that records delays."""
 
     exactly_once = False
     decides = False
@@ -212,7 +215,7 @@ class NotingSink:
 
 
 class DueDataSource(DataSource):  # type: ignore[misc]
-    """The same schedule and the same notes for Spark's micro-batches."""
+    """The same source and sink for Spark's micro-batches."""
 
     @classmethod
     def name(cls) -> str:
@@ -231,7 +234,7 @@ class DueDataSource(DataSource):  # type: ignore[misc]
 
 
 class DueStreamReader(DataSourceStreamReader):  # type: ignore[misc]
-    """Spark's reader of a schedule; flat out it gives `batch` rows per partition and batch."""
+    """Spark's reader of a schedule. Without a rate, a partition has `batch` rows per batch."""
 
     def __init__(self, schedule: Schedule, batch: int) -> None:
         self._schedule, self._batch, self._given = schedule, batch, 0
@@ -263,7 +266,7 @@ class DueStreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
 
 class DueStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Spark's sink that takes notes."""
+    """Spark's sink that records delays."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

@@ -1,7 +1,7 @@
-"""What the rows of the suites say in which engines run beside each other. Pure.
+"""The sections of the suites that compare engines. Pure.
 
-What a reader would get wrong: an engine that did not run, or brought no row out, has no bar and no
-line; the page names it among the failures.
+Note: an engine that did not run, or produced no row, has no bar and no line. The page lists it
+among the failures.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _latency_groups(suite: Suite, kinds: Sequence[tuple[str, str]]) -> list[Grou
 
 
 def _latency_line(ours: Row, peer: Row | None, what: str, percent: str, target: str) -> Line | None:
-    """Ours beside a peer; the target is `≤ N ms` or, with a peer, `≥ Nx` or `below`."""
+    """Compare ours with a peer. The target is `≤ N ms` or, with a peer, `≥ Nx` or `below`."""
     mine = ours.number(f"{percent}_ms")
     theirs = peer.number(f"{percent}_ms") if peer is not None else None
     if mine is None or (peer is not None and theirs is None):
@@ -84,7 +84,7 @@ WORK = {"map": "Python map", "state": "keyed state", "aggregate": "aggregation"}
 
 
 def _spaced(figure: str) -> str:
-    """`state at 50000 rows/s` as people write it."""
+    """Make a figure such as `state at 50000 rows/s` readable."""
     work, _, rest = figure.partition(" at ")
     return f"{WORK.get(work, work)} at {re.sub(r'[0-9]+', lambda n: number(int(n[0])), rest)}"
 
@@ -111,10 +111,10 @@ def continuous(suite: Suite) -> Section:
     return Section(
         "continuous",
         "Continuous queries",
-        "`local[2]`, epochs of 100 ms, durable commits, from the moment a row is due to the moment "
-        "the sink has it. Spark's continuous mode runs no Python: the JVM passes rows on and looks "
-        "at the clock. Real-time mode runs a Python operator only with its allowlist off. "
-        "Micro-batches are tuned (RocksDB with changelog, no polling delay) and carry the same "
+        "Latency from the time a row is due until the sink has it, on `local[2]` with epochs of "
+        "100 ms and durable commits. Spark's continuous mode cannot run Python: the JVM forwards "
+        "rows and reads the clock. Real-time mode runs a Python operator only with its allowlist "
+        "off. Micro-batches are tuned (RocksDB with changelog, no polling delay) and run the same "
         "processor.",
         tuple(filter(None, lines)),
         (
@@ -181,10 +181,10 @@ def kafka(suite: Suite) -> Section:
     return Section(
         "kafka",
         "Kafka in, Python, Kafka out",
-        "One broker, all engines in turns, a count per key in Python; a record's delay is from "
-        "when it was due to its receipt by one and the same consumer of committed records. "
-        "Real-time mode only passes records on, in the JVM. Unless a line says so, Epochal writes "
-        "at least once, as all others do.",
+        "All engines take turns on one broker and keep a count per key in Python. A record's delay "
+        "is the time from when it was due until the same consumer of committed records received "
+        "it. Real-time mode only forwards records in the JVM. Unless a line states otherwise, "
+        "Epochal writes at least once, as all others do.",
         tuple(filter(None, lines)),
         (
             *plot(
@@ -203,13 +203,16 @@ def kafka(suite: Suite) -> Section:
 
 
 def _listener(row: Row | None) -> Line | None:
-    """The target is for the whole effect on a batch, which drowns in noise; both are shown."""
+    """Show the effect on a batch's time, which the target limits, and the callback's time.
+
+    The effect on a batch is smaller than the noise.
+    """
     difference = row.number("difference_percent") if row else None
     if row is None or difference is None:
         return None
     share, inside = row.number("callback_percent") or 0, row.number("callback_ms") or 0
     return Line(
-        "the committer on Spark's batch time",
+        "effect of the committer on Spark's batch time",
         f"{difference:+.1f} % (its callback: {number(inside)} ms, {number(share)} %)",
         f"without it {number(row.number('batch_ms') or 0)} ms",
         None,

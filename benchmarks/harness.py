@@ -1,11 +1,11 @@
 """What every benchmark shares: the machine and its load, whole-process timing, results as JSONL.
 
-A figure is only worth something beside the peer's from the same run, so both sides take turns in
-one run, and a result row always holds both, the ratio, and the load average around it.
+A figure means something only compared with the peer's from the same run. So both sides take turns
+in one run, and a result row holds both figures, their ratio and the load average.
 
-What a reader would get wrong: child processes run with compiled bytecode, as an installed package
-has it, also where the environment says not to write any. Without it Python compiles every module
-it imports anew, which is most of a short command's time, and PySpark's start gets slower too.
+Note: child processes use compiled bytecode, as an installed package does, even if the environment
+forbids writing any. Without it, Python would compile every imported module again. That would be
+most of a short command's time, and would slow down PySpark's start too.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ REPOSITORY = Path(__file__).parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run of something took."""
+    """The wall time and the CPU time of one run."""
 
     wall_seconds: float
     cpu_seconds: float
 
 
 def cache_directory() -> Path:
-    """Where big inputs are kept between runs."""
+    """Return the directory that keeps big inputs between runs."""
     path = Path(os.environ.get("EPOCHAL_CACHE", Path.home() / ".cache" / "epochal")) / "bench"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def child_environment() -> dict[str, str]:
-    """For every child process of either side."""
+    """Return the environment of every child process of both sides."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**env, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY)}
 
 
 def time_process(command: Sequence[str]) -> Cost:
-    """Run a whole process to its end; its output does not show.
+    """Run a whole process to its end, without showing its output.
 
-    The CPU time is that of it and of the children it waits for, which a JVM of PySpark's is not.
+    The CPU time includes the children that it waits for. PySpark's JVM is not one of them.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
@@ -69,14 +69,14 @@ def time_process(command: Sequence[str]) -> Cost:
 
 
 def time_call(call: Callable[[], object]) -> Cost:
-    """Run a function of this process once."""
+    """Time one call of a function in this process."""
     start, cpu = time.perf_counter(), time.process_time()
     call()
     return Cost(time.perf_counter() - start, time.process_time() - cpu)
 
 
 def median(costs: Sequence[Cost]) -> Cost:
-    """The median wall time and the median CPU time."""
+    """Return the median wall time and the median CPU time."""
     return Cost(
         statistics.median(cost.wall_seconds for cost in costs),
         statistics.median(cost.cpu_seconds for cost in costs),
@@ -86,7 +86,7 @@ def median(costs: Sequence[Cost]) -> Cost:
 def take_turns(
     rounds: int, sides: Mapping[str, Callable[[], Cost]], *, warm_up: int = 1
 ) -> dict[str, Cost]:
-    """Run each side once per round, one after the other; the median of each after the warm-up."""
+    """Run each side once per round; return the median of each, without the warm-up."""
     costs: dict[str, list[Cost]] = {name: [] for name in sides}
     for n in range(warm_up + rounds):
         for name, run in sides.items():
@@ -97,13 +97,13 @@ def take_turns(
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least `percent` of the values do not exceed."""
+    """Return the smallest value that at least `percent` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, round(len(ordered) * percent / 100) - 1))]
 
 
 class Report:
-    """Collects rows, prints them as they come, and appends them to `results/NAME.jsonl`."""
+    """Collects result rows, prints each one, and appends them to `results/NAME.jsonl`."""
 
     def __init__(self, name: str) -> None:
         self._path = RESULTS / f"{name}.jsonl"
@@ -117,10 +117,10 @@ class Report:
         print(f"{name}: {self._head['machine']}, {self._head['versions']}")
 
     def row(self, figure: str, **values: Any) -> None:
-        """Add one figure; floats are rounded to what they are worth.
+        """Add one figure; floats are rounded to significant digits.
 
-        The load is that of the last minute, before the first figure or after the one before this,
-        and now: a benchmark on an idle machine of two cores brings about 1 to 2 itself.
+        It also stores the one-minute load average after the previous figure (or at the start) and
+        now. On an idle machine with two cores, a benchmark itself causes a load of about 1 to 2.
         """
         load, self._load = [self._load, _load()], _load()
         shown = {key: round(v, 4) if isinstance(v, float) else v for key, v in values.items()}
@@ -130,7 +130,7 @@ class Report:
             out.write(json.dumps({"figure": figure, **shown, "load": load, **self._head}) + "\n")
 
     def beside(self, figure: str, ours: Cost, spark: Cost, **values: Any) -> None:
-        """Add a figure that both sides have; a ratio above 1 means that ours is faster."""
+        """Add a figure of both sides; a ratio above 1 means that ours is faster."""
         self.row(
             figure,
             wall_seconds=ours.wall_seconds,
@@ -142,10 +142,10 @@ class Report:
 
 
 class SparkPeer:
-    """A Spark session in a process of its own, that answers requests of `spark_peer`."""
+    """A Spark session in a separate process, which runs `spark_peer`."""
 
     def __init__(self) -> None:
-        # Two openings of one file, because a file that is passed on shares its position.
+        # Open the log twice: an inherited file handle would share its position with the child.
         with tempfile.NamedTemporaryFile("a") as written:
             self._log = open(written.name)  # noqa: SIM115
             self._process = subprocess.Popen(
@@ -166,11 +166,11 @@ class SparkPeer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._process.communicate()  # closes its input, which ends it
+        self._process.communicate()  # closes its input, which makes it exit
         self._log.close()
 
     def ask(self, *request: str | int) -> Any:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for the reply."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -182,7 +182,7 @@ class SparkPeer:
         return json.loads(line)
 
     def logged(self) -> str:
-        """What it has logged since this was last asked."""
+        """Return what it has logged since the last call."""
         return self._log.read()
 
 
@@ -206,10 +206,10 @@ def _git(*words: str) -> str:
 
 
 def epochal_command(*words: str) -> list[str]:
-    """The installed `epochal` of this environment, with arguments."""
+    """Return the command line of this environment's `epochal` with arguments."""
     return [str(Path(sys.executable).parent / "epochal"), *words]
 
 
 def spark_command(*words: str) -> list[str]:
-    """`spark_peer` with arguments."""
+    """Return the command line of `spark_peer` with arguments."""
     return [sys.executable, "-m", "benchmarks.spark_peer", *words]

@@ -1,13 +1,13 @@
-"""Kafka in, Python, Kafka out: ours beside Spark's real-time mode and micro-batches, Quix Streams
-and Bytewax, on one broker, in turns.
+"""Kafka to Python to Kafka: compares Epochal with Spark's real-time mode and micro-batches, Quix
+Streams and Bytewax. The engines take turns on one broker.
 
     python -m benchmarks.kafka [latency-1000] [latency-10000] [throughput] [listener]
 
-Without arguments all parts run. Peers that are no part of Spark are installed, in fixed releases,
-into environments of their own below the cache. Every engine's output is read by the same consumer
-of committed records; a record's delay is from when it was due to that consumer's receipt. State is
-a count per key, in Python, except in real-time mode: it only passes records on, in the JVM, which
-is the best it can do. `--quick` is for trying it out: its figures mean nothing.
+Without arguments all parts run. Quix Streams and Bytewax are installed, in fixed releases, into
+separate environments in the cache. The same consumer of committed records reads every engine's
+output. A record's delay is the time from when it was due until that consumer received it. The state
+is a count per key, in Python. Only real-time mode just forwards records in the JVM, which is its
+best case. `--quick` is for trying the benchmark out; its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WARM_BROKER_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How long, and how much."""
+    """The duration and the amount of data of a run."""
 
     warm_up_seconds: float = 4.0
     measured_seconds: float = 12.0
@@ -62,7 +62,7 @@ QUICK = Size(1.0, 3.0, 300_000, 20_000, 1)
 
 
 class Engine:
-    """An engine's process, and what it said."""
+    """An engine's process and its output."""
 
     def __init__(self, command: list[str], home: Path) -> None:
         self._log = home / "log"
@@ -84,10 +84,10 @@ class Engine:
             raise RuntimeError(f"it ended: {self._log.read_text(errors='replace')[-600:]}")
 
     def end(self) -> None:
-        """Kill it; a JVM or a worker of its group goes with it."""
+        """Kill its process group, with its JVM or workers."""
         os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        time.sleep(1)  # workers that have a group of their own end when their pipe does
+        time.sleep(1)  # workers in other process groups end when their pipe closes
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def running(name: str, work: str, servers: str, source: str, target: str) -> Ite
 
 
 def environment_of(name: str) -> Path:
-    """The Python of a peer's own environment, which is made if it is not there."""
+    """Return the Python of a peer's environment; create the environment if it is missing."""
     wanted = PEERS[name]
     home = cache_directory() / "venvs" / "-".join(wanted).replace("==", "-").replace("[", "-")
     home = home.with_name(home.name.replace("]", ""))
@@ -128,7 +128,7 @@ def environment_of(name: str) -> Path:
 def measured(
     name: str, work: str, servers: str, source: str, target: str, take: Callable[[Engine], Any]
 ) -> dict[str, Any]:
-    """What `take` finds out about a running engine, or why it could not."""
+    """Return what `take` measures of a running engine, or why it failed."""
     create_topics(servers, target)
     try:
         with running(name, work, servers, source, target) as engine:
@@ -211,7 +211,7 @@ PARTS: dict[str, Callable[[Report, str, Size], None]] = {
 
 
 def main(words: list[str]) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave no engine and no broker behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops engines and broker
     quick = "--quick" in words
     parts = [word for word in words if word != "--quick"] or list(PARTS)
     unknown = [part for part in parts if part not in PARTS]
@@ -224,7 +224,8 @@ def main(words: list[str]) -> None:
         except RuntimeError as error:
             report.row(f"{name} {' '.join(wanted)}", failed=str(error))
     with running_kafka() as broker:
-        # A broker's JVM is slow until it has compiled what it does: whoever comes first would pay.
+        # A broker's JVM is slow until its code is compiled. Without a warm-up, the first engine's
+        # figures would include that.
         warm(broker.bootstrap_servers, 5 if quick else WARM_BROKER_SECONDS)
         for part in parts:
             PARTS[part](report, broker.bootstrap_servers, QUICK if quick else Size())

@@ -1,4 +1,4 @@
-"""Bytewax's side of `benchmarks.kafka`; runs in an environment of its own.
+"""Bytewax's side of `benchmarks.kafka`. It runs in a separate environment.
 
 python kafka_bytewax.py WORK SERVERS INPUT OUTPUT HOME
 """

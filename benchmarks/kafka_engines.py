@@ -1,9 +1,9 @@
-"""Ours and Spark's side of `benchmarks.kafka`: one query in a process of its own, until killed.
+"""Epochal's and Spark's side of `benchmarks.kafka`: runs one query until it is killed.
 
     python -m benchmarks.kafka_engines ENGINE WORK SERVERS INPUT OUTPUT HOME
     python -m benchmarks.kafka_engines listener ROUNDS SERVERS INPUT GROUP HOME
 
-The second compares batch times of a Spark query with and without our listener, and prints them.
+The second form compares a Spark query's batch times with and without our listener, and prints them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def marked(value: Any) -> Any:
 
 
 def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same function for every record as all other engines call."""
+    """The function that every engine calls for each record."""
     for batch in batches:
         values = [marked(value) for value in batch.column("value").to_pylist()]
         yield pa.RecordBatch.from_arrays(
@@ -114,7 +114,7 @@ def spark_query(engine: str, work: str, servers: str, source: str, target: str, 
         .load()
     )
     if engine == "spark-real-time":
-        frame = frame.selectExpr("key", "value")  # what it does best: no Python, no state
+        frame = frame.selectExpr("key", "value")  # its best case: no Python, no state
     elif work == "state":
         frame = frame.selectExpr("CAST(key AS string) AS key", "CAST(value AS string) AS value")
         frame = frame.groupBy("key").transformWithState(Count(), RECORDS, "Update", "None")
@@ -133,7 +133,7 @@ def spark_query(engine: str, work: str, servers: str, source: str, target: str, 
 
 
 def batch_ms(spark: SparkSession, servers: str, source: str, group: str, home: str) -> list[int]:
-    """How long each batch of a query over all of a topic took."""
+    """Return how long each batch of a query over a whole topic took."""
     reader = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
@@ -155,7 +155,7 @@ def batch_ms(spark: SparkSession, servers: str, source: str, group: str, home: s
 
 
 def compare_listener(rounds: str, servers: str, source: str, group: str, home: str) -> None:
-    """Batch times without a listener, with an idle one and with ours, in turns."""
+    """Measure batch times without a listener, with an idle one and with ours, in turns."""
     spark = session(2)
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     inside: list[float] = []

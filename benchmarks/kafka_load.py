@@ -1,8 +1,10 @@
-"""Records in, records out: what drives `benchmarks.kafka` and takes its measures.
+"""Produces the records of `benchmarks.kafka`, consumes the output and measures delays.
 
-A record's value begins with the time at which it was due, in nanoseconds, which every engine
-carries through. What a reader would get wrong: the time is when the record was due, not when it was
-handed to the client, so a producer that cannot keep up shows as delay and not as fewer records.
+A record's value starts with the time at which it was due, in nanoseconds. Every engine passes it
+through.
+
+Note: the time is when the record was due, not when the producer sent it. So a producer that cannot
+keep up shows as delay and not as fewer records.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def create_topics(servers: str, *names: str) -> None:
 
 @dataclass
 class Load:
-    """Feeds a topic: one record now and then until `runs` is set, then `rate` a second."""
+    """Feeds a topic: an occasional record until `runs` is set, then `rate` records per second."""
 
     servers: str
     topic: str
@@ -56,7 +58,7 @@ class Load:
         producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 0})
         number = 0
         while not self.runs.wait(0.2) and not self._stop.is_set():
-            # To every partition: some engines begin only when all have something.
+            # To every partition: some engines start only when all have records.
             for partition in range(PARTITIONS):
                 self._send(producer, time.time_ns(), number, partition)
             producer.poll(0)
@@ -84,7 +86,7 @@ def delays(
     measured_seconds: float,
     alive: Callable[[], None],
 ) -> dict[str, Any]:
-    """Percentiles of the time from when records were due to their receipt."""
+    """Percentiles of the time from when records were due until they were received."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -128,7 +130,7 @@ def _wait_for_first(consumer: Any, alive: Callable[[], None]) -> None:
 
 
 def _taken(consumer: Any) -> list[Any]:
-    """What is there, as soon as something is."""
+    """Wait for messages; return those that are there."""
     first = consumer.poll(0.1)
     if first is None:
         return []
@@ -150,7 +152,7 @@ def _percentiles(delays_ms: Any, wanted: int) -> dict[str, Any]:
 
 
 def warm(servers: str, seconds: float) -> None:
-    """Keep a broker busy with small requests of every kind that engines send."""
+    """Warm up a broker with small requests of every kind that engines send."""
     create_topics(servers, "warm", "warm-transactions")
     load = Load(servers, "warm", WARM_RATE)
     load.runs.set()
@@ -175,7 +177,7 @@ def warm(servers: str, seconds: float) -> None:
 
 
 def fill(servers: str, topic: str, count: int) -> None:
-    """Put `count` records into a topic."""
+    """Produce `count` records into a topic."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 20})
     value, stamp = FILLER, time.time_ns()
     for number in range(count):
@@ -200,7 +202,7 @@ def throughput(
     measured_seconds: float,
     alive: Callable[[], None],
 ) -> dict[str, Any]:
-    """Records a second that arrive in a topic, and for each second of the engine's CPU."""
+    """Measure the records that arrive in a topic, per second and per second of engine CPU."""
     admin = AdminClient({"bootstrap.servers": servers})
     deadline = time.monotonic() + START_SECONDS
     while _arrived(admin, target) == 0:
@@ -214,7 +216,7 @@ def throughput(
         time.sleep(0.5)
         now = (time.monotonic(), _arrived(admin, target), cpu_seconds(pid))
         if now[1] >= count:
-            break  # it has run out of records, and idles
+            break  # the engine has read all records and is idle
         samples.append(now)
     alive()
     (start, first, cpu), (end, last, cpu_end) = samples[0], samples[-1]
@@ -234,7 +236,7 @@ def _arrived(admin: Any, topic: str) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and all below it, as far as they live."""
+    """Return the CPU time of a process and its descendants that are alive."""
     parents, used = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""Quix Streams' side of `benchmarks.kafka`; runs in an environment of its own.
+"""Quix Streams' side of `benchmarks.kafka`. It runs in a separate environment.
 
 python kafka_quix.py WORK SERVERS INPUT OUTPUT HOME
 """

@@ -1,7 +1,8 @@
-"""The metadata log: the tools beside a Spark session, `add` beside a bare fsync, import time.
+"""The metadata log: compares the tools with a Spark session and `add` with a bare fsync.
 
-Makes a checkpoint of 100 batches and 200 partitions with Spark once (a few minutes; kept in the
-cache directory, and gone on with if it was interrupted), then measures whole processes in turns.
+It also measures import time. First Spark creates a checkpoint of 100 batches and 200 partitions.
+This takes a few minutes, is kept in the cache directory, and continues where it was interrupted.
+Then whole processes are measured in turns.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def prepared_checkpoint() -> Path:
 
 
 def tools_beside_spark(report: Report, checkpoint: Path) -> None:
-    """Whole processes: starting Spark and reading the operators' metadata, and our two tools."""
+    """Compare whole processes: our two tools, and Spark reading the operators' metadata."""
     show = epochal_command("checkpoint", "show", str(checkpoint), "--json")
     verify = epochal_command("checkpoint", "verify", str(checkpoint), "--json")
     costs = take_turns(
@@ -82,7 +83,7 @@ def import_cost(report: Report) -> None:
 
 
 def add_beside_fsync(report: Report) -> None:
-    """Interleaved, on the same file system: a log entry, and the least that could be durable."""
+    """Compare a log entry with the least durable write, in turns, on the same file system."""
     with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
         log = CommitLog(f"{folder}/commits")
         entry = CommitEntry(version=1, next_watermark_ms=1_700_000_000_000)
@@ -108,7 +109,7 @@ def add_beside_fsync(report: Report) -> None:
 
 
 def durable_write(folder: Path, name: str, payload: bytes) -> None:
-    """Create a file and sync it and its directory: nothing less survives a power cut."""
+    """Create a file and sync it and its directory. Anything less may not survive a power cut."""
     descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     os.write(descriptor, payload)
     os.fsync(descriptor)

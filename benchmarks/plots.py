@@ -1,8 +1,7 @@
-"""Bar charts as SVG text, for the page of benchmarks. Pure.
+"""Draws bar charts as SVG text, for the benchmark page. Pure.
 
-What a reader would get wrong: the picture carries its own background. Shown as an image it follows
-the reader's system between light and dark, and a page that is set otherwise must not end up with
-dark words on a dark ground.
+Note: a plot draws its own background. An SVG image follows the reader's system setting for light or
+dark, and the page may have the other one. Without a background, dark text could be on a dark page.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Bars that are to be compared with each other."""
+    """Bars that are compared with each other."""
 
     name: str
     bars: tuple[Bar, ...]
 
 
 def number(value: float) -> str:
-    """Three digits that count: 0.82, 12.5, 9 840, 1.2 M."""
+    """Format a number with three significant digits: 0.82, 12.5, 9 840, 1.2 M."""
     if value == 0:
         return "0"
     if abs(value) >= 999_500:
@@ -70,7 +69,7 @@ def _digits(value: float) -> str:
 def bar_chart(
     title: str, unit: str, groups: Sequence[Group], scale: Literal["linear", "log"] = "linear"
 ) -> str:
-    """A picture of horizontal bars; on a logarithmic scale a bar's length is its order."""
+    """Draw horizontal bars, on a linear or a logarithmic scale."""
     values = [bar.value for group in groups for bar in group.bars if bar.value > 0]
     low, high = _limits(values, scale)
     rows = sum(HEADING + ROW * len(group.bars) + GROUP_GAP for group in groups)
@@ -96,7 +95,7 @@ def _limits(values: Sequence[float], scale: str) -> tuple[float, float]:
         return (0.1, 1.0) if scale == "log" else (0.0, 1.0)
     if scale == "linear":
         return 0.0, max(values)
-    # A decade below the smallest, so that its bar can be seen.
+    # Start a decade below the smallest value, so that its bar is visible.
     low = 10.0 ** math.floor(math.log10(min(values)) - 0.3)
     return low, max(10.0 ** math.ceil(math.log10(max(values))), low * 10)
 

@@ -1,10 +1,10 @@
-"""Pub/Sub: the connector beside Google's high-level client, in Spark, and in the engine.
+"""Pub/Sub: compares the connector with Google's high-level client; measures Spark and the engine.
 
-`make bench-pubsub` runs everything; `python -m benchmarks.pubsub --smoke` shows in a minute that
-it works, with figures that are worth nothing. `--only pull|publish|spark|stall|latency|server`
-runs one part, `--stall-seconds 600` stalls for ten minutes.
+`make bench-pubsub` runs everything. `python -m benchmarks.pubsub --smoke` checks within a minute
+that the benchmark works; its figures mean nothing. `--only pull|publish|spark|stall|latency|server`
+runs one part. `--stall-seconds 600` stalls for ten minutes.
 
-CPU seconds are those of the client's process; the server's are its own.
+CPU seconds are those of the client's process, without the server's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def pull(report: Report, rounds: int, seconds: float) -> None:
-    """StreamingPull to Arrow beside the high-level client's callbacks, all acknowledged."""
+    """Compare StreamingPull to Arrow with the high-level client's callbacks; all messages acked."""
     for name, size in SIZES.items():
         with replaying(size) as address:
             sides = take_turns(rounds, ("pull-ours", "pull-google"), address, seconds)
@@ -62,29 +62,29 @@ def pull(report: Report, rounds: int, seconds: float) -> None:
 
 
 def publish(report: Report, rounds: int, seconds: float) -> None:
-    """The sink's publisher, from Arrow, beside the high-level one, to the embedded server."""
+    """Compare the sink's publisher, from Arrow, with the high-level one on the embedded server."""
     names = ("publish-ours", "publish-google")
     for name, size in SIZES.items():
-        # A topic without a subscription keeps nothing.
+        # A topic without a subscription keeps no messages.
         with running_server("--project", "bench", "--topic", "bench") as server:
             sides = take_turns(rounds, names, server.address, seconds, str(size))
         beside(report, f"publish, {name}", sides[names[0]], sides[names[1]])
 
 
 def drain(report: Report, name: str, size: int, count: int) -> None:
-    """Embedded server to Spark's noop."""
+    """Measure reading from the embedded server into Spark's noop sink."""
     with world() as address:
         report.row(f"spark, {name}", **spark("drain", address, str(size), str(count)))
 
 
 def stall(report: Report, seconds: float) -> None:
-    """Does the sidecar's memory stay where it is?"""
+    """Check that the sidecar's memory stays bounded."""
     with world() as address:
         report.row("stall, 1 KB", **spark("stall", address, "1000", str(seconds)))
 
 
 def latency(report: Report, seconds: float) -> None:
-    """From topic to topic through each engine, at 200 messages a second."""
+    """Measure the latency from topic to topic in each engine, at 200 messages per second."""
     for engine in ("micro-batch", "continuous"):
         with world() as address:
             found = spark("relay", address, engine, str(seconds))
@@ -104,7 +104,7 @@ def take_turns(
 def beside(
     report: Report, figure: str, ours: list[dict[str, float]], google: list[dict[str, float]]
 ) -> None:
-    """Medians of both sides, and how many times ours is Google's."""
+    """Return the medians of both sides, and the ratio of ours to Google's."""
     rates = {
         f"{side}_{unit}": statistics.median(
             each["messages"] / each[f"{what}_seconds"] for each in runs

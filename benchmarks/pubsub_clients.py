@@ -1,8 +1,8 @@
-"""Child processes of the Pub/Sub benchmark without Spark: a replaying server, and clients of it.
+"""Child processes of the Pub/Sub benchmark without Spark: a replay server and its clients.
 
-The replaying server answers StreamingPull with responses that were serialised beforehand, as fast
-as they are taken, so that the client is the limit; what is acknowledged it forgets. Every client is
-a process of its own, whose CPU time is its own too, and prints one JSON line.
+The replay server answers StreamingPull with responses that were serialised in advance, as fast as
+the client reads them, so that the client is the bottleneck. It ignores acknowledgements. Every
+client is a separate process, so that its CPU time can be measured, and prints one JSON line.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ BATCH_ROWS = 5_000
 
 
 def replay(size: int) -> None:
-    """Serve until the input ends; the port is printed."""
+    """Print the port, and serve until the input ends."""
     responses = [_response(size, number) for number in range(RESPONSES)]
 
     def drain(requests: Iterator[bytes]) -> None:
-        with suppress(grpc.RpcError):  # the client has left
+        with suppress(grpc.RpcError):  # the client has disconnected
             for _ in requests:
                 pass
 
@@ -83,7 +83,7 @@ def _response(size: int, number: int) -> bytes:
 
 
 def pull_ours(address: str, seconds: float) -> dict[str, float]:
-    """StreamingPull into Arrow, everything acknowledged."""
+    """Our puller: StreamingPull to Arrow, with all messages acknowledged."""
     access = Access(emulator_host=address, project_id="bench")
     reader = Puller(Connection(access), PullSettings(subscription=SUBSCRIPTION))
 
@@ -98,7 +98,7 @@ def pull_ours(address: str, seconds: float) -> dict[str, float]:
 
 
 def pull_google(address: str, seconds: float) -> dict[str, float]:
-    """The official high-level client, everything acknowledged."""
+    """Google's high-level client, with all messages acknowledged."""
     os.environ["PUBSUB_EMULATOR_HOST"] = address
     from google.cloud import pubsub_v1
 
@@ -123,7 +123,7 @@ def pull_google(address: str, seconds: float) -> dict[str, float]:
 
 
 def publish_ours(address: str, seconds: float, size: int) -> dict[str, float]:
-    """Arrow batches through the sink's encoder and publisher, confirmed."""
+    """Publish Arrow batches with the sink's encoder and publisher, and wait for confirmation."""
     access = Access(emulator_host=address, project_id="bench")
     publisher = Publisher(Connection(access), PublishSettings(topic=TOPIC))
     rows = pa.RecordBatch.from_pydict({"data": [b"x" * size] * BATCH_ROWS})
@@ -137,7 +137,7 @@ def publish_ours(address: str, seconds: float, size: int) -> dict[str, float]:
 
 
 def publish_google(address: str, seconds: float, size: int) -> dict[str, float]:
-    """The official high-level publisher with batches as large as ours, confirmed."""
+    """Publish with Google's high-level client in batches as large as ours, and wait."""
     os.environ["PUBSUB_EMULATOR_HOST"] = address
     from google.cloud import pubsub_v1
     from google.cloud.pubsub_v1.types import BatchSettings
@@ -187,7 +187,7 @@ def main() -> None:
         case _, [address, seconds, size]:
             run_sized = publish_ours if what == "publish-ours" else publish_google
             print(json.dumps(run_sized(address, float(seconds), int(size))), flush=True)
-    os._exit(0)  # streams that never end keep threads alive
+    os._exit(0)  # threads of endless streams would keep the process alive
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""The embedded Pub/Sub server: what its core serves, and what it serves over gRPC, per CPU-second.
+"""The embedded Pub/Sub server: messages per CPU-second of its core, and of the server over gRPC.
 
-Other benchmarks use the server as their source, so its own cost must be known. The core is
-measured in this process; the whole server in one of its own, whose CPU is read from /proc, with a
-client so plain (raw bytes, acknowledgement ids found by a pattern) that it is not the limit.
+Other benchmarks use the server as their source, so its own cost must be known. The core is measured
+in this process. The whole server is measured in a separate process, whose CPU time is read from
+/proc. Its client is so simple (raw bytes, acknowledgement ids found by a pattern) that it is not
+the bottleneck.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def figures(report: Report) -> None:
-    """All figures of the server."""
+    """Measure all figures of the server."""
     gc.set_threshold(*GC_THRESHOLD)  # as the server does
     for name, (size, count) in SIZES.items():
         core(report, name, size, count)
@@ -49,7 +50,7 @@ def figures(report: Report) -> None:
 
 
 def core(report: Report, name: str, size: int, count: int) -> None:
-    """Publish, serve and acknowledge without a network."""
+    """Publish, deliver and acknowledge without a network."""
     broker = Broker()
     broker.create_topic(TOPIC, b"")
     subscription = broker.create_subscription(SUBSCRIPTION, TOPIC, b"", Settings())
@@ -84,7 +85,7 @@ def core(report: Report, name: str, size: int, count: int) -> None:
 
 
 def whole(report: Report, server: PubSubServer, name: str, size: int, count: int) -> None:
-    """Publish over gRPC, then stream and acknowledge everything."""
+    """Publish over gRPC, then pull and acknowledge everything."""
     message = {"data": b"x" * size}
     request = pubsub.PublishRequest.serialize(
         pubsub.PublishRequest(topic=TOPIC, messages=[message] * PER_REQUEST)
@@ -119,7 +120,7 @@ def whole(report: Report, server: PubSubServer, name: str, size: int, count: int
 
 
 class Stopwatch:
-    """Wall time, and the CPU of this process and of the server's."""
+    """Return the wall time, and the CPU time of this process and of the server."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

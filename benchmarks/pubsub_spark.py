@@ -1,8 +1,8 @@
-"""Child processes of the Pub/Sub benchmark with Spark: each has a session of its own, `local[2]`.
+"""Child processes of the Pub/Sub benchmark with Spark. Each has its own session, `local[2]`.
 
-drain   how fast micro-batches take what a subscription holds, to noop, and what takes the time
-stall   what the sidecar's memory does while a batch does not end
-relay   how long a message takes from one topic to another, by micro-batches or by the engine
+drain   how fast micro-batches read a subscription into the noop sink, and where the time goes
+stall   how the sidecar's memory develops while a batch does not end
+relay   how long a message takes from one topic to another, with micro-batches or with the engine
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def source(spark: SparkSession, address: str, subscription: str, **more: Any) ->
 
 
 def drain(address: str, size: int, count: int) -> dict[str, Any]:
-    """Rows per second from the first full batch to the last, and where the time went."""
+    """Measure rows per second from the first full batch to the last, and where the time goes."""
     spark = session()
     fill(address, "arrivals", size, count)
     frame = source(spark, address, "arrivals-sub", numPartitions=2, maxRecordsPerFetch=50_000)
@@ -109,7 +109,7 @@ def drain(address: str, size: int, count: int) -> dict[str, Any]:
 
 
 def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
-    """The resident memory of the sidecar while a batch stands still and more keeps coming."""
+    """Measure the sidecar's resident memory while a batch hangs and messages keep coming."""
     spark = session()
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     stop = threading.Event()
@@ -118,8 +118,8 @@ def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
         while not stop.is_set():
             try:
                 fill(address, "arrivals", size, 50_000)
-            except Exception as error:  # noqa: BLE001 - the server is full: that is the point
-                print(f"the server takes no more: {error}", file=sys.stderr)
+            except Exception as error:  # noqa: BLE001 - the server is full, as intended
+                print(f"the server accepts no more messages: {error}", file=sys.stderr)
                 stop.wait(2)
 
     threading.Thread(target=pour, daemon=True).start()
@@ -157,7 +157,7 @@ def stall(address: str, size: int, seconds: float) -> dict[str, Any]:
 
 
 def sidecar_mib(jvm: int) -> float:
-    """Of the sidecar beside this JVM."""
+    """Return the resident memory of the JVM's sidecar, in MiB."""
     found, name = 0.0, b"epochal.connectors.pubsub.sidecar.sidecar"
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -174,7 +174,7 @@ def sidecar_mib(jvm: int) -> float:
 
 
 def relay(address: str, engine: str, seconds: float) -> dict[str, Any]:
-    """Milliseconds from publishing into one topic to receiving out of another."""
+    """Measure the milliseconds from publishing to one topic until receiving from another."""
     spark = session()
     with tempfile.TemporaryDirectory() as folder:
         if engine == "continuous":
@@ -214,7 +214,7 @@ def relay(address: str, engine: str, seconds: float) -> dict[str, Any]:
 
 
 def measure_relay(address: str, seconds: float) -> list[float]:
-    """Publish at a fixed rate with the time as payload; latencies after a warm-up."""
+    """Publish at a fixed rate with the time as payload; return latencies after a warm-up."""
     import pyarrow as pa
 
     writer = publisher(address, "arrivals")
@@ -241,7 +241,7 @@ def measure_relay(address: str, seconds: float) -> list[float]:
     found: list[tuple[int, float]] = []
     send()
     deadline = time.monotonic() + 120
-    while not found and time.monotonic() < deadline:  # until the query is up
+    while not found and time.monotonic() < deadline:  # wait until the query is up
         receive(found, 0.5)
     found.clear()
     began = time.time_ns() + int(WARM_UP_S * 1e9)

@@ -1,8 +1,8 @@
-"""Spark's real-time mode with a Python operator, which it refuses unless its allowlist is off.
+"""Spark's real-time mode with a Python operator, which it allows only with its allowlist off.
 
-It reads Kafka and nothing else that rows with a stamp can be put into, so its delays hold two
-passes through a broker on loopback, which cost a few milliseconds of them. The settings are those
-that gave its lowest delays: operators in a pipeline, one record a batch, tiny buffers.
+Kafka is the only source of this mode that can carry timestamped rows. So its delays include two
+passes through a broker on loopback, a few milliseconds. The settings are those with the lowest
+delays: pipelined operators, one record per batch, tiny buffers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def delays_ms(rate: int, warm_up_seconds: float, measured_seconds: float, at: str) -> Any:
-    """How long each row took from when it was due to its receipt from the output topic."""
+    """Return how long each row took from when it was due until the output topic had it."""
     with running_kafka() as broker:
         servers = broker.bootstrap_servers
         topics = [NewTopic(IN, PARTITIONS), NewTopic(OUT, PARTITIONS)]
@@ -77,7 +77,7 @@ def _query(servers: str, at: str) -> Any:
 
 
 def _produce(servers: str, rate: int, runs: threading.Event, stop: threading.Event) -> None:
-    """A row now and then until one has come through: starting leaves no backlog behind."""
+    """Send an occasional row until one comes out, so that the start leaves no backlog."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
     while not runs.wait(0.2) and not stop.is_set():
         producer.produce(IN, str(time.time_ns()).encode(), partition=0)

@@ -1,9 +1,9 @@
-"""Writes `docs/benchmarks.md` and its plots from whatever results there are.
+"""Writes `docs/benchmarks.md` and its plots from the results that exist.
 
     python -m benchmarks.report
 
-`make bench` ends with it. A suite that was never run is named as such; of each figure the newest
-run counts. What misses its target, or is behind a peer, is listed before anything else.
+`make bench` runs this last. The page names suites that were never run. Of each figure it shows the
+newest run. It starts with a list of figures that miss their target or are behind a peer.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ SECTIONS: dict[str, Callable[[Suite], Section]] = {
     "telemetry": sections.telemetry,
 }
 ABOUT = """\
-A figure beside another is from one run in which both sides took turns on one machine. What the
-suites wrote is in `benchmarks/results`; anybody can make it anew:
+Figures that are compared come from one run, in which both sides took turns on one machine. The raw
+results are in `benchmarks/results`. To reproduce them:
 
 ```sh
 make bench           # all suites, then this page; takes hours
-make bench-log       # one of them
+make bench-log       # one suite
 ```
 
-A ratio says how many times better Epochal is; below 1 it is worse. The load is the machine's
-average over a minute, before and after each figure; a benchmark itself brings one or two of it."""
+A ratio is how many times better Epochal is; below 1, it is worse. The load is the machine's
+one-minute load average before and after each figure. A benchmark itself adds one or two to it."""
 
 
 def page(suites: Sequence[Suite]) -> tuple[str, dict[str, str]]:
-    """The page, and its pictures by file name."""
+    """Return the page, and its plots by file name."""
     shown = [SECTIONS[suite.name](suite) for suite in suites]
     plots = {f"{plot.name}.svg": plot.svg() for each in shown for plot in each.plots}
     parts = [NOTE, "# Benchmarks", ABOUT, *_behind(shown, suites)]
@@ -54,20 +54,20 @@ def page(suites: Sequence[Suite]) -> tuple[str, dict[str, str]]:
 
 
 def _never_run(suite: Suite) -> str:
-    return f"There are no results of this suite: `make bench-{suite.name}`."
+    return f"This suite has no results yet. Run `make bench-{suite.name}`."
 
 
 def _behind(shown: Sequence[Section], suites: Sequence[Suite]) -> Iterator[str]:
     yield "## What is not better"
-    found = [f"- {_said(line)}" for section in shown for line in section.lines if line.behind]
+    found = [f"- {_sentence(line)}" for section in shown for line in section.lines if line.behind]
     found += [f"- {each}" for section in shown for each in section.failures]
     missing = [f"`{suite.name}`" for suite in suites if not suite.rows]
     if missing:
         found.append(f"- Without results: {', '.join(missing)}.")
-    yield "\n".join(found) or "All targets are met, and no peer is ahead in anything compared here."
+    yield "\n".join(found) or "All targets are met, and no peer is ahead in any comparison."
 
 
-def _said(line: Line) -> str:
+def _sentence(line: Line) -> str:
     beside = f", {line.beside}" if line.beside else ""
     ratio = f", {number(line.ratio)}x" if line.ratio is not None else ""
     target = f"; the target is {line.target}" if line.met is False else ""
@@ -85,10 +85,10 @@ def _measured(suite: Suite, section: Section) -> Iterator[str]:
 
 
 def _table(lines: Sequence[Line]) -> str:
-    """Columns in which no line has anything are left out."""
-    rows = [["", "Epochal", "beside", "ratio", "target", ""], *map(_cells, lines)]
-    used = [place for place in range(len(rows[0])) if place == 0 or any(r[place] for r in rows[1:])]
-    shown = [[row[place].replace("|", "\\|") for place in used] for row in rows]
+    """Make a table, without the columns that are empty in all lines."""
+    rows = [["", "Epochal", "compared with", "ratio", "target", ""], *map(_cells, lines)]
+    used = [index for index in range(len(rows[0])) if index == 0 or any(r[index] for r in rows[1:])]
+    shown = [[row[index].replace("|", "\\|") for index in used] for row in rows]
     shown.insert(1, ["---"] * len(used))
     return "\n".join(f"| {' | '.join(row)} |" for row in shown)
 
@@ -102,7 +102,7 @@ def _cells(line: Line) -> list[str]:
 
 
 def _circumstances(suite: Suite) -> str:
-    """When, at which commit, on what, with what, and how busy it was."""
+    """Describe the runs: date, commit, machine, load and versions."""
     days = sorted({row.taken[:10] for row in suite.rows if row.taken})
     taken = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "at some time"
     commits = ", ".join(sorted({f"`{row.commit}`" for row in suite.rows}))
@@ -113,12 +113,12 @@ def _circumstances(suite: Suite) -> str:
     busy = ""
     cores = machines.split(" ")[0]
     if loads and cores.isdigit() and statistics.median(loads) > 2 * int(cores):
-        busy = " That is more than the benchmark brings itself: these figures are worth less."
+        busy = " The machine was busy with other work, so these figures are less reliable."
     return f"*Taken {taken} at {commits} on {machines}; {load}; {versions}.*{busy}"
 
 
 def write(results: Path, docs: Path) -> None:
-    """Write page and plots; plots that are not made any more are removed."""
+    """Write the page and its plots, and delete plots that are no longer used."""
     text, plots = page([read_suite(results, name) for name in SECTIONS])
     (docs / PLOTS).mkdir(exist_ok=True)
     (docs / "benchmarks.md").write_text(text)

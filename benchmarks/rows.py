@@ -1,7 +1,7 @@
-"""Result rows as the suites wrote them, and the newest of each figure.
+"""Reads the result rows of the suites, and picks the newest of each figure.
 
-What a reader would get wrong: a suite may have been run in part, or broken off. So the newest run
-counts figure by figure, not file by file, and a run's rounds become one row of medians.
+Note: a suite may have been run in part, or interrupted. So the newest run is chosen for each figure
+separately. The rounds of a run become one row of medians.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Suite:
     rows: tuple[Row, ...] = field(default=())
 
     def find(self, figure: str, **values: Any) -> Row | None:
-        """The row whose figure begins so and whose values are these."""
+        """Return the first row whose figure starts with `figure` and that has these values."""
         for row in self.rows:
             if row.figure.startswith(figure) and values.items() <= row.values.items():
                 return row
@@ -58,7 +58,7 @@ class Suite:
 
 
 def read_suite(results: Path, name: str) -> Suite:
-    """What a suite has left in the folder of results; nothing, if it was never run."""
+    """Read a suite's results from the folder; empty if it was never run."""
     path = results / f"{name}.jsonl"
     if not path.exists():
         return Suite(name)
@@ -67,7 +67,7 @@ def read_suite(results: Path, name: str) -> Suite:
 
 
 def newest(rows: Sequence[Row]) -> list[Row]:
-    """Each figure from the last run that has it; several rounds of it as their medians."""
+    """Return each figure from the last run that has it, as the median of its rounds."""
     runs: dict[tuple[Any, ...], dict[str, list[Row]]] = {}
     for row in rows:
         runs.setdefault(_identity(row), {}).setdefault(row.taken, []).append(row)
@@ -76,7 +76,7 @@ def newest(rows: Sequence[Row]) -> list[Row]:
 
 
 def _identity(row: Row) -> tuple[Any, ...]:
-    """What makes two rows the same figure: its name, and the size it was taken at."""
+    """Return what identifies a figure: its name and the size it was measured at."""
     return (row.figure, row.values.get("tasks"), row.values.get("keys"))
 
 

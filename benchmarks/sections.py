@@ -1,8 +1,7 @@
-"""What the rows of each suite say: lines of a table beside their targets, and pictures. Pure.
+"""Turns the results of each suite into table lines with targets, and into plots. Pure.
 
-What a reader would get wrong: a ratio is always how many times better ours is, whatever the suite
-calls better, and a line without a target is there because its figure is worth knowing, not because
-it is met.
+Note: a ratio is always how many times better Epochal is, whether less or more is better in the
+suite. A line without a target is shown for information only.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Line:
 
     @property
     def behind(self) -> bool:
-        """Whether the page must say that this is not better, or not what it was to be."""
+        """Whether it misses its target or is behind a peer."""
         return self.met is False or (self.ratio is not None and self.ratio < 1)
 
 
@@ -49,7 +48,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A suite on the page."""
+    """One suite's section of the page."""
 
     name: str
     title: str
@@ -60,7 +59,7 @@ class Section:
 
 
 def reason(row: Row) -> str:
-    """Why a row has no figure, in a line and without anybody's paths."""
+    """Return why a row has no figure, in one line and without paths of the machine."""
     words = (row.failed or "").strip().splitlines()[-1:] or ["no reason given"]
     return re.sub(r"(?:/[\w.@+-]+){2,}", "…", words[0])[:160]
 
@@ -126,8 +125,8 @@ def log(suite: Suite) -> Section:
     return Section(
         "log",
         "The metadata log and the tools",
-        "Whole processes, from start to exit, on a checkpoint that Spark wrote; Spark starts a "
-        "session and reads the same with its `state-metadata` source.",
+        "Time of whole processes, from start to exit, on a checkpoint that Spark wrote. Spark "
+        "starts a session and reads the same data with its `state-metadata` source.",
         tuple(filter(None, lines)),
         plot(
             "log", "Reading a checkpoint, whole process, less is better", "seconds", groups, "log"
@@ -174,12 +173,13 @@ def state(suite: Suite) -> Section:
     return Section(
         "state",
         "The state store",
-        "String keys to two longs in two partitions, made by Spark; Spark in one warm session on "
-        "two cores. Its update and commit times are those of its own progress.",
+        "Spark wrote the state: string keys with two longs each, in two partitions. Spark runs in "
+        "one warm session on two cores. Its update and commit times are those that its progress "
+        "reports.",
         tuple(filter(None, lines)),
         (
             *plot("state", "State, less is better", "seconds", groups, "log"),
-            *plot("state-growth", "State to Arrow: cost of a key", "µs of CPU", [growth]),
+            *plot("state-growth", "State to Arrow: cost per key", "µs of CPU", [growth]),
         ),
         failures(suite),
     )
@@ -215,7 +215,7 @@ def coordinator(suite: Suite) -> Section:
     lines = []
     for row in suite.all("pure step"):
         cost = row.number("microseconds_per_report") or 0
-        what = f"a report decided on, {number(row.number('tasks') or 0)} tasks"
+        what = f"handling a report, {number(row.number('tasks') or 0)} tasks"
         lines.append(Line(what, f"{number(cost)} µs"))
     driven = suite.all("driver over sockets")
     for row in driven:
@@ -232,7 +232,7 @@ def coordinator(suite: Suite) -> Section:
         )
     groups = [
         Group(
-            "epochs/s (10 wanted)",
+            "epochs/s (target 10)",
             tuple(
                 Bar(f"{number(row.number('tasks') or 0)} tasks", value, ours=True)
                 for row in driven
@@ -243,7 +243,7 @@ def coordinator(suite: Suite) -> Section:
     return Section(
         "coordinator",
         "The epoch coordinator",
-        "The driver's process with made-up tasks on real sockets, three messages per task and "
+        "The driver's process with simulated tasks on real sockets, three messages per task and "
         "epoch. The clients share the machine's cores with it, which limits the larger sizes.",
         tuple(lines),
         plot("coordinator", "Epochs per second by number of tasks", "epochs/s", groups),
@@ -271,7 +271,7 @@ def pubsub(suite: Suite) -> Section:
         row = suite.find(f"spark, {size}")
         rate = row.number("per_second") if row else None
         if row and rate:
-            limit = f"limited by {row.values.get('limited_by', 'nobody knows what')}"
+            limit = f"limited by {row.values.get('limited_by', 'an unknown cause')}"
             wanted = ("≥ 100 k rows/s", rate >= 100_000) if size == "100 B" else ("", None)
             what = f"embedded server to Spark's noop, {size}"
             lines.append(Line(what, f"{number(rate)} rows/s, {limit}", "", None, *wanted))
@@ -279,8 +279,9 @@ def pubsub(suite: Suite) -> Section:
     return Section(
         "pubsub",
         "Pub/Sub",
-        "Beside Google's high-level client, per CPU-second of the client's process, everything "
-        "acknowledged; Spark on `local[2]` with the embedded server on the same two cores.",
+        "Compared with Google's high-level client, per CPU-second of the client's process, with "
+        "all messages acknowledged. Spark runs on `local[2]`, with the embedded server on the same "
+        "two cores.",
         tuple(filter(None, lines)),
         plot("pubsub", "Messages per CPU-second, more is better", "messages/s", groups, "log"),
         failures(suite),
@@ -292,7 +293,7 @@ def _messages(row: Row, what: str, unit: str, at_least: float | None) -> Line | 
     if not mine or not theirs:
         return None
     ratio = mine / theirs
-    shown = {"per_second": "by the clock", "per_cpu_second": "per CPU-second"}[unit]
+    shown = {"per_second": "per second", "per_cpu_second": "per CPU-second"}[unit]
     return Line(
         f"{what}, {shown}",
         f"{number(mine)}/s",
@@ -308,7 +309,7 @@ def _stall(row: Row | None) -> Line | None:
         return None
     first, last = row.number("rss_first_third_mib") or 0, row.number("rss_last_third_mib") or 0
     return Line(
-        f"memory of the sidecar, stalled for {number(row.number('seconds') or 0)} s",
+        f"memory of the sidecar while a batch stalls for {number(row.number('seconds') or 0)} s",
         f"{number(first)} MiB, then {number(last)} MiB (peak {number(peak)})",
         target="bounded",
         met=last <= 1.1 * first,
@@ -330,15 +331,15 @@ def _relay(suite: Suite) -> Iterator[Line | None]:
 
 def telemetry(suite: Suite) -> Section:
     lines = [
-        Line(row.figure, f"{number(cost)} µs", target="", beside=str(row.values.get("share", "")))
+        Line(row.figure, ", ".join(filter(None, (f"{number(cost)} µs", row.values.get("share")))))
         for row in suite.rows
         if (cost := row.number("us")) is not None
     ]
     return Section(
         "telemetry",
-        "Being watched",
-        "CPU of one thread, for epochs of 100 ms: what it costs to keep metrics, spans and the "
-        "dashboard's journal.",
+        "Monitoring overhead",
+        "CPU time of one thread for metrics, spans and the dashboard's journal, with epochs of "
+        "100 ms.",
         tuple(lines),
         (),
         failures(suite),

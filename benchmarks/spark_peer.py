@@ -1,8 +1,7 @@
 """Spark's side of the benchmarks: a session that answers requests, one JSON line each.
 
-Run as a process of its own (`harness.SparkPeer` does), so that both sides can take turns: a round
-of ours, a round of Spark's, in one session that has long been warm. Only times that Spark measured
-itself, or that lie around one action, are answered.
+`harness.SparkPeer` runs it as a separate process, so that both sides can take turns, with Spark in
+one warm session. It returns only times that Spark itself measured, or that cover a single action.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ STATE_PACKAGE = "org.apache.spark.sql.execution.streaming.state"
 PLAIN_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-"""Writes the same files as the default, without a `chmod` process for each of them."""
+"""Writes the same files as the default class, but without a `chmod` process for each of them."""
 
 
 PARTITIONS = 2
@@ -38,12 +37,12 @@ appender.stderr.layout.pattern = %m%n
 logger.state.name = {STATE_PACKAGE}
 logger.state.level = debug
 """
-"""A provider says only at this level how long its load took. It is asked for by package, because
-the name of a provider's logger is that of its class followed by its whole id."""
+"""Only at this level does a provider log how long its load took. The level is set for the package,
+because the name of a provider's logger is its class followed by its whole id."""
 
 
 def session(**conf: str) -> SparkSession:
-    """A local session on two cores."""
+    """Start a local session on two cores."""
     builder = SparkSession.builder.master("local[2]")
     common = {
         "spark.driver.memory": "6g",
@@ -56,7 +55,7 @@ def session(**conf: str) -> SparkSession:
 
 
 def state_session() -> SparkSession:
-    """One that reads and changes state of two partitions, and logs how long each load takes."""
+    """Start a session with two state partitions that logs how long each load takes."""
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as settings:
         settings.write(LOG_SETTINGS)
         settings.flush()
@@ -70,14 +69,14 @@ def state_session() -> SparkSession:
 
 
 def add_rows(spark: SparkSession, target: str, count: int) -> None:
-    """Another input file, with the first `count` keys."""
+    """Add an input file with the first `count` keys."""
     key = F.format_string("key-%08d", "id")
     rows = spark.range(count).select(key.alias("k"), F.col("id").alias("v"))
     rows.coalesce(1).write.mode("append").parquet(f"{target}/in")
 
 
 def sums(spark: SparkSession, target: str) -> Any:
-    """The query whose state it is: a count and a sum for each key."""
+    """Start the query that makes the state: a count and a sum per key."""
     return (
         spark.readStream.schema("k string, v long")
         .parquet(f"{target}/in")
@@ -90,7 +89,7 @@ def sums(spark: SparkSession, target: str) -> Any:
 
 
 def make_state(target: str, keys: int) -> None:
-    """A batch with every key, one that changes a tenth, and a snapshot of each partition."""
+    """Run a batch with every key and one that changes a tenth; wait for all snapshots."""
     spark = session(
         **{
             "spark.sql.shuffle.partitions": str(PARTITIONS),
@@ -113,7 +112,7 @@ def make_state(target: str, keys: int) -> None:
 
 
 def change_state(spark: SparkSession, target: str, count: int) -> dict[str, Any]:
-    """Go on with the query; what its progress says of the state operator."""
+    """Continue the query; return the state operator's metrics from its progress."""
     add_rows(spark, target, count)
     query = sums(spark, target).trigger(availableNow=True).start()
     query.awaitTermination()
@@ -123,7 +122,7 @@ def change_state(spark: SparkSession, target: str, count: int) -> dict[str, Any]
 
 
 def timed_read(spark: SparkSession, checkpoint: str, *, to_arrow: bool) -> float:
-    """Read state to Arrow, or only count it, which loads every partition and looks at each row."""
+    """Read state to Arrow, or count it, which loads every partition and visits every row."""
     start = time.perf_counter()
     frame: DataFrame = spark.read.format("statestore").load(checkpoint)
     _ = frame.toArrow() if to_arrow else frame.count()
@@ -131,7 +130,7 @@ def timed_read(spark: SparkSession, checkpoint: str, *, to_arrow: bool) -> float
 
 
 def make_many_batches(target: str, batches: int, partitions: int) -> None:
-    """A checkpoint of many batches and partitions; goes on with one that is not yet complete."""
+    """Create a checkpoint of many batches and partitions; continue one that is incomplete."""
     spark = session(
         **{
             "spark.sql.shuffle.partitions": str(partitions),

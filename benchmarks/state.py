@@ -1,9 +1,9 @@
-"""State beside Spark 4.3, from one run: reading, changing, memory, and how cost grows with keys.
+"""Compares state with Spark 4.3: reading, updating, memory, and how the cost grows with the keys.
 
-Spark makes the state: string keys to (long, long), two partitions, a batch with every key and one
-that changes a tenth, and a snapshot, as a query that has run for a while leaves it. Then both sides
-take turns in reading it, loading it, and changing a tenth of its keys, Spark in one warm session on
-two cores. What Spark measures itself is taken from its progress and its log of this same run.
+Spark writes the state: string keys to (long, long), two partitions, a batch with every key, one
+that changes a tenth, and a snapshot, as a query leaves it that has run for a while. Then both sides
+take turns at reading it, loading it, and changing a tenth of its keys. Spark runs in one warm
+session on two cores. Times that Spark measures itself come from its progress and log of this run.
 
     python -m benchmarks.state [--keys 1000000] [--largest 10000000]
 """
@@ -68,7 +68,7 @@ def main() -> None:
         made, checkpoint = Path(scratch, "made"), Path(scratch, "checkpoint")
         print(f"  making a state of {asked.keys} keys with Spark …", flush=True)
         time_process(spark_command("state", str(made), str(asked.keys)))
-        # Spark goes on with what it made: its input's log has absolute paths and cannot be copied.
+        # Spark continues its own checkpoint: its input log has absolute paths and cannot be copied.
         shutil.copytree(made / "checkpoint", checkpoint)
         with SparkPeer() as spark:
             reading(report, spark, checkpoint, asked.keys)
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def reading(report: Report, spark: SparkPeer, checkpoint: Path, keys: int) -> None:
-    """State to Arrow, in processes that are warm."""
+    """Compare reading state to Arrow in warm processes."""
     assert read_state(str(checkpoint)).num_rows == keys
     costs = take_turns(
         ROUNDS,
@@ -96,7 +96,7 @@ def reading(report: Report, spark: SparkPeer, checkpoint: Path, keys: int) -> No
 
 
 def whole_processes(report: Report, checkpoint: Path, keys: int) -> None:
-    """State to Arrow, with the start of the process and the end of it."""
+    """Compare reading state to Arrow in whole processes, from start to exit."""
     costs = take_turns(
         COLD_ROUNDS,
         {
@@ -112,10 +112,10 @@ def whole_processes(report: Report, checkpoint: Path, keys: int) -> None:
 
 
 def loading(report: Report, spark: SparkPeer, checkpoint: Path, keys: int) -> None:
-    """All providers, beside a count; and one of them, if Spark's log tells how long its own took.
+    """Compare loading all providers with a count, and one provider if Spark's log has its time.
 
-    Spark loads its two partitions at once, on two cores, and the count looks at each row besides.
-    Ours are loaded one after the other, as one process has them; tasks are processes of their own.
+    Spark loads its two partitions in parallel on two cores, and the count also visits each row.
+    Ours are loaded one after the other in one process; in a query, tasks are separate processes.
     """
     own: list[float] = []
 
@@ -147,7 +147,7 @@ def loading(report: Report, spark: SparkPeer, checkpoint: Path, keys: int) -> No
 
 
 def providers(checkpoint: Path) -> list[tuple[Any, int]]:
-    """A fresh provider for each partition, and the newest version."""
+    """Return a fresh provider for each partition, and the newest version."""
     from epochal.state.store.conf import StateStoreConf
     from epochal.state.store.ids import StateStoreId
     from epochal.state.store.provider import HDFSBackedStateStoreProvider
@@ -167,9 +167,9 @@ def providers(checkpoint: Path) -> list[tuple[Any, int]]:
 
 
 def changing(report: Report, spark: SparkPeer, made: Path, checkpoint: Path, keys: int) -> None:
-    """Update and commit of a tenth of the keys, summed over partitions as Spark's progress does.
+    """Compare update and commit of a tenth of the keys, summed over partitions as Spark does.
 
-    Each round of Spark's goes on with its query, each of ours starts from a new copy.
+    Each round of Spark's continues its query. Each of ours starts from a new copy.
     """
     progress: list[dict[str, Any]] = []
     memory: list[int] = []
@@ -201,7 +201,7 @@ def changing(report: Report, spark: SparkPeer, made: Path, checkpoint: Path, key
 
 
 def put_and_commit(checkpoint: Path, count: int) -> tuple[Cost, int]:
-    """Change so many keys of a copy; how long it took, and what both stores then take."""
+    """Change `count` keys of a copy; return the time, and the memory of both stores after it."""
     with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
         copy = shutil.copytree(checkpoint, Path(folder) / "checkpoint")
         stores = [provider.get_store(version) for provider, version in providers(copy)]
@@ -216,7 +216,7 @@ def put_and_commit(checkpoint: Path, count: int) -> tuple[Cost, int]:
 
 
 def changed_rows(checkpoint: Path, partition: int, count: int) -> tuple[Any, Any]:
-    """The rows of one partition whose key is among the first `count`, with other values."""
+    """Return the rows of a partition whose key is among the first `count`, with new values."""
     table = read_state(str(checkpoint), partition=partition)
     names = pc.struct_field(table["key"], "k").combine_chunks()
     below: Any = pc.less(names, pa.scalar(f"key-{count:08d}"))
@@ -229,7 +229,7 @@ def changed_rows(checkpoint: Path, partition: int, count: int) -> tuple[Any, Any
 
 
 def growing(report: Report, sizes: list[int]) -> None:
-    """The same reading for more and more keys: the cost of one must not grow."""
+    """Read states with more and more keys: the cost per key must not grow."""
     for keys in sizes:
         with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
             write_checkpoint(Path(folder), keys)
@@ -243,7 +243,7 @@ def growing(report: Report, sizes: list[int]) -> None:
 
 
 def largest(report: Report, keys: int) -> None:
-    """The whole memory of a process that reads a large state."""
+    """Measure the peak memory of a process that reads a large state."""
     with tempfile.TemporaryDirectory(dir=cache_directory()) as folder:
         write_checkpoint(Path(folder), keys)
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
@@ -258,7 +258,7 @@ def largest(report: Report, keys: int) -> None:
 
 
 def write_checkpoint(root: Path, keys: int) -> None:
-    """A checkpoint of one batch with a snapshot in each of two partitions."""
+    """Write a checkpoint of one batch with a snapshot in each of two partitions."""
     from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
     from epochal.state.files.schema_file import FamilySchema, encode_schema_file
     from epochal.tools.read_state.read_target import StateSettings

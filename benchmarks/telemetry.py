@@ -1,12 +1,12 @@
-"""What it costs a query to be watched: per epoch, and per report, by thread.
+"""The cost of monitoring a query, per epoch and per report, by thread.
 
-    committing   what the thread that commits epochs pays: a place in a queue
-    watching     what the watching thread pays to write the journal, the metrics and the spans
-    scrape       what one answer to Prometheus costs
-    tail         what the dashboard pays to read it
+    committing   for the thread that commits epochs: to put an event into a queue
+    watching     for the watching thread: to write the journal, the metrics and the spans
+    scrape       for one reply to Prometheus
+    tail         for the dashboard: to read the journal
 
-Figures are CPU time of one thread, in microseconds for one epoch or one report. A query with
-epochs of 100 ms makes ten epochs and one report a second: `share` is what that is of one core.
+Figures are the CPU time of one thread in microseconds, for one epoch or one report. A query with
+epochs of 100 ms has ten epochs and one report per second; `share` is that part of one core.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def progress_of(number: int, partitions: int = 50) -> Progressed:
 
 
 def cpu_us(work: Callable[[], object], count: int) -> float:
-    """CPU time of this thread per piece of work."""
+    """Return this thread's CPU time per item; `work` handles `count` items."""
     before = time.thread_time()
     work()
     return 1e6 * (time.thread_time() - before) / count

@@ -1,7 +1,7 @@
 """Checks the promises of docs/security.md.
 
-By default no port is open beyond loopback. Other users cannot read files outside of checkpoints. The
-content of a checkpoint is never executed.
+By default no port is open beyond loopback. Other users cannot read files outside of checkpoints.
+The content of a checkpoint is never executed.
 """
 
 from __future__ import annotations

@@ -195,9 +195,7 @@ def test_what_is_committed_is_acknowledged_also_by_a_stream_that_falls_idle(
     sent = world.publish(topic, [b"x"] * 500)
     with query.running() as (driver, tasks):
         query.wait_for(sent)
-        time.sleep(
-            6
-        )  # idle epochs last 30 s here, so only the notice of the commit can cause the ack
+        time.sleep(6)  # idle epochs last 30 s here: only the notice of the commit causes acks
         for task in tasks:
             os.kill(task.pid or 0, signal.SIGKILL)
         query.failed.append(RuntimeError("killed"))

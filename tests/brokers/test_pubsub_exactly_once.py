@@ -1,4 +1,4 @@
-"""`delivery=exactly-once` with real sidecars: batches are replayed from copies, without duplicates."""
+"""`delivery=exactly-once` with real sidecars: replayed batches come from copies, no duplicates."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         stream,
         "orders",
         epoch="250 milliseconds",
-        minBatchesToRetain=1_000,  # a file that a test breaks must not be deleted before it is repaired
+        minBatchesToRetain=1_000,  # keep the files that tests break until they are repaired
         statePartitions=3,
         metricsPort=metrics_port,
     )

@@ -1,4 +1,4 @@
-"""Payloads into typed columns, and what becomes of those that break their schema."""
+"""Payloads are parsed into typed columns; those that do not match the schema are reported."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("given", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_what_cannot_be_parsed_by_is_said_at_once(given: dict[str, str], said: str) -> None:
+def test_wrong_parse_options_are_reported_at_once(given: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         parse_spec(source_options({**BASE, **given}))
 
@@ -219,7 +219,7 @@ def test_a_union_of_two_types_has_no_column() -> None:
         spec("avro", json.dumps(schema))
 
 
-def test_bad_rows_can_be_told_from_good_ones() -> None:
+def test_bad_rows_are_separated_from_good_ones() -> None:
     good, bad = spec("json", "id int").open().parse(messages(b'{"id":1}', b"x")).split()
     assert good.column("parsed").to_pylist() == [{"id": 1}]
     assert bad.column("data").to_pylist() == [b"x"]

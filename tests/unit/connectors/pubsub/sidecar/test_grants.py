@@ -1,4 +1,4 @@
-"""Grants: who fills a partition, who is told to acknowledge, when there is a batch at all."""
+"""Grants: which sidecar fills a partition, which one acknowledges, and when there is a batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def grants() -> Grants:
 
 
 def planned(grants: Grants, *sidecars: str, now_s: float = 0.0) -> int:
-    """A batch of two partitions over the rows of some sidecars."""
+    """Plan a batch of two partitions over the rows of some sidecars."""
     for sidecar in sidecars:
         grants.heard(sidecar, ROWS, now_s)
     plan = grants.next_batch(grants.latest, now_s)
@@ -35,7 +35,7 @@ def planned(grants: Grants, *sidecars: str, now_s: float = 0.0) -> int:
     return plan.batch
 
 
-def test_a_partition_is_filled_by_the_first_who_asks_and_by_nobody_else(grants: Grants) -> None:
+def test_only_the_first_sidecar_that_asks_fills_a_partition(grants: Grants) -> None:
     batch = planned(grants, "a", "b")
     assert grants.claim((batch, 0), "a", 100, 0) == Mine()
     assert grants.claim((batch, 0), "a", 0, 0) == Mine()
@@ -43,7 +43,7 @@ def test_a_partition_is_filled_by_the_first_who_asks_and_by_nobody_else(grants: 
     assert grants.claim((batch, 1), "b", 100, 0) == Mine()
 
 
-def test_who_has_nothing_sends_readers_to_who_has_rows(grants: Grants) -> None:
+def test_a_sidecar_without_rows_sends_readers_to_one_with_rows(grants: Grants) -> None:
     grants.heard("a", Report(buffered_rows=100), 0)
     grants.heard("b", Report(), 0)
     batch = planned(grants)
@@ -76,7 +76,7 @@ def test_a_partition_whose_holder_is_gone_is_empty_for_good(grants: Grants) -> N
     assert isinstance(grants.claim((batch, 0), "a", 100, 1), Void)
 
 
-def test_a_silent_holder_is_taken_for_dead_by_the_next_who_asks(grants: Grants) -> None:
+def test_a_silent_holder_counts_as_dead_at_the_next_claim(grants: Grants) -> None:
     batch = planned(grants, "a")
     grants.claim((batch, 0), "a", 100, 0)
     grants.heard("b", ROWS, SILENT_S + 1)
