@@ -110,9 +110,9 @@ def watching(report: Report, name: str, output: Output) -> None:
         for each in reports:
             output.write([each])
 
-    told = cpu_us(work_reports, REPORTS)
-    report.row(f"watching, {name}, per epoch", us=took, share=_share(took, told))
-    report.row(f"watching, {name}, per report of 50 partitions", us=told)
+    per_report = cpu_us(work_reports, REPORTS)
+    report.row(f"watching, {name}, per epoch", us=took, share=_share(took, per_report))
+    report.row(f"watching, {name}, per report of 50 partitions", us=per_report)
     telemetry.close(None)
 
 

@@ -74,9 +74,9 @@ WRONG: list[tuple[dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_wrong_options_are_reported(given: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+@pytest.mark.parametrize(("given", "expected"), WRONG, ids=[expected for _, expected in WRONG])
+def test_wrong_options_are_reported(given: dict[str, str], expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
         use(given)
 
 

@@ -118,7 +118,7 @@ def avro_type(schema: Any, what: str, named: dict[str, Any]) -> Any:
 def _plain(value: Any) -> Any:
     """Replace UUIDs by strings, at any depth.
 
-    A dictionary stays one: Arrow reads it as a map or as a record, as its type says.
+    A dictionary stays one: Arrow reads it as a map or as a record, depending on the column's type.
     """
     if value is not None and type(value).__name__ == "UUID":
         return str(value)

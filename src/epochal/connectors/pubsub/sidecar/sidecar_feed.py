@@ -222,7 +222,7 @@ class Feed:
     def _filled(self, slot: Slot, rows: int, size: int) -> list[pa.RecordBatch]:
         with self._changed:
             if slot[0] <= self._committed:
-                # The batch is committed: no reader uses these rows any more, and the pending orders
+                # The batch is committed: no reader needs these rows, and the pending orders
                 # would acknowledge them unread.
                 return []
             self._reservoir.fill(slot, rows=rows, size=size)

@@ -207,9 +207,9 @@ WRONG: list[tuple[dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_wrong_parse_options_are_reported_at_once(given: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+@pytest.mark.parametrize(("given", "expected"), WRONG, ids=[expected for _, expected in WRONG])
+def test_wrong_parse_options_are_reported_at_once(given: dict[str, str], expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
         parse_spec(source_options({**BASE, **given}))
 
 
