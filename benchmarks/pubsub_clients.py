@@ -24,7 +24,8 @@ from google.pubsub_v1.types import pubsub
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoder
 from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
-from epochal.connectors.pubsub.pubsub_options import Access, SinkOptions
+from epochal.connectors.pubsub.pubsub_access import Access
+from epochal.connectors.pubsub.pubsub_options import SinkOptions
 from epochal.connectors.pubsub.pull.streaming_pull import Puller, PullSettings
 
 TOPIC, SUBSCRIPTION = "projects/bench/topics/bench", "projects/bench/subscriptions/bench"

@@ -25,7 +25,8 @@ from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.data_source.register import register
 from epochal.connectors.pubsub.publish.encode import Encoder
 from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
-from epochal.connectors.pubsub.pubsub_options import Access, SinkOptions
+from epochal.connectors.pubsub.pubsub_access import Access
+from epochal.connectors.pubsub.pubsub_options import SinkOptions
 from epochal.connectors.pubsub.pull.streaming_pull import Puller, PullSettings
 
 PROJECT = "bench"

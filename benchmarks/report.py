@@ -113,7 +113,7 @@ def _circumstances(suite: Suite) -> str:
     busy = ""
     cores = machines.split(" ")[0]
     if loads and cores.isdigit() and statistics.median(loads) > 2 * int(cores):
-        busy = " The machine was busy with other work: these figures are worth less."
+        busy = " The machine was busy with other work: these figures are less reliable."
     return f"*Taken {taken} at {commits} on {machines}; {load}; {versions}.*{busy}"
 
 

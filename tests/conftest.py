@@ -1,5 +1,7 @@
-"""What tests of several folders share: how examples are drawn, one real Kafka broker for the whole
-run, and a Pub/Sub server for each file, if any asks."""
+"""Fixtures for several folders: a Kafka broker for the whole run and a Pub/Sub server per module.
+
+Both are started only if a test uses them. Hypothesis draws the same examples in every run.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 settings.register_profile(
     "seeded",
-    deadline=None,  # a busy machine is no fault
+    deadline=None,  # a busy machine must not fail a test
     derandomize=True,
     suppress_health_check=(HealthCheck.too_slow,),
 )
@@ -37,8 +39,11 @@ def broker() -> Iterator[Kafka]:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """The embedded Pub/Sub server. A file that starts Spark has its own: gRPC must come second."""
-    from tests.integration.pubsub_world import pubsub_world  # gRPC only where it is asked for
+    """The embedded Pub/Sub server.
+
+    A module that starts Spark overrides this fixture, because Spark must start before gRPC.
+    """
+    from tests.integration.pubsub_world import pubsub_world  # imports gRPC, so not at the top
 
     with pubsub_world() as found:
         yield found

@@ -1,4 +1,7 @@
-"""One JVM at a time: PySpark keeps one per process; jars and masters reach it only at its start."""
+"""Ends PySpark's JVM between tests.
+
+PySpark keeps one JVM per process, and jars and masters can be set only when it starts.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from pyspark import SparkContext
 
 
 def end_jvm() -> None:
-    """Stop whatever Spark an earlier test of this process left running, with its JVM."""
+    """Stop the Spark session and the JVM that an earlier test of this process left running."""
     if SparkContext._active_spark_context is not None:
         SparkContext._active_spark_context.stop()
     gateway = SparkContext._gateway

@@ -1,4 +1,4 @@
-"""What tests ask of a broker besides what they test: topics, and what a consumer sees of them."""
+"""Creates topics on a test broker, and reads them as a consumer does."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ SECONDS = 60.0
 
 
 def create_topic(servers: str, topic: str, *, partitions: int = 1, **config: str) -> str:
-    """Make a topic; returns its name."""
+    """Create a topic; return its name."""
     create_topics(servers, {topic: partitions}, **config)
     return topic
 
 
 def create_topics(servers: str, sizes: Mapping[str, int], **config: str) -> None:
-    """Make topics of so many partitions, and wait until the broker shows them.
+    """Create topics with these numbers of partitions, and wait until the broker lists them.
 
-    It answers as soon as its controller knows of them, and on a busy machine others ask before it
-    knows itself.
+    The broker answers as soon as its controller knows the topics. On a busy machine a client may
+    ask before the broker itself knows them.
     """
     client = AdminClient({"bootstrap.servers": servers, "log_level": "0"})
     wanted = [NewTopic(topic, count, config=config) for topic, count in sizes.items()]
@@ -30,12 +30,12 @@ def create_topics(servers: str, sizes: Mapping[str, int], **config: str) -> None
         made.result(SECONDS)
     deadline = time.monotonic() + SECONDS
     while not _are_led(client.list_topics(timeout=SECONDS).topics, sizes):
-        assert time.monotonic() < deadline, f"{list(sizes)} are not there"
+        assert time.monotonic() < deadline, f"{list(sizes)} were not created in time"
         time.sleep(0.01)
 
 
 def _are_led(known: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
-    """Whether every partition has a leader to ask."""
+    """Whether every partition has a leader."""
     return all(
         topic in known
         and len(known[topic].partitions) == count
@@ -45,7 +45,7 @@ def _are_led(known: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
 
 
 def read_messages(servers: str, topic: str, *, committed_only: bool = True) -> list[Any]:
-    """Every message of a topic up to its end now, partition by partition."""
+    """Return every message up to the topic's current end, partition by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -63,7 +63,7 @@ def read_messages(servers: str, topic: str, *, committed_only: bool = True) -> l
         ended: set[int] = set()
         deadline = time.monotonic() + SECONDS
         while len(ended) < len(known):
-            assert time.monotonic() < deadline, f"{topic} has no end"
+            assert time.monotonic() < deadline, f"the end of {topic} was not reached in time"
             for message in consumer.consume(10_000, 0.2):
                 error = message.error()
                 if error is None:
@@ -80,7 +80,7 @@ def read_messages(servers: str, topic: str, *, committed_only: bool = True) -> l
 def read_topic(
     servers: str, topic: str, *, committed_only: bool = True
 ) -> list[tuple[int, Any, Any]]:
-    """(partition, key, value) of every message; key and value are bytes or None."""
+    """Return (partition, key, value) of every message; key and value are bytes or None."""
     return [
         (each.partition(), each.key(), each.value())
         for each in read_messages(servers, topic, committed_only=committed_only)

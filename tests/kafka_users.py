@@ -1,4 +1,4 @@
-"""Users of a test broker: how they are let in, and what they may do there."""
+"""Users of a test broker: their credentials and access rights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dismiss(client: AdminClient, user: str) -> None:
 
 
 def grant(client: AdminClient, user: str) -> None:
-    """All rights on all groups and topics."""
+    """Grant all rights on all groups and topics."""
     wanted = [
         AclBinding(
             kind,
@@ -49,7 +49,7 @@ def grant(client: AdminClient, user: str) -> None:
 
 
 def revoke_groups(client: AdminClient, user: str) -> None:
-    """All rights on groups are gone; those on topics stay."""
+    """Revoke all rights on groups, but not those on topics."""
     asked = AclBindingFilter(
         ResourceType.GROUP,
         None,
@@ -64,7 +64,7 @@ def revoke_groups(client: AdminClient, user: str) -> None:
 
 
 def login(user: str, password: str) -> dict[str, str]:
-    """Settings of a client, by Java's names."""
+    """Return a client's settings for a user, under Java's names."""
     return {
         "sasl.mechanism": "SCRAM-SHA-256",
         "sasl.jaas.config": f'{LOGIN_MODULE} required username="{user}" password="{password}";',

@@ -1,7 +1,7 @@
-"""Which ports a process and its descendants listen at, from /proc: Linux only, as the tests are.
+"""Finds the addresses on which a process and its descendants listen. It reads /proc, so Linux only.
 
-What a reader would get wrong: sockets have no owner in /proc/net. A process holds them by number,
-so both tables are read, and a socket that several processes share is found once.
+Note: /proc/net lists sockets by inode, without an owner, and /proc/PID/fd lists the inodes of a
+process. So both are read. A socket that several processes share is found once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ LISTEN = "0A"
 
 
 def family(root: int) -> set[int]:
-    """A process and all below it."""
+    """Return a process and all its descendants."""
     parents = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # the process has ended in the meantime
                 stat = Path("/proc", name, "stat").read_text()
                 parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
     found, fresh = {root}, {root}
@@ -31,7 +31,7 @@ def family(root: int) -> set[int]:
 
 
 def addresses(pids: set[int]) -> set[str]:
-    """The addresses at which these processes listen."""
+    """Return the addresses on which these processes listen."""
     held = set()
     for pid in pids:
         with suppress(OSError):
@@ -52,7 +52,7 @@ def _listening(table: Path) -> list[tuple[str, str]]:
 
 
 def _address(digits: str) -> str:
-    """The kernel prints addresses as words in the machine's own order."""
+    """Parse an address. The kernel prints it as words in the machine's byte order."""
     words = [int(digits[n : n + 8], 16) for n in range(0, len(digits), 8)]
     packed = struct.pack(f"={len(words)}I", *words)
     return socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, packed)

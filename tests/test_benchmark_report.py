@@ -1,4 +1,4 @@
-"""The page of benchmarks: any subset of results makes a page, and what is not better is on it."""
+"""The benchmark page works with any subset of results and lists where Epochal is not better."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def page_of(folder: Path) -> str:
 
 
 def behind(text: str) -> str:
-    """The section that says what is not better."""
+    """Return the section that lists what is not better."""
     return text.partition("## What is not better\n")[2].partition("\n## ")[0]
 
 
@@ -227,7 +227,7 @@ def test_a_round_that_failed_does_not_hide_the_others(tmp_path: Path) -> None:
 def test_a_busy_machine_is_mentioned(tmp_path: Path) -> None:
     save(tmp_path, "log", FIGURES["log"], load=[11.0, 16.0])
     assert "load 11 to 16" in page_of(tmp_path)
-    assert "these figures are worth less" in page_of(tmp_path)
+    assert "these figures are less reliable" in page_of(tmp_path)
 
 
 def test_page_and_plots_are_written_and_old_plots_removed(full: Path) -> None:

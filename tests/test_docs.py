@@ -1,4 +1,4 @@
-"""The docs cannot drift: generated pages are current, names resolve, links lead somewhere."""
+"""Keeps the docs correct: generated pages are current, names resolve, links work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def resolve(target: str) -> object:
-    """The object a dotted name stands for: the longest module, then attributes."""
+    """Return the object that a dotted name refers to: the longest module, then attributes."""
     parts = target.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -53,7 +53,7 @@ def resolve(target: str) -> object:
         for part in parts[length:]:
             found = getattr(found, part)
         return found
-    raise AssertionError(f"{target} is no module")
+    raise AssertionError(f"{target} is not a module")
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,9 @@ def test_make_targets_in_the_docs_exist(page: Path) -> None:
     assert [target for target in shown if target not in {*known, "bench-"}] == []
 
 
-def spark_names() -> list[tuple[str, str]]:
-    text = (ROOT / "docs" / "spark-names.md").read_text()
+def named_targets() -> list[tuple[str, str]]:
+    names = ("spark-names.md", "architecture.md")
+    text = "\n".join((ROOT / "docs" / name).read_text() for name in names)
     rows = re.findall(r"^\| (.+?) \| (.+?) \|", text, re.M)
     return [
         (name, target)
@@ -117,8 +118,8 @@ def spark_names() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "target"), spark_names())
-def test_every_spark_name_leads_to_something_that_exists(name: str, target: str) -> None:
+@pytest.mark.parametrize(("name", "target"), named_targets())
+def test_every_name_in_a_table_leads_to_something_that_exists(name: str, target: str) -> None:
     assert resolve(target) is not None, name
 
 
@@ -137,7 +138,7 @@ def test_python_blocks_compile(page: Path) -> None:
 def commands_in(page: Path) -> list[list[str]]:
     lines = "\n".join(blocks(page, "(?:sh|bash|console|text)")).replace("\\\n", " ").splitlines()
     inline = re.findall(r"`(epochal [^`]+)`", page.read_text())
-    # A list of several commands in one is for people.
+    # Skip inline lists of alternatives such as `epochal a | b`: they are not commands to type.
     lines += [line for line in inline if not re.search(r" [/|] |…|\.\.\.", line)]
     words = [line.removeprefix("$ ").split("#")[0].split() for line in lines]
     return [line for line in words if line[:1] == ["epochal"] and len(line) > 1 and "…" not in line]
@@ -161,7 +162,7 @@ def test_commands_in_the_docs_exist_with_the_options_they_show(page: Path) -> No
 
 
 def option_classes() -> list[type[Any]]:
-    """Every class of options that a connector or the engine reads."""
+    """Return every options class that a connector or the engine reads."""
     found = []
     source = ROOT / "src" / "epochal"
     for path in sorted([*source.glob("continuous/*.py"), *source.glob("connectors/**/*.py")]):

@@ -1,5 +1,8 @@
-"""What docs/security.md says: no port beyond loopback unasked, nothing readable by others outside
-of checkpoints, nothing of a checkpoint executed."""
+"""Checks the promises of docs/security.md.
+
+By default no port is open beyond loopback. Other users cannot read files outside of checkpoints.
+The content of a checkpoint is never executed.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def modules() -> list[Path]:
 
 
 def executing(path: Path) -> Iterator[str]:
-    """What a module imports or calls that could run what it reads."""
+    """Return the imports and calls of a module that could execute what it reads."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names=names):
@@ -125,7 +128,7 @@ def test_no_tool_unpickles_or_starts_anything(words: list[str], tmp_path: Path) 
 
 @pytest.fixture
 def open_umask() -> Iterator[None]:
-    """As careless as a user can be."""
+    """Set the umask to 0, as a careless user may have it."""
     before = os.umask(0)
     yield
     os.umask(before)

@@ -1,4 +1,4 @@
-"""House rules as tests: sizes, layers, purity, and words that do not belong in the tree."""
+"""Enforces the rules of the code base: sizes, layers, purity, names and docstrings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PURE_MODULES = [
     "connectors/pubsub/server/filters.py",
     "connectors/pubsub/server/parts.py",
     "connectors/pubsub/server/refusals.py",
-    "connectors/pubsub/server/wire.py",
+    "connectors/pubsub/server/delivery_envelopes.py",
     "connectors/pubsub/statuses.py",
     "continuous/tasks/exchange.py",
     "continuous/tasks/frames.py",
@@ -141,8 +141,8 @@ def test_no_folder_holds_more_modules_than_a_reader_can_take_in() -> None:
 
 
 def test_no_two_modules_share_a_name() -> None:
-    # Errors, commands and test helpers are sorted by topic and take the topic's name. A contract is
-    # the same idea everywhere: what the implementations in the folder promise.
+    # Errors, commands and test helpers are modules per topic and have the topic's name. `contract`
+    # means the same in every folder: what the folder's implementations promise.
     by_topic = ("errors/", "cli/", "testing/")
     places: dict[str, list[str]] = {}
     for path in modules():
@@ -158,8 +158,8 @@ def test_deciding_modules_import_nothing_that_acts(name: str) -> None:
 
 
 def test_only_the_engine_and_its_connectors_import_pyspark() -> None:
-    # The package itself only names PySpark's types, for checkers. The demo and `epochal run` are or
-    # start a user's program.
+    # `__init__.py` imports PySpark's types for type checkers only. The demo is a user's program,
+    # and `epochal run` starts one.
     allowed = ("__init__.py", "connectors/", "continuous/", "testing/", "demo/", "cli/run_program")
     wrong = [
         name_of(path)

@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process is about to do."""
+"""Waits for a condition that another thread or process will make true."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ SECONDS = 30.0
 
 
 def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until `holds()` is true; fail after SECONDS."""
     deadline = time.monotonic() + SECONDS
     while not holds():
-        assert time.monotonic() < deadline, f"not within {SECONDS} s"
+        assert time.monotonic() < deadline, f"the condition did not hold within {SECONDS} s"
         time.sleep(0.005)

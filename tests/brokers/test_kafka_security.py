@@ -1,4 +1,4 @@
-"""The source and the committer over TLS, and over TLS with a user: by Java's names of settings."""
+"""The Kafka source and the committer over TLS, without and with a user, with Java's settings."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_wrong_password_is_told_in_the_brokers_words(broker: Kafka, tmp_path: 
 
 
 class Query:
-    """A query of Spark's on one partition, as its JSON events tell of it; no Spark runs."""
+    """A Spark query on one partition, simulated by its JSON events. Spark does not run."""
 
     def __init__(self, topic: str) -> None:
         self._topic, self._end, self._batch = topic, 0, 0

@@ -1,4 +1,4 @@
-"""The Kafka source without an engine around it: what it reads, where it starts, what it refuses."""
+"""The Kafka source without an engine: what it reads, where it starts, what it refuses."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_reads_some_partitions_or_topics_that_match(
 ) -> None:
     one = options(broker, assign=json.dumps({topic: [1, 7]}))
     assert start_of(tmp_path / "assign", one) == {f"{topic}-1": "0"}
-    part = options(broker, subscribePattern=topic[3:-2])  # anywhere in the name
+    part = options(broker, subscribePattern=topic[3:-2])  # matches anywhere in the name
     assert start_of(tmp_path / "pattern", part) == at(topic, 0, 0)
     none = options(broker, subscribePattern="^no-such-topic$")
     assert start_of(tmp_path / "none", none) == {}
@@ -172,7 +172,7 @@ def test_partitions_that_are_added_start_at_their_beginning(
         found: dict[str, str] = {}
         wait_for(lambda: len(found.update(opened.discover(known)) or found) == 2)
         assert found == {f"{topic}-2": "0", f"{other}-0": "0"}
-        assert opened.lag(known, opened.latest()) == 17  # nobody reads the new ones yet
+        assert opened.lag(known, opened.latest()) == 17  # the new partitions are not read yet
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
@@ -198,7 +198,7 @@ def test_transactions_are_seen_as_was_asked_and_leave_no_lag(
             producer.abort_transaction(30)
     given = options(broker, subscribe=topic) | {"kafka.isolation.level": level}
     with closing(source(tmp_path, given)) as opened:
-        assert opened.latest() == {f"{topic}-0": "8"}  # each has its marker
+        assert opened.latest() == {f"{topic}-0": "8"}  # each transaction adds a marker
         found = [row["value"].decode() for row in read_all(opened, opened.initial())]
         assert found == (["a", "c"] if level == "read_committed" else ["a", "b", "c", "d"])
         with closing(opened.readers.open(opened.initial())) as reader:

@@ -1,4 +1,4 @@
-"""What a client that knows nothing of Epochal sees of a group: Debian's kcat joins and reads on."""
+"""An independent client sees the committed group: Debian's kcat joins it and continues reading."""
 
 from __future__ import annotations
 

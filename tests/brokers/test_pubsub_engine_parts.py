@@ -1,4 +1,4 @@
-"""The engine's Pub/Sub reader and writer by themselves, called as a task calls them."""
+"""The engine's Pub/Sub reader and writer alone, called as a task calls them."""
 
 from __future__ import annotations
 

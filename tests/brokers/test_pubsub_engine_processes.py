@@ -1,7 +1,7 @@
-"""Pub/Sub under the engine's own driver and task processes, without Spark; tasks are killed.
+"""Pub/Sub with the engine's driver and task processes, without Spark. Tasks are killed.
 
-Each attempt is a driver in this process and tasks in processes of their own; output is what the
-sink was told to commit.
+Each attempt has a driver in this process and tasks in separate processes. The output is what the
+sink committed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TASKS, STATE_PARTITIONS = 2, 3
 
 @dataclass(slots=True)
 class Sink:
-    """Remembers what was committed, by epoch, over all attempts."""
+    """Remembers the commit messages of each epoch, over all attempts."""
 
     commits: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     decides: bool = False
@@ -73,7 +73,7 @@ class Sink:
 
 
 class Query:
-    """A subscription, ids without repetitions, a sink that stages; one attempt after the other."""
+    """A query that drops duplicate ids, with a staging sink; it runs attempts one after another."""
 
     def __init__(self, world: World, subscription: str, folder: Path, **options: str) -> None:
         given = {**world.options, "subscriptionId": subscription, "numPartitions": "3", **options}
@@ -101,7 +101,7 @@ class Query:
 
     @contextmanager
     def running(self) -> Iterator[tuple[EpochDriver, list[BaseProcess]]]:
-        """One attempt; tasks that are alive at the end are killed."""
+        """Run one attempt; kill the tasks that are alive at its end."""
         self.attempt += 1
         self.failed.clear()
         files = open_files(str(self.folder))
@@ -200,13 +200,13 @@ def test_what_is_committed_is_acknowledged_also_by_a_stream_that_falls_idle(
     sent = world.publish(topic, [b"x"] * 500)
     with query.running() as (driver, tasks):
         query.wait_for(sent)
-        time.sleep(6)  # an idle epoch lasts 30 s here: only being told of the commit helps
+        time.sleep(6)  # idle epochs last 30 s here: only the notice of the commit causes acks
         for task in tasks:
             os.kill(task.pid or 0, signal.SIGKILL)
         query.failed.append(RuntimeError("killed"))
         driver.dismiss()
     assert query.ids() == sorted(sent)
-    assert world.left(subscription, seconds=12) == []  # by then a lease would have ended
+    assert world.left(subscription, seconds=12) == []  # a lease would have expired by then
 
 
 def test_killed_tasks_cost_nothing(world: World, tmp_path: Path) -> None:

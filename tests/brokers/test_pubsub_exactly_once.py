@@ -1,4 +1,4 @@
-"""`delivery=exactly-once` with real sidecars: batches replayed from copies, no message twice."""
+"""`delivery=exactly-once` with real sidecars: replayed batches come from copies, no duplicates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make(world: World, subscription: str, tmp_path: Path) -> Iterator[Make]:
 
 
 def first_rows(engine: Engine) -> list[str]:
-    """What the first partition of the first batch with rows has; the batch is not finished."""
+    """Read the first partition of the first batch with rows, without finishing the batch."""
     while True:
         found = [row["message_id"] for each in engine.plan() for row in engine.rows(each)]
         if found:
@@ -74,7 +74,7 @@ def test_a_retry_reads_the_copy_of_a_killed_sidecar(
     engine.finish()
     world.publish(topic, [b"last"])
     engine.run(lambda: len(engine.ids) > len(sent))
-    time.sleep(11)  # the killed one's leases end, and its messages come again
+    time.sleep(11)  # the killed sidecar's leases expire, and its messages are redelivered
     engine.settle()
     engine.end()
     assert len(engine.ids) == len(set(engine.ids)) == len(sent) + 1

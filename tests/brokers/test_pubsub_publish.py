@@ -1,4 +1,4 @@
-"""The publisher, against the embedded server."""
+"""The publisher with the embedded server."""
 
 from __future__ import annotations
 

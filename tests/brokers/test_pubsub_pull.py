@@ -1,4 +1,4 @@
-"""The reader of a subscription, against the embedded server."""
+"""The puller with the embedded server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from tests.integration.pubsub_world import World
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
-from epochal.connectors.pubsub.pubsub_options import Access, SourceOptions, source_options
+from epochal.connectors.pubsub.pubsub_access import Access
+from epochal.connectors.pubsub.pubsub_options import SourceOptions, source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, PullSettings
 from epochal.errors import PubSubClosedError, PubSubFailedError

@@ -1,4 +1,4 @@
-"""The Pub/Sub source with real sidecars and a real server, driven as Spark would drive it."""
+"""The Pub/Sub source with real sidecars and a real server, called as Spark calls it."""
 
 from __future__ import annotations
 

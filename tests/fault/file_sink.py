@@ -1,4 +1,4 @@
-"""A sink of plain files, staged by tasks and named by the message: whole or not at all."""
+"""A sink of plain files. Tasks stage them; a file counts only if a commit message names it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FileWriter:
 
 
 def staged_rows(folder: Path, messages: tuple[bytes, ...]) -> list[Row]:
-    """The rows that these messages of an epoch name."""
+    """Return the rows of the files that an epoch's commit messages name."""
     return [
         tuple(row)
         for message in messages

@@ -1,8 +1,9 @@
-"""A driver program to be killed: running sums by key, from a Kafka topic to another, exactly once.
+"""A driver program that tests kill: running sums by key, from one Kafka topic to another.
 
     python -m tests.fault.kafka_sums MASTER CHECKPOINT OUT servers=… input=… output=… [OPTION=VALUE]
 
-OUT is not used. It ends its query gracefully on SIGTERM, with 0; with 3 if the query failed.
+OUT is not used. The sink is exactly-once. On SIGTERM the program stops its query gracefully and
+exits with 0. It exits with 3 if the query failed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A driver program to be killed: running sums of the rate source, by key, into parquet files.
+"""A driver program that tests kill: running sums of the rate source, by key, into parquet files.
 
     python -m tests.fault.keyed_sums MASTER CHECKPOINT OUT [OPTION=VALUE...]
 
-It ends its query gracefully on SIGTERM, with 0; with 3 if the query failed, saying why.
+On SIGTERM it stops its query gracefully and exits with 0. If the query failed, it logs the reason
+and exits with 3.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ def main(master: str, checkpoint: str, out: str, *options: str) -> None:
 
 
 def run_until_told(start: Callable[[], StreamingQuery]) -> None:
-    """Start a query, end it on SIGTERM, and exit: 0, or 3 if it failed."""
+    """Start a query, stop it on SIGTERM, and exit with 0, or with 3 if it failed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     query, parent = start(), os.getppid()
     while query.is_active and not stopped.wait(0.1):
         if os.getppid() != parent:
-            os._exit(4)  # the test was killed itself
+            os._exit(4)  # the test process itself was killed
     query.stop()
     error = query.exception()
     if error is not None:
         sys.stderr.write(f"{error}\n")
     sys.stderr.flush()
-    os._exit(0 if error is None else 3)  # the JVM follows when its standard input closes
+    os._exit(0 if error is None else 3)  # the JVM ends when its standard input closes
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A driver program that reads Pub/Sub into files, and starts its query again when it fails.
+"""A driver program that reads Pub/Sub into files and restarts its query when it fails.
 
     python -m tests.fault.pubsub_query MASTER CHECKPOINT OUT NAME=VALUE...
 
-Options go to the source; those that begin with `spark.` to the session. Ends with SIGTERM.
+Options are passed to the source, those that start with `spark.` to the session. SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger("tests.fault.pubsub_query")
 
 
 def failing(partitions: str) -> Any:
-    """A function that fails the first attempt of some partitions after it has seen rows."""
+    """Return a function that fails the first attempt of some partitions after a few rows."""
     doomed = {int(each) for each in partitions.split(",") if each}
 
     @udf("boolean")  # type: ignore[untyped-decorator]
@@ -67,11 +67,11 @@ def main(master: str, checkpoint: str, out: str, *given: str) -> None:
         query = start(spark, checkpoint, out, dict(pairs))
         while query.isActive and not stopping.wait(0.2):
             if os.getppid() != parent:
-                os._exit(4)  # the test was killed itself
+                os._exit(4)  # the test process itself was killed
         failure = None if stopping.is_set() else query.exception()
         logger.warning("epochal query ended: %s", str(failure)[:2000])
         query.stop()
-    os._exit(0)  # the JVM follows when its standard input closes
+    os._exit(0)  # the JVM ends when its standard input closes
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Running sums per key: what the tormented query computes. One row out per row in, with the sum.
+"""Running sums per key, which the fault tests' queries compute: one row out per row in.
 
-Each row adds its value plus one, so that sums tell in which order rows came.
+Each row adds its value plus one, so that the sums show in which order rows were processed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDURING = {
     "slotTimeout": "60 seconds",
     "stateMaintenanceInterval": "1 second",
 }
-"""Options of a query that is killed again and again."""
+"""Options for a query that is killed repeatedly."""
 
 
 class RunningSum(StatefulProcessor):  # type: ignore[misc]

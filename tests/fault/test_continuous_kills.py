@@ -1,5 +1,7 @@
-"""A stateful query on two executors under `kill -9` and worse: rows out are rows in, and state is
-what they add up to."""
+"""A stateful query on two executors survives `kill -9` and worse.
+
+Every input row comes out once, and the state is the sum of all rows.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ SHORT_SEED = 5
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Makes programs below a directory, and ends what a failed test leaves."""
+    """Creates programs below a directory, and ends those that a failed test leaves running."""
     made: list[Program] = []
 
     def make(*options: str, folder: Path = tmp_path, master: str = CLUSTER) -> Program:
@@ -41,11 +43,11 @@ def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
 
 
 def torment(program: Program, kinds: list[str], rng: Random) -> dict[str, list[float]]:
-    """Kill one after the other, at any moment, each after the query is on its feet again."""
+    """Kill processes one after another, each at a random time after the query has recovered."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     program.recovered(-1)
     for kind in kinds:
-        time.sleep(rng.uniform(0.0, 1.5))  # the moment is what is random here
+        time.sleep(rng.uniform(0.0, 1.5))  # kill at a random time
         before = program.attempt()
         program.kill(kind, rng)
         seconds[kind].append(program.recovered(before))
@@ -62,7 +64,7 @@ def summary(seconds: dict[str, list[float]]) -> str:
 def survives(
     program: Program, kinds: list[str], seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Kill these in any order: no row and no sum is lost by it."""
+    """Kill these in random order, and check that no row and no sum is lost."""
     rng = Random(seed)
     rng.shuffle(kinds)
     seconds = torment(program, kinds, rng)
@@ -123,12 +125,12 @@ def test_a_task_that_pauses_goes_on(programs: Callable[..., Program]) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, small enough to fill."""
+    """Mount a file system that is small enough to fill."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a file system takes rights that are missing here")
+        pytest.skip("this user may not mount a file system")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -152,7 +154,7 @@ def test_a_full_disk_holds_the_query_up_and_loses_nothing(
     before = program.attempt()
     fill(small_disk / "filler")
     program.until(lambda: "No space left" in program.log.read_text(), "a failure")
-    time.sleep(3)  # several attempts fail
+    time.sleep(3)  # long enough for several attempts to fail
     (small_disk / "filler").unlink()
     program.recovered(before)
     program.stop()
@@ -177,7 +179,7 @@ def test_a_checkpoint_gone_read_only_loses_nothing(
     before = program.attempt()
     remount(small_disk, "ro", program)
     program.until(lambda: "Read-only file system" in program.log.read_text(), "a failure")
-    time.sleep(3)  # several attempts fail
+    time.sleep(3)  # long enough for several attempts to fail
     remount(small_disk, "rw", program)
     program.recovered(before)
     program.stop()
@@ -185,7 +187,7 @@ def test_a_checkpoint_gone_read_only_loses_nothing(
 
 
 class Usage:
-    """What the driver and its tasks hold: memory, handles, threads."""
+    """The resources of the driver and its tasks: memory, handles, threads."""
 
     def __init__(self) -> None:
         self.samples: list[dict[str, tuple[int, int, int]]] = []
@@ -196,8 +198,8 @@ class Usage:
         self.samples.append({name: held_by(pid) for name, pid in named.items()})
 
     def growth(self) -> dict[str, tuple[float, int, int]]:
-        """Between the middle of the first and of the last third: memory by ratio, the rest by
-        count."""
+        """Compare the medians of the first and the last third: memory as a ratio, the rest as a
+        difference."""
         third = len(self.samples) // 3
         first, last = self.samples[:third], self.samples[-third:]
         found = {}

@@ -1,4 +1,4 @@
-"""A writing command that is killed with SIGKILL leaves a checkpoint that can be made whole."""
+"""A writing command that is killed with SIGKILL leaves a checkpoint that can be repaired."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ A_WINDOW = {
 
 
 def undamaged(checkpoint: Path) -> None:
-    """Nothing is broken: most commands work on a checkpoint that is well."""
+    """Break nothing: most commands run on an intact checkpoint."""
     del checkpoint
 
 
@@ -44,17 +44,17 @@ def damaged(checkpoint: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line and the golden checkpoint it is run on."""
+    """A command line and the golden checkpoint it runs on."""
 
     words: tuple[str, ...]
     case: str
     options: tuple[str, ...] = ()
     damage: Callable[[Path], None] = undamaged
     copies: bool = False
-    """Whether it leaves the checkpoint alone and writes to a place beside it."""
+    """Whether it does not change the checkpoint but writes to another directory."""
 
     def prepare(self, base: Path) -> Path:
-        """Lay its checkpoint out; returns the directory that it edits."""
+        """Prepare its checkpoint; return the directory that it edits."""
         checkpoint = unpack(Golden("4.3.0", self.case), base).checkpoint
         self.damage(checkpoint)
         return base / "copied" if self.copies else checkpoint
@@ -113,7 +113,7 @@ def run_undo(edited: Path) -> None:
 
 @cache
 def undisturbed(name: str) -> dict[str, bytes]:
-    """What the command makes of its checkpoint when nobody kills it."""
+    """Return the checkpoint's content after a run of the command that is not killed."""
     command = COMMANDS[name]
     with TemporaryDirectory() as scratch:
         edited = command.prepare(Path(scratch))
@@ -122,12 +122,12 @@ def undisturbed(name: str) -> dict[str, bytes]:
 
 
 def elsewhere(found: dict[str, bytes], base: Path) -> dict[str, bytes]:
-    """Without the name of the directory that this test happens to run in."""
+    """Remove the name of this test's temporary directory."""
     return {path: data.replace(str(base).encode(), b"BASE") for path, data in found.items()}
 
 
 def kill_inside(edited: Path, began: str, draw: random.Random, *arguments: str) -> None:
-    """Start a command and kill it once it has begun to write, some moments later."""
+    """Start a command, and kill it a short time after it has begun to write."""
     process = start(*arguments)
     journal = edited / ".epochal" / "journal"
     deadline = time.monotonic() + LONGEST_WAIT_SECONDS
@@ -139,7 +139,8 @@ def kill_inside(edited: Path, began: str, draw: random.Random, *arguments: str) 
 
 
 def without_crc(found: dict[str, bytes]) -> dict[str, bytes]:
-    """The crc of `metadata` comes last of all; temporary files of a killed process stay."""
+    """Leave out the crc of `metadata`, which is written last, and temporary files of a killed
+    process."""
     return {
         path: data
         for path, data in found.items()

@@ -1,5 +1,7 @@
-"""Kafka to stateful Python to Kafka under `kill -9` of workers, executors, driver and broker: what
-a consumer of committed records sees is what the input adds up to, each row once and in order."""
+"""Kafka to stateful Python to Kafka survives `kill -9` of workers, executors, driver and broker.
+
+A consumer of committed records sees the sums of the whole input, each row once and in order.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class KafkaProgram(Program):
 
 
 class Feeder:
-    """Writes 0, 1, 2, … to a topic until it is told to end."""
+    """Writes 0, 1, 2, … to a topic until it is stopped."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self.count = 0
@@ -46,7 +48,7 @@ class Feeder:
         self._thread.start()
 
     def end(self) -> int:
-        """Stop; returns how many rows there are."""
+        """Stop; return the number of rows written."""
         self._ending.set()
         self._thread.join()
         assert self._producer.flush(60) == 0
@@ -67,14 +69,17 @@ def broker() -> Iterator[Kafka]:
 
 
 def kill(program: KafkaProgram, broker: Kafka, kind: str, rng: Random) -> float:
-    """Kill one of a kind, and start again what does not by itself; seconds until it commits."""
+    """Kill one process of a kind, and restart it if nothing else does.
+
+    Returns the seconds until the next commit.
+    """
     before, began = program.attempt(), time.monotonic()
     if kind == "broker":
         broker.kill()
-        time.sleep(rng.uniform(0.0, 2.0))  # the moment is what is random here
+        time.sleep(rng.uniform(0.0, 2.0))  # a random downtime
         broker.start()
         began, newest = time.monotonic(), program.newest()
-        # The attempt may well live through it.
+        # The attempt may survive this, so wait for an epoch, not for a new attempt.
         program.until(lambda: program.newest() > newest + 1, f"an epoch after {newest}")
     else:
         program.kill(kind, rng)
@@ -85,7 +90,10 @@ def kill(program: KafkaProgram, broker: Kafka, kind: str, rng: Random) -> float:
 def tormented(
     folder: Path, broker: Kafka, kinds: list[str], seed: int
 ) -> tuple[int, dict[str, list[float]]]:
-    """Kill one after the other, at any moment; returns rows, and seconds by kind."""
+    """Kill processes one after another at random times.
+
+    Returns the number of rows, and the seconds of recovery by kind.
+    """
     rng, servers = Random(seed), broker.bootstrap_servers
     source = create_topic(servers, f"numbers-{seed}", partitions=PARTITIONS)
     target = create_topic(servers, f"sums-{seed}", partitions=PARTITIONS)
@@ -97,7 +105,7 @@ def tormented(
         feeder = Feeder(servers, source)
         program.recovered(-1)
         for kind in kinds:
-            time.sleep(rng.uniform(0.0, 1.5))  # the moment is what is random here
+            time.sleep(rng.uniform(0.0, 1.5))  # kill at a random time
             seconds[kind].append(kill(program, broker, kind, rng))
         rows = feeder.end()
         program.until(lambda: len(read_topic(servers, target)) >= rows, f"{rows} rows")
@@ -109,7 +117,7 @@ def tormented(
 
 
 def check(found: list[tuple[int, bytes | None, bytes]], rows: int, checkpoint: Path) -> None:
-    """Each row is there once, sums are right and in order, and state says the same."""
+    """Check that each row is there once, and that sums and state are right."""
     told = [tuple(map(int, value.split(b","))) for _, _, value in found]
     assert sorted(value for value, _ in told) == list(range(rows))
     totals: defaultdict[int, int] = defaultdict(int)
@@ -142,7 +150,7 @@ def test_three_kills_leave_every_row_in_the_topic_once(
 def test_five_kills_leave_every_row_in_the_topic_once(
     tmp_path: Path, broker: Kafka, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
-    """Seven times five."""
+    """Kill each of the seven kinds five times."""
     kinds = ["worker", "worker", "executor", "driver", "broker"]
     Random(seed).shuffle(kinds)
     tell(capsys, *tormented(tmp_path, broker, kinds, seed))

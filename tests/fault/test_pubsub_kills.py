@@ -1,6 +1,7 @@
-"""A Pub/Sub query on two executors under `kill -9`: what was sent is what was written.
+"""A Pub/Sub query on two executors survives `kill -9`: all messages sent are written.
 
-At least once: as a set. Exactly once: each once. And nothing is left unacknowledged.
+With at-least-once delivery each is written once or more, with exactly-once delivery once. In the
+end all messages are acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class PubSubProgram(Program):
     module = "tests.fault.pubsub_query"
 
     def sidecars(self) -> list[int]:
-        """The sidecars of its executors, wherever they hang in the tree of processes."""
+        """The sidecars of its executors. They need not be descendants of the driver."""
         jvms = {str(pid) for pid in self.executors()}
         found = []
         for each in Path("/proc").iterdir():
@@ -39,7 +40,7 @@ class PubSubProgram(Program):
         return found
 
     def runner(self) -> list[int]:
-        """The process in which Spark asks the source for offsets."""
+        """The process in which Spark runs the source's driver side."""
         return [p for p in self.descendants() if runs(p, "python_streaming_source_runner")]
 
     def written(self) -> list[str]:
@@ -74,7 +75,7 @@ def programs(tmp_path: Path, world: World) -> Iterator[Callable[..., PubSubProgr
 
 
 class Publisher:
-    """Publishes a few messages whenever it is asked to, and remembers their ids."""
+    """Publishes a few messages on request, and remembers their ids."""
 
     def __init__(self, world: World, topic: str) -> None:
         self.sent: list[str] = []
@@ -99,7 +100,7 @@ def kill(program: PubSubProgram, kind: str, rng: Random) -> None:
             program.kill_driver()
             program.start()
             return
-    with suppress(ProcessLookupError):  # it was faster
+    with suppress(ProcessLookupError):  # it has already ended
         os.kill(rng.choice(victims), signal.SIGKILL)
 
 
@@ -118,7 +119,7 @@ def torment(
 
 def check(program: PubSubProgram, publisher: Publisher, world: World, name: str, *, exact: bool
 ) -> int:  # fmt: skip
-    """All that was sent is written; returns how much more was."""
+    """Check that everything sent is written; return the number of duplicates."""
     program.until(lambda: set(program.written()) >= set(publisher.sent), "every message")
     time.sleep(2.5)  # an idle stream commits its last batch after a second
     program.stop()

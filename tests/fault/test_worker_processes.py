@@ -1,4 +1,4 @@
-"""Tasks as processes of their own, over real sockets, with a driver in this one."""
+"""Tasks in separate processes, over real sockets, with the driver in this process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(slots=True)
 class Source:
-    """Its positions are its offsets."""
+    """A source whose positions are its offsets."""
 
     acknowledges_in_tasks = False
 
@@ -70,7 +70,7 @@ class Source:
 
 @dataclass(slots=True)
 class Sink:
-    """Remembers what was committed, by epoch."""
+    """Remembers the commit messages of each epoch."""
 
     commits: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     decides: bool = False
@@ -86,7 +86,7 @@ class Sink:
 
 
 class Driver:
-    """The engine's driver behind an RPC server, which may be made to lose messages."""
+    """The engine's driver behind an RPC server, which can be told to lose messages."""
 
     def __init__(self, checkpoint: Path, tasks: int) -> None:
         self.sink = Sink()
@@ -197,7 +197,7 @@ def output(driver: Driver, folder: Path) -> list[Row]:
 
 
 def state(folder: Path) -> dict[int, Any]:
-    """As the last decision names it."""
+    """Return the state that the last decision names."""
     latest = OffsetLog(str(folder / "offsets"), read_only=True).get_latest()
     assert latest is not None
     manifest = manifest_of(latest[1], "offsets")

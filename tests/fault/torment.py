@@ -1,4 +1,4 @@
-"""Starts a driver program, finds its processes, and looks at what it has committed."""
+"""Starts a driver program, kills its processes, and reads what it has committed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLUSTER = "local-cluster[2,1,1024]"
 
 
 class Program:
-    """One life of the driver program after another, on one checkpoint."""
+    """Runs of a driver program, one after another, on one checkpoint."""
 
     module = "tests.fault.keyed_sums"
 
@@ -55,7 +55,7 @@ class Program:
             )
 
     def descendants(self) -> list[int]:
-        """Every process below the driver, by pid."""
+        """Every descendant of the driver, by pid."""
         parents, found, fresh = parents_of_all(), [], [self.pid]
         while fresh:
             fresh = [pid for pid, parent in parents.items() if parent in fresh]
@@ -74,7 +74,7 @@ class Program:
         return [p for p in self.descendants() if runs(p, "CoarseGrainedExecutorBackend")]
 
     def kill(self, kind: str, rng: Random) -> None:
-        """Kill one of a kind; a driver is started again, as whoever operates it would."""
+        """Kill one process of a kind. A driver is restarted, as its operator would do."""
         match kind:
             case "worker":
                 os.kill(rng.choice(self.until(self.workers, "a worker")), signal.SIGKILL)
@@ -90,7 +90,7 @@ class Program:
                 raise AssertionError(f"nothing is a {kind}")
 
     def kill_driver(self) -> None:
-        """Kill the driver, and see to it that nothing of it lives on."""
+        """Kill the driver, and make sure that none of its processes survives."""
         family = self.descendants()
         os.kill(self.pid, signal.SIGKILL)
         assert self._process is not None
@@ -98,7 +98,7 @@ class Program:
         self.until(lambda: not [p for p in family if _lives(p)], "no orphan")
 
     def kill_jvm(self) -> None:
-        """Kill the driver's JVM: the program must notice, and end by itself."""
+        """Kill the driver's JVM. The program must notice it and exit."""
         family = self.descendants()
         (jvm,) = [pid for pid in family if runs(pid, "org.apache.spark.deploy.SparkSubmit")]
         os.kill(jvm, signal.SIGKILL)
@@ -107,19 +107,19 @@ class Program:
         self.until(lambda: not [p for p in family if _lives(p)], "no orphan")
 
     def stop(self) -> None:
-        """End the program gracefully."""
+        """Stop the program gracefully."""
         assert self._process is not None
         os.kill(self.pid, signal.SIGTERM)
         code = self._process.wait(PATIENCE_SECONDS)
         assert code == 0, self.story()
 
     def end(self) -> None:
-        """Leave nothing behind, whatever happened."""
+        """Kill all processes that are left."""
         if self._process is not None and self._process.poll() is None:
             self.kill_driver()
 
     def attempt(self) -> int:
-        """The attempt that decided the newest committed epoch; -1 before there is one."""
+        """The attempt that decided the newest committed epoch; -1 if there is none."""
         newest = CommitLog(str(self.checkpoint / "commits"), read_only=True).latest_batch_id()
         if newest is None:
             return -1
@@ -128,7 +128,7 @@ class Program:
         return -1 if manifest is None else int(manifest["attempt"])
 
     def recovered(self, before: int) -> float:
-        """Wait until an attempt after `before` has committed; returns the seconds it took."""
+        """Wait until an attempt after `before` has committed; return the seconds it took."""
         began = time.monotonic()
         self.until(lambda: self.attempt() > before, f"an attempt after {before}")
         return time.monotonic() - began
@@ -150,7 +150,7 @@ class Program:
 
 
 def check(program: Program) -> int:
-    """Rows out are rows in, each once, and state is what they add up to; returns their number."""
+    """Check that each row came out once and that the state is their sum; return their number."""
     rows = sink_rows(program.out)
     values = sorted(row["value"] for row in rows)
     assert values == list(range(len(values)))
@@ -171,7 +171,7 @@ def check(program: Program) -> int:
 
 
 def sink_rows(out: Path) -> list[dict[str, Any]]:
-    """The rows of the files that the sink's log names."""
+    """Return the rows of the files that the sink's log names."""
     listed = FileSinkLog(str(out / "_spark_metadata"), read_only=True).all_files()
     names = [each.path.rpartition("/")[2] for each in listed]
     assert len(names) == len(set(names))
@@ -179,7 +179,7 @@ def sink_rows(out: Path) -> list[dict[str, Any]]:
 
 
 def state_totals(checkpoint: Path) -> dict[int, int]:
-    """The sums in the newest committed state."""
+    """Return the sums in the newest committed state."""
     table = read_state(str(checkpoint), 0, "total")
     return {row["key"]["k"]: row["value"]["total"] for row in table.to_pylist()}
 

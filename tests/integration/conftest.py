@@ -1,4 +1,4 @@
-"""One Spark session with Spark's Kafka connector, for all tests of this folder."""
+"""One Spark session with Spark's Kafka connector, shared by all tests of this folder."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ def kafka_spark() -> Iterator[SparkSession]:
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    end_jvm()  # which may be another one by now
+    end_jvm()  # a test may have replaced the JVM

@@ -1,4 +1,4 @@
-"""Run as a Spark Connect client, with a server of its own: the committer is told its groups."""
+"""A Spark Connect client with its own server, which passes the groups to the committer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_SECONDS = 60.0
 
 
 class Ended(QuietListener):
-    """Knows when all that listeners are told of a query has been told."""
+    """Sets `known` once the query's last event has reached the listeners."""
 
     def __init__(self) -> None:
         self.known = threading.Event()
@@ -50,7 +50,7 @@ def main(servers: str, jars: str, topic: str, group: str, home: str) -> None:
         .start()
     )
     query.awaitTermination(WAIT_SECONDS)
-    ended.known.wait(WAIT_SECONDS)  # events travel behind the query
+    ended.known.wait(WAIT_SECONDS)  # events arrive after the query has ended
     spark.streams.removeListener(committer)
     done = committer.close(30)
     told = {"done": done, "errors": committer.errors, "problems": committer.problems()}

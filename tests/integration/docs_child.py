@@ -2,11 +2,11 @@
 
     python -m tests.integration.docs_child < WORLD.json
 
-One line of JSON per page: how many blocks and commands ran, and what went wrong. A page has a
-directory, a namespace and a checkpoint of its own; what one block leaves, the next one finds.
+It prints one line of JSON per page: how many blocks and commands ran, and what failed. Each page
+has its own directory, namespace and checkpoint, which its blocks share.
 
-What a reader would get wrong: a page names brokers, topics and paths that only its reader has. They
-stand for those of this run by plain replacement, so what runs is otherwise the page's own text.
+Note: pages name example brokers, topics and paths. These are replaced in the text by those of this
+run; everything else runs as written.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from tests.listening import addresses, family, name_of
 import epochal
 
 SERVING = ("dashboard", "pubsub serve", "demo", "run", "--follow", "--watch", "--metrics-port")
-"""Commands that do not end by themselves; each has tests of its own."""
+"""Commands that run until they are stopped. Each is tested elsewhere."""
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.M | re.S)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the pages' names stand for."""
+    """What replaces the names in the pages."""
 
     servers: str
     pubsub: str
     topic: str
     jars: str
     checkpoint: str
-    """A sound one with state and a file sink, at batch `newest`."""
+    """An intact checkpoint with state and a file sink, at batch `newest`."""
     output: str
     newest: int
     newest_ms: int
@@ -67,7 +67,7 @@ def session(world: World) -> SparkSession:
 
 
 class PageRun:
-    """One page, and what its blocks find."""
+    """One page, and the environment of its blocks."""
 
     def __init__(self, page: Path, world: World, spark: SparkSession) -> None:
         self._page, self._world = page, world
@@ -81,7 +81,7 @@ class PageRun:
         shutil.copytree(world.checkpoint, self._home / "sound")
         shutil.copytree(world.output, self._home / "output")
         write_inputs(self._home)
-        if page.name == "README.md":  # it shows how to take an edit back, and has none of its own
+        if page.name == "README.md":  # it shows how to undo an edit, but makes none itself
             rewind = ["checkpoint", "rewind", str(self._home / "sound")]
             self._epochal([*rewind, "--to-batch", str(world.newest - 1), "--execute"])
 
@@ -95,7 +95,7 @@ class PageRun:
                     self._command(line)
 
     def end(self) -> None:
-        """Stop what the page has left running."""
+        """Stop the queries that the page left running."""
         for query in epochal.streams(self._spark).active:
             query.stop()
         for ours in self._spark.streams.active:
@@ -147,7 +147,7 @@ class PageRun:
         return "set-offsets" in words or words[1:2] == ["kafka"]
 
     def _kafka_checkpoint(self) -> Path:
-        """That of a query that has read all of the topic, made when first asked for."""
+        """The checkpoint of a query that has read the whole topic; created on first use."""
         place = self._home / "kafka-checkpoint"
         if not place.exists():
             query = (
@@ -166,7 +166,7 @@ class PageRun:
 
 
 def _moment(word: str) -> str:
-    """`@MILLISECONDS` as the commands take a time."""
+    """Return a time as `@MILLISECONDS`, which the commands accept."""
     if not re.fullmatch(r"@\d+", word):
         return word
     from datetime import UTC, datetime
@@ -175,7 +175,7 @@ def _moment(word: str) -> str:
 
 
 def write_inputs(home: Path) -> None:
-    """Files that pages read."""
+    """Write the files that pages read."""
     (home / "orders").mkdir()
     (home / "words").mkdir()
     orders = [
@@ -216,7 +216,7 @@ GIVEN: dict[str, Callable[[Path, SparkSession], dict[str, Any]]] = {
     "README.md": _readme,
     "metrics.md": _metrics,
 }
-"""Names that a page leaves to its reader."""
+"""Names that a page expects its reader to define."""
 
 
 def main() -> None:
@@ -231,10 +231,10 @@ def main() -> None:
         run, error = PageRun(page, world, spark), None
         try:
             run.run()
-        except (Exception, SystemExit):  # noqa: BLE001, whatever a page's own text may raise
+        except (Exception, SystemExit):  # noqa: BLE001, a page's code may raise anything
             error = traceback.format_exc()
         finally:
-            # What the JVM opens is Spark's own business.
+            # The JVM's open files are Spark's responsibility, not ours.
             ours = {pid for pid in family(os.getpid()) if name_of(pid) != "java"}
             listening = sorted(addresses(ours))
             run.end()

@@ -1,4 +1,4 @@
-"""What tests of the Kafka source do again and again: records, sources, rows."""
+"""Helpers for tests of the Kafka source: produce records, open sources, read rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from epochal.testing.kafka import Kafka
 
 
 def send(broker: Kafka, records: Iterable[tuple[str, int, dict[str, Any]]]) -> None:
-    """Records of (topic, partition, whatever `produce` takes)."""
+    """Produce records, each a (topic, partition, arguments of `produce`)."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": "0"})
     refused: list[str] = []
 
@@ -38,7 +38,7 @@ def texts(broker: Kafka, topic: str, values: Sequence[str], partition: int = 0) 
 
 
 def age_out(broker: Kafka, topic: str, before: int, partition: int = 0) -> None:
-    """Let records be gone, as retention does."""
+    """Delete the records of a partition before an offset, as retention does."""
     place, client = TopicPartition(topic, partition, before), admin(broker)
     client.delete_records([place])[place].result(30)
 
@@ -57,7 +57,7 @@ def source(home: Path, given: dict[str, str]) -> KafkaSource:
 def reading(
     home: Path, given: dict[str, str], start: Positions | None = None
 ) -> Iterator[tuple[KafkaSource, SourceReader]]:
-    """A source and a reader of all its partitions, from where it starts or from there."""
+    """Open a reader of all partitions of a source, at its start or at given positions."""
     with (
         closing(source(home, given)) as opened,
         closing(opened.readers.open(opened.initial() if start is None else start)) as reader,
@@ -66,7 +66,7 @@ def reading(
 
 
 def values_of(reader: SourceReader, count: int) -> list[str]:
-    """So many values, and not one more within the time that others took."""
+    """Read until there are at least `count` values; return all of them."""
     found: list[str] = []
     began = time.monotonic()
     while len(found) < count:
@@ -76,7 +76,7 @@ def values_of(reader: SourceReader, count: int) -> list[str]:
 
 
 def take(reader: SourceReader) -> list[str]:
-    """What is there now; a moment's rest if nothing is."""
+    """Read what is available now; sleep briefly if there is nothing."""
     batch = reader.read(1000)
     if batch is None:
         time.sleep(0.005)
@@ -85,7 +85,7 @@ def take(reader: SourceReader) -> list[str]:
 
 
 def read_all(opened: KafkaSource, start: Positions) -> list[dict[str, Any]]:
-    """Every row from here to where the topics end now, by topic, partition and offset."""
+    """Read all rows up to the current ends of the topics, sorted by topic, partition and offset."""
     end, rows = opened.latest(), []
     with closing(opened.readers.open(start)) as reader:
         deadline = time.monotonic() + WAIT_SECONDS

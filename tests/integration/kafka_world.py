@@ -1,4 +1,4 @@
-"""What the Kafka tests do again and again: topics, records, queries, and waiting for a state."""
+"""Helpers for the Kafka tests: topics, records, queries, and waiting for offsets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_topic(broker: Kafka, name: str, partitions: int = 2) -> str:
 
 
 def produce(broker: Kafka, topic: str, count: int, *, partitions: int = 2) -> None:
-    """`count` records into each partition."""
+    """Produce `count` records into each partition."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": "0"})
     for partition in range(partitions):
         for number in range(count):
@@ -84,7 +84,7 @@ def wait_for(what: Callable[[], bool], said: Callable[[], object] = lambda: "") 
 
 
 def processed(home: Path) -> dict[KafkaPartition, int]:
-    """How far a query's checkpoint says that it is, over all its sources."""
+    """Return the offsets in a query's checkpoint, over all its sources."""
     run = epochal("checkpoint", "show", home, "--json")
     finished = [batch for batch in json.loads(run)["batches"] if batch["committed"]]
     return {
@@ -102,7 +102,7 @@ def epochal(*words: str | Path, status: int = 0) -> str:
 
 
 def described(broker: Kafka, group: str) -> dict[KafkaPartition, tuple[int, int, int]]:
-    """What Kafka's own tool prints of a group: current offset, log end, lag."""
+    """Return a group's current offset, log end and lag as Kafka's own tool prints them."""
     lines = broker.consumer_groups("--describe", "--group", group).splitlines()
     rows = [line.split() for line in lines if line.startswith(f"{group} ")]
     return {(row[1], int(row[2])): (int(row[3]), int(row[4]), int(row[5])) for row in rows}

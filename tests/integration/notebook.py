@@ -2,8 +2,8 @@
 
     python -m tests.integration.notebook FILE.ipynb
 
-What a reader would get wrong: only what our notebooks use of IPython is understood, that is lines
-that begin with `!`, with `{name}` for a variable's value. The last value of a cell is printed.
+Note: of IPython's syntax it supports only what our notebooks use: lines that start with `!`, with
+`{name}` for a variable's value. It prints the last value of a cell.
 """
 
 from __future__ import annotations

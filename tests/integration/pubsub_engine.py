@@ -1,7 +1,7 @@
-"""What Spark does with a stream reader, without Spark: its calls, in its order, with its logs.
+"""Drives a stream reader as Spark does, without Spark: the same calls in the same order, and logs.
 
-Tasks run in this process and read through real sidecars. An executor is a run directory: each has
-a sidecar of its own.
+Tasks run in this process and read through real sidecars. An executor is just a run directory, and
+each has its own sidecar.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Offset = dict[str, int]
 
 
 def sidecars(directory: Path) -> list[int]:
-    """The processes of the sidecars below a directory."""
+    """Return the processes of the sidecars whose sockets are in a directory."""
     found = []
     for each in Path("/proc").iterdir():
         if not each.name.isdigit():
@@ -45,11 +45,11 @@ def sidecars(directory: Path) -> list[int]:
 
 @dataclass(slots=True)
 class Logs:
-    """What outlives a run: Spark's offset log and commit log."""
+    """Spark's offset log and commit log, which outlive a run."""
 
     offsets: list[Offset] = field(default_factory=list)
     commits: int = 0
-    """How many of the offsets are committed; the first is where the query began."""
+    """How many of the offsets are committed. The first offset is the query's start."""
 
 
 @dataclass(slots=True)
@@ -60,10 +60,10 @@ class Engine:
     options: dict[str, str]
     logs: Logs = field(default_factory=Logs)
     old: bool = False
-    """Call the reader as releases before 4.2 do."""
+    """Whether to call the reader as PySpark before 4.2 does."""
     reader: Any = field(init=False)
     batches: list[list[str]] = field(default_factory=list)
-    """What the sink has of each batch with partitions: message ids."""
+    """The message ids that the sink has of each batch with partitions."""
 
     def __post_init__(self) -> None:
         given = {"driverHost": "127.0.0.1", "driverBindHost": "127.0.0.1", **self.options}
@@ -81,7 +81,7 @@ class Engine:
         return path
 
     def rows(self, partition: PubSubPartition, executor: int = 0) -> list[dict[str, Any]]:
-        """What a task reads."""
+        """Read a partition as a task does."""
         if partition.replay:
             batches = self.reader.read(partition)
         else:
@@ -89,19 +89,19 @@ class Engine:
         return [row for batch in batches for row in batch.to_pylist()]
 
     def replay(self) -> list[PubSubPartition]:
-        """The partitions of a batch that an earlier run did not finish."""
+        """Return the partitions of a batch that an earlier run did not finish."""
         assert self.logs.commits < len(self.logs.offsets)
         found: list[PubSubPartition] = self.reader.partitions(*self.logs.offsets[-2:])
         return found
 
     def plan(self, seconds: float = 30) -> list[PubSubPartition]:
-        """The partitions of the next batch, once there is one."""
+        """Wait for the next batch, and return its partitions."""
         partitions = self.poll(seconds)
         assert partitions is not None, "no batch came"
         return partitions
 
     def poll(self, seconds: float) -> list[PubSubPartition] | None:
-        """The same, or None if none came in time."""
+        """As `plan`, but return None if there is no batch in time."""
         start = self.logs.offsets[-1]
         end_s = time.monotonic() + seconds
         while (end := self._latest(start)) == start:
@@ -119,11 +119,11 @@ class Engine:
         return found
 
     def finish(self) -> None:
-        """The batch is in the sink."""
+        """Commit the batch: its rows are in the sink."""
         self.logs.commits = len(self.logs.offsets)
 
     def run(self, until: Callable[[], bool], seconds: float = 60) -> list[str]:
-        """Run batches, each partition once, until enough was read; returns message ids."""
+        """Run batches, each partition once, until enough is read; return message ids."""
         end_s = time.monotonic() + seconds
         while not until():
             assert time.monotonic() < end_s, self.batches
@@ -140,7 +140,7 @@ class Engine:
         return [each for batch in self.batches for each in batch]
 
     def settle(self, seconds: float = 15) -> None:
-        """Run on until nothing is held any more and everything is acknowledged."""
+        """Run batches until no rows are held and everything is acknowledged."""
         end_s = time.monotonic() + seconds
         while self.reader.reportLatestOffset()["pubsub_backlog_count"]:
             assert time.monotonic() < end_s, self.reader.reportLatestOffset()
@@ -156,7 +156,7 @@ class Engine:
             os.kill(pid, signal.SIGKILL)
 
     def crash(self) -> None:
-        """The driver goes without a word."""
+        """End the driver abruptly, without telling the sidecars."""
         endpoint, self.reader._endpoint = self.reader._endpoint, None
         assert endpoint is not None
         endpoint._server.stop()
@@ -168,12 +168,12 @@ class Engine:
 
 
 Make: TypeAlias = Callable[..., Engine]
-"""Of logs, `old` and further options."""
+"""Makes a run from logs, `old` and further options."""
 
 
 @contextmanager
 def engines(directory: Path, usual: dict[str, str]) -> Iterator[Make]:
-    """Makes runs of a query, and ends what a failed test leaves."""
+    """Yield a function that makes runs of a query; end those that a failed test leaves."""
     made: list[Engine] = []
 
     def start(logs: Logs | None = None, old: bool = False, **options: str) -> Engine:

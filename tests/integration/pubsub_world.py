@@ -1,6 +1,6 @@
-"""A Pub/Sub world for tests: topics, subscriptions and messages on the embedded server.
+"""Topics, subscriptions and messages on the embedded Pub/Sub server, for tests.
 
-Over our own connection and plain requests, so that Google's high-level client is not started.
+It uses our own connection and plain requests, so that Google's high-level client is not started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from google.pubsub_v1.types import pubsub
 
 from epochal.connectors.pubsub.connection import PUBLISHER, SUBSCRIBER, Connection
-from epochal.connectors.pubsub.pubsub_options import Access
+from epochal.connectors.pubsub.pubsub_access import Access
 from epochal.testing.pubsub import running_server
 
 PROJECT = "test"
@@ -34,7 +34,7 @@ class World:
 
     @property
     def options(self) -> dict[str, str]:
-        """What a source or a sink needs to find the server."""
+        """Options with which a source or a sink reaches the server."""
         return {"emulatorHost": self.address, "projectId": PROJECT}
 
     def ask(self, service: str, method: str, request: Any) -> bytes:
@@ -63,7 +63,7 @@ class World:
         self.ask(SUBSCRIBER, "DeleteSubscription", request)
 
     def publish(self, topic: str, messages: Iterable[bytes | dict[str, Any]]) -> list[str]:
-        """Message ids, in order."""
+        """Publish messages; return their ids, in order."""
         given = [each if isinstance(each, dict) else {"data": each} for each in messages]
         found: list[str] = []
         for start in range(0, len(given), 500):
@@ -73,7 +73,7 @@ class World:
         return found
 
     def pull(self, subscription: str, count: int, *, seconds: float = 10) -> list[Any]:
-        """Received messages, acknowledged, until there are `count` or time is up."""
+        """Receive and acknowledge messages until there are `count` or time is up."""
         found: list[Any] = []
         end = time.monotonic() + seconds
         while len(found) < count and time.monotonic() < end:
@@ -92,7 +92,7 @@ class World:
         return found
 
     def left(self, subscription: str, *, seconds: float = 0.5) -> list[bytes]:
-        """What is still to be delivered now."""
+        """Receive one more message within `seconds`; empty if none is left."""
         return [each.message.data for each in self.pull(subscription, 1, seconds=seconds)]
 
 

@@ -1,6 +1,6 @@
-"""Run by a released PySpark: one Kafka query of every kind with the committer added; prints JSON.
+"""Runs one Kafka query of every kind with the committer under a released PySpark; prints JSON.
 
-The process has that release first on its path, so nothing here may use what only newer ones have.
+The process has that release first on its path, so this must not use newer features.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECORDS = 20
 
 
 def shown(committer: OffsetCommitter, group: str) -> bool:
-    """Whether the group has it all: a continuous query's first epochs may end before any record."""
+    """Whether the group has reached the end. A continuous query's first epochs may be empty."""
     held = [each.committed for (_, name), each in committer.stats().items() if name == group]
     return bool(held) and set(held[0].values()) == {RECORDS}
 
@@ -60,9 +60,9 @@ def main(servers: str, jars: str, topic: str, home: str) -> None:
             time.sleep(0.1)
         batches[kind] = -1 if query.lastProgress is None else query.lastProgress["batchId"]
         if kind == "micro-batch":
-            query.awaitTermination(WAIT_SECONDS)  # ends by itself, with its last batch done
+            query.awaitTermination(WAIT_SECONDS)  # it ends after its last batch
         query.stop()
-    spark.stop()  # drains the events that are still under way
+    spark.stop()  # delivers the events that are still queued
     done = committer.close(30)
     sys.stdout.write(
         json.dumps(

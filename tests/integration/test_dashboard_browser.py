@@ -1,6 +1,6 @@
-"""The dashboard in a real browser, over real queries on Spark.
+"""The dashboard in a real browser, with real queries on Spark.
 
-Pictures of what a user sees are left in `build/screenshots`.
+The tests save screenshots in `build/screenshots`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from epochal.testing.server import Server, free_port
 
 SCREENSHOTS = ROOT / "build" / "screenshots"
 WITHIN_SECONDS = 2.0
-"""So soon must a fault be seen."""
+"""How soon a fault must show."""
 TRIES = 3
-"""Of which one must be in time: the machine may be busy with others."""
+"""One of these must be in time, because the machine may be busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A query that runs, and the dashboard that shows it."""
+    """A running query and the dashboard that shows it."""
 
     spark: SparkSession
     folder: Path
@@ -69,7 +69,7 @@ class Stage:
 
 @contextmanager
 def dashboard(folder: Path, *arguments: str) -> Iterator[tuple[str, int]]:
-    """Run `epochal dashboard`; its link, and its process."""
+    """Run `epochal dashboard`; return its link and its process."""
     log = folder / f"dashboard-{time.monotonic_ns()}.log"
     command = [sys.executable, "-m", "epochal.cli.main", "dashboard", *arguments]
     with Server("the dashboard", command, log=log) as server:
@@ -113,7 +113,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         stream,
         "orders",
         epoch="250 milliseconds",
-        minBatchesToRetain=1_000,  # what a test breaks must stay until it is mended
+        minBatchesToRetain=1_000,  # keep the files that tests break until they are repaired
         statePartitions=3,
         metricsPort=metrics_port,
     )
@@ -136,7 +136,7 @@ def page(stage: Stage) -> Iterator[Page]:
 
 @pytest.fixture
 def orders(stage: Stage, page: Page) -> Page:
-    """The page, with the running query chosen."""
+    """The page, with the running query selected."""
     page.wait("document.querySelector('#queries button')", what="queries are listed")
     page.evaluate(
         "[...document.querySelectorAll('#queries button')]"
@@ -148,7 +148,7 @@ def orders(stage: Stage, page: Page) -> Page:
 
 
 def seconds_until(page: Page, script: str, what: str) -> float:
-    """How long it takes until something is to be seen."""
+    """Return how long it takes until a condition holds on the page."""
     began = time.monotonic()
     page.wait(script, seconds=20, what=what)
     return time.monotonic() - began
@@ -271,7 +271,7 @@ def test_it_fits_the_screen_and_the_users_taste(
         orders.wait(f"document.documentElement.scrollWidth <= {width}", what="nothing sticks out")
         ground = orders.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (int(re.findall(r"\d+", ground)[0]) < 128) == (scheme == "dark")
-        time.sleep(0.5)  # what is drawn anew when the width changes is to be on the picture
+        time.sleep(0.5)  # wait for what is redrawn when the width changes
         orders.screenshot(SCREENSHOTS / f"dashboard-{name}.png")
     finally:
         orders.look(1280, 1000, "light")
@@ -288,7 +288,7 @@ def broken(path: Path, data: bytes) -> Iterator[None]:
 
 
 def some_offset_entry(checkpoint: Path) -> Path:
-    """One that the query needs no more and will keep for a while."""
+    """Return a file that the query no longer needs but will keep for a while."""
     ids = sorted(
         int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()
     )
@@ -324,7 +324,7 @@ def test_a_broken_file_of_the_checkpoint_is_seen_within_two_seconds(
 
 
 def forget_what_could_not_be_read(page: Page) -> None:
-    """State that goes through a broken file is refused, as it should be, until it is mended."""
+    """Wait until state can be read again, and drop the errors from when it could not."""
     now = newest_epoch(page)
     shown = "Number(document.getElementById('skew').innerText.match(/after batch (\\d+)/)?.[1])"
     page.wait(f"{shown} > {now}", what="state that was read after the file was mended")
@@ -333,7 +333,7 @@ def forget_what_could_not_be_read(page: Page) -> None:
 
 @contextmanager
 def json_log() -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """What the package logs meanwhile, as JSON."""
+    """Collect what the package logs during a test, as JSON."""
     out = io.StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(JsonFormatter())

@@ -1,4 +1,4 @@
-"""The demo, whole: a killed worker, and nothing lost or repeated."""
+"""The whole demo: a worker is killed, and no row is lost or duplicated."""
 
 from __future__ import annotations
 

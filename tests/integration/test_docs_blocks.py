@@ -1,5 +1,5 @@
-"""Every code block and every command of README and docs runs, against a real Spark, a real broker
-and the embedded Pub/Sub server."""
+"""Every code block and command of README and docs runs with a real Spark, a real broker and the
+embedded Pub/Sub server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fill_topic(servers: str, topic: str) -> None:
 def told(
     request: pytest.FixtureRequest, broker: Kafka, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """What the child said of each page."""
+    """The child's report on each page."""
     home = tmp_path_factory.mktemp("docs")
     golden = unpack(Golden("4.3.0", "file_sink_counts"), home / "golden", relocate=True)
     checkpoint = Checkpoint(str(golden.base / "checkpoint"))

@@ -1,4 +1,4 @@
-"""The examples do what they say, run as a user would run them."""
+"""The examples work as described when a user runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offset committer on a real Spark and a real broker; Kafka's own tool is the witness."""
+"""The offset committer with a real Spark and a real broker, checked with Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_lag_is_served_to_prometheus_and_watched(
 
 
 class Running:
-    """A command that runs until the block ends."""
+    """Run a command until the block ends."""
 
     def __init__(self, *words: str, number: int = signal.SIGINT) -> None:
         self._number = number

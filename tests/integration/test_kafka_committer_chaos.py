@@ -1,8 +1,8 @@
-"""Whatever happens to the broker, topics, groups and rights: the query goes on, the committer says
-what is wrong, and catches up when it is over.
+"""Faults of the broker, topics, groups or rights do not stop the query.
 
-Where only the committer is to suffer, the query reads from one broker and its group is on another
-one that has a topic of the same name.
+The committer reports the fault and catches up when it is over. In tests where the fault must affect
+only the committer, the query reads from one broker, and its group is on another one that has a
+topic of the same name.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def test_rights_and_credentials_that_are_revoked_are_named_and_used_again_when_t
     grant(client, USER)
     goes_to(20)
     dismiss(client, USER)
-    frail.kill()  # a connection that is open stays open: credentials count for the next one
+    frail.kill()  # open connections stay open; credentials are checked only for a new one
     frail.start()
     says("Authentication failed")
     enrol(client, USER, PASSWORD)

@@ -1,4 +1,4 @@
-"""The committer in a Spark Connect client, whose plans are on the server: groups are told."""
+"""The committer in a Spark Connect client. The plans are on the server, so groups are given."""
 
 from __future__ import annotations
 

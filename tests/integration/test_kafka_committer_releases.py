@@ -1,4 +1,4 @@
-"""The committer finds sources in the JVM of every release it promises to work with."""
+"""The committer finds the sources in the JVM of every supported Spark release."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.spark.releases import ROOT, tree
 from epochal.testing.jars import resolve
 from epochal.testing.kafka import TOKEN_PROVIDER, Kafka, connector_jars
 
-# A connector links to internals of its own line of releases: no other fits.
+# A connector uses internals of its own Spark release, so the versions must match.
 CONNECTORS = {
     "4.0": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
     "4.1": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3",
@@ -27,7 +27,7 @@ def jars_for(release: str) -> list[Path]:
     connector = CONNECTORS.get(release.rpartition(".")[0])
     if connector is None:
         return connector_jars()
-    # Missing from some mirrors in the connector's own release, from 4.1 on.
+    # From 4.1 on, some mirrors do not have the connector's own release of this.
     return resolve(connector, overrides=[TOKEN_PROVIDER] if release >= "4.1" else [])
 
 

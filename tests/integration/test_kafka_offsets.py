@@ -1,4 +1,4 @@
-"""Moving a Kafka query's offsets: a real broker answers, a real Spark goes on from there."""
+"""Moves a Kafka query's offsets with a real broker; a real Spark continues from there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_MS = 1_700_000_000_000
 
 @pytest.fixture
 def topic(broker: Kafka) -> str:
-    """A topic of two partitions: ten rows in each, one an hour."""
+    """A topic of two partitions with ten records each, one hour apart."""
     name = make_topic(broker, unique("orders"))
     produce(broker, name, range(10))
     return name

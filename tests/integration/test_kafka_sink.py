@@ -1,4 +1,4 @@
-"""The Kafka sink against a real broker: fencing, markers, keys, and what cannot be written."""
+"""The Kafka sink with a real broker: fencing, markers, keys, and rows that cannot be written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FULL = pa.schema(COLUMNS)
 
 
 class Place:
-    """A topic, a checkpoint, and the query that has both."""
+    """A topic, a checkpoint, and the query that uses them."""
 
     def __init__(self, broker: Kafka, folder: Path, **config: str) -> None:
         self.servers = broker.bootstrap_servers
@@ -83,7 +83,7 @@ def place(broker: Kafka, tmp_path: Path) -> Place:
 def prepared(
     sink: Sink, epoch: int, rows: Sequence[Mapping[str, Any] | str], attempt: int = 1
 ) -> list[bytes]:
-    """What one task reports that wrote these rows."""
+    """Write rows as one task; return its report."""
     found = [{"value": row} if isinstance(row, str) else dict(row) for row in rows]
     schema = FULL if any(isinstance(row, Mapping) for row in rows) else VALUE
     writer = sink.writers.open(WriterContext(0, attempt, "run", schema))
@@ -179,7 +179,7 @@ def test_an_epoch_without_rows_writes_nothing_until_the_marker_is_old(place: Pla
 
 
 def offsets_of(place: Place) -> list[int]:
-    """What the marker's group holds, as Kafka's own tools would show it."""
+    """Return the offsets of the marker's group, as Kafka's own tools show them."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     client = AdminClient({"bootstrap.servers": place.servers, "log_level": "0"})

@@ -33,7 +33,7 @@ T0 = 1_700_000_000_000
 
 
 def spark_runs(spark: SparkSession, given: dict[str, str], home: Path) -> None:
-    """Everything that is there, in micro-batches."""
+    """Read everything available in micro-batches."""
     query = (
         spark.readStream.format("kafka")
         .options(**given)
@@ -48,7 +48,7 @@ def spark_runs(spark: SparkSession, given: dict[str, str], home: Path) -> None:
 
 
 def epochal_runs(spark: SparkSession, given: dict[str, str], home: Path) -> None:
-    """Everything that is there, in epochs."""
+    """Read everything available in epochs."""
     stream = package.read_stream(spark).format("kafka").options(**given).load()
     query = (
         stream.select("cast(value as string) as value")
@@ -134,7 +134,10 @@ STARTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def aged(broker: Kafka) -> str:
-    """Three partitions of ten, eight and six records a second apart; two of the first are gone."""
+    """A topic of three partitions with ten, eight and six records, one second apart.
+
+    The first two records of the first partition are deleted.
+    """
     name = make_topic(broker, unique("aged"), 3)
     places = [(partition, n) for partition in range(3) for n in range(10 - 2 * partition)]
     send(broker, [(name, p, {"value": b"x", "timestamp": T0 + 1000 * n}) for p, n in places])

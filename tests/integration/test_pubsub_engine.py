@@ -1,4 +1,4 @@
-"""Pub/Sub under continuous queries on a real Spark, with the embedded server."""
+"""Pub/Sub in continuous queries on a real Spark, with the embedded server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spark() -> SparkSession:
 
 @pytest.fixture(scope="module")
 def world(spark: SparkSession) -> Iterator[World]:
-    assert spark is not None  # Spark starts before anything uses gRPC
+    assert spark is not None  # Spark must start before gRPC is used
     with pubsub_world() as found:
         yield found
 
@@ -78,7 +78,7 @@ def test_an_idle_stream_acknowledges_what_it_has_committed(
     query = run(stream, output, tmp_path / "c")
     world.publish(topic, bodies(0, 500))
     until(lambda: len(data(output)) >= 500, "the first 500")
-    time.sleep(3)  # nothing happens; and yet they are acknowledged
+    time.sleep(3)  # even an idle query must acknowledge them
     world.publish(topic, bodies(500, 500))
     until(lambda: len(data(output)) >= 1000, "all 1000")
     query.stop()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tests.simulation.pubsub_world import Sidecar, World
 
-from epochal.connectors.pubsub.sidecar.grants import Held, Mine, Slot
+from epochal.connectors.pubsub.sidecar.grants import Mine, PartitionHeld, Slot
 from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 
 
@@ -71,7 +71,7 @@ class ExactWorld(World):
         match self.grants.claim(slot, sidecar.name, sidecar.reservoir.buffered_rows, self.now_s):
             case Mine():
                 return self.filled(sidecar, slot, plan.rows)
-            case Held(holder):
+            case PartitionHeld(holder):
                 found = [each for each in self.sidecars.values() if each.name == holder]
                 if found and found[0].reservoir.has(slot) and not self.happens(0.1):
                     return found[0].rows(slot)

@@ -15,7 +15,14 @@ from random import Random
 import pyarrow as pa
 
 from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
-from epochal.connectors.pubsub.sidecar.grants import Grants, Held, Mine, Orders, Report, Slot
+from epochal.connectors.pubsub.sidecar.grants import (
+    Grants,
+    Mine,
+    Orders,
+    PartitionHeld,
+    Report,
+    Slot,
+)
 from epochal.connectors.pubsub.sidecar.reservoir import Reservoir
 
 
@@ -207,7 +214,7 @@ class World:
         match self.grants.claim(slot, sidecar.name, sidecar.reservoir.buffered_rows, self.now_s):
             case Mine():
                 return self.filled(sidecar, slot, plan.rows)
-            case Held(holder):
+            case PartitionHeld(holder):
                 return self.fetched(slot, holder, plan.rows)
         return []
 

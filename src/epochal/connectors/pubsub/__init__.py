@@ -1,1 +1,1 @@
-"""Pub/Sub: messages that are acknowledged when, and only when, what became of them is committed."""
+"""Pub/Sub source and sink: a message is acknowledged only after its results are committed."""

@@ -1,9 +1,9 @@
-"""A channel to Pub/Sub and its single calls: each with a deadline, retried by the error protocol.
+"""A gRPC channel to Pub/Sub and its unary calls, each with a deadline and retried by `statuses`.
 
-Requests and answers are bytes here; only the rare calls that manage subscriptions build objects.
+Requests and responses are raw bytes. Only the rare calls that manage subscriptions build objects.
 
-What a reader would get wrong: never open one before Spark has started in the same process, nor
-fork afterwards. gRPC's threads do not survive a fork; `subprocess` is safe.
+Note: do not open a connection before Spark has started in the same process, and do not fork after
+opening one. gRPC's threads do not survive a fork. `subprocess` is safe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 import grpc
 
 from epochal.connectors.pubsub.credentials import find_credentials
-from epochal.connectors.pubsub.pubsub_options import Access, SourceOptions, emulator_host
+from epochal.connectors.pubsub.pubsub_access import Access, emulator_host
+from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.statuses import Backoff, failure, judge
 from epochal.errors import PubSubClosedError, PubSubFailedError
 
@@ -31,10 +32,11 @@ MAX_MESSAGE_BYTES = 64 << 20
 _LIMITS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_metadata_size", 4 << 20),  # confirmations per id come as metadata
+    ("grpc.max_metadata_size", 4 << 20),  # exactly-once delivery reports each id as metadata
     ("grpc.use_local_subchannel_pool", 1),
 )
-# Google's emulator throws out who pings every 30 s; a dead peer on loopback is noticed anyway.
+# Not used with an emulator: Google's disconnects clients that ping every 30 s. On loopback a dead
+# peer is noticed without pings.
 _KEEPALIVE: tuple[tuple[str, Any], ...] = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -43,7 +45,7 @@ _KEEPALIVE: tuple[tuple[str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How single calls are retried; tests inject the chance and the clock."""
+    """How unary calls are retried. Tests inject the randomness and the clock."""
 
     backoff: Backoff = field(default_factory=Backoff)
     chance: Callable[[], float] = field(default_factory=lambda: Random().random)
@@ -51,7 +53,7 @@ class Retry:
 
 
 class Connection:
-    """One channel. Any thread may use it; `close` wakes those that wait for a retry."""
+    """One channel. It is thread-safe; `close` wakes threads that wait to retry."""
 
     def __init__(self, access: Access, *, retry: Retry | None = None) -> None:
         self._access = access
@@ -73,15 +75,15 @@ class Connection:
         return self._access.request_timeout / timedelta(seconds=1)
 
     def stream(self, path: str) -> Any:
-        """A bidirectional call over raw bytes."""
+        """Return a callable that opens a bidirectional stream of raw bytes."""
         return self._channel.stream_stream(path)
 
     def future(self, service: str, method: str, request: bytes) -> Any:
-        """Start a single call; the caller waits for it and judges its status."""
+        """Start a unary call. The caller waits for it and handles its status."""
         return self._call(service, method).future(request, timeout=self.request_timeout_s)
 
     def call(self, service: str, method: str, request: bytes, *, what: str, resource: str) -> bytes:
-        """Make a single call, again if it may be; raises PubSubFailedError once it may not."""
+        """Make a unary call, with retries; raises PubSubFailedError when they end."""
         retry, failures = self._retry, 0
         start = retry.monotonic()
         while True:
@@ -98,7 +100,10 @@ class Connection:
     def wait_after(
         self, status: tuple[str, str], failures: int, start: float, *, what: str, resource: str
     ) -> None:
-        """Wait as the error protocol says before trying again, or raise: it says not to."""
+        """Wait before the next retry, or raise if the status or `retryTimeout` forbids one.
+
+        `start` is the time of the first failure, or of the call.
+        """
         code, text = status
         tried_s = self._retry.monotonic() - start
         if not judge(code, text).retryable:
@@ -107,7 +112,7 @@ class Connection:
         if tried_s + wait_s > self.retry_timeout_s:
             raise failure(what, resource, code, text, tried_s=tried_s)
         logger.info(
-            "%s %s: %s: %s; trying again in %.2f s (failure %d)",
+            "%s %s: %s: %s; retrying in %.2f s (failure %d)",
             *(what, resource, code, text, wait_s, failures),
         )
         self._closed.wait(wait_s)
@@ -125,7 +130,7 @@ class Connection:
 
 
 def open_channel(access: Access) -> Any:
-    """A channel to the emulator without encryption, or to Google with credentials."""
+    """Open a plaintext channel to the emulator, or an authenticated one to Google."""
     emulator = emulator_host(access)
     if emulator:
         return grpc.insecure_channel(emulator, _LIMITS)
@@ -142,13 +147,13 @@ def open_channel(access: Access) -> Any:
 
 
 def status_of(error: Any) -> tuple[str, str]:
-    """gRPC's name of a status, and what was said with it."""
+    """Return the name of a gRPC status and its message."""
     code = error.code()
     return ("UNKNOWN" if code is None else code.name), error.details() or ""
 
 
 def refused_ids(error: Any) -> Mapping[str, str]:
-    """Why single acknowledgement ids were refused, as exactly-once delivery reports it."""
+    """Return refused acknowledgement ids and the reasons, which exactly-once delivery reports."""
     from google.rpc import error_details_pb2, status_pb2
 
     for key, value in error.trailing_metadata() or ():
@@ -163,13 +168,13 @@ def refused_ids(error: Any) -> Mapping[str, str]:
 
 
 class Subscriptions:
-    """The calls that manage a subscription: on the driver, at the start and the end of a query."""
+    """Manages a subscription. The driver does this at the start and the end of a query."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def ensure(self, options: SourceOptions) -> Any:
-        """The subscription's description; created if that was asked for and it does not exist."""
+        """Return the subscription's description; create it if it is missing and that is wanted."""
         try:
             return self.describe(options.subscription)
         except PubSubFailedError as error:
@@ -183,22 +188,23 @@ class Subscriptions:
             ack_deadline_seconds=int(options.ack_deadline / timedelta(seconds=1)),
         )
         try:
-            answer = self._ask("CreateSubscription", wanted, "creating", options.subscription)
+            response = self._ask("CreateSubscription", wanted, "creating", options.subscription)
         except PubSubFailedError as error:
-            if error.code != "ALREADY_EXISTS":  # somebody was faster
+            if error.code != "ALREADY_EXISTS":
                 raise
+            # Another process created it since `describe`.
             return self.describe(options.subscription)
-        return pubsub.Subscription.deserialize(answer)
+        return pubsub.Subscription.deserialize(response)
 
     def describe(self, name: str) -> Any:
         from google.pubsub_v1.types import pubsub
 
         request = pubsub.GetSubscriptionRequest(subscription=name)
-        answer = self._ask("GetSubscription", request, "looking at", name)
-        return pubsub.Subscription.deserialize(answer)
+        response = self._ask("GetSubscription", request, "describing", name)
+        return pubsub.Subscription.deserialize(response)
 
     def delete(self, name: str) -> None:
-        """Delete a subscription; that it is gone already is fine."""
+        """Delete a subscription, if it still exists."""
         from google.pubsub_v1.types import pubsub
 
         request = pubsub.DeleteSubscriptionRequest(subscription=name)
@@ -209,11 +215,11 @@ class Subscriptions:
                 raise
 
     def seek(self, name: str, target: datetime | str) -> None:
-        """Go to a moment, or to a snapshot by its full name."""
+        """Seek to a timestamp, or to a snapshot by its full name."""
         from google.pubsub_v1.types import pubsub
 
-        where = {"snapshot": target} if isinstance(target, str) else {"time": target}
-        self._ask("Seek", pubsub.SeekRequest(subscription=name, **where), "seeking in", name)
+        to = {"snapshot": target} if isinstance(target, str) else {"time": target}
+        self._ask("Seek", pubsub.SeekRequest(subscription=name, **to), "seeking in", name)
 
     def _ask(self, method: str, request: Any, what: str, resource: str) -> bytes:
         payload = type(request).serialize(request)

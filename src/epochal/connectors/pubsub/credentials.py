@@ -1,7 +1,9 @@
-"""Who we are to Google: a service account by file, JSON or its parts, else the environment's own.
+"""Finds the Google credentials to use.
 
-What a reader would get wrong: with an emulator nobody asks, and credentials are not even looked
-for, so that tests and quick starts need none.
+They are a service account, given as a file, as JSON or as separate fields. Without one, Google's
+application default credentials are used.
+
+Note: with an emulator, credentials are never looked up, so tests and quick starts need none.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from epochal.connectors.pubsub.pubsub_options import Access, emulator_host
+from epochal.connectors.pubsub.pubsub_access import Access, emulator_host
 from epochal.errors import OptionError
 
 SCOPES = ("https://www.googleapis.com/auth/pubsub",)
@@ -17,7 +19,7 @@ TOKEN_URI = "https://oauth2.googleapis.com/token"
 
 
 def find_credentials(access: Access) -> tuple[Any, str | None]:
-    """google-auth's credentials and the project that comes with them; none for an emulator."""
+    """Return google-auth's credentials and the project they name; (None, None) for an emulator."""
     if emulator_host(access):
         return None, None
     from google.oauth2 import service_account
@@ -25,16 +27,19 @@ def find_credentials(access: Access) -> tuple[Any, str | None]:
     ways = [access.credentials_file, access.credentials_json, access.private_key]
     if sum(way is not None for way in ways) > 1:
         raise OptionError(
-            "pubsub: give one of credentialsFile, credentialsJson and privateKey: which account "
-            "is meant would be a guess."
+            "pubsub: more than one of credentialsFile, credentialsJson and privateKey is set, so "
+            "it is unclear which account to use: give one of them."
         )
     info = _account_info(access)
     if info is None:
-        return _environments_own()
+        return _default_credentials()
     try:
         found = service_account.Credentials.from_service_account_info(info, scopes=SCOPES)
     except ValueError as error:
-        raise OptionError(f"pubsub: the service account's key cannot be used: {error}") from error
+        raise OptionError(
+            f"pubsub: Google's library rejects the service account's key: {error} Give the key "
+            f"file as Google issued it."
+        ) from error
     return found, info.get("project_id")
 
 
@@ -45,9 +50,9 @@ def _account_info(access: Access) -> dict[str, Any] | None:
                 text = file.read()
         except OSError as error:
             raise OptionError(
-                f"pubsub: credentialsFile {access.credentials_file} cannot be read ({error}). It "
-                f"must be at this path on the driver and on every executor; credentialsJson "
-                f"carries the key itself."
+                f"pubsub: credentialsFile {access.credentials_file} cannot be read ({error}). The "
+                f"file must exist at this path on the driver and on every executor. Or pass its "
+                f"content as credentialsJson."
             ) from error
         return _parsed(text, "credentialsFile")
     if access.credentials_json is not None:
@@ -55,7 +60,10 @@ def _account_info(access: Access) -> dict[str, Any] | None:
     if access.private_key is None:
         return None
     if access.client_email is None:
-        raise OptionError("pubsub: privateKey needs clientEmail, the account it belongs to.")
+        raise OptionError(
+            "pubsub: privateKey needs clientEmail: set it to the e-mail address of the account "
+            "that owns the key."
+        )
     return {
         "type": "service_account",
         "client_email": access.client_email,
@@ -68,17 +76,20 @@ def _account_info(access: Access) -> dict[str, Any] | None:
 
 
 def _parsed(text: str, option: str) -> dict[str, Any]:
-    # The text is a secret: an error must not show it.
+    # The text is a secret, so the error must not quote it.
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise OptionError(f"pubsub: {option} is not the JSON of a service account's key.")
+        raise OptionError(
+            f"pubsub: {option} is not the JSON of a service account's key. Give the key file as "
+            f"Google issued it."
+        )
     return found
 
 
-def _environments_own() -> tuple[Any, str | None]:
+def _default_credentials() -> tuple[Any, str | None]:
     import google.auth
     from google.auth.exceptions import DefaultCredentialsError
 
@@ -86,7 +97,7 @@ def _environments_own() -> tuple[Any, str | None]:
         found, project = google.auth.default(scopes=SCOPES)
     except DefaultCredentialsError as error:
         raise OptionError(
-            f"pubsub: no credentials: {error} Or give credentialsFile or credentialsJson, or "
-            f"name an emulator with PUBSUB_EMULATOR_HOST."
+            f"pubsub: no credentials were found: {error} Give credentialsFile or credentialsJson, "
+            f"or set PUBSUB_EMULATOR_HOST to use an emulator."
         ) from error
     return found, project

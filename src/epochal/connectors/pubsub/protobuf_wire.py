@@ -1,4 +1,4 @@
-"""Writes Protobuf fields by hand, for messages too many to be built as objects. Pure."""
+"""Encodes single Protobuf fields. Building an object per message would be too slow. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, value: bytes) -> bytes:
-    """A length-delimited field."""
+    """Encode a length-delimited field."""
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 def attribute(key: str, value: str) -> bytes:
-    """One entry of PubsubMessage.attributes."""
+    """Encode one entry of PubsubMessage.attributes."""
     return field(2, field(1, key.encode()) + field(2, value.encode()))

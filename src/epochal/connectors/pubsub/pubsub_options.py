@@ -1,10 +1,10 @@
-"""What users may say about Pub/Sub, for the source and for the sink, in Spark and in the engine.
+"""Options of the Pub/Sub source and sink, for Spark's data source and for the continuous engine.
 
-Names of Databricks' connector and of the plain form are equals (`numFetchPartitions` and
-`numPartitions`). Spark's conf `spark.pubsub.NAME` is a default under option NAME.
+Options may also be spelled as in Databricks' connector (`numFetchPartitions` for `numPartitions`).
+Setting `spark.pubsub.NAME` in Spark's conf gives option NAME a default.
 
-What a reader would get wrong: the sink's `batchSize` counts messages of one publish request, the
-source's `maxRecordsPerFetch` rows of one partition of one micro-batch.
+Note: the sink's `batchSize` is the number of messages in one publish request. The source's
+`maxRecordsPerFetch` is the number of rows in one partition of one micro-batch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
+from epochal.connectors.pubsub.credentials import find_credentials
+from epochal.connectors.pubsub.pubsub_access import Access, emulator_host
 from epochal.errors import OptionError
-from epochal.options import options_of, read_options, suggestion
+from epochal.options import option_name, options_of, read_options, suggestion
 
 CONF_PREFIX = "spark.pubsub."
-EMULATOR = "PUBSUB_EMULATOR_HOST"
 PROJECT_VARIABLES = ("PUBSUB_PROJECT_ID", "GOOGLE_CLOUD_PROJECT")
 MAX_PUBLISH_MESSAGES = 1000
 MAX_PUBLISH_BYTES = 10_000_000
 MIN_DEADLINE_S, MAX_DEADLINE_S = 10, 600
-SPARKS_OWN = {"path", "checkpointlocation", "queryname"}
+SPARK_OPTIONS = {"path", "checkpointlocation", "queryname"}
+"""Options that Spark adds for itself, in lower case. They are ignored here."""
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 
 
@@ -35,28 +37,8 @@ class Delivery(StrEnum):
     EXACTLY_ONCE = "exactly-once"
 
 
-def _also(*names: str, default: Any) -> Any:
+def _with_aliases(*names: str, default: Any) -> Any:
     return field(default=default, metadata={"also": names})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Whom to talk to, and as whom."""
-
-    project_id: str | None = None
-    emulator_host: str | None = None
-    """host:port of an emulator or of the embedded server; the environment's if not given."""
-    endpoint: str = "pubsub.googleapis.com:443"
-    credentials_file: str | None = None
-    credentials_json: str | None = field(default=None, repr=False)
-    client_email: str | None = None
-    client_id: str | None = None
-    private_key: str | None = field(default=None, repr=False)
-    private_key_id: str | None = None
-    request_timeout: timedelta = timedelta(seconds=20)
-    """The deadline of every single call."""
-    retry_timeout: timedelta = timedelta(seconds=30)
-    """How long what can be tried again is tried again without a success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +48,11 @@ class SourceOptions(Access):
     subscription_id: str
     topic_id: str | None = None
     create_subscription: bool = False
-    delete_subscription_on_stream_stop: bool = _also("deleteSubscription", default=False)
+    delete_subscription_on_stream_stop: bool = _with_aliases("deleteSubscription", default=False)
     seek_to_timestamp: str | None = None
     seek_to_snapshot: str | None = None
-    num_partitions: int | None = _also("numFetchPartitions", default=None)
-    max_records_per_fetch: int = _also("maxRecordsPerPartition", default=100_000)
+    num_partitions: int | None = _with_aliases("numFetchPartitions", default=None)
+    max_records_per_fetch: int = _with_aliases("maxRecordsPerPartition", default=100_000)
     max_bytes_per_trigger: int | None = None
     max_fetch_period: timedelta = timedelta(seconds=10)
     delivery: Delivery = Delivery.AT_LEAST_ONCE
@@ -78,15 +60,15 @@ class SourceOptions(Access):
     ack_deadline: timedelta = timedelta(seconds=60)
     max_outstanding_messages: int = 400_000
     max_outstanding_bytes: int = 256 << 20
-    reservoir_bytes: int = _also("maxReservoirBytes", default=256 << 20)
+    reservoir_bytes: int = _with_aliases("maxReservoirBytes", default=256 << 20)
     spill_dir: str | None = None
     wal_location: str | None = None
-    """Where `delivery=exactly-once` keeps copies of batches until their window is over."""
+    """Where `delivery=exactly-once` keeps copies of batches until `dedupWindow` has passed."""
     driver_host: str | None = None
-    """Where executors reach the driver; by default what Spark uses."""
+    """The host under which executors reach the driver. Default: Spark's own setting."""
     driver_bind_host: str = "0.0.0.0"
     drain_silence: timedelta = timedelta(seconds=2)
-    """How long nothing must come before `availableNow` takes the subscription for drained."""
+    """After this long without a message, `availableNow` treats the subscription as drained."""
     include_ack_id: bool = False
     parse: str | None = None
     parse_schema: str | None = None
@@ -97,7 +79,7 @@ class SourceOptions(Access):
         deadline_s = self.ack_deadline / timedelta(seconds=1)
         if not MIN_DEADLINE_S <= deadline_s <= MAX_DEADLINE_S:
             raise OptionError(
-                f"pubsub: ackDeadline must be 10 to 600 seconds, as Pub/Sub's own, not "
+                f"pubsub: ackDeadline must be 10 to 600 seconds, the range Pub/Sub accepts, not "
                 f"{deadline_s:g} s."
             )
         for name in ("max_records_per_fetch", "max_outstanding_messages", "max_outstanding_bytes"):
@@ -109,13 +91,13 @@ class SourceOptions(Access):
             raise OptionError("pubsub: give seekToTimestamp or seekToSnapshot, not both.")
         if self.create_subscription and self.topic_id is None:
             raise OptionError(
-                f"pubsub: createSubscription needs topicId: subscription {self.subscription_id} "
-                f"must belong to a topic."
+                f"pubsub: createSubscription needs topicId, the topic to create subscription "
+                f"{self.subscription_id} on."
             )
 
     @property
     def subscription(self) -> str:
-        """The full name of the subscription."""
+        """The subscription's full name."""
         return full_name("subscriptions", self.subscription_id, self)
 
     @property
@@ -124,12 +106,12 @@ class SourceOptions(Access):
 
     @property
     def seek_target(self) -> datetime | str | None:
-        """A moment, the full name of a snapshot, or nothing to seek to."""
+        """A timestamp, the full name of a snapshot, or None if no seek was requested."""
         if self.seek_to_snapshot is not None:
             return full_name("snapshots", self.seek_to_snapshot, self)
         if self.seek_to_timestamp is None:
             return None
-        return moment(self.seek_to_timestamp)
+        return parse_timestamp(self.seek_to_timestamp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,17 +120,17 @@ class SinkOptions(Access):
 
     topic_id: str
     batch_size: int = MAX_PUBLISH_MESSAGES
-    linger_ms: int = _also("lingerMillis", default=50)
+    linger_ms: int = _with_aliases("lingerMillis", default=50)
     max_batch_bytes: int = 1 << 20
     max_in_flight: int = 8
-    """Publish requests that may be under way at once."""
+    """The number of publish requests that may be in flight at once."""
     ordered: bool | None = None
-    """Whether ordering keys are sent; by default if there is a column of them."""
+    """Whether to send ordering keys. Default: only if the ordering key column exists."""
     data_column: str | None = None
     attributes_column: str = "attributes"
     ordering_key_column: str = "ordering_key"
     epoch_attributes: bool = False
-    """Whether messages carry query, epoch and row, so that readers can drop repetitions."""
+    """Whether to add query, epoch and row as attributes, so that readers can drop duplicates."""
     attribute_prefix: str = "epochal-"
 
     def __post_init__(self) -> None:
@@ -156,16 +138,16 @@ class SinkOptions(Access):
             _positive(name, getattr(self, name))
         if self.batch_size > MAX_PUBLISH_MESSAGES:
             raise OptionError(
-                f"pubsub: batchSize is {self.batch_size}, and Pub/Sub takes at most "
+                f"pubsub: batchSize is {self.batch_size}, but Pub/Sub accepts at most "
                 f"{MAX_PUBLISH_MESSAGES} messages in a request."
             )
         if self.max_batch_bytes > MAX_PUBLISH_BYTES:
             raise OptionError(
-                f"pubsub: maxBatchBytes is {self.max_batch_bytes}, and Pub/Sub takes at most "
+                f"pubsub: maxBatchBytes is {self.max_batch_bytes}, but Pub/Sub accepts at most "
                 f"{MAX_PUBLISH_BYTES} bytes in a request."
             )
         if self.linger_ms < 0:
-            raise OptionError(f"pubsub: lingerMs must not be negative, and is {self.linger_ms}.")
+            raise OptionError(f"pubsub: lingerMs must be 0 or more, not {self.linger_ms}.")
 
     @property
     def topic(self) -> str:
@@ -178,24 +160,24 @@ OptionsT = TypeVar("OptionsT", bound=Access)
 def source_options(
     options: Mapping[str, str], conf: Mapping[str, str] | None = None
 ) -> SourceOptions:
-    """A source's options, over the defaults in Spark's conf."""
+    """Read a source's options; `conf` gives defaults."""
     return read_options(SourceOptions, _merged(SourceOptions, options, conf or {}), of="pubsub")
 
 
 def merged_source_options(
     options: Mapping[str, str], conf: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """A source's options and the defaults under them, as they were written."""
+    """Merge a source's options with the defaults in `conf`, without parsing the values."""
     return _merged(SourceOptions, options, conf or {})
 
 
 def sink_options(options: Mapping[str, str], conf: Mapping[str, str] | None = None) -> SinkOptions:
-    """A sink's options, over the defaults in Spark's conf."""
+    """Read a sink's options; `conf` gives defaults."""
     return read_options(SinkOptions, _merged(SinkOptions, options, conf or {}), of="pubsub")
 
 
 def full_name(kind: str, given: str, access: Access) -> str:
-    """`projects/P/KIND/ID`, of an id or of a full name."""
+    """Return `projects/P/KIND/ID` for an id or for a full name."""
     match given.split("/"):
         case ["projects", _, found, name] if found == kind:
             return given
@@ -203,39 +185,38 @@ def full_name(kind: str, given: str, access: Access) -> str:
             pass
         case _:
             raise OptionError(
-                f"pubsub: {given!r} is neither the id nor the full name of one of the {kind} "
-                f"(projects/PROJECT/{kind}/ID)."
+                f"pubsub: {given!r} is neither an id nor a full name in {kind}. Give the id alone, "
+                f"or projects/PROJECT/{kind}/ID."
             )
     if not _ID.fullmatch(name):
         raise OptionError(
-            f"pubsub: {given!r} cannot be an id in {kind}: 3 to 255 letters, digits and -_.~+%, "
-            f"beginning with a letter."
+            f"pubsub: {given!r} is not a valid id in {kind}. An id has 3 to 255 letters, digits "
+            f"and -_.~+% and starts with a letter."
         )
     return f"projects/{project(access)}/{kind}/{name}"
 
 
 def project(access: Access) -> str:
-    """The project that ids belong to: the option, the environment, the credentials."""
+    """The project of plain ids: from the option, the environment or the credentials."""
     if access.project_id:
         return access.project_id
     for name in PROJECT_VARIABLES:
         if found := os.environ.get(name):
             return found
-    from epochal.connectors.pubsub.credentials import find_credentials
-
     _, found = find_credentials(access)
     if not found:
         raise OptionError(
-            "pubsub: option projectId must be given: neither GOOGLE_CLOUD_PROJECT nor the "
-            "credentials name a project."
+            f"pubsub: option projectId must be given, because neither "
+            f"{' nor '.join(PROJECT_VARIABLES)} is set and the credentials name no project."
         )
     return found
 
 
 def settled(options: OptionsT) -> OptionsT:
-    """The options with full names and the emulator's address in them.
+    """Return options that no longer depend on this process's environment.
 
-    To be sent to tasks, whose environment may be another than the driver's.
+    They are sent to tasks, whose environment may differ from the driver's. So ids become full
+    names, and the emulator's address becomes an option.
     """
     found: dict[str, Any] = {"emulator_host": emulator_host(options)}
     for name, kind in (("subscription_id", "subscriptions"), ("topic_id", "topics")):
@@ -248,12 +229,8 @@ def settled(options: OptionsT) -> OptionsT:
     return replace(options, **found)
 
 
-def emulator_host(access: Access) -> str | None:
-    return access.emulator_host or os.environ.get(EMULATOR) or None
-
-
-def moment(text: str) -> datetime:
-    """A time as people write it: ISO 8601, or milliseconds since 1970."""
+def parse_timestamp(text: str) -> datetime:
+    """Read ISO 8601 or milliseconds since 1970. A time without a zone is UTC."""
     if text.strip().isdigit():
         return datetime.fromtimestamp(int(text) / 1000, UTC)
     try:
@@ -267,24 +244,27 @@ def moment(text: str) -> datetime:
 
 
 def _merged(cls: type[Any], options: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
-    given = {key: text for key, text in options.items() if key.lower() not in SPARKS_OWN}
+    given = {key: text for key, text in options.items() if key.lower() not in SPARK_OPTIONS}
     canonical, known = _canonical(cls), _canonical(SourceOptions) | _canonical(SinkOptions)
-    said = {canonical.get(key.lower()) for key in given}
+    chosen = {canonical.get(key.lower()) for key in given}
     for key, text in conf.items():
         if not key.startswith(CONF_PREFIX):
             continue
         name = key[len(CONF_PREFIX) :]
         if name.lower() not in known:
             raise OptionError(
-                f"{key} in Spark's conf is no option of Pub/Sub.{suggestion(name, known.values())}"
+                f"{key} in Spark's conf is not an option of Pub/Sub."
+                f"{suggestion(name, known.values())}"
             )
         found = canonical.get(name.lower())
-        if found is not None and found not in said:
+        # An option beats the conf even if the two use different names of the same option.
+        if found is not None and found not in chosen:
             given[name] = text
     return given
 
 
 def _canonical(cls: type[Any]) -> dict[str, str]:
+    """Map every spelling of an option, in lower case, to the option's main name."""
     return {
         name.lower(): option.name
         for option in options_of(cls)
@@ -294,4 +274,4 @@ def _canonical(cls: type[Any]) -> dict[str, str]:
 
 def _positive(field_name: str, value: int) -> None:
     if value < 1:
-        raise OptionError(f"pubsub: {field_name.replace('_', ' ')} must be 1 or more, not {value}.")
+        raise OptionError(f"pubsub: {option_name(field_name)} must be 1 or more, not {value}.")

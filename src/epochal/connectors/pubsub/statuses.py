@@ -1,9 +1,10 @@
-"""The error protocol: what each gRPC status means for a query. Pure.
+"""Decides which gRPC statuses are retried and which end the query. Pure.
 
-One table decides what is tried again and what ends the query, for streams and single calls alike;
-`docs/pubsub.md` shows it. What a reader would get wrong: nothing is tried for ever. Who retries
-gives up after `retryTimeout` without a success, with the last status as the cause. And gRPC reports
-credentials that cannot be renewed as UNAVAILABLE, which waiting does not cure.
+One table covers streams and unary calls; `docs/pubsub.md` shows it. Retries are bounded: after
+`retryTimeout` without a success, the caller gives up and reports the last status.
+
+Note: gRPC also reports credentials that cannot be renewed as UNAVAILABLE. `judge` recognises this
+case by its text, because retrying would not help.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from epochal.errors import PubSubFailedError, PubSubRejectedError, PubSubUnavail
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do about a status."""
+    """Whether to retry after a status, and what to tell the user."""
 
     retryable: bool
     advice: str
@@ -24,13 +25,13 @@ class Verdict:
 
 _GONE = "It does not exist, or was deleted. Create it, or correct the id or the project."
 TABLE: Mapping[str, Verdict] = {
-    "OK": Verdict(True, "The server ended the stream: connect again."),
+    "OK": Verdict(True, "The server ended the stream: reconnect."),
     "UNAVAILABLE": Verdict(True, "The service cannot be reached: check the network and endpoint."),
     "DEADLINE_EXCEEDED": Verdict(True, "No answer in time: check the network and endpoint."),
-    "INTERNAL": Verdict(True, "The service failed; if it goes on, see Google's status page."),
-    "UNKNOWN": Verdict(True, "The service failed; if it goes on, see Google's status page."),
-    "ABORTED": Verdict(True, "The service gave up the call; it may be made again."),
-    "RESOURCE_EXHAUSTED": Verdict(True, "A quota is used up: ask for less, or for more quota."),
+    "INTERNAL": Verdict(True, "The service failed. If this persists, see Google's status page."),
+    "UNKNOWN": Verdict(True, "The service failed. If this persists, see Google's status page."),
+    "ABORTED": Verdict(True, "The service aborted the call; it can be retried."),
+    "RESOURCE_EXHAUSTED": Verdict(True, "A quota is exhausted: send less, or request more quota."),
     "NOT_FOUND": Verdict(False, _GONE),
     "PERMISSION_DENIED": Verdict(
         False,
@@ -39,16 +40,18 @@ TABLE: Mapping[str, Verdict] = {
     ),
     "UNAUTHENTICATED": Verdict(False, "The credentials are missing, wrong or expired: renew them."),
     "FAILED_PRECONDITION": Verdict(
-        False, "The resource does not allow this now; a detached subscription must be made anew."
+        False,
+        "The resource does not allow this in its current state. If the subscription is detached, "
+        "create a new one.",
     ),
-    "INVALID_ARGUMENT": Verdict(False, "The request breaks Pub/Sub's rules: see its text."),
-    "OUT_OF_RANGE": Verdict(False, "The request breaks Pub/Sub's rules: see its text."),
+    "INVALID_ARGUMENT": Verdict(False, "Pub/Sub rejects the request: see the status text."),
+    "OUT_OF_RANGE": Verdict(False, "Pub/Sub rejects the request: see the status text."),
     "ALREADY_EXISTS": Verdict(False, "Choose another id, or use the one that exists."),
-    "UNIMPLEMENTED": Verdict(False, "The server does not know the call: check the endpoint."),
-    "CANCELLED": Verdict(False, "The client ended the call."),
+    "UNIMPLEMENTED": Verdict(False, "The server does not implement the call: check the endpoint."),
+    "CANCELLED": Verdict(False, "The client cancelled the call."),
     "DATA_LOSS": Verdict(False, "The service lost data: see Google's status page."),
 }
-_STALE = Verdict(False, "The credentials cannot be renewed: log in again, or give a valid key.")
+_STALE = Verdict(False, "The credentials cannot be renewed: log in again, or use a valid key.")
 _PLUGIN = "getting metadata from plugin failed"
 _HOPELESS = (
     "invalid_grant",
@@ -61,7 +64,7 @@ _HOPELESS = (
 
 
 def judge(code: str, text: str = "") -> Verdict:
-    """What a status means; `text` is what the server or gRPC said."""
+    """Judge a status; `text` is the message that came with it."""
     lowered = text.lower()
     if code == "UNAVAILABLE" and _PLUGIN in lowered and any(w in lowered for w in _HOPELESS):
         return _STALE
@@ -71,29 +74,30 @@ def judge(code: str, text: str = "") -> Verdict:
 def failure(
     what: str, resource: str, code: str, text: str, *, tried_s: float = 0
 ) -> PubSubFailedError:
-    """The error that a status becomes once it is not, or no longer, retried."""
+    """Return the error to raise for a status that is not retried, or no longer retried."""
     verdict = judge(code, text)
     advice = verdict.advice
     if tried_s:
         advice = f"Tried again for {tried_s:.0f} s. {advice}"
     text = text.strip() or "no details"
-    said = text if text[-1] in ".!" else text + "."
+    sentence = text if text[-1] in ".!" else text + "."
     kind = PubSubUnavailableError if verdict.retryable else PubSubRejectedError
-    return kind(what, resource, code, said, advice)
+    return kind(what, resource, code, sentence, advice)
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the nth try: doubling, with full jitter, up to a limit."""
+    """How long to wait before the nth retry: doubles up to a limit, with jitter."""
 
     first_s: float = 0.1
     factor: float = 2.0
     most_s: float = 10.0
 
     def wait_s(self, failures: int, chance: float) -> float:
-        """`failures` so far, at least 1; `chance` is random in [0, 1).
+        """Return the wait after `failures` failures (at least 1); `chance` is random in [0, 1).
 
-        Half of the time is certain, so that a crowd neither hammers nor stays together.
+        Half of the wait is fixed, so that clients do not hammer the server. The other half is
+        random, so that clients that failed together do not retry together.
         """
         whole = min(self.first_s * self.factor ** min(failures - 1, 30), self.most_s)
         return whole * (0.5 + chance / 2)

@@ -1,6 +1,6 @@
-"""What a subscription should do, written so plainly that it can be seen to be right, and slowly.
+"""A model of a subscription that is slow, but so simple that it is obviously correct.
 
-Every message is a record in a list; every question is answered by going through all of them.
+Every message is a record in a list, and every question is answered by scanning the list.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Naive:
                 self._return(record, late=not self.exactly_once)
 
     def deliverable(self, consumer: object) -> list[int]:
-        """Everything this consumer (None: a unary pull) may get now."""
+        """Return everything that this consumer (None: a unary pull) may get now."""
         return [r.number for r in self.records if self._may_get(r, consumer)]
 
     def deliver(self, number: int, serial: int, deadline_us: int, consumer: object) -> None:
-        """Check that a delivery is allowed, and note it."""
+        """Check that a delivery is allowed, and record it."""
         record = self._of_number(number)
         assert record.state == "available", f"{number} is {record.state}"
         before = [r for r in self._same_key(record) if r.number < number]

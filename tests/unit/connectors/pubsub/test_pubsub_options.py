@@ -1,4 +1,4 @@
-"""Options of source and sink, the error table and waits between tries."""
+"""Options of the source and the sink, the table of statuses, and waits between retries."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from epochal.connectors.pubsub.connection import Connection, Retry
 from epochal.connectors.pubsub.credentials import find_credentials
+from epochal.connectors.pubsub.pubsub_access import Access
 from epochal.connectors.pubsub.pubsub_options import (
-    Access,
     Delivery,
     SourceOptions,
     settled,
@@ -27,7 +27,7 @@ from epochal.errors import (
 BASE = {"subscriptionId": "sub", "projectId": "p"}
 
 
-def test_both_families_of_names_say_the_same() -> None:
+def test_databricks_names_of_options_are_aliases() -> None:
     ours = source_options({**BASE, "numPartitions": "3", "delivery": "exactly-once"})
     theirs = source_options({**BASE, "NUMFETCHPARTITIONS": "3", "delivery": "Exactly-Once"})
     assert ours == theirs
@@ -63,8 +63,8 @@ def test_the_project_may_come_from_the_environment(monkeypatch: pytest.MonkeyPat
 
 
 WRONG: list[tuple[dict[str, str], str]] = [
-    ({"subscriptionId": "a/b"}, "neither the id nor the full name"),
-    ({"subscriptionId": "1x"}, "cannot be an id in subscriptions"),
+    ({"subscriptionId": "a/b"}, "neither an id nor a full name"),
+    ({"subscriptionId": "1x"}, "not a valid id in subscriptions"),
     ({**BASE, "ackDeadline": "5s"}, "10 to 600 seconds"),
     ({**BASE, "numPartitions": "0"}, "1 or more"),
     ({**BASE, "seekToTimestamp": "1", "seekToSnapshot": "s"}, "not both"),
@@ -74,9 +74,9 @@ WRONG: list[tuple[dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_what_cannot_be_is_said(given: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+@pytest.mark.parametrize(("given", "expected"), WRONG, ids=[expected for _, expected in WRONG])
+def test_wrong_options_are_reported(given: dict[str, str], expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
         use(given)
 
 
@@ -85,7 +85,7 @@ def use(given: dict[str, str]) -> Any:
     return found.subscription, found.seek_target
 
 
-def test_a_moment_is_milliseconds_or_a_date() -> None:
+def test_a_timestamp_is_milliseconds_or_iso_8601() -> None:
     at = datetime(2026, 5, 1, 12, tzinfo=UTC)
     for text in ("2026-05-01T12:00:00Z", "2026-05-01T12:00:00", "1777636800000"):
         assert source_options({**BASE, "seekToTimestamp": text}).seek_target == at
@@ -109,7 +109,7 @@ def test_secrets_do_not_show() -> None:
     assert "s3cret" not in str(raised.value)
 
 
-def test_credentials_must_not_be_a_guess() -> None:
+def test_ambiguous_or_incomplete_credentials_are_refused() -> None:
     with pytest.raises(OptionError, match="give one of"):
         find_credentials(Access(credentials_json="{}", private_key="x"))
     with pytest.raises(OptionError, match="needs clientEmail"):
@@ -135,7 +135,7 @@ def test_every_status_has_a_verdict_and_advice() -> None:
     }
 
 
-def test_credentials_that_cannot_be_renewed_are_not_waited_for() -> None:
+def test_credentials_that_cannot_be_renewed_are_not_retried() -> None:
     text = "Getting metadata from plugin failed with error: ('invalid_grant: Bad Request', {})"
     assert not judge("UNAVAILABLE", text).retryable
     assert judge("UNAVAILABLE", "Getting metadata from plugin failed: timed out").retryable
@@ -159,7 +159,7 @@ def test_waits_double_with_jitter_up_to_a_limit() -> None:
     assert [backoff.wait_s(n, 0.0) for n in (1, 2, 3)] == [0.5, 1.0, 2.0]
 
 
-def test_a_call_is_given_up_before_its_time_is_over() -> None:
+def test_retries_end_before_the_retry_timeout() -> None:
     now = iter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     retry = Retry(Backoff(0.0001, 2.0, 0.0001), chance=lambda: 0.5, monotonic=lambda: next(now))
     access = Access(emulator_host="127.0.0.1:1", retry_timeout=timedelta(seconds=3))

@@ -14,7 +14,7 @@ START = 1_700_000_000 * SECOND_US
 
 
 class World:
-    """A broker with one topic and one subscription, and a clock that is moved by hand."""
+    """A broker with one topic and one subscription, and a clock that tests set."""
 
     def __init__(self, settings: Settings | None = None, *, filter_text: str = "") -> None:
         self.now_us = START
@@ -59,7 +59,7 @@ class World:
         self.broker.tick(self.now_us)
 
     def counts(self, name: str = NAME) -> tuple[int, int]:
-        """Available and outstanding."""
+        """Return the numbers of available and outstanding messages."""
         deliveries = self.broker.subscriptions[name].deliveries
         return deliveries.available, deliveries.outstanding
 

@@ -1,1 +1,1 @@
-"""`format("pubsub")` for Spark's own readers and writers."""
+"""The data source `format("pubsub")` for Spark's own readers and writers."""

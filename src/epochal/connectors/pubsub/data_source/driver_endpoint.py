@@ -1,11 +1,12 @@
-"""The driver's endpoint of one run: grants behind a lock, spoken to by sidecars and by Spark.
+"""The driver's endpoint of one run: it lets Spark and the sidecars use `Grants` under a lock.
 
-It lives in the process that Spark starts for a source, which serves `latestOffset`, `partitions`
-and `commit` on one thread; sidecars are served on the thread of the RPC server. Both only ask
+It lives in the process that Spark starts for a source. Spark calls `latestOffset`, `partitions` and
+`commit` on one thread. The RPC server's thread handles the sidecars' requests. Both only call
 `Grants`, under one lock.
 
-What a reader would get wrong: `commit` does not wait for acknowledgements. They are ordered by a
-push, by every reply to a report, and in the partitions of the next batch, until one is confirmed.
+Note: `commit` does not wait for acknowledgements. The order to acknowledge is pushed to the
+sidecars, repeated in every reply to a report, and repeated in the partitions of the next batch,
+until it is confirmed. So a lost message only delays it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from epochal.connectors.pubsub.sidecar.grants import Grants, Held, Mine, Plan, Report, Slot, Void
+from epochal.connectors.pubsub.sidecar.grants import (
+    Grants,
+    Mine,
+    PartitionHeld,
+    Plan,
+    Report,
+    Slot,
+    Void,
+)
 from epochal.connectors.pubsub.sidecar.seen_messages import Seen
 from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     DRIVER,
@@ -49,21 +58,22 @@ CONFIRM_S = 10.0
 
 
 @dataclass(slots=True)
-class _Known:
+class _Sidecar:
     place: Place
     peer: PeerId
     number: int
+    """The number of its newest report. Older reports may arrive later and are ignored."""
 
 
 class DriverEndpoint:
-    """Serves the sidecars of one run; Spark's calls come through the methods."""
+    """Serves the sidecars of one run. The reader calls the public methods on Spark's behalf."""
 
     def __init__(self, grants: Grants, *, host: str, bind_host: str, seen: Seen | None) -> None:
         self.run = uuid.uuid4().hex
         self._grants = grants
         self._seen = seen
         self._changed = threading.Condition()
-        self._sidecars: dict[str, _Known] = {}
+        self._sidecars: dict[str, _Sidecar] = {}
         self._failure = ""
         self._refused = 0
         self._closed = False
@@ -76,18 +86,21 @@ class DriverEndpoint:
         return place_of(self._server.address)
 
     def see(self, offset: int) -> None:
-        """Count on from an offset that Spark names."""
+        """Continue counting from an offset that Spark names."""
         with self._changed:
             self._grants.see(offset)
 
     def next_batch(self, start: int) -> Plan | None:
-        """The batch after `start`, if there is reason for one. Raises what ended a sidecar."""
+        """Plan the batch after `start`, if there is a reason for one.
+
+        Raises if a sidecar has reported a fatal error.
+        """
         with self._changed:
             self._check()
             return self._grants.next_batch(start, time.monotonic())
 
     def next_drained(self, start: int, silence_s: float) -> Plan | None:
-        """As `next_batch`, for `availableNow`: waits for rows until none come any more."""
+        """As `next_batch`, for `availableNow`: wait for rows until the subscription is drained."""
         with self._changed:
             while True:
                 self._check()
@@ -103,8 +116,8 @@ class DriverEndpoint:
                 self._changed.wait(0.1)
             if not self._changed.wait_for(lambda: self._grants.all_confirmed, CONFIRM_S):
                 logger.warning(
-                    "some acknowledgements were not confirmed within %g s: their messages may "
-                    "come again",
+                    "some acknowledgements were not confirmed within %g s; their messages may be "
+                    "redelivered",
                     CONFIRM_S,
                 )
             return None
@@ -114,7 +127,10 @@ class DriverEndpoint:
             return self._grants.planned(batch)
 
     def commit(self, end: int) -> None:
-        """Spark has committed all up to `end`: order acknowledgements, wait for none."""
+        """Spark has committed everything up to `end`: order the acknowledgements, but do not wait.
+
+        The pushes happen outside the lock.
+        """
         with self._changed:
             concerned = self._grants.commit(end)
             orders = [(name, self._grants.orders(name)) for name in concerned]
@@ -126,18 +142,18 @@ class DriverEndpoint:
                 self._server.push(DRIVER, [peers[name]], Settle(order.committed, order.acks))
 
     def expire(self, batch: int) -> None:
-        """The copies of a batch go: its messages are not known any more."""
+        """Forget the message ids of a batch, because its copies are about to be deleted."""
         with self._changed:
             if self._seen is not None:
                 self._seen.expire(batch)
 
     def pending(self) -> tuple[int, dict[str, tuple[Slot, ...]]]:
-        """What the partitions of the next batch carry: the newest commit and what it left open."""
+        """Return the newest commit and the unconfirmed acknowledgements, for the next batch."""
         with self._changed:
             return self._grants.committed, self._grants.pending()
 
     def metrics(self) -> dict[str, int]:
-        """How things stand, for the query's progress."""
+        """Return the metrics for the query's progress."""
         with self._changed:
             now_s = time.monotonic()
             total = self._grants.buffered(now_s)
@@ -150,7 +166,7 @@ class DriverEndpoint:
             }
 
     def close(self) -> None:
-        """Tell the sidecars that the query ends. A second call does nothing."""
+        """Tell the sidecars that the query has ended. A second call does nothing."""
         with self._changed:
             if self._closed:
                 return
@@ -164,7 +180,8 @@ class DriverEndpoint:
             if time.monotonic() > end:
                 break
             time.sleep(0.01)
-        time.sleep(0.1 if peers else 0.0)  # for the socket's own thread, which has it now
+        # The message is now with ZeroMQ's own thread; give it time to send.
+        time.sleep(0.1 if peers else 0.0)
         self._server.stop()
 
     def _check(self) -> None:
@@ -186,7 +203,8 @@ class DriverEndpoint:
                 return self._granted(message)
             case Unreachable():
                 logger.warning(
-                    "batch %d partition %d: its holder %s does not answer; the rows come again",
+                    "batch %d partition %d: its holder %s does not answer; the messages will be "
+                    "redelivered",
                     *(message.batch, message.partition, message.holder),
                 )
                 grants.unreachable((message.batch, message.partition), message.holder)
@@ -198,8 +216,8 @@ class DriverEndpoint:
                     self._seen.settled(slot, copied=message.copied)
             case Admit():
                 assert self._seen is not None
-                found = self._seen.admit((message.batch, message.partition), message.ids)
-                return Known(*found)
+                repeated, unsure = self._seen.admit((message.batch, message.partition), message.ids)
+                return Known(repeated, unsure)
             case Loaded():
                 assert self._seen is not None
                 self._seen.load((message.batch, message.partition), message.ids)
@@ -216,8 +234,9 @@ class DriverEndpoint:
         known = self._sidecars.get(state.sidecar)
         if known is None:
             logger.info("sidecar %s is up at %s", state.sidecar, state.place.host)
-            known = self._sidecars[state.sidecar] = _Known(state.place, b"", -1)
+            known = self._sidecars[state.sidecar] = _Sidecar(state.place, b"", -1)
         if state.number < known.number:
+            # A report that was overtaken. Its counts are stale, but the orders are current.
             orders = self._grants.orders(state.sidecar)
             return Settle(orders.committed, orders.acks)
         known.number = state.number
@@ -234,10 +253,10 @@ class DriverEndpoint:
         match answer:
             case Mine():
                 return Grant(mine=True)
-            case Held(holder):
+            case PartitionHeld(holder):
                 known = self._sidecars.get(holder)
                 if known is not None:
                     return Grant(mine=False, holder=holder, place=known.place)
-                return Grant(mine=False, why=f"its holder {holder} is not known")
+                return Grant(mine=False, why=f"its holder {holder} has left")
             case Void(why):
                 return Grant(mine=False, why=why)

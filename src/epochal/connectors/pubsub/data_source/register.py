@@ -1,7 +1,7 @@
-"""`epochal.register(spark)`: makes our data sources known to a session.
+"""`epochal.register(spark)` registers the Pub/Sub data source with a session.
 
-What a reader would get wrong: Spark makes data sources in processes that have no session, so what
-its conf says of `spark.pubsub.*` is taken down here. Register again after changing it.
+Note: Spark creates data sources in processes that have no session, so `spark.pubsub.*` is copied
+from the session's conf here. Register again after changing it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pyspark.sql.datasource import DataSource
 
 from epochal.connectors.pubsub.data_source.spark_sink import PubSubWriters
 from epochal.connectors.pubsub.data_source.spark_source import PubSubReaders
-from epochal.connectors.pubsub.pubsub_options import CONF_PREFIX, EMULATOR
+from epochal.connectors.pubsub.pubsub_access import EMULATOR
+from epochal.connectors.pubsub.pubsub_options import CONF_PREFIX
 from epochal.rpc.driver_address import driver_address
 
 
@@ -30,7 +31,7 @@ class PubSubDataSource(PubSubReaders, PubSubWriters, DataSource):  # type: ignor
 
 
 def register(spark: SparkSession) -> None:
-    """Let the session know `format("pubsub")`, for `readStream`, `write` and `writeStream`."""
+    """Register `format("pubsub")` for `readStream`, `write` and `writeStream`."""
     known = dict(spark.conf.getAll)
     conf = {key: text for key, text in known.items() if key.startswith(CONF_PREFIX)}
     address = driver_address(known)
@@ -39,8 +40,8 @@ def register(spark: SparkSession) -> None:
         "driverBindHost": address.bind,
         "emulatorHost": os.environ.get(EMULATOR),
     }
-    said = {key.lower() for key in conf}
+    set_keys = {key.lower() for key in conf}
     for name, text in defaults.items():
-        if text and f"{CONF_PREFIX}{name}".lower() not in said:
+        if text and f"{CONF_PREFIX}{name}".lower() not in set_keys:
             conf[f"{CONF_PREFIX}{name}"] = text
     spark.dataSource.register(type("PubSubDataSource", (PubSubDataSource,), {"conf": conf}))

@@ -1,11 +1,11 @@
-"""`write` and `writeStream.format("pubsub")`: rows of Spark's partitions as messages of a topic.
+"""`write` and `writeStream.format("pubsub")`: publishes rows as messages of a topic.
 
-A task returns its commit message when Pub/Sub has confirmed every message of its partition; until
-then it may fail, and Spark runs it again. So a message may be published twice, never not at all:
-`epochAttributes` marks messages so that readers can tell.
+A task returns its commit message once Pub/Sub has confirmed every message of its partition. If it
+fails before that, Spark runs it again. So a message may be published twice, but is never lost.
+`epochAttributes` marks messages so that readers can drop duplicates.
 
-What a reader would get wrong: nothing is hidden until Spark commits. What tasks of a batch that
-fails later have published stays published.
+Note: readers see messages before Spark commits the batch. If the batch fails later, the messages
+that its tasks published stay published.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROWS_PER_BATCH = 2000
 
 @dataclass(frozen=True, slots=True)
 class Published(datasource.WriterCommitMessage):  # type: ignore[misc]
-    """What a task has published."""
+    """The commit message of a task: how much it published."""
 
     messages: int
     requests: int
@@ -53,8 +53,8 @@ class PubSubWriters:
         """For `DataFrame.write`."""
         if overwrite:
             raise OptionError(
-                "pubsub: a topic cannot be overwritten: messages are only ever added. Use "
-                'mode("append").'
+                "pubsub: a topic cannot be overwritten, because published messages cannot be "
+                'deleted. Use mode("append").'
             )
         return BatchWriter(self._settings(), schema)
 
@@ -72,13 +72,13 @@ class PubSubWriters:
 
 
 class _Writer:
-    """What all writers share; travels pickled to the tasks."""
+    """What both writers share. It is pickled and sent to tasks."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self.options, self.schema = options, schema
         self.write_id = f"batch-{uuid.uuid4()}"
-        # The topic's full name and the columns are looked at now, before any task starts.
-        logger.info("messages go to %s", options.topic)
+        # Both lines also check the options: a bad topic or column fails here, not in a task.
+        logger.info("publishing to %s", options.topic)
         Encoder(_arrow(schema), options)
 
     def commit(self, messages: Any, *batch: int) -> None:
@@ -88,28 +88,21 @@ class _Writer:
     def abort(self, messages: Any, *batch: int) -> None:
         count = sum(each.messages for each in messages if each is not None)
         logger.warning(
-            "%s: batch %s failed; %d messages of it are published already",
+            "%s: batch %s failed; %d of its messages are already published",
             *(self.options.topic, batch, count),
         )
 
     def write(self, iterator: Iterator[Any]) -> Published:
-        """Publish all rows of a partition, and wait for the last of them."""
+        """Publish all rows of a partition and wait until they are confirmed."""
         from epochal.connectors.pubsub.connection import Connection
-        from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
+        from epochal.connectors.pubsub.publish.publisher import Publisher, publish_settings
 
         options, encoder, row = self.options, None, 0
         publisher = None
         try:
             for batch in _in_batches(iter(iterator), self.schema):
                 if publisher is None or encoder is None:
-                    settings = PublishSettings(
-                        topic=options.topic,
-                        batch_size=options.batch_size,
-                        linger_s=options.linger_ms / 1000,
-                        max_batch_bytes=options.max_batch_bytes,
-                        max_in_flight=options.max_in_flight,
-                    )
-                    publisher = Publisher(Connection(options), settings)
+                    publisher = Publisher(Connection(options), publish_settings(options))
                     encoder = Encoder(batch.schema, options)
                 encoded = encoder.encode(batch, self._marks(), row)
                 publisher.add(encoded.messages, encoded.keys)
@@ -132,7 +125,7 @@ class _Writer:
         return Marks(query, int(batch or 0), context.partitionId())
 
 
-# PySpark 4.0 knows writers of rows only: the plain kinds stand in, and get rows.
+# PySpark 4.0 has no Arrow writers. There we subclass the plain writers, which get rows instead.
 _Batch: Any = getattr(datasource, "DataSourceArrowWriter", datasource.DataSourceWriter)
 _Stream: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 
@@ -161,7 +154,10 @@ def _in_batches(given: Iterator[Any], schema: StructType) -> Iterator[pa.RecordB
 
 
 def _zoned(value: Any, kind: Any) -> Any:
-    """A row's value with zones: rows have timestamps in this machine's zone, without saying so."""
+    """Convert timestamps to UTC, at any depth.
+
+    Spark's rows have timestamps in this machine's time zone, without zone information.
+    """
     types = pa.types
     if value is None:
         return None
@@ -178,6 +174,6 @@ def _zoned(value: Any, kind: Any) -> Any:
 
 
 def _arrow(schema: StructType) -> pa.Schema:
-    """Without PySpark's own conversion, which asks for other arguments in every release."""
+    """Convert a schema to Arrow. PySpark's own function takes other arguments in each release."""
     fields = parse_schema(schema.json(), source="the rows to publish").fields
     return pa.schema([pa.field(each.name, arrow_type(each.data_type)) for each in fields])

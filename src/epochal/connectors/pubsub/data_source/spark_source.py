@@ -1,15 +1,15 @@
-"""`readStream.format("pubsub")`: a subscription as a stream of micro-batches.
+"""`readStream.format("pubsub")`: reads a subscription in micro-batches.
 
-The offset counts batches: Pub/Sub has no positions of its own. In the process that Spark starts for
-a source, this opens the driver's endpoint and answers Spark's questions from it; in tasks, it reads
+The offset counts batches, because Pub/Sub has no positions. In the process that Spark starts for a
+source, the reader opens the driver's endpoint and answers Spark's calls from it. In tasks, it reads
 from the executor's sidecar.
 
-What a reader would get wrong: a batch that an earlier run planned and did not finish is empty when
-this run replays it, for its messages were never acknowledged and come in a later batch. Only with
-`delivery=exactly-once` there are copies, and the replay reads them.
+With PySpark 4.0 and 4.1, Spark asks for offsets without a limit, Python sources have no
+`availableNow`, and `reportLatestOffset` does not show in a query's progress.
 
-PySpark 4.0 and 4.1 ask for offsets without a limit, have no `availableNow` for Python sources, and
-nothing of `reportLatestOffset` reaches a query's progress.
+Note: if an earlier run planned a batch and did not finish it, the batch is empty when this run
+replays it. Its messages were never acknowledged, so they arrive in a later batch. Only
+`delivery=exactly-once` writes copies of batches, and the replay reads them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ import pyarrow as pa
 from pyspark.sql import datasource
 
 from epochal.connectors.pubsub.data_source.driver_endpoint import DriverEndpoint
+from epochal.connectors.pubsub.parse.parse import ParseSpec, parse_spec
+from epochal.connectors.pubsub.pubsub_access import emulator_host
 from epochal.connectors.pubsub.pubsub_options import (
     Delivery,
     SourceOptions,
-    emulator_host,
     merged_source_options,
     settled,
     source_options,
@@ -60,18 +61,18 @@ COLUMNS = (
 BOOTSTRAP_WAIT_S = 2.0
 """How long the batch that starts the sidecars waits for a first row; `maxFetchPeriod` if less."""
 COPIED_ROWS = 200_000
-"""Of one partition with `exactly-once`: their ids must fit into one message to the driver."""
+"""The most rows of a partition with `exactly-once`: all ids go to the driver in one message."""
 UNLIMITED_BYTES = 1 << 62
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
-"""The program that Spark runs for a source."""
+"""The module that Spark runs in a source's own process."""
 
 Offset = dict[str, int]
-"""`batch` counts; `partitions` says how many it has, so that a replay knows."""
+"""`batch` is the batch's number. `partitions` is how many partitions it has, for a replay."""
 
 
 @dataclass(frozen=True)
 class PubSubPartition(datasource.InputPartition):  # type: ignore[misc]
-    """One partition of a batch, or the copy of one."""
+    """One partition of a batch; with `replay`, it is read from its copy."""
 
     reading: Reading
     replay: bool = False
@@ -110,15 +111,18 @@ class PubSubReaders:
         options = source_options(dict(self.options), self.conf)
         if options.delivery is Delivery.EXACTLY_ONCE and not options.wal_location:
             raise OptionError(
-                "pubsub: delivery=exactly-once needs walLocation: Spark does not tell a source "
-                "where its checkpoint is. Give a directory on the storage of the checkpoint, such "
-                "as CHECKPOINT/epochal, used by no other query."
+                "pubsub: delivery=exactly-once needs walLocation, because Spark does not tell a "
+                "source where its checkpoint is. Give a directory on the same storage as the "
+                "checkpoint, such as CHECKPOINT/epochal, that no other query uses."
             )
         return options
 
 
 class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
-    """What readers of all releases share. Pickled to tasks before anything is opened."""
+    """What the readers for all PySpark releases share.
+
+    It is pickled and sent to tasks, before it opens anything.
+    """
 
     def __init__(self, options: SourceOptions, given: Mapping[str, str]) -> None:
         self.options = options
@@ -139,7 +143,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
     def partitions(self, start: Offset, end: Offset) -> list[PubSubPartition]:
         endpoint, batch = self._opened(), int(end["batch"])
         endpoint.see(batch)
-        if start == end:  # how Spark says where a restarted query stands
+        if start == end:  # Spark calls it this way to announce where a restarted query continues
             self._offset = end
             return []
         plan = endpoint.planned(batch)
@@ -241,7 +245,10 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         ]
 
     def _opened(self, *, new: bool = False) -> DriverEndpoint:
-        """The endpoint, opened when Spark first asks for anything."""
+        """Return the endpoint; open it at Spark's first call.
+
+        `new` means that the query has no checkpoint yet.
+        """
         if self._endpoint is not None:
             return self._endpoint
         self._prepare_subscription(new=new)
@@ -268,7 +275,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
         return self._endpoint
 
     def _prepare_subscription(self, *, new: bool) -> None:
-        """Fail now if it cannot be read; only a new query seeks, a restarted one goes on."""
+        """Fail now if the subscription cannot be read. Only a new query seeks."""
         from epochal.connectors.pubsub.connection import Connection, Subscriptions
 
         connection = Connection(self.options)
@@ -282,7 +289,7 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             connection.close()
 
     def _on_signal(self, *_: object) -> None:
-        """Spark stops a source with SIGTERM, twice, and does not always call `stop` before."""
+        """Stop on SIGTERM. Spark sends it twice, and does not always call `stop` first."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not self._stopping:
             self.stop()
@@ -324,20 +331,21 @@ if limits is not None:
 
 
 class Janitor:
-    """Removes copies once their window is over, on a thread of its own."""
+    """Deletes copies on a background thread once `dedupWindow` has passed."""
 
     def __init__(self, copies: Copies, endpoint: DriverEndpoint, window_s: float) -> None:
         self._copies, self._endpoint, self._window_s = copies, endpoint, window_s
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        # What an earlier run left may come again from now on: its window begins here.
+        # Messages that an earlier run copied may be redelivered to this run, so their window
+        # starts again with this run's first commit.
         self._due = dict.fromkeys(copies.batches(), None)
         self._since: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, name="pubsub-janitor", daemon=True)
         self._thread.start()
 
     def committed(self, batch: int) -> None:
-        """Spark has committed batches up to this one."""
+        """Start the window of all batches up to this one, which Spark has committed."""
         with self._lock:
             self._due[batch] = None
             for each in self._due:
@@ -360,30 +368,33 @@ class Janitor:
                 try:
                     self._copies.drop(batch)
                 except OSError as error:
-                    logger.warning("the copies of batch %d stay: %s", batch, error)
+                    logger.warning("the copies of batch %d cannot be deleted: %s", batch, error)
 
 
-def _parse_spec(options: SourceOptions) -> Any:
+def _parse_spec(options: SourceOptions) -> ParseSpec | None:
     if options.parse is None and options.parse_schema is None:
         return None
-    from epochal.connectors.pubsub.parse.parse import parse_spec  # needs gRPC, for dead letters
-
     return parse_spec(options)
 
 
 def _parsed(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Rows with their payloads parsed; what cannot be is in a column, or in another topic."""
-    from epochal.connectors.pubsub.parse.parse import DeadLetters
+    """Parse the payloads of rows; errors go to a column or to the dead-letter topic."""
+    spec = _parse_spec(options)
+    assert spec is not None
+    parser, dead = spec.open(), None
+    if options.dead_letter_topic_id:
+        # Only dead letters need gRPC. Without them this also runs in Spark's forked workers.
+        from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
 
-    parser = _parse_spec(options).open()
-    dead = DeadLetters(options) if options.dead_letter_topic_id else None
+        dead = DeadLetters(options)
     try:
         for batch in rows:
             parsed = parser.parse(batch)
             found = parsed.with_errors() if dead is None else dead.take(parsed)
             if found.num_rows:
                 yield found
-        if dead is not None:  # before the task ends, or they would be acknowledged and lost
+        if dead is not None:
+            # If the task ended first, the messages could be acknowledged without a dead letter.
             dead.is_published(dead.mark(), wait=True)
     finally:
         if dead is not None:
@@ -395,19 +406,19 @@ def _loaded(copies: Copies, *, new: bool) -> Seen:
     for slot, ids in copies.ids():
         if new:
             raise OptionError(
-                f"pubsub: {copies.url} has copies of batch {slot[0]}, and this query has no "
-                f"checkpoint yet: they are another query's, and would be taken for this one's. "
-                f"Give another walLocation, or remove it if that query is over."
+                f"pubsub: {copies.url} has copies of batch {slot[0]}, but this query has no "
+                f"checkpoint yet. They belong to another query, and this one would read them as "
+                f"its own. Give another walLocation, or delete it if that query has ended."
             )
         seen.load(slot, ids)
     return seen
 
 
 def _resolved(options: SourceOptions, given: Mapping[str, str]) -> dict[str, str]:
-    """Options for other machines: what this one's environment says is said in them."""
-    said = {"subscriptionId": options.subscription}
+    """Return options for other machines, with what this machine's environment contributes."""
+    resolved = {"subscriptionId": options.subscription}
     emulator = emulator_host(options)
     if emulator:
-        said["emulatorHost"] = emulator
-    names = {name.lower() for name in said}
-    return {key: text for key, text in given.items() if key.lower() not in names} | said
+        resolved["emulatorHost"] = emulator
+    names = {name.lower() for name in resolved}
+    return {key: text for key, text in given.items() if key.lower() not in names} | resolved

@@ -1,1 +1,1 @@
-"""Pub/Sub source and sink of continuous queries."""
+"""Pub/Sub source and sink for continuous queries."""

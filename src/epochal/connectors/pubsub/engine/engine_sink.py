@@ -1,12 +1,12 @@
-"""Pub/Sub as a sink of the continuous engine: at least once, without waiting for the epoch's end.
+"""Pub/Sub sink of the continuous engine. It delivers at least once.
 
-Messages leave as soon as they have gathered or lingered; an epoch is prepared when all of its
-messages are confirmed. So they are seen before the epoch is decided, and seen again if it is cut
-anew: `epochAttributes` marks each with its epoch.
+Messages are published as soon as a batch is full or has lingered, without waiting for the epoch's
+end. An epoch is prepared once Pub/Sub has confirmed all of its messages. So readers see messages
+before the epoch is decided, and see them again if the epoch is repeated. `epochAttributes` marks
+each message with its epoch.
 
-What a reader would get wrong: rows of an epoch that is cut anew need not be the same ones. The
-marks of a repetition tell query and epoch; its row is not the same row unless the query is
-deterministic.
+Note: a repeated epoch need not contain the same rows. A duplicate has the same marks for query and
+epoch, but the mark for the row names the same row only if the query is deterministic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.contract import Prepare, WriterContext
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoder, Marks, plan_layout
-from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
+from epochal.connectors.pubsub.publish.publisher import Publisher, publish_settings
 from epochal.connectors.pubsub.pubsub_options import SinkOptions, settled
 
 
@@ -35,7 +35,7 @@ class PubSubWriters:
 
 
 class PubSubSink(AtLeastOnceSink):
-    """The driver's side; it looks at options and columns before a task does."""
+    """The driver's side. It checks options and columns before any task starts."""
 
     def __init__(self, options: SinkOptions, schema: pa.Schema, query_id: str) -> None:
         options = settled(options)
@@ -44,21 +44,12 @@ class PubSubSink(AtLeastOnceSink):
 
 
 class PubSubWriter:
-    """One task's messages."""
+    """Publishes the rows of one task."""
 
     def __init__(self, options: SinkOptions, query_id: str, context: WriterContext) -> None:
         self._options, self._query_id, self._task = options, query_id, context.task
         self._encoder = Encoder(context.schema, options)
-        self._publisher = Publisher(
-            Connection(options),
-            PublishSettings(
-                topic=options.topic,
-                batch_size=options.batch_size,
-                linger_s=options.linger_ms / 1000,
-                max_batch_bytes=options.max_batch_bytes,
-                max_in_flight=options.max_in_flight,
-            ),
-        )
+        self._publisher = Publisher(Connection(options), publish_settings(options))
         self._epoch, self._row = context.epoch, 0
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -1,12 +1,13 @@
-"""Pub/Sub as a source of the continuous engine: tasks read, and acknowledge what is committed.
+"""Pub/Sub source of the continuous engine: tasks read messages and acknowledge committed ones.
 
-A partition is a StreamingPull of its own; Pub/Sub divides messages among them as it likes. Its
-position counts the messages that it brought: nothing can be read again from there, and need not
-be. What was read in an epoch that was never committed was never acknowledged, so it comes again.
+Each partition is one StreamingPull; Pub/Sub decides which stream gets which message. A partition's
+position is the number of messages it has delivered. It cannot be used to read messages again, and
+it need not be: messages of an epoch that was never committed were never acknowledged, so Pub/Sub
+redelivers them.
 
-What a reader would get wrong: a message may also come again after its epoch was committed, if the
-acknowledgement is lost with the task or Pub/Sub just does it. By default it then counts again. With
-`delivery=exactly-once` the query drops it, by its id: see docs/decisions/0008.
+Note: Pub/Sub may also redeliver a message after its epoch was committed, because the
+acknowledgement was lost with the task or for no visible reason. By default the query then processes
+a duplicate. With `delivery=exactly-once` the query drops it by its id; see docs/decisions/0008.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Protocol
 
 import pyarrow as pa
 
 from epochal.connectors.contract import Positions
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
-from epochal.connectors.pubsub.parse.parse import DeadLetters, Parser, ParseSpec
+from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
+from epochal.connectors.pubsub.parse.parse import Parser, ParseSpec
 from epochal.connectors.pubsub.pubsub_options import SourceOptions, settled
 from epochal.connectors.pubsub.pull.ack_leases import Span
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
-from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, PullSettings
+from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, pull_settings
 from epochal.errors import PubSubError
 
 logger = logging.getLogger(__name__)
@@ -44,19 +45,13 @@ class PubSubReaders:
     parse: ParseSpec | None
 
     def open(self, partitions: Positions) -> PubSubReader:
-        options = self.options
-        settings = PullSettings(
-            subscription=options.subscription,
-            ack_deadline_s=int(options.ack_deadline / timedelta(seconds=1)),
-            max_outstanding_messages=options.max_outstanding_messages,
-            max_outstanding_bytes=options.max_outstanding_bytes,
-        )
+        options, settings = self.options, pull_settings(self.options)
         pullers = {name: Puller(Connection(options), settings) for name in partitions}
         return PubSubReader(options, self.parse, partitions, pullers)
 
 
 class Pulls(Protocol):
-    """What a reader needs of a `Puller`; a simulation has one of its own."""
+    """The part of `Puller` that a reader uses. The simulation has its own implementation."""
 
     def take(self, max_rows: int) -> Pulled | None: ...
 
@@ -66,7 +61,7 @@ class Pulls(Protocol):
 
 
 class PubSubSource:
-    """The driver's side: the subscription, and how many streams read it."""
+    """The driver's side. It manages the subscription and decides how many streams read it."""
 
     acknowledges_in_tasks = True
 
@@ -80,7 +75,7 @@ class PubSubSource:
         self.readers = PubSubReaders(options, parse)
 
     def initial(self) -> Positions:
-        """Create the subscription and seek, if that was asked for."""
+        """Create the subscription and seek, if the options ask for it."""
         options, connection = self._options, Connection(self._options)
         try:
             calls = Subscriptions(connection)
@@ -96,7 +91,10 @@ class PubSubSource:
         return {partition: str(count) for partition, count in found.items()}
 
     def discover(self, known: Positions) -> Positions:
-        """More streams, if more are wanted now; never fewer. A subscription that is gone raises."""
+        """Return new streams if the options now ask for more; streams are never removed.
+
+        Raises if the subscription no longer exists.
+        """
         connection = Connection(self._options)
         try:
             Subscriptions(connection).describe(self._options.subscription)
@@ -122,7 +120,7 @@ class PubSubSource:
         """Nothing: tasks do it."""
 
     def close(self) -> None:
-        """Delete the subscription, if that was asked for."""
+        """Delete the subscription, if the options ask for it."""
         if self._options.delete_subscription_on_stream_stop:
             connection = Connection(self._options)
             try:
@@ -133,16 +131,16 @@ class PubSubSource:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """What an epoch has read, to be acknowledged when it is committed."""
+    """The messages that an epoch read, to be acknowledged when it is committed."""
 
     epoch: int
     spans: list[tuple[str, Span]]
     dead: int | None
-    """The mark of the dead letters that must be published first."""
+    """The mark up to which dead letters must be published before the messages are acknowledged."""
 
 
 class PubSubReader:
-    """Some partitions in one task. `read` never waits; settling is left to other threads."""
+    """Reads some partitions in one task. `read` never blocks: acks are sent by other threads."""
 
     def __init__(
         self,
@@ -186,7 +184,7 @@ class PubSubReader:
         return {partition: str(count) for partition, count in self._counts.items()}
 
     def limit(self, ends: Positions) -> None:
-        """Its boundary is wherever it is: there is nothing to read on to."""
+        """Stop reading here. `ends` is ignored, because Pub/Sub has no positions to read up to."""
         self._limited = True
 
     def ended(self, epoch: int) -> None:
@@ -200,11 +198,11 @@ class PubSubReader:
         self._acknowledge()
 
     def close(self) -> None:
-        """Send the acknowledgements that are due, give all else back."""
+        """Send the acknowledgements that are due, and nack all other messages."""
         try:
             self._acknowledge(wait=True)
         except PubSubError as error:
-            logger.warning("not all is acknowledged: %s", error)
+            logger.warning("some committed messages were not acknowledged: %s", error)
         with ThreadPoolExecutor(max(len(self._pullers), 1)) as pool:
             for puller in self._pullers.values():
                 pool.submit(puller.close, timeout_s=CLOSE_S)
@@ -232,7 +230,7 @@ class PubSubReader:
 
 
 def row_schema(options: SourceOptions, parse: ParseSpec | None) -> pa.Schema:
-    """The columns that a source has with these options."""
+    """Return the source's columns for these options."""
     schema = ACK_SCHEMA if options.include_ack_id else MESSAGE_SCHEMA
     if parse is None:
         return schema
@@ -242,6 +240,8 @@ def row_schema(options: SourceOptions, parse: ParseSpec | None) -> pa.Schema:
 def _note_refusals(future: Future[dict[int, str]]) -> None:
     error = future.exception()
     if error is not None:
-        logger.warning("acknowledging failed, messages will come again: %s", error)
+        logger.warning("acknowledging failed, messages will be redelivered: %s", error)
     elif refused := future.result():
-        logger.warning("%d acknowledgements came too late; messages will come again", len(refused))
+        logger.warning(
+            "%d acknowledgements came too late; messages will be redelivered", len(refused)
+        )

@@ -1,1 +1,1 @@
-"""Message payloads (JSON, Avro, Protobuf) to columns."""
+"""Parses message payloads (JSON, Avro, Protobuf) into columns."""

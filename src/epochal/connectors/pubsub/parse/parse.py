@@ -1,79 +1,68 @@
-"""Payloads into typed columns, by a schema that is given: JSON, Avro or Protobuf.
+"""Parses JSON, Avro or Protobuf payloads into typed columns, by a schema that the user gives.
 
-Rows get a column `parsed`, a struct, and a column `parse_error`, which says why `parsed` is null. A
-payload that breaks its schema never ends a query: it shows in that column, or goes to a dead-letter
-topic with the reason as an attribute.
+Rows get two columns: `parsed`, a struct, and `parse_error`, the reason if `parsed` is null. A
+payload that does not match the schema never fails the query. It is reported in `parse_error`, or
+sent to a dead-letter topic with the reason as an attribute (`dead_letters`).
 
-What a reader would get wrong: the schema is the reader's. JSON fields that it does not name are
-passed over, fields that are missing are null; a field of another type is an error, not a null.
+Note: for JSON, a field that the schema does not name is ignored, and a missing field is null. A
+field of the wrong type is an error, not a null.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.publish.encode import Encoder
-from epochal.connectors.pubsub.pubsub_options import SinkOptions, SourceOptions, full_name
-from epochal.errors import OptionError, PayloadError
+from epochal.connectors.pubsub.parse.payload_decoder import PayloadDecoder
+from epochal.connectors.pubsub.pubsub_options import SourceOptions
+from epochal.errors import OptionError
+from epochal.options import option_name
 
 PARSED, PARSE_ERROR = "parsed", "parse_error"
 FORMATS = ("json", "avro", "protobuf")
-ERROR_ATTRIBUTE, ID_ATTRIBUTE = "epochal-parse-error", "epochal-message-id"
 MAX_ERROR_CHARS = 500
-
-
-class Decode(Protocol):
-    """Decodes payloads of one schema."""
-
-    @property
-    def type(self) -> pa.StructType: ...
-
-    def decode(self, payloads: Sequence[bytes], attributes: Any) -> tuple[Any, list[str | None]]:
-        """A struct per payload, null where an error says why."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class ParseSpec:
-    """What to parse; travels pickled."""
+    """What to parse. It is pickled and sent to tasks."""
 
     format: str
     schema: pa.Schema | None
-    """For JSON: the fields."""
+    """For JSON: the payload's fields."""
     document: bytes
-    """For Avro: the schema's JSON; for Protobuf: a serialised FileDescriptorSet."""
+    """For Avro: the schema's JSON. For Protobuf: a serialised FileDescriptorSet."""
     message: str
+    """For Protobuf: the message's full name."""
 
     def open(self) -> Parser:
         return Parser(_decoder(self))
 
     def extended(self, base: pa.Schema, *, errors: bool) -> pa.Schema:
-        """The columns of parsed rows."""
+        """Return the columns of `base` followed by those that parsing adds."""
         schema = base.append(pa.field(PARSED, _decoder(self).type))
         return schema.append(pa.field(PARSE_ERROR, pa.string())) if errors else schema
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Rows and what became of their payloads."""
+    """Rows, with the parsed value or the error of each."""
 
     batch: pa.RecordBatch
     values: Any
     errors: list[str | None]
 
     def with_errors(self) -> pa.RecordBatch:
-        """All rows, with both columns."""
+        """Return all rows, with both columns."""
         errors = pa.array(self.errors, pa.string())
         return _extended(self.batch, {PARSED: self.values, PARSE_ERROR: errors})
 
     def split(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """The rows that could be parsed, and those that could not, with the reasons."""
+        """Return the rows that were parsed, and the others with `parse_error`."""
         good = pa.array([error is None for error in self.errors])
         if good.true_count == len(good):
             return _extended(self.batch, {PARSED: self.values}), self.batch.slice(0, 0)
@@ -86,7 +75,7 @@ class Parsed:
 class Parser:
     """Parses the column `data`."""
 
-    def __init__(self, decoder: Decode) -> None:
+    def __init__(self, decoder: PayloadDecoder) -> None:
         self._decoder = decoder
 
     def parse(self, batch: pa.RecordBatch) -> Parsed:
@@ -96,54 +85,19 @@ class Parser:
         return Parsed(batch, values, [None if e is None else e[:MAX_ERROR_CHARS] for e in errors])
 
 
-class DeadLetters:
-    """Sends what cannot be parsed to a topic of its own."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        # Without dead letters, parsing needs no gRPC: it also runs in Spark's forked workers.
-        from epochal.connectors.pubsub.connection import Connection
-        from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
-
-        topic = full_name("topics", options.dead_letter_topic_id or "", options)
-        self._publisher = Publisher(Connection(options), PublishSettings(topic=topic))
-        self._encoder: Encoder | None = None
-
-    def take(self, parsed: Parsed) -> pa.RecordBatch:
-        """Send the bad rows, return the good ones."""
-        good, bad = parsed.split()
-        if bad.num_rows:
-            letters = _letters(bad)
-            if self._encoder is None:
-                self._encoder = Encoder(letters.schema, SinkOptions(topic_id="dead-letters"))
-            encoded = self._encoder.encode(letters)
-            self._publisher.add(encoded.messages)
-        return good
-
-    def mark(self) -> int:
-        return self._publisher.mark()
-
-    def is_published(self, mark: int | None, wait: bool = False) -> bool:
-        """Whether all before a mark is safe; raises if the topic does not take it."""
-        if mark is None:
-            return True
-        if wait:
-            self._publisher.flush(mark)
-        return self._publisher.is_published(mark)
-
-    def close(self) -> None:
-        self._publisher.close()
-
-
 def parse_spec(options: SourceOptions, schema: pa.Schema | None = None) -> ParseSpec | None:
-    """What the options say about parsing; `schema` is one that the user gave besides."""
+    """Read the options about parsing; `schema` is what the user gave with `schema(...)`."""
     if options.parse is None:
         for name in ("parse_schema", "parse_message", "dead_letter_topic_id"):
             if getattr(options, name) is not None:
-                raise OptionError(f"pubsub: {name} has no effect without parse.")
+                raise OptionError(
+                    f"pubsub: {option_name(name)} has no effect without parse. Set parse to one of "
+                    f"{', '.join(FORMATS)}, or remove it."
+                )
         if schema is not None:
             raise OptionError(
-                "pubsub: its columns are fixed, so a schema has no effect. To parse payloads by "
-                "it, set parse to json."
+                "pubsub: the source's columns are fixed, so schema(...) has no effect. To parse "
+                "payloads with that schema, set parse to json."
             )
         return None
     kind, text = options.parse.lower(), options.parse_schema
@@ -152,45 +106,47 @@ def parse_spec(options: SourceOptions, schema: pa.Schema | None = None) -> Parse
     if kind == "json":
         if (text is None) == (schema is None):
             raise OptionError(
-                "pubsub: parse=json needs the payload's schema, once: by schema(...) or as DDL in "
-                "parseSchema."
+                "pubsub: parse=json needs the payload's schema, given once: either with "
+                "schema(...) or as DDL in parseSchema."
             )
         found = ParseSpec(kind, schema or _ddl(text or ""), b"", "")
     elif text is None:
-        what = "its JSON" if kind == "avro" else "a descriptor set (protoc --descriptor_set_out)"
-        raise OptionError(f"pubsub: parse={kind} needs parseSchema: {what}, or a file of it.")
+        what = "the schema's JSON, or the path of a file with it"
+        if kind == "protobuf":
+            what = "the path of a descriptor set (protoc --descriptor_set_out), or its base64"
+        raise OptionError(f"pubsub: parse={kind} needs parseSchema: {what}.")
     elif kind == "avro":
         is_document = text.lstrip().startswith(("{", "["))
-        document = text.encode() if is_document else _file(text)
+        document = text.encode() if is_document else _read(text)
         found = ParseSpec(kind, None, document, "")
     else:
         if options.parse_message is None:
             raise OptionError("pubsub: parse=protobuf needs parseMessage, the message's full name.")
-        found = ParseSpec(kind, None, _file(text), options.parse_message)
-    _decoder(found)  # whatever is wrong with the schema is said now
+        found = ParseSpec(kind, None, _read(text), options.parse_message)
+    _decoder(found)  # report a broken schema now, not in the first task
     return found
 
 
-def _decoder(spec: ParseSpec) -> Decode:
+def _decoder(spec: ParseSpec) -> PayloadDecoder:
     match spec.format:
         case "json":
-            from epochal.connectors.pubsub.parse.parse_json import JsonDecode
+            from epochal.connectors.pubsub.parse.parse_json import JsonDecoder
 
             assert spec.schema is not None
-            return JsonDecode(pa.struct(list(spec.schema)))
+            return JsonDecoder(pa.struct(list(spec.schema)))
         case "avro":
-            from epochal.connectors.pubsub.parse.parse_avro import AvroDecode
+            from epochal.connectors.pubsub.parse.parse_avro import AvroDecoder
 
-            return AvroDecode(spec.document)
+            return AvroDecoder(spec.document)
         case "protobuf":
-            from epochal.connectors.pubsub.parse.parse_protobuf import ProtobufDecode
+            from epochal.connectors.pubsub.parse.parse_protobuf import ProtobufDecoder
 
-            return ProtobufDecode(spec.document, spec.message)
+            return ProtobufDecoder(spec.document, spec.message)
     raise AssertionError(spec.format)
 
 
-def _file(text: str) -> bytes:
-    """What a file holds, or text that is base64 itself."""
+def _read(text: str) -> bytes:
+    """Read the file with this path; if there is none, decode the text as base64."""
     path = Path(text)
     try:
         return path.read_bytes()
@@ -198,7 +154,10 @@ def _file(text: str) -> bytes:
         try:
             return base64.b64decode(text, validate=True)
         except ValueError:
-            raise OptionError(f"pubsub: parseSchema cannot be read: {error}.") from error
+            raise OptionError(
+                f"pubsub: parseSchema cannot be read: {error}. Give the path of a file on the "
+                f"driver."
+            ) from error
 
 
 def _ddl(text: str) -> pa.Schema:
@@ -209,43 +168,6 @@ def _ddl(text: str) -> pa.Schema:
     return pa.schema([pa.field(each.name, arrow_type(each.data_type)) for each in fields])
 
 
-def one_by_one(
-    payloads: Sequence[bytes], decode: Callable[[int, bytes], Any], caught: Any
-) -> tuple[list[Any], list[str | None]]:
-    """Values, None where decoding raised, and the reasons."""
-    values: list[Any] = []
-    errors: list[str | None] = []
-    for place, payload in enumerate(payloads):
-        try:
-            values.append(decode(place, payload))
-            errors.append(None)
-        except caught as error:
-            values.append(None)
-            errors.append(f"{type(error).__name__}: {error}")
-    return values, errors
-
-
 def _extended(batch: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
     names = [*batch.schema.names, *columns]
     return pa.RecordBatch.from_arrays([*batch.columns, *columns.values()], names=names)
-
-
-def _letters(bad: pa.RecordBatch) -> pa.RecordBatch:
-    rows = zip(
-        bad.column("attributes").to_pylist(),
-        bad.column(PARSE_ERROR).to_pylist(),
-        bad.column("message_id").to_pylist(),
-        strict=True,
-    )
-    attributes = [
-        [*(pairs or ()), (ERROR_ATTRIBUTE, error), (ID_ATTRIBUTE, message_id)]
-        for pairs, error, message_id in rows
-    ]
-    kind = bad.schema.field("attributes").type
-    return pa.RecordBatch.from_arrays(
-        [bad.column("data"), pa.array(attributes, kind)], names=["data", "attributes"]
-    )
-
-
-def refuse_type(what: str, kind: object) -> PayloadError:
-    return PayloadError(f"{what} is {kind}, which has no column type here. Leave the field out.")

@@ -1,7 +1,7 @@
-"""Avro payloads, binary or JSON, as Pub/Sub's own schemas have them: without a header.
+"""Decodes Avro payloads, binary or JSON, without a header, as Pub/Sub's own schemas encode them.
 
-What a reader would get wrong: which of the two encodings a message has is said by its attribute
-`googclient_schemaencoding`; without it, it is binary.
+Note: the message's attribute `googclient_schemaencoding` names the encoding. A message without the
+attribute is binary.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from epochal.connectors.pubsub.parse.parse import one_by_one, refuse_type
+from epochal.connectors.pubsub.parse.payload_decoder import decode_each, unsupported_type
 from epochal.errors import OptionError, PayloadError
 
 ENCODING = "googclient_schemaencoding"
@@ -41,23 +41,28 @@ _LOGICAL: dict[str, pa.DataType] = {
 }
 
 
-class AvroDecode:
-    """Records of one schema."""
+class AvroDecoder:
+    """Decodes records of one schema."""
 
     def __init__(self, document: bytes) -> None:
         try:
             self._schema: Any = fastavro.parse_schema(json.loads(document))
         except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
-            raise OptionError(f"pubsub: parseSchema is no Avro schema: {error!r}") from error
+            raise OptionError(
+                f"pubsub: parseSchema is not a valid Avro schema: {error!r}. Correct the schema."
+            ) from error
         self.type = avro_type(self._schema, "payload", {})
         if not pa.types.is_struct(self.type):
-            raise OptionError("pubsub: parseSchema must be an Avro record.")
+            raise OptionError(
+                f"pubsub: parseSchema is {self.type}, but only an Avro record can become columns. "
+                f"Wrap it in a record."
+            )
 
     def decode(self, payloads: Sequence[bytes], attributes: Any) -> tuple[Any, list[str | None]]:
         encodings = [dict(pairs or ()).get(ENCODING) for pairs in attributes.to_pylist()]
 
-        def row(place: int, payload: bytes) -> Any:
-            if encodings[place] == "JSON":
+        def row(index: int, payload: bytes) -> Any:
+            if encodings[index] == "JSON":
                 return next(fastavro.json_reader(StringIO(payload.decode()), self._schema))
             stream = BytesIO(payload)
             found = fastavro.schemaless_reader(stream, self._schema, None)
@@ -66,22 +71,25 @@ class AvroDecode:
                 raise PayloadError(f"{left} bytes follow the record")
             return found
 
-        # fastavro raises whatever Python does on the way: IndexError, EOFError, KeyError, …
-        values, errors = one_by_one(payloads, row, Exception)
+        # On malformed input, fastavro raises many exceptions: IndexError, EOFError, KeyError, …
+        values, errors = decode_each(payloads, row, Exception)
         return pa.array([_plain(each) for each in values], self.type), errors
 
 
 def avro_type(schema: Any, what: str, named: dict[str, Any]) -> Any:
-    """The Arrow type of an Avro schema."""
+    """Return the Arrow type of an Avro schema.
+
+    `what` is the field's path, for errors. `named` collects the named types met so far.
+    """
     if isinstance(schema, list):
         arms = [each for each in schema if each != "null"]
         if len(arms) != 1:
-            raise refuse_type(what, f"a union of {len(arms)} types")
+            raise unsupported_type(what, f"a union of {len(arms)} types")
         return avro_type(arms[0], what, named)
     if isinstance(schema, str):
         found = _PRIMITIVE.get(schema) or named.get(schema)
         if found is None:
-            raise refuse_type(what, schema)
+            raise unsupported_type(what, schema)
         return found
     kind, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal":
@@ -108,7 +116,10 @@ def avro_type(schema: Any, what: str, named: dict[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Maps as pairs are dictionaries, as records are: Arrow tells them apart by its own type."""
+    """Replace UUIDs by strings, at any depth.
+
+    A dictionary stays one: Arrow reads it as a map or as a record, depending on the column's type.
+    """
     if value is not None and type(value).__name__ == "UUID":
         return str(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""JSON payloads: decoded and checked in C, by a type that is made from the schema.
+"""Decodes JSON payloads. msgspec checks them in C against a type that is built from the schema.
 
-What a reader would get wrong: inside JSON, binary is base64, a decimal a string or a number, a
-timestamp ISO 8601 and taken for UTC where it has no zone; as the sink writes them.
+Note: inside JSON, binary is base64, a decimal is a string or a number, and a timestamp is ISO 8601
+(UTC if it has no zone). The sink writes them the same way.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pyarrow as pa
 
-from epochal.connectors.pubsub.parse.parse import one_by_one, refuse_type
+from epochal.connectors.pubsub.parse.payload_decoder import decode_each, unsupported_type
 
-_WHOLE = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
+_INTEGER_BITS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
 
 
-class JsonDecode:
-    """Objects of one struct type."""
+class JsonDecoder:
+    """Decodes objects of one struct type."""
 
     def __init__(self, kind: pa.StructType) -> None:
         self.type = kind
-        self._decode = msgspec.json.Decoder(_python(kind, "payload")).decode
+        self._decode = msgspec.json.Decoder(_python_type(kind, "payload")).decode
         self._fix = _fix(kind)
 
     def decode(self, payloads: Sequence[bytes], attributes: Any) -> tuple[Any, list[str | None]]:
@@ -36,7 +36,7 @@ class JsonDecode:
             return found if fix is None else fix(found)
 
         caught = (msgspec.MsgspecError, UnicodeDecodeError, ValueError)
-        values, errors = one_by_one(payloads, row, caught)
+        values, errors = decode_each(payloads, row, caught)
         try:
             return pa.array(values, self.type), errors
         except (pa.ArrowException, ValueError, OverflowError):
@@ -44,29 +44,33 @@ class JsonDecode:
 
 
 def _singly(values: list[Any], errors: list[str | None], kind: Any) -> tuple[Any, list[str | None]]:
-    """Arrow takes no value that does not fit, such as a decimal of too many digits: find it."""
+    """Convert values one at a time, to find those that Arrow rejects.
+
+    A decimal may have too many digits, for example.
+    """
     kept = []
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         try:
             pa.array([value], kind)
             kept.append(value)
         except (pa.ArrowException, ValueError, OverflowError) as error:
             kept.append(None)
-            errors[place] = f"{type(error).__name__}: {error}"
+            errors[index] = f"{type(error).__name__}: {error}"
     return pa.array(kept, kind), errors
 
 
-def _python(kind: Any, what: str) -> Any:
+def _python_type(kind: Any, what: str) -> Any:
+    """Return the Python type that msgspec decodes into; `what` is the field's path, for errors."""
     types = pa.types
     if types.is_struct(kind):
-        fields = {each.name: _python(each.type, f"{what}.{each.name}") | None for each in kind}
+        fields = {each.name: _python_type(each.type, f"{what}.{each.name}") | None for each in kind}
         return TypedDict("Fields", fields, total=False)  # type: ignore[operator]
     if types.is_list(kind) or types.is_large_list(kind):
-        return list[_python(kind.value_type, what) | None]  # type: ignore[misc]
+        return list[_python_type(kind.value_type, what) | None]  # type: ignore[misc]
     if types.is_map(kind):
-        return dict[str, _python(kind.item_type, what) | None]  # type: ignore[misc]
-    if kind in _WHOLE:
-        most = 2 ** _WHOLE[kind]
+        return dict[str, _python_type(kind.item_type, what) | None]  # type: ignore[misc]
+    if kind in _INTEGER_BITS:
+        most = 2 ** _INTEGER_BITS[kind]
         return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)] if most < 2**63 else int
     for test, found in (
         (types.is_boolean, bool),
@@ -81,11 +85,14 @@ def _python(kind: Any, what: str) -> Any:
     ):
         if test(kind):
             return found
-    raise refuse_type(what, kind)
+    raise unsupported_type(what, kind)
 
 
 def _fix(kind: Any) -> Callable[[Any], Any] | None:
-    """What Arrow needs done to decoded values: maps are lists of pairs to it."""
+    """Return what turns decoded values into values that Arrow accepts; None if they already are.
+
+    Arrow wants a map as a list of pairs.
+    """
     types = pa.types
     if types.is_map(kind):
         inner = _fix(kind.item_type)

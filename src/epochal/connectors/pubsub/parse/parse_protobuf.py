@@ -1,7 +1,7 @@
-"""Protobuf payloads, a batch at a time, by a set of descriptors.
+"""Decodes Protobuf payloads, a batch at a time, with a descriptor set.
 
-What a reader would get wrong: Protobuf can take nearly any bytes for a message with unknown
-fields. Only what breaks the wire format, or a string's UTF-8, is malformed.
+Note: Protobuf accepts almost any bytes as a message with unknown fields. A payload is malformed
+only if it breaks the wire format or the UTF-8 of a string.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from epochal.errors import OptionError
 
 
-class ProtobufDecode:
-    """Messages of one type."""
+class ProtobufDecoder:
+    """Decodes messages of one type."""
 
     def __init__(self, document: bytes, message: str) -> None:
         from google.protobuf import descriptor_pb2, descriptor_pool
@@ -26,7 +26,10 @@ class ProtobufDecode:
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(document)
         except DecodeError as error:
-            raise OptionError(f"pubsub: parseSchema is no descriptor set: {error}") from error
+            raise OptionError(
+                f"pubsub: parseSchema is not a descriptor set: {error}. Make one with protoc "
+                f"--descriptor_set_out."
+            ) from error
         pool = descriptor_pool.DescriptorPool()
         try:
             for each in files.file:
@@ -34,8 +37,8 @@ class ProtobufDecode:
             descriptor = pool.FindMessageTypeByName(message)
         except (KeyError, TypeError) as error:
             raise OptionError(
-                f"pubsub: parseSchema has no message {message!r} ({error}). Make the set with "
-                f"--include_imports."
+                f"pubsub: parseSchema has no message {message!r} ({error}). Correct parseMessage, "
+                f"or make the descriptor set with --include_imports."
             ) from error
         self._handler: Any = HandlerPool([descriptor.file]).get_for_message(descriptor)
         self.type = pa.struct([_field(each) for each in self._batch([]).schema])
@@ -43,22 +46,23 @@ class ProtobufDecode:
     def decode(self, payloads: Sequence[bytes], attributes: Any) -> tuple[Any, list[str | None]]:
         try:
             return self._structs(payloads), [None] * len(payloads)
-        except Exception:  # noqa: BLE001 - one of them is malformed; which, is found out below
+        except Exception:  # noqa: BLE001 - one payload is malformed; the loop below finds it
             pass
         errors: list[str | None] = []
         for payload in payloads:
             try:
                 self._batch([payload])
                 errors.append(None)
-            except Exception as error:  # noqa: BLE001 - a Rust library: any of its errors
+            except Exception as error:  # noqa: BLE001 - the Rust library has no common error class
                 errors.append(f"{type(error).__name__}: {error}")
         good = [payload for payload, error in zip(payloads, errors, strict=True) if error is None]
         values = self._structs(good)
-        places, at = [], 0
+        # Spread the good values out again: a null index gives a null struct.
+        indices, next_good = [], 0
         for reason in errors:
-            places.append(at if reason is None else None)
-            at += reason is None
-        return values.take(pa.array(places, pa.int64())), errors
+            indices.append(next_good if reason is None else None)
+            next_good += reason is None
+        return values.take(pa.array(indices, pa.int64())), errors
 
     def _batch(self, payloads: Sequence[bytes]) -> Any:
         return self._handler.list_to_record_batch(list(payloads))
@@ -77,7 +81,7 @@ def _field(field: Any) -> Any:
 
 
 def _type(kind: Any) -> Any:
-    """A type that Spark has too: nothing unsigned, no nanoseconds, all nullable."""
+    """Replace types that Spark does not have: unsigned integers, nanoseconds, non-null fields."""
     types = pa.types
     if types.is_timestamp(kind):
         return pa.timestamp("us", tz=kind.tz)

@@ -1,1 +1,1 @@
-"""Writes to Pub/Sub: rows to messages, messages to the service."""
+"""Encodes rows as messages and publishes them."""

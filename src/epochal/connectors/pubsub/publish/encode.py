@@ -1,13 +1,13 @@
-"""Rows as messages on the wire: which columns mean what, and the bytes of a Publish request. Pure.
+"""Encodes rows as the bytes of a Publish request. Pure.
 
-A column `data` (or `value`) is the payload; without one, all columns that mean nothing else become
-one JSON object. `attributes` and `ordering_key` are what they say. What the source adds to a
-message (`message_id`, `publish_time`, `delivery_attempt`, `ack_id`) may come along and is left out,
-so that what was read can be written. Any other column beside `data` is an error.
+The column `data` (or `value`) is the payload. Without one, all columns that have no other meaning
+become one JSON object. The columns `attributes` and `ordering_key` become the message's fields of
+the same name. Columns that the source adds (`message_id`, `publish_time`, `delivery_attempt`,
+`ack_id`) are ignored, so that rows can be written as they were read. Any other column beside
+`data` is an error.
 
-What a reader would get wrong: messages are encoded by hand, as fields of the request that will
-carry them. It costs a third of what objects would, and `test_pubsub_encode.py` holds it to
-Google's own classes.
+Note: messages are encoded by hand, as fields of the request that will hold them. This takes a third
+of the time that objects would take. `test_encode.py` compares the result with Google's own classes.
 """
 
 from __future__ import annotations
@@ -30,24 +30,23 @@ from epochal.errors import PayloadError
 
 DATA_COLUMNS = ("data", "value")
 ADDED_BY_SOURCE = frozenset({"message_id", "publish_time", "delivery_attempt", "ack_id"})
-_MESSAGES = 2
 _ORDERING_KEY = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the columns of a schema mean; names, or None where there is no such column."""
+    """Which column has which meaning. None means that there is no such column."""
 
     data: str | None
     fields: tuple[str, ...]
-    """Columns of the JSON object that is the payload, if no column is."""
+    """If `data` is None: the columns of the JSON object that is the payload."""
     attributes: str | None
     ordering_key: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Messages, each as a field of a request; their ordering keys, if they have any."""
+    """Messages, each encoded as a field of a request, and their ordering keys if there are any."""
 
     messages: list[bytes]
     keys: list[str] | None
@@ -55,12 +54,15 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What readers tell repetitions by: the same row of the same epoch has the same marks."""
+    """Identifies a row, so that readers can drop duplicates.
+
+    A retry of the same row of the same epoch has the same marks.
+    """
 
     query: str
     epoch: int
     writer: int
-    """The number of the task or partition that writes."""
+    """The number of the writing task or partition."""
 
     def attributes(self, prefix: str) -> bytes:
         pairs = {"query": self.query, "epoch": str(self.epoch)}
@@ -68,11 +70,13 @@ class Marks:
 
 
 def plan_layout(schema: pa.Schema, options: SinkOptions) -> Layout:
-    """Say what each column means; whatever cannot be sent is refused here."""
+    """Decide what each column means; raises PayloadError for columns that cannot be sent."""
     names = list(schema.names)
     wanted = options.data_column
     if wanted is not None and wanted not in names:
-        raise PayloadError(f"dataColumn is {wanted}, but the columns are {', '.join(names)}.")
+        raise PayloadError(
+            f"dataColumn is {wanted}, but the columns are {', '.join(names)}. Name one of these."
+        )
     data = wanted or next((name for name in DATA_COLUMNS if name in names), None)
     attributes = options.attributes_column if options.attributes_column in names else None
     key = options.ordering_key_column if options.ordering_key_column in names else None
@@ -80,8 +84,8 @@ def plan_layout(schema: pa.Schema, options: SinkOptions) -> Layout:
         key = None
     elif options.ordered and key is None:
         raise PayloadError(
-            f"ordered is true, but there is no column {options.ordering_key_column} to order by: "
-            f"the columns are {', '.join(names)}."
+            f"ordered is true, but there is no column {options.ordering_key_column} with the "
+            f"ordering keys: the columns are {', '.join(names)}. Add it, or set orderingKeyColumn."
         )
     known = {data, attributes, options.ordering_key_column}
     rest = tuple(name for name in names if name not in known)
@@ -89,19 +93,24 @@ def plan_layout(schema: pa.Schema, options: SinkOptions) -> Layout:
         unused = [name for name in rest if name not in ADDED_BY_SOURCE]
         if unused:
             raise PayloadError(
-                f"Column {data} is the payload, so {', '.join(unused)} would be lost. Select "
-                f"{data}, attributes and ordering_key only, or put the others into one of them."
+                f"Column {data} is the payload, so {', '.join(unused)} would be lost. Select only "
+                f"{data}, attributes and ordering_key, or move the others into one of them."
             )
         check_payload(schema.field(data).type, data)
         rest = ()
     elif not rest and attributes is None:
-        raise PayloadError("There is no column to make a payload of: name one `data`.")
+        raise PayloadError(
+            f"No column can be the payload: the columns are {', '.join(names)}. Name one `data`."
+        )
     for name in rest:
         check_payload(schema.field(name).type, name)
     if attributes is not None:
         _check_attributes(schema.field(attributes).type, attributes)
     if key is not None and not pa.types.is_string(schema.field(key).type):
-        raise PayloadError(f"Column {key} must be a string, not {schema.field(key).type}.")
+        raise PayloadError(
+            f"Column {key} holds ordering keys and must be a string, not "
+            f"{schema.field(key).type}. Cast it."
+        )
     return Layout(data, rest, attributes, key)
 
 
@@ -113,7 +122,7 @@ class Encoder:
         self._prefix = options.attribute_prefix
 
     def encode(self, batch: pa.RecordBatch, marks: Marks | None = None, row: int = 0) -> Encoded:
-        """The messages of a batch; `row` is the number of its first row within the writer's."""
+        """Encode a batch; `row` is the number of its first row among all rows of this writer."""
         layout = self.layout
         if layout.data is not None:
             bodies = payloads(batch.column(layout.data), layout.data)
@@ -131,7 +140,7 @@ class Encoder:
     def _tails(
         self, batch: pa.RecordBatch, keys: list[str] | None, marks: Marks | None, row: int
     ) -> list[bytes] | None:
-        """What follows the payload in each message."""
+        """Encode what follows the payload in each message; None if nothing does."""
         name, parts = self.layout.attributes, []
         if name is not None:
             column = batch.column(name)
@@ -161,19 +170,23 @@ def _check_attributes(kind: Any, name: str) -> None:
     elif pa.types.is_struct(kind):
         values = [each.type for each in kind]
     else:
-        raise PayloadError(f"Column {name} must be a map or a struct of strings, not {kind}.")
+        raise PayloadError(
+            f"Column {name} holds attributes and must be a map or a struct of strings, not {kind}. "
+            f"Cast it."
+        )
     wrong = [each for each in values if not pa.types.is_string(each)]
     if wrong:
         raise PayloadError(
-            f"Attributes are strings, but values of column {name} are {wrong[0]}: cast them."
+            f"Attributes are strings, but values of column {name} are {wrong[0]}. Cast them."
         )
 
 
 _heads: dict[int, bytes] = {}
+"""The bytes before a payload, by the payload's size. Messages often have the same few sizes."""
 
 
 def _plain(bodies: Sequence[bytes]) -> list[bytes]:
-    """Messages of nothing but a payload."""
+    """Encode messages that have a payload and nothing else."""
     heads, found = _heads, []
     for body in bodies:
         size = len(body)
@@ -187,8 +200,8 @@ def _plain(bodies: Sequence[bytes]) -> list[bytes]:
 def _head(size: int) -> bytes:
     if size == 0:
         raise PayloadError(
-            "A row has neither data nor attributes, and Pub/Sub takes no empty messages. Filter "
-            "such rows out, or set epochAttributes to true."
+            "A row has neither data nor attributes, but Pub/Sub does not accept empty messages. "
+            "Filter out such rows, or set epochAttributes to true."
         )
     if len(_heads) > 100_000:
         _heads.clear()
@@ -210,9 +223,9 @@ def _with_tails(bodies: Iterable[bytes], tails: Iterable[bytes]) -> list[bytes]:
 
 
 def check_size(size: int) -> None:
-    """Refuse a message that no request can carry."""
+    """Raise PayloadError if a message is too large for a request."""
     if size > MAX_PUBLISH_BYTES:
         raise PayloadError(
-            f"A message has {size} bytes, and Pub/Sub takes at most {MAX_PUBLISH_BYTES}. Store it "
-            f"elsewhere and send where it is."
+            f"A message has {size} bytes, but Pub/Sub accepts at most {MAX_PUBLISH_BYTES}. Store "
+            f"the content elsewhere and send a link to it."
         )

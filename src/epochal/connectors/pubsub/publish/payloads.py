@@ -1,12 +1,12 @@
-"""Values of any column as the bytes of a message. Pure.
+"""Converts column values to the bytes of a message. Pure.
 
-Binary is itself and a string its UTF-8. Everything else is JSON: a number, a truth value, a date or
-a timestamp as the bare text of it, nested values as JSON of their own. In a row that becomes a
-message whole, columns are the fields of one JSON object.
+Binary is sent unchanged, and a string as UTF-8. Everything else is JSON: numbers, booleans, dates
+and timestamps without quotes, and nested values as JSON arrays or objects. If a whole row becomes
+one message, the columns are the fields of one JSON object.
 
-What a reader would get wrong: JSON has no bytes, decimals or times. Inside JSON, binary is base64,
-a decimal is a string with all of its digits, a timestamp ISO 8601 in UTC; so nothing is rounded.
-A key of a map that is no string becomes the text of it.
+Note: JSON has no bytes, decimals or times. Inside JSON, binary is base64, a decimal is a string
+with all of its digits, and a timestamp is ISO 8601 in UTC, so nothing is rounded. A map key that is
+not a string is converted to text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _encode_json = msgspec.json.Encoder(decimal_format="string").encode
 
 
 def payloads(column: Any, name: str) -> list[bytes]:
-    """The payload of each row: nulls are empty."""
+    """Return the payload of each row; a null is an empty payload."""
     kind = column.type
     if _is_binary(kind):
         found: list[bytes] = _objects(column)
@@ -38,7 +38,7 @@ def payloads(column: Any, name: str) -> list[bytes]:
 
 
 def rows_as_json(names: Sequence[str], columns: Sequence[Any]) -> list[bytes]:
-    """Each row as a JSON object; nulls are left out, as Spark's `to_json` does."""
+    """Encode each row as a JSON object. Nulls are left out, as in Spark's `to_json`."""
     values = [plain_values(column, name) for column, name in zip(columns, names, strict=True)]
     if all(column.null_count == 0 for column in columns):
         return [
@@ -51,13 +51,13 @@ def rows_as_json(names: Sequence[str], columns: Sequence[Any]) -> list[bytes]:
 
 
 def check_payload(kind: Any, name: str) -> None:
-    """Refuse a type that cannot be sent, before any row is."""
+    """Raise PayloadError for a type that cannot be sent. Called before any row is sent."""
     if not (_is_binary(kind) or _is_string(kind)):
         _converter(kind, name)
 
 
 def plain_values(column: Any, name: str) -> list[Any]:
-    """Python values that have one form in JSON."""
+    """Return Python values that msgspec can encode as JSON."""
     kind = column.type
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         column = column.cast(_UTC, safe=False)
@@ -69,13 +69,13 @@ def plain_values(column: Any, name: str) -> list[Any]:
 
 
 def _bare(value: Any) -> bytes:
-    """JSON, without quotes around what is not text."""
+    """Encode as JSON, but a date, time or decimal without its quotes."""
     encoded = _encode_json(value)
     return encoded[1:-1] if encoded[:1] == b'"' else encoded
 
 
 def _converter(kind: Any, name: str) -> Convert | None:
-    """What has to be done to values of a type; None if nothing."""
+    """Return the conversion for values of a type; None if they need none."""
     types = pa.types
     if types.is_dictionary(kind):
         return _converter(kind.value_type, name)
@@ -105,8 +105,8 @@ def _converter(kind: Any, name: str) -> Convert | None:
         inner = {field.name: _converter(field.type, f"{name}.{field.name}") for field in kind}
         return _struct_converter(inner)
     raise PayloadError(
-        f"Column {name} is {kind}, which has no form in a message. Cast it to a string, or leave "
-        f"it out."
+        f"Column {name} is {kind}, which cannot be sent in a message. Cast it to a string, or "
+        f"leave it out."
     )
 
 

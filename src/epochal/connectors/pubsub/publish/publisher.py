@@ -1,15 +1,16 @@
-"""Publishes messages: gathered into requests, several under way at once, none forgotten.
+"""Publishes messages in batches, with several requests in flight.
 
-A thread of its own sends a request when `batchSize` messages or `maxBatchBytes` have gathered, or
-`lingerMs` after the first of them, or at once if somebody waits in `flush`. `add` waits only while
-more is queued than may be.
+A background thread sends a request when `batchSize` messages or `maxBatchBytes` bytes are queued,
+`lingerMs` after the first of them was queued, or at once if a `flush` waits for it. `add` blocks
+only while the queue is full.
 
-Messages with an ordering key go in requests of that key alone, as Pub/Sub demands, one under way
-per key; so they arrive in order.
+Messages with an ordering key are sent in requests for that key alone, as Pub/Sub requires. Only one
+request per key is in flight at a time, so messages of a key arrive in order.
 
-What a reader would get wrong: `add` returning says nothing. A message is published when a `flush`
-that began after it has returned; an error of any request is raised by it, and by the next `add`.
-Requests may end in any order, so messages are counted by the mark that was set next after them.
+Note: when `add` returns, nothing is published yet. A message is published once a `flush` that was
+called after its `add` has returned. If any request fails for good, `flush` and the next `add` raise
+the error. Requests may end in any order, so unpublished messages are counted per mark: each message
+belongs to the first mark set after it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import grpc
 
 from epochal.connectors.pubsub.connection import PUBLISHER, Connection, status_of
 from epochal.connectors.pubsub.protobuf_wire import field as encoded
+from epochal.connectors.pubsub.pubsub_options import SinkOptions
 from epochal.errors import PubSubClosedError
 
 logger = logging.getLogger(__name__)
@@ -35,7 +37,7 @@ MAX_QUEUED_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishSettings:
-    """How messages gather."""
+    """The topic, and how messages are batched."""
 
     topic: str
     batch_size: int = 1000
@@ -45,14 +47,25 @@ class PublishSettings:
     max_queued_bytes: int = MAX_QUEUED_BYTES
 
 
+def publish_settings(options: SinkOptions) -> PublishSettings:
+    """Return the settings that a sink's options ask for."""
+    return PublishSettings(
+        topic=options.topic,
+        batch_size=options.batch_size,
+        linger_s=options.linger_ms / 1000,
+        max_batch_bytes=options.max_batch_bytes,
+        max_in_flight=options.max_in_flight,
+    )
+
+
 @dataclass(slots=True)
-class _Gathering:
-    """Messages of one ordering key, or of none, that are not sent yet."""
+class _Queue:
+    """Messages of one ordering key (or of none) that are not sent yet."""
 
     since: float
     messages: deque[bytes] = field(default_factory=deque)
     runs: deque[tuple[int, int]] = field(default_factory=deque)
-    """(mark, how many messages belong to it), in the order of the messages."""
+    """(mark, number of messages that belong to it), in the order of the messages."""
     size: int = 0
 
 
@@ -78,18 +91,21 @@ class PublishStats:
 
 
 class Publisher:
-    """All that one writer sends to one topic; the connection is closed with it."""
+    """Sends one writer's messages to one topic. It owns the connection and closes it."""
 
     def __init__(self, connection: Connection, settings: PublishSettings) -> None:
         self._connection, self._settings = connection, settings
         self._head = encoded(1, settings.topic.encode())
         self._lock = threading.Condition()
-        self._gathering: dict[str, _Gathering] = {}
+        self._queues: dict[str, _Queue] = {}
         self._in_flight: deque[_Sent] = deque()
+        # Ordering keys that have a request in flight.
         self._busy: set[str] = set()
         self._published = self._requests = self._retries = 0
         self._queued_bytes = 0
+        # The mark that messages added now belong to, and the newest mark to send without lingering.
         self._mark, self._hurry = 0, -1
+        # Unpublished messages per mark. A mark with none has no entry.
         self._pending: Counter[int] = Counter()
         self._failure: Exception | None = None
         self._closing = False
@@ -97,26 +113,27 @@ class Publisher:
         self._thread.start()
 
     def add(self, messages: Sequence[bytes], keys: Sequence[str] | None = None) -> None:
-        """Queue messages, encoded by `encode`."""
+        """Queue messages that `Encoder` has encoded."""
         size = sum(map(len, messages))
         most = self._settings.max_queued_bytes
         with self._lock:
+            # An empty queue accepts any size. Otherwise one large call could never proceed.
             while self._queued_bytes > 0 and self._queued_bytes + size > most:
                 self._check()
                 self._lock.wait(1.0)
             self._check()
             now = time.monotonic()
             if keys is None:
-                self._gather("", messages, size, now)
+                self._enqueue("", messages, size, now)
             else:
                 for message, key in zip(messages, keys, strict=True):
-                    self._gather(key, (message,), len(message), now)
+                    self._enqueue(key, (message,), len(message), now)
             self._pending[self._mark] += len(messages)
             self._queued_bytes += size
             self._lock.notify_all()
 
     def mark(self, *, hurry: bool = True) -> int:
-        """Set a mark after all that was added so far; with `hurry`, send it without lingering."""
+        """Set a mark after everything added so far; with `hurry`, send it without lingering."""
         with self._lock:
             mark, self._mark = self._mark, self._mark + 1
             if hurry:
@@ -125,7 +142,7 @@ class Publisher:
             return mark
 
     def flush(self, mark: int | None = None) -> None:
-        """Wait until all before a mark, or all so far, is published; raises if it cannot be."""
+        """Wait until everything up to a mark (default: up to now) is published, or raise."""
         mark = self.mark() if mark is None else mark
         with self._lock:
             while not self._is_published(mark):
@@ -134,19 +151,19 @@ class Publisher:
             self._check()
 
     def is_published(self, mark: int) -> bool:
-        """Whether all before a mark is published; raises if anything cannot be."""
+        """Whether everything up to a mark is published; raises if any request failed for good."""
         with self._lock:
             self._check()
             return self._is_published(mark)
 
     def stats(self) -> PublishStats:
         with self._lock:
-            queued = sum(len(each.messages) for each in self._gathering.values())
+            queued = sum(len(each.messages) for each in self._queues.values())
             in_flight = len(self._in_flight)
             return PublishStats(self._published, self._requests, self._retries, queued, in_flight)
 
     def close(self) -> None:
-        """Leave. What was not flushed may or may not be published."""
+        """Stop. Messages that were not flushed may or may not be published."""
         with self._lock:
             self._closing = True
             self._lock.notify_all()
@@ -162,13 +179,13 @@ class Publisher:
         if self._closing:
             raise PubSubClosedError(f"The writer to {self._settings.topic} is closed.")
 
-    def _gather(self, key: str, messages: Sequence[bytes], size: int, now: float) -> None:
-        found = self._gathering.get(key)
-        if found is None:
-            found = self._gathering[key] = _Gathering(now)
-        found.messages.extend(messages)
-        found.runs.append((self._mark, len(messages)))
-        found.size += size
+    def _enqueue(self, key: str, messages: Sequence[bytes], size: int, now: float) -> None:
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(now)
+        queue.messages.extend(messages)
+        queue.runs.append((self._mark, len(messages)))
+        queue.size += size
 
     def _run(self) -> None:
         try:
@@ -183,7 +200,7 @@ class Publisher:
                 if due is not None:
                     self._send(*due)
                 self._reap_done()
-        except Exception as error:  # noqa: BLE001 - whoever adds or flushes must hear of it
+        except Exception as error:  # noqa: BLE001 - `add` and `flush` must raise any error
             with self._lock:
                 if not self._closing:
                     logger.error("%s: %s", self._settings.topic, error)
@@ -191,24 +208,24 @@ class Publisher:
                 self._lock.notify_all()
 
     def _due(self) -> tuple[str, list[bytes], list[tuple[int, int]], int] | None:
-        """The next request to send, if one is full or old enough, and may be sent."""
+        """Take the next request that is full or old enough and allowed now; None if none is."""
         settings = self._settings
         if len(self._in_flight) >= settings.max_in_flight:
             return None
         now = time.monotonic()
-        for key, found in self._gathering.items():
+        for key, queue in self._queues.items():
             ready = (
-                found.runs[0][0] <= self._hurry
-                or len(found.messages) >= settings.batch_size
-                or found.size >= settings.max_batch_bytes
-                or now - found.since >= settings.linger_s
+                queue.runs[0][0] <= self._hurry
+                or len(queue.messages) >= settings.batch_size
+                or queue.size >= settings.max_batch_bytes
+                or now - queue.since >= settings.linger_s
             )
             if ready and not (key and key in self._busy):
-                return key, *self._take(key, found)
+                return key, *self._take(key, queue)
         return None
 
-    def _take(self, key: str, found: _Gathering) -> tuple[list[bytes], list[tuple[int, int]], int]:
-        settings, waiting = self._settings, found.messages
+    def _take(self, key: str, queue: _Queue) -> tuple[list[bytes], list[tuple[int, int]], int]:
+        settings, waiting = self._settings, queue.messages
         taken: list[bytes] = []
         size = 0
         while waiting and len(taken) < settings.batch_size:
@@ -217,16 +234,16 @@ class Publisher:
                 break
             taken.append(waiting.popleft())
             size += len(message)
-        found.size -= size
+        queue.size -= size
         if not waiting:
-            del self._gathering[key]
-        return taken, _first_runs(found.runs, len(taken)), size
+            del self._queues[key]
+        return taken, _first_runs(queue.runs, len(taken)), size
 
     def _wait_s(self) -> float | None:
-        """Until when nothing can become due by itself; None if all waits for others."""
-        if not self._gathering or len(self._in_flight) >= self._settings.max_in_flight:
+        """Seconds until a queue has lingered long enough; None if only an event can unblock us."""
+        if not self._queues or len(self._in_flight) >= self._settings.max_in_flight:
             return None
-        free = [each.since for key, each in self._gathering.items() if key not in self._busy]
+        free = [each.since for key, each in self._queues.items() if key not in self._busy]
         if not free:
             return None
         return max(min(free) + self._settings.linger_s - time.monotonic(), 0.0)
@@ -258,7 +275,11 @@ class Publisher:
             self._reap(sent)
 
     def _reap(self, sent: _Sent) -> None:
-        """Take the answer to a request in; if it may be made again, do so, in its order."""
+        """Handle the response to a request, and retry while that is allowed.
+
+        A retry happens here, while the request still counts as in flight, so that no later request
+        of the same ordering key overtakes it.
+        """
         failures = 0
         future = sent.future
         while True:
@@ -287,7 +308,7 @@ class Publisher:
 
 
 def _first_runs(runs: deque[tuple[int, int]], count: int) -> list[tuple[int, int]]:
-    """Take the runs of the first `count` messages off."""
+    """Remove and return the runs of the first `count` messages."""
     taken = []
     while count:
         mark, length = runs.popleft()

@@ -1,1 +1,1 @@
-"""Reads Pub/Sub: streaming pull, leases and acknowledgements."""
+"""Reads from Pub/Sub: streaming pull, leases and acknowledgements."""

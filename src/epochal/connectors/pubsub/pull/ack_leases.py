@@ -1,11 +1,11 @@
-"""Which messages are held, and under which acknowledgement ids. Pure.
+"""Keeps the acknowledgement ids of all messages that are leased. Pure.
 
-Every message received gets a number, counting up from 0; whoever holds messages names them by
-spans of numbers, half open. The book keeps the ids, 180 bytes each in one block per delivery, and
-gives them out encoded as the requests need them: no id becomes a Python object on the way.
+Every received message gets a number, counted from 0. Callers refer to messages by half-open spans
+of these numbers. The book stores the ids (about 180 bytes each) in one block per delivery and
+returns them already encoded for a request, so that no id becomes a Python object.
 
-What a reader would get wrong: settling twice is harmless. A span may name what was settled
-before; only what is still held is given out.
+Note: settling a message twice is harmless. A span may include messages that were settled before;
+only the ids of those still held are returned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from epochal.connectors.pubsub.protobuf_wire import varint
 Span: TypeAlias = tuple[int, int]
 MAX_IDS = 2500
 MAX_REQUEST_BYTES = 450_000
-"""Pub/Sub takes 512 KiB in a request that acknowledges."""
+"""Pub/Sub accepts 512 KiB in an Acknowledge or ModifyAckDeadline request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Ids:
     numbers: Any
     """An array of int64."""
     rows: Any
-    """An array of bytes, one row per id; or a list of ids that differ in length."""
+    """A two-dimensional array of bytes, one row per id; or a list if the ids differ in length."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def encoded(self, number: int, before: bytes = b"", after: bytes = b"") -> bytes:
-        """A request with the ids as a repeated field, between what else it has."""
+        """Encode a request: `before`, then the ids as repeated field `number`, then `after`."""
         if isinstance(self.rows, list):
             return b"".join([before, *(encoded(number, each) for each in self.rows), after])
         count, width = self.rows.shape
@@ -59,16 +59,16 @@ class Ids:
         return [row.decode() for row in rows]
 
     def pick(self, wanted: set[str]) -> Ids:
-        """Those of the given ids."""
-        places = [place for place, text in enumerate(self.texts()) if text in wanted]
+        """Return those whose id is in `wanted`."""
+        indices = [index for index, text in enumerate(self.texts()) if text in wanted]
         rows = self.rows
-        picked = [rows[p] for p in places] if isinstance(rows, list) else rows[places]
-        return Ids(self.numbers[places], picked)
+        picked = [rows[i] for i in indices] if isinstance(rows, list) else rows[indices]
+        return Ids(self.numbers[indices], picked)
 
 
 @dataclass(slots=True)
 class _Delivery:
-    """What came together: numbered from `first` on; `live` is what is still held of it."""
+    """Messages that were added together, numbered from `first`; `live` are those still held."""
 
     first: int
     rows: Any
@@ -77,7 +77,7 @@ class _Delivery:
 
 @dataclass(slots=True)
 class LeaseBook:
-    """All that is held. Not for several threads at once."""
+    """The ids of all messages held. Not thread-safe."""
 
     next_number: int = 0
     held: int = 0
@@ -85,7 +85,7 @@ class LeaseBook:
     _deliveries: dict[int, _Delivery] = field(default_factory=dict)
 
     def add(self, ack_ids: pa.Array[Any]) -> int:
-        """Hold messages; returns the number of the first."""
+        """Hold messages; return the number of the first."""
         first, count = self.next_number, len(ack_ids)
         if count:
             self._deliveries[first] = _Delivery(first, _rows(ack_ids), [(first, first + count)])
@@ -95,29 +95,30 @@ class LeaseBook:
         return first
 
     def settle(self, spans: Iterable[Span]) -> list[Ids]:
-        """Hold these no longer; their ids, as many together as a request may have."""
+        """Stop holding messages; return their ids, split to fit into requests."""
         gone: list[tuple[_Delivery, Span]] = []
         for span in spans:
             gone += self._remove(span)
+        # `_firsts` keeps deliveries that are gone. Rebuild it before they outnumber the others.
         if len(self._firsts) > 2 * len(self._deliveries) + 64:
             self._firsts = list(self._deliveries)
         return list(_in_requests(gone))
 
     def all_held(self) -> list[Ids]:
-        """The ids of everything held, as many together as a request may have."""
+        """Return the ids of everything held, split to fit into requests."""
         parts = [(each, span) for each in self._deliveries.values() for span in each.live]
         return list(_in_requests(parts))
 
     def spans(self) -> list[Span]:
-        """What is held."""
+        """Return the spans of everything held."""
         return [span for each in self._deliveries.values() for span in each.live]
 
     def _remove(self, span: Span) -> Iterator[tuple[_Delivery, Span]]:
         start, stop = span
-        place = max(bisect_right(self._firsts, start) - 1, 0)
-        while place < len(self._firsts) and self._firsts[place] < stop:
-            found = self._deliveries.get(self._firsts[place])
-            place += 1
+        index = max(bisect_right(self._firsts, start) - 1, 0)
+        while index < len(self._firsts) and self._firsts[index] < stop:
+            found = self._deliveries.get(self._firsts[index])
+            index += 1
             if found is None:
                 continue
             kept: list[Span] = []
@@ -135,7 +136,7 @@ class LeaseBook:
 
 
 def _rows(ack_ids: pa.Array[Any]) -> Any:
-    """A copy of the ids' bytes: what came with them in one buffer need not stay in memory."""
+    """Copy the ids' bytes, so that the buffer they share with the messages can be freed."""
     _, offsets_buffer, data = ack_ids.buffers()
     assert offsets_buffer is not None
     offsets = np.frombuffer(memoryview(offsets_buffer), np.int32)
@@ -148,7 +149,7 @@ def _rows(ack_ids: pa.Array[Any]) -> Any:
 
 
 def _in_requests(parts: list[tuple[_Delivery, Span]]) -> Iterator[Ids]:
-    """Ids joined and cut so that each lot fits into a request."""
+    """Join and split ids so that each lot fits into a request."""
     waiting: list[tuple[Any, Any]] = []
     count, width = 0, 0
     for delivery, (low, high) in parts:

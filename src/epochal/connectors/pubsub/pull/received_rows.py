@@ -1,7 +1,7 @@
-"""Raw responses of StreamingPull into Arrow, without an object per message.
+"""Decodes raw StreamingPull responses into Arrow, without an object per message.
 
-What a reader would get wrong: Pub/Sub has no nulls, and says "no ordering key" and "attempts are
-not counted" with an empty text and a 0. Both are null here.
+Note: Pub/Sub has no nulls. It sends an empty string for "no ordering key" and 0 for "delivery
+attempts are not counted". Both become null here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ ACK_SCHEMA = MESSAGE_SCHEMA.append(pa.field("ack_id", pa.string()))
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What some responses said."""
+    """The content of some responses."""
 
     batch: pa.RecordBatch
     """In ACK_SCHEMA."""
     exactly_once: bool | None
-    """Whether the subscription has exactly-once delivery; None if it was not said."""
+    """Whether the subscription has exactly-once delivery; None if no response states it."""
 
 
 @cache
@@ -48,7 +48,7 @@ def _handler() -> Any:
 
 
 def decode(responses: Sequence[bytes]) -> Received:
-    """All messages of some serialised StreamingPullResponses."""
+    """Decode serialised StreamingPullResponses."""
     outer = _handler().list_to_record_batch(list(responses))
     received = outer.column("received_messages").flatten()
     message = received.field("message")
@@ -80,5 +80,5 @@ def _null_if(values: Any, nothing: str | int) -> Any:
 def _exactly_once(properties: Any) -> bool | None:
     if properties.null_count == len(properties):
         return None
-    said = properties.filter(properties.is_valid())
-    return bool(said[-1]["exactly_once_delivery_enabled"].as_py())
+    stated = properties.filter(properties.is_valid())
+    return bool(stated[-1]["exactly_once_delivery_enabled"].as_py())

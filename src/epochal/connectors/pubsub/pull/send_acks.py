@@ -1,8 +1,8 @@
-"""Sends acknowledgements, refusals and longer leases in single calls, several under way at once.
+"""Sends acks, nacks and lease extensions as unary calls, several in flight at once.
 
-What a reader would get wrong: a subscription with exactly-once delivery answers per id. Ids that
-it refuses for now are sent again, ids that it refuses for good are reported: their messages come
-again, although the caller has done with them.
+Note: a subscription with exactly-once delivery answers for each id. Ids that fail temporarily are
+sent again. Ids that fail permanently are returned to the caller: their messages will be redelivered
+although the caller has already processed them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ TRANSIENT = "TRANSIENT_"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A call that settles or extends leases."""
+class Method:
+    """A unary call that takes acknowledgement ids."""
 
-    method: str
+    name: str
     what: str
+    """What it does, for errors."""
     ids_field: int
+    """The number of the request's field that holds the ids."""
 
 
-ACKNOWLEDGE = Kind("Acknowledge", "acknowledging messages of", 2)
-MODIFY = Kind("ModifyAckDeadline", "extending or giving back messages of", 4)
+ACKNOWLEDGE = Method("Acknowledge", "acknowledging messages of", 2)
+MODIFY = Method("ModifyAckDeadline", "extending leases of or nacking messages of", 4)
 
 
 class Settler:
-    """The calls of one subscription; each caller's thread waits for its own."""
+    """Sends the calls of one subscription. Each method blocks until its own calls are answered."""
 
     def __init__(self, connection: Connection, subscription: str) -> None:
         self._connection = connection
@@ -49,29 +51,29 @@ class Settler:
         self._head = field(1, subscription.encode())
 
     def acknowledge(self, lots: Iterable[Ids]) -> dict[int, str]:
-        """Acknowledge all; the numbers of the messages that were refused, with the reasons."""
+        """Acknowledge messages; return the numbers of those that were refused, with the reasons."""
         return self._send(ACKNOWLEDGE, lots, b"")
 
     def extend(self, lots: Iterable[Ids], seconds: int) -> dict[int, str]:
-        """Let leases end `seconds` from now; 0 gives the messages back at once."""
+        """Make leases end `seconds` from now; 0 nacks the messages. Return what was refused."""
         return self._send(MODIFY, lots, b"\x18" + varint(seconds))
 
-    def _send(self, kind: Kind, lots: Iterable[Ids], tail: bytes) -> dict[int, str]:
+    def _send(self, method: Method, lots: Iterable[Ids], tail: bytes) -> dict[int, str]:
         refused: dict[int, str] = {}
         waiting: deque[tuple[Ids, Any]] = deque()
         for ids in lots:
-            request = self._request(kind, ids, tail)
-            waiting.append((ids, self._connection.future(SUBSCRIBER, kind.method, request)))
+            request = self._request(method, ids, tail)
+            waiting.append((ids, self._connection.future(SUBSCRIBER, method.name, request)))
             if len(waiting) >= IN_FLIGHT:
-                self._reap(kind, tail, *waiting.popleft(), refused)
+                self._reap(method, tail, *waiting.popleft(), refused)
         while waiting:
-            self._reap(kind, tail, *waiting.popleft(), refused)
+            self._reap(method, tail, *waiting.popleft(), refused)
         return refused
 
     def _reap(
-        self, kind: Kind, tail: bytes, ids: Ids, future: Any, refused: dict[int, str]
+        self, method: Method, tail: bytes, ids: Ids, future: Any, refused: dict[int, str]
     ) -> None:
-        """Wait for one call, and make it again for as long as the error protocol says."""
+        """Wait for one call, and retry it while `statuses` allows; add to `refused`."""
         connection, failures = self._connection, 0
         start = connection.retry.monotonic()
         while len(ids):
@@ -83,22 +85,23 @@ class Settler:
                 status = status_of(error)
                 reasons = refused_ids(error) if status[0] == "FAILED_PRECONDITION" else {}
             if reasons:
-                ids = _again(ids, reasons, refused)
-                status = ("ABORTED", "some ids were refused for now")
+                # Every id without a reason has succeeded. Only temporary failures are left.
+                ids = _to_retry(ids, reasons, refused)
+                status = ("ABORTED", "some ids failed temporarily")
             if len(ids):
-                what = kind.what
+                what = method.what
                 connection.wait_after(
                     status, failures, start, what=what, resource=self._subscription
                 )
-                request = self._request(kind, ids, tail)
-                future = connection.future(SUBSCRIBER, kind.method, request)
+                request = self._request(method, ids, tail)
+                future = connection.future(SUBSCRIBER, method.name, request)
 
-    def _request(self, kind: Kind, ids: Ids, tail: bytes) -> bytes:
-        return ids.encoded(kind.ids_field, self._head, tail)
+    def _request(self, method: Method, ids: Ids, tail: bytes) -> bytes:
+        return ids.encoded(method.ids_field, self._head, tail)
 
 
-def _again(ids: Ids, reasons: dict[str, str] | Any, refused: dict[int, str]) -> Ids:
-    """Note what was refused for good; what is left to send again."""
+def _to_retry(ids: Ids, reasons: dict[str, str] | Any, refused: dict[int, str]) -> Ids:
+    """Add permanent failures to `refused`, and return the ids to send again."""
     texts = ids.texts()
     for number, text in zip(ids.numbers.tolist(), texts, strict=True):
         reason = reasons.get(text)

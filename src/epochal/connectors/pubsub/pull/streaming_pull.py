@@ -1,20 +1,21 @@
-"""Messages of one subscription as Arrow batches, held until they are settled.
+"""Pulls one subscription's messages as Arrow batches and holds their leases until they are settled.
 
-Threads, three of our own besides gRPC's:
+Three threads run beside gRPC's own:
 
-    stream   reads raw responses into a bounded queue, and decodes when many have gathered;
-             connects again when the stream ends
-    leases   extends everything held, three times per deadline
-    settler  sends acknowledgements and refusals, whatever has gathered since the last time
+    stream   reads raw responses into a bounded queue and decodes them when many have gathered;
+             reconnects when the stream ends
+    leases   extends the leases of everything held, three times per deadline
+    settler  sends the acks and nacks that were requested since its last round
 
-The caller's thread decodes what has not gathered, in `take`; so does `leases`, lest what nobody
-takes lose its lease. One lock guards the queues, one the decoding; who waits, waits for one thing
-of its own, since waking a thread in vain costs more than a message.
+`take` decodes smaller amounts on the caller's thread. The leases thread decodes too: a message has
+no lease to extend until it is decoded, and there may be no call of `take` for a long time. One lock
+guards the queues, another the decoding. Each thread waits on its own condition, because a needless
+wake-up costs more than a message.
 
-What a reader would get wrong: bytes are bounded in the queue only. Who takes messages holds them,
-and the server stops sending at `max_outstanding_messages` until some are settled. A fatal end is
-raised by the next `take`, before anything that is still queued: it was not acknowledged, so it is
-not lost.
+Note: only the bytes in the queue are bounded here. Messages that were taken are held by the caller;
+the server stops sending at `max_outstanding_messages` until some are settled. After a fatal error,
+the next `take` raises it and drops what is still queued. Nothing is lost, because those messages
+were not acknowledged.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -36,6 +38,7 @@ import pyarrow as pa
 
 from epochal.connectors.pubsub.connection import SUBSCRIBER, Connection, status_of
 from epochal.connectors.pubsub.protobuf_wire import field, varint
+from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Span
 from epochal.connectors.pubsub.pull.received_rows import decode
 from epochal.connectors.pubsub.pull.send_acks import Settler
@@ -45,31 +48,43 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 30.0
 LIVED_S = 60.0
-"""A stream that ended after this long was a good one, though nothing came."""
+"""A stream that lasted this long counts as a success, even without a message."""
 DECODE_BYTES = 4 << 20
 GATHER_RESPONSES, GATHER_BYTES = 40, 4 << 20
 GATHER_S, BUSY_GATHER_S, BUSY_BYTES = 0.002, 0.01, 256 << 10
-"""Decoding costs as much for one response as for ten small ones, so a busy stream's gather: longer
-where so much came last time that throughput is what counts."""
+"""Decoding one response costs as much as decoding ten small ones. So on a busy stream responses
+gather first, and longer if the last decoding had BUSY_BYTES: then throughput matters more than
+latency."""
 HALF_CLOSE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSettings:
-    """How much may be under way, and for how long."""
+    """The subscription, and the limits of a pull."""
 
     subscription: str
     ack_deadline_s: int = 60
     max_outstanding_messages: int = 400_000
-    """0 for no limit; so below."""
+    """0 means no limit."""
     max_outstanding_bytes: int = 256 << 20
+    """0 means no limit."""
     max_queued_bytes: int = 64 << 20
-    """Received, and not taken yet."""
+    """The limit of what is received but not taken yet."""
+
+
+def pull_settings(options: SourceOptions) -> PullSettings:
+    """Return the settings that a source's options ask for."""
+    return PullSettings(
+        subscription=options.subscription,
+        ack_deadline_s=int(options.ack_deadline / timedelta(seconds=1)),
+        max_outstanding_messages=options.max_outstanding_messages,
+        max_outstanding_bytes=options.max_outstanding_bytes,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Messages numbered from `first` on, in ACK_SCHEMA."""
+    """Messages in ACK_SCHEMA, numbered from `first`."""
 
     first: int
     batch: pa.RecordBatch
@@ -84,7 +99,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class PullStats:
-    """Counts since the start, and how things stand."""
+    """Counts since the start, and the current state."""
 
     received: int
     acked: int
@@ -99,7 +114,7 @@ class PullStats:
 
 
 class Puller:
-    """One StreamingPull and the leases of what came by it; the connection is closed with it."""
+    """One StreamingPull and the leases of its messages. It owns the connection and closes it."""
 
     def __init__(self, connection: Connection, settings: PullSettings) -> None:
         self._connection, self._settings = connection, settings
@@ -136,7 +151,7 @@ class Puller:
             thread.start()
 
     def take(self, max_rows: int, *, timeout_s: float = 0.0) -> Pulled | None:
-        """The next messages, or None if none came in time. Raises what ended the stream."""
+        """Return the next messages, or None after `timeout_s`. Raises the stream's fatal error."""
         end = time.monotonic() + timeout_s
         with self._lock:
             while True:
@@ -164,9 +179,9 @@ class Puller:
             return found
 
     def ack(self, spans: Sequence[Span]) -> Future[dict[int, str]]:
-        """Acknowledge, on another thread. The future has the numbers that were refused.
+        """Acknowledge on the settler's thread. The future returns the numbers that were refused.
 
-        Without exactly-once delivery nothing is ever refused, nor confirmed.
+        Without exactly-once delivery Pub/Sub never refuses an ack, and never confirms one either.
         """
         future: Future[dict[int, str]] = Future()
         with self._lock:
@@ -178,7 +193,7 @@ class Puller:
         return future
 
     def nack(self, spans: Sequence[Span]) -> None:
-        """Give messages back at once, on another thread."""
+        """Give messages back for immediate redelivery, on the settler's thread."""
         with self._lock:
             self._nacks += spans
             self._to_settle.notify_all()
@@ -196,14 +211,14 @@ class Puller:
 
     @property
     def failure(self) -> Exception | None:
-        """What ended the stream for good, if anything did."""
+        """The fatal error of the stream, if there was one."""
         return self._failure
 
     def close(self, *, nack: bool = True, timeout_s: float = 10.0) -> None:
-        """End the stream by half-close, send the acknowledgements asked for, give back the rest.
+        """Half-close the stream, send the acks that were requested, and nack the rest.
 
-        The half-close comes first: what is given back to a stream that is still open would only
-        come again by it.
+        The half-close comes first: the server would redeliver nacked messages to a stream that is
+        still open.
         """
         end = time.monotonic() + timeout_s
         stream, leases, settler = self._threads
@@ -219,8 +234,10 @@ class Puller:
             stream.join(1.0)
         try:
             self._decode(everything=True)
-        except Exception as error:  # noqa: BLE001 - what can be given back, is
-            logger.warning("what came last from %s: %s", self._settings.subscription, error)
+        except Exception as error:  # noqa: BLE001 - still nack the messages that were decoded
+            logger.warning(
+                "%s: the last messages cannot be decoded: %s", self._settings.subscription, error
+            )
         with self._lock:
             if nack:
                 self._nacks += self._book.spans()
@@ -237,7 +254,7 @@ class Puller:
             each.notify_all()
 
     def _due(self, now: float) -> float:
-        """When there is something to take: what is raw gathers while the stream is busy."""
+        """When the next messages can be taken. Raw responses gather while the stream is busy."""
         if self._ready:
             return now
         return self._decoded_at + self._gather_s if self._raw else math.inf
@@ -259,15 +276,15 @@ class Puller:
             self._requests.put(None)
             self._wake_all()
 
-    # The stream.
+    # The stream's thread.
 
     def _run_stream(self) -> None:
         try:
-            self._stream_for_ever()
-        except Exception as error:  # noqa: BLE001 - whoever reads must hear of any end
+            self._stream_and_reconnect()
+        except Exception as error:  # noqa: BLE001 - `take` must raise any error
             self._fail(error)
 
-    def _stream_for_ever(self) -> None:
+    def _stream_and_reconnect(self) -> None:
         retry, failures, start = self._connection.retry, 0, 0.0
         while not self._closing:
             opened, good = retry.monotonic(), False
@@ -320,7 +337,7 @@ class Puller:
             gathered = self._gathered()
             if len(self._raw) == 1:
                 self._arrived.notify_all()
-            # Not every server keeps to the limits it was given: Google's emulator does not.
+            # Not every server respects the limits it was given; Google's emulator does not.
             while (
                 self._raw_bytes + self._ready_bytes > self._settings.max_queued_bytes
                 or (most and self._book.held > 2 * most)
@@ -330,7 +347,11 @@ class Puller:
             self._decode()
 
     def _decode(self, *, everything: bool = False) -> None:
-        """Turn what is raw into batches, a few megabytes or all of it."""
+        """Decode raw responses into batches: about DECODE_BYTES, or everything.
+
+        `_decoding` keeps two threads from decoding at once, so batches stay in the order in which
+        their responses arrived.
+        """
         with self._decoding:
             while True:
                 with self._lock:
@@ -356,7 +377,7 @@ class Puller:
                 if not everything:
                     return
 
-    # Leases and acknowledgements.
+    # The threads of leases and acknowledgements.
 
     def _run_leases(self) -> None:
         every_s = self._settings.ack_deadline_s / 3
@@ -366,13 +387,13 @@ class Puller:
                 with self._lock:
                     lots = self._book.all_held()
                 refused = self._settler.extend(lots, self._settings.ack_deadline_s)
-            except Exception as error:  # noqa: BLE001 - whoever reads must hear of any end
+            except Exception as error:  # noqa: BLE001 - `take` must raise any error
                 self._fail(error)
                 return
             self._counts["extended"] += sum(map(len, lots)) - len(refused)
             if refused:
                 logger.warning(
-                    "%s: %d leases were lost, their messages will come again",
+                    "%s: %d leases were lost; their messages will be redelivered",
                     *(self._settings.subscription, len(refused)),
                 )
 
@@ -385,13 +406,14 @@ class Puller:
                 nacks, self._nacks = self._nacks, []
                 if not acks and not nacks:
                     return
+                # Acks before nacks: a message in both is acknowledged, because it is processed.
                 to_ack = self._book.settle([span for spans, _ in acks for span in spans])
                 to_nack = self._book.settle(nacks)
                 self._room.notify_all()
             try:
                 refused = self._settler.acknowledge(to_ack)
                 self._settler.extend(to_nack, 0)
-            except Exception as error:  # noqa: BLE001 - whoever waits must hear of any end
+            except Exception as error:  # noqa: BLE001 - the futures and `take` must raise any error
                 for _, future in acks:
                     future.set_exception(error)
                 self._fail(error)
@@ -414,7 +436,10 @@ def _within(refused: dict[int, str], spans: Sequence[Span]) -> dict[int, str]:
 
 
 def _heartbeats(requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
-    """What is sent on a stream; an empty request now and then, for Google ends silent streams."""
+    """Yield the stream's requests, and an empty one every HEARTBEAT_S.
+
+    Google ends streams on which the client stays silent.
+    """
     while True:
         try:
             request = requests.get(timeout=HEARTBEAT_S)

@@ -1,5 +1,5 @@
-"""The embedded Pub/Sub server: quick starts, tests and benchmarks without Google's cloud.
+"""The embedded Pub/Sub server, for quick starts, tests and benchmarks without Google's cloud.
 
-`broker` and `deliveries` decide everything and import nothing that acts: time is an argument.
-`service` and `stream` are the gRPC edge. Nothing is durable: what the process knows ends with it.
+`broker` and `deliveries` make all decisions. They are pure, and get the time as an argument.
+`service` and `pull_stream` handle gRPC. All state is in memory and is lost when the process ends.
 """

@@ -1,11 +1,11 @@
-"""The whole server's state: topics, subscriptions, snapshots, and what they do to each other.
+"""The state of the whole server: topics, subscriptions and snapshots, and how they interact. Pure.
 
-Pure: no time but `now_us`, no chance but `seed`, and at most `max_bytes` of messages. A topic and
-a subscription carry a `description`, opaque bytes that the edge gives and gets back; what decides
-about deliveries is in `Settings`.
+Time comes in as `now_us`, randomness as `seed`. Messages take at most `max_bytes`. A topic or a
+subscription has a `description`: opaque bytes that `service` stores and gets back. Only `Settings`
+affects deliveries.
 
-What a reader would get wrong: a topic keeps no messages by itself. Each subscription has its own,
-and the topic's log exists only while a retention or a snapshot could make somebody seek into it.
+Note: a topic does not keep messages. Each subscription has its own, and the topic has a log only
+while a retention or a snapshot allows a seek into it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from epochal.connectors.pubsub.protobuf_wire import attribute
-from epochal.connectors.pubsub.server import wire
 from epochal.connectors.pubsub.server.deliveries import Deliveries
+from epochal.connectors.pubsub.server.delivery_envelopes import (
+    NUMBER_LENGTH,
+    Envelopes,
+    ack_prefix,
+    message_id,
+    publish_time,
+)
 from epochal.connectors.pubsub.server.filters import Predicate
 from epochal.connectors.pubsub.server.parts import SECOND_US, Entry, Memory, Message, Settings
 from epochal.connectors.pubsub.server.refusals import (
@@ -34,12 +40,12 @@ HOUR_US = 3600 * SECOND_US
 DEFAULT_MAX_BYTES = 1 << 30
 
 Draft = tuple[bytes, str, Mapping[str, str]]
-"""A message as it came: the publisher's PubsubMessage, its ordering key, its attributes."""
+"""A message before it is numbered: the publisher's PubsubMessage, ordering key and attributes."""
 
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """Where messages are published."""
+    """A topic, with the log of its messages if one is needed."""
 
     name: str
     description: bytes
@@ -51,20 +57,20 @@ class Topic:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A subscription: `topic` is None once the topic was deleted."""
+    """A subscription. `topic` is None once the topic is deleted."""
 
     name: str
     description: bytes
     topic: Topic | None
     matches: Predicate | None
     deliveries: Deliveries
-    envelopes: wire.Envelopes
+    envelopes: Envelopes
     detached: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """What a subscription had not settled, and the last message published, at one moment."""
+    """A subscription's unsettled messages at one time, and the last message number by then."""
 
     name: str
     description: bytes
@@ -75,7 +81,10 @@ class Snapshot:
 
 
 class Broker:
-    """Decides what every call does. `woken` names subscriptions whose consumers should look."""
+    """Decides what every call does.
+
+    `woken` names the subscriptions that may have something new for their consumers.
+    """
 
     def __init__(self, *, seed: int = 0, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self.topics: dict[str, Topic] = {}
@@ -84,7 +93,7 @@ class Broker:
         self.memory = Memory()
         self.woken: set[str] = set()
         self._seed, self._max_bytes = seed, max_bytes
-        self._number = 10 ** (wire.NUMBER_LENGTH - 1) + seed % 1_000_000 * 1_000_000_000
+        self._number = 10 ** (NUMBER_LENGTH - 1) + seed % 1_000_000 * 1_000_000_000
         self._incarnations = 0
 
     def topic(self, name: str) -> Topic:
@@ -100,7 +109,7 @@ class Broker:
         return found
 
     def attached(self, name: str) -> Subscription:
-        """A subscription that can deliver."""
+        """Return a subscription that is not detached."""
         found = self.subscription(name)
         if found.detached:
             raise precondition(f"Subscription is detached (resource={short(name)}).")
@@ -119,7 +128,7 @@ class Broker:
         return made
 
     def delete_topic(self, name: str) -> None:
-        """Its subscriptions live on with what they have; its log and snapshots go."""
+        """Delete a topic with its log and snapshots. Its subscriptions keep their messages."""
         topic = self.topic(name)
         for snapshot in list(topic.snapshots.values()):
             self.delete_snapshot(snapshot.name)
@@ -141,15 +150,15 @@ class Broker:
             raise already_exists(name)
         source = self.topic(topic)
         self._incarnations += 1
-        # A subscription created again under an old name must not take the old one's ids.
-        prefix = wire.ack_prefix(self._seed, f"{self._incarnations} {name}")
+        # A subscription that is created again under an old name must not accept the old one's ids.
+        prefix = ack_prefix(self._seed, f"{self._incarnations} {name}")
         deliveries = Deliveries(
             settings,
             self.memory,
-            rouse=lambda: self.woken.add(name),
-            bury=lambda entry, now_us: self._bury(made, entry, now_us),
+            wake=lambda: self.woken.add(name),
+            to_dead_letters=lambda entry, now_us: self._to_dead_letters(made, entry, now_us),
         )
-        made = Subscription(name, description, source, matches, deliveries, wire.Envelopes(prefix))
+        made = Subscription(name, description, source, matches, deliveries, Envelopes(prefix))
         self.subscriptions[name] = source.subscriptions[name] = made
         return made
 
@@ -170,7 +179,7 @@ class Broker:
         self.woken.add(subscription.name)
 
     def publish(self, topic_name: str, drafts: Sequence[Draft], now_us: int) -> list[int]:
-        """Give every message a number and offer it to all subscriptions that want it."""
+        """Number the messages and offer them to all subscriptions whose filter they pass."""
         topic = self.topic(topic_name)
         self._trim(topic, now_us)
         if self.memory.used >= self._max_bytes:
@@ -179,11 +188,11 @@ class Broker:
 
     def _deliver(self, topic: Topic, drafts: Sequence[Draft], now_us: int) -> list[int]:
         first = self._number + 1
-        stamp = wire.published(now_us)
+        stamp = publish_time(now_us)
         messages = [
             Message(
                 number,
-                body + wire.numbered(number) + stamp,
+                body + message_id(number) + stamp,
                 len(body),
                 key,
                 attributes,
@@ -205,9 +214,9 @@ class Broker:
         return list(range(first, first + len(messages)))
 
     def tick(self, now_us: int) -> None:
-        """Let time pass for everybody."""
+        """Expire leases and snapshots whose time is over."""
         for subscription in self.subscriptions.values():
-            next_us = subscription.deliveries.next_look_us()
+            next_us = subscription.deliveries.next_expiry_us()
             if next_us is not None and next_us <= now_us:
                 subscription.deliveries.expire(now_us)
         for snapshot in [s for s in self.snapshots.values() if s.expires_us <= now_us]:
@@ -216,7 +225,7 @@ class Broker:
     def create_snapshot(
         self, name: str, subscription_name: str, description: bytes, now_us: int
     ) -> Snapshot:
-        """Remember what is unsettled now; it ends a week after its oldest message came."""
+        """Remember what is unsettled now, until a week after the oldest message was published."""
         if name in self.snapshots:
             raise already_exists(name)
         subscription = self.attached(subscription_name)
@@ -248,7 +257,7 @@ class Broker:
             self.memory.drop(message)
 
     def seek_to_time(self, name: str, time_us: int, now_us: int) -> None:
-        """Everything published before `time_us` is settled, everything since is not."""
+        """Make everything published before `time_us` settled, and everything since unsettled."""
         subscription = self.attached(name)
         deliveries = subscription.deliveries
         if subscription.topic is not None:
@@ -258,7 +267,7 @@ class Broker:
         deliveries.reset(since, [m for m in known if m.published_us < time_us])
 
     def seek_to_snapshot(self, name: str, snapshot_name: str) -> None:
-        """Exactly what was unsettled then, and everything published since, is unsettled."""
+        """Make unsettled what was unsettled at the snapshot, and everything published since."""
         subscription = self.attached(name)
         snapshot = self.snapshot(snapshot_name)
         if subscription.topic is None or subscription.topic.name != snapshot.topic:
@@ -280,7 +289,7 @@ class Broker:
         return [m for m in subscription.topic.log if _passes(subscription, m)]
 
     def _trim(self, topic: Topic, now_us: int) -> None:
-        """Drop from the log what neither the retention nor a snapshot can still ask for."""
+        """Drop messages from the log that neither the retention nor a snapshot needs."""
         horizon_us = now_us - topic.retention_us
         after = min((s.after for s in topic.snapshots.values()), default=None)
         log = topic.log
@@ -289,22 +298,22 @@ class Broker:
         ):
             self.memory.drop(log.popleft())
 
-    def _bury(self, subscription: Subscription, entry: Entry, now_us: int) -> bool:
-        """Publish a message that failed too often to the dead-letter topic, if there is one."""
+    def _to_dead_letters(self, subscription: Subscription, entry: Entry, now_us: int) -> bool:
+        """Publish a message with too many attempts to the dead-letter topic, if it exists."""
         settings, message = subscription.deliveries.settings, entry.message
-        grave = self.topics.get(settings.dead_letter_topic)
-        if grave is None:
+        dead_letter_topic = self.topics.get(settings.dead_letter_topic)
+        if dead_letter_topic is None:
             return False
-        told = {
+        attributes = {
             "CloudPubSubDeadLetterSourceDeliveryCount": str(entry.attempts),
             "CloudPubSubDeadLetterSourceSubscription": short(subscription.name),
             "CloudPubSubDeadLetterSourceSubscriptionProject": project_of(subscription.name),
             "CloudPubSubDeadLetterSourceTopicPublishTime": _iso(message.published_us),
         }
-        body = message.body + b"".join(attribute(*item) for item in told.items())
-        draft = (body, message.key, {**message.attributes, **told})
-        # The message moves, it does not come in: no room is asked for.
-        self._deliver(grave, [draft], now_us)
+        body = message.body + b"".join(attribute(*item) for item in attributes.items())
+        draft = (body, message.key, {**message.attributes, **attributes})
+        # The message only moves, so the memory limit is not checked.
+        self._deliver(dead_letter_topic, [draft], now_us)
         return True
 
 

@@ -1,16 +1,18 @@
-"""One subscription's deliveries: what is available, what is leased to whom, what is done.
+"""The deliveries of one subscription: which messages are available, leased or settled. Pure.
 
-Every message offered is, until it is settled, in exactly one of two states: available or leased.
-A lease ends by an acknowledgement (settled), by a deadline set to zero or by time (available
-again, after a backoff if the subscription has one, or buried with the dead letters).
+Until it is settled, every message is in one of two states: available or leased. An acknowledgement
+ends a lease and settles the message. A nack (a deadline of zero) or an expired deadline also ends
+it. Then the message is available again, after a backoff if the subscription has one, or it moves to
+the dead-letter topic.
 
-With ordering, the messages of a key form a line. They are leased in order, and only to the consumer
-that already holds some of the line. When one comes back, all that were leased after it come back
-with it, those acknowledged too: an acknowledgement counts only once all before it have theirs.
+With ordering, the messages of a key form a line. They are leased in order. While some are leased,
+only the same consumer gets more of the line. When one is given back, all messages leased after it
+are given back too, even acknowledged ones: an acknowledgement takes effect only when all messages
+before it are acknowledged.
 
-What a reader would get wrong: deadlines are kept as ranges of serials per pull, not per message,
-and looked at lazily; a lease's own `deadline_us` decides, the heap only says when to look. Time
-never passes by itself: every method that depends on it takes `now_us`.
+Note: the heap of deadlines has one entry per pull, with the range of its serials, not one per
+message. It only tells when to look at these leases; each lease's own `deadline_us` decides. Time is
+always an argument, `now_us`.
 """
 
 from __future__ import annotations
@@ -31,34 +33,44 @@ from epochal.connectors.pubsub.server.parts import (
 )
 
 SLACK = 4096
+"""How many stale serials the heap of deadlines may have before it is rebuilt; see `_watch`."""
 
 
 class Deliveries:
-    """The state of one subscription. `rouse` is called when a waiting consumer might get more;
-    `bury` takes a message that failed too often, or says that it cannot."""
+    """The state of one subscription.
+
+    `wake` is called when a waiting consumer might get messages. `to_dead_letters` moves a message
+    with too many attempts to the dead-letter topic, and returns False if it cannot.
+    """
 
     def __init__(
         self,
         settings: Settings,
         memory: Memory,
         *,
-        rouse: Callable[[], None],
-        bury: Callable[[Entry, int], bool],
+        wake: Callable[[], None],
+        to_dead_letters: Callable[[Entry, int], bool],
     ) -> None:
         self.settings = settings
         self.available = 0
         self.outstanding = 0
-        self._memory, self._rouse, self._bury = memory, rouse, bury
-        self._loose: deque[Entry] = deque()
+        self._memory, self._wake, self._to_dead_letters = memory, wake, to_dead_letters
+        # Available entries without a line: they have no key, or the subscription is not ordered.
+        self._unordered: deque[Entry] = deque()
         self._lines: dict[str, Line] = {}
+        # Lines with messages to deliver and no holder.
         self._free: deque[Line] = deque()
         self._leases: dict[int, Entry] = {}
         self._serial = 0
-        self._looks: list[tuple[int, int, Sequence[int]]] = []
-        self._looked_for = 0
+        # (deadline, tie-breaker, serials), and how many serials there are in total.
+        self._deadlines: list[tuple[int, int, Sequence[int]]] = []
+        self._watched = 0
+        # (time, tie-breaker, what waits for its backoff).
         self._delayed: list[tuple[int, int, Entry | Line]] = []
+        # The `queue` of a line that waits for its backoff.
         self._parked = object()
-        self._nobody = Consumer()
+        # The holder of lines whose messages went to a unary Pull, which has no consumer.
+        self._no_stream = Consumer()
         self._order = count()
         self._acked: deque[Message] = deque()
 
@@ -67,21 +79,21 @@ class Deliveries:
         self._memory.hold(messages)
         self.available += len(messages)
         if not self.settings.ordered:
-            self._loose.extend([Entry(message) for message in messages])
+            self._unordered.extend([Entry(message) for message in messages])
         else:
             for message in messages:
                 self._line_up(message)
-        self._rouse()
+        self._wake()
 
     def _line_up(self, message: Message) -> None:
         if not message.key:
-            self._loose.append(Entry(message))
+            self._unordered.append(Entry(message))
             return
         line = self._lines.get(message.key)
         if line is None:
             line = self._lines[message.key] = Line(message.key)
         line.waiting.append(Entry(message, line))
-        self._queue(line)
+        self._enqueue(line)
 
     def pull(
         self,
@@ -94,7 +106,8 @@ class Deliveries:
     ) -> list[Entry]:
         """Lease up to `limit` messages; their entries are valid until the next call.
 
-        No more than `limit_bytes`, but for a single message that is larger: it must come some time.
+        They have at most `limit_bytes`, unless a single message is larger: it must be delivered
+        at some time.
         """
         self.expire(now_us)
         if consumer is not None:
@@ -107,22 +120,22 @@ class Deliveries:
         taken: list[Entry] = []
         left, horizon_us = limit_bytes, now_us - self.settings.retention_us
         if self._free or (consumer is not None and consumer.lines):
-            # Half for the lines, so that neither they nor the loose ones starve the other.
-            share = (limit + 1) // 2 if self._loose else limit
+            # Half for the lines, so that neither they nor the unordered entries starve the other.
+            share = (limit + 1) // 2 if self._unordered else limit
             left = self._take_lines(taken, share, left, consumer, horizon_us)
-        left = self._take_loose(taken, limit, left, horizon_us)
+        left = self._take_unordered(taken, limit, left, horizon_us)
         if self._free or (consumer is not None and consumer.lines):
             self._take_lines(taken, limit, left, consumer, horizon_us)
         if taken:
             self._lease(taken, now_us + (deadline_us or self.settings.ack_deadline_us), consumer)
         return taken
 
-    def _take_loose(self, taken: list[Entry], limit: int, left: int, horizon_us: int) -> int:
-        loose = self._loose
-        while loose and left > 0 and len(taken) < limit:
-            if taken and left < len(loose[0].message.wire):
+    def _take_unordered(self, taken: list[Entry], limit: int, left: int, horizon_us: int) -> int:
+        entries = self._unordered
+        while entries and left > 0 and len(taken) < limit:
+            if taken and left < len(entries[0].message.wire):
                 break
-            entry = loose.popleft()
+            entry = entries.popleft()
             if entry.acked:
                 continue
             if entry.message.published_us < horizon_us:
@@ -141,14 +154,14 @@ class Deliveries:
         horizon_us: int,
     ) -> int:
         for queue in (consumer.lines, self._free) if consumer else (self._free,):
-            # What a line leaves is queued again, perhaps here: go round once.
+            # A line with messages left is enqueued again, perhaps here, so go round only once.
             for _ in range(len(queue)):
                 if left <= 0 or len(taken) >= limit:
                     return left
                 line = queue.popleft()
-                if line.place is not queue:
+                if line.queue is not queue:
                     continue
-                line.place = None
+                line.queue = None
                 while line.waiting and left > 0 and len(taken) < limit:
                     if taken and left < len(line.waiting[0].message.wire):
                         break
@@ -160,8 +173,8 @@ class Deliveries:
                     line.flying.append(entry)
                     taken.append(entry)
                 if line.flying:
-                    line.holder = consumer or self._nobody
-                self._queue(line)
+                    line.holder = consumer or self._no_stream
+                self._enqueue(line)
         return left
 
     def _lease(self, taken: list[Entry], deadline_us: int, consumer: Consumer | None) -> None:
@@ -183,13 +196,13 @@ class Deliveries:
         if consumer is not None:
             consumer.messages += len(taken)
             consumer.size += size
-        self._look_at(deadline_us, range(first, serial + 1))
+        self._watch(deadline_us, range(first, serial + 1))
 
     def ack(self, serials: Iterable[int], now_us: int) -> Outcome:
         """Settle the messages of these leases.
 
-        A late acknowledgement still counts until the message is leased anew, unless the
-        subscription promises exactly-once delivery.
+        A late acknowledgement still counts until the message is leased again, unless the
+        subscription has exactly-once delivery.
         """
         self.expire(now_us)
         outcome = Outcome([], [])
@@ -221,10 +234,10 @@ class Deliveries:
             self._settle(each)
         if not line.flying:
             line.holder = None
-            self._queue(line)
+            self._enqueue(line)
 
     def modify(self, serials: Sequence[int], seconds_us: int, now_us: int) -> Outcome:
-        """Let these leases end in `seconds_us`; 0 gives the messages back now."""
+        """Make these leases end in `seconds_us`; 0 gives the messages back now."""
         self.expire(now_us)
         outcome = Outcome([], [])
         deadline_us = now_us + seconds_us
@@ -239,14 +252,14 @@ class Deliveries:
             else:
                 self._give_back(entry, now_us, late=False)
         if seconds_us:
-            self._look_at(deadline_us, serials)
+            self._watch(deadline_us, serials)
         return outcome
 
     def expire(self, now_us: int) -> None:
-        """Take back what was leased until now, and let through what was delayed until now."""
-        while self._looks and self._looks[0][0] <= now_us:
-            _, _, serials = heappop(self._looks)
-            self._looked_for -= len(serials)
+        """End the leases whose deadline has passed, and make delayed messages available."""
+        while self._deadlines and self._deadlines[0][0] <= now_us:
+            _, _, serials = heappop(self._deadlines)
+            self._watched -= len(serials)
             for serial in serials:
                 entry = self._leases.get(serial)
                 if entry is not None and 0 < entry.deadline_us <= now_us and not entry.acked:
@@ -254,51 +267,51 @@ class Deliveries:
         while self._delayed and self._delayed[0][0] <= now_us:
             _, _, due = heappop(self._delayed)
             if isinstance(due, Line):
-                due.place = None
-                self._queue(due)
+                due.queue = None
+                self._enqueue(due)
             else:
-                self._loose.append(due)
-            self._rouse()
+                self._unordered.append(due)
+            self._wake()
         horizon_us = now_us - self.settings.retention_us
         while self._acked and self._acked[0].published_us < horizon_us:
             self._memory.drop(self._acked.popleft())
 
     def change(self, settings: Settings) -> None:
-        """Go on under other settings; leases that run keep their deadlines."""
+        """Replace the settings. Existing leases keep their deadlines."""
         self.settings = settings
         while self._acked and not settings.retain_acked:
             self._memory.drop(self._acked.popleft())
 
-    def next_look_us(self) -> int | None:
-        """When `expire` may have something to do."""
-        times = [heap[0][0] for heap in (self._looks, self._delayed) if heap]
+    def next_expiry_us(self) -> int | None:
+        """Return when `expire` may next have something to do; None if never."""
+        times = [heap[0][0] for heap in (self._deadlines, self._delayed) if heap]
         return min(times, default=None)
 
     def unsettled(self) -> list[Message]:
-        """Every message that is available or leased, in the order of publication."""
+        """Return every message that is available or leased, in the order of publication."""
         messages = {e.message.number: e.message for e in self._leases.values()}
-        queues = [self._loose, *(line.waiting for line in self._lines.values())]
+        queues = [self._unordered, *(line.waiting for line in self._lines.values())]
         delayed = [entry for _, _, entry in self._delayed if isinstance(entry, Entry)]
         for queue in (*queues, delayed):
             messages.update((e.message.number, e.message) for e in queue if not e.acked)
         return [messages[number] for number in sorted(messages)]
 
     def acked(self) -> list[Message]:
-        """The acknowledged messages that are retained."""
+        """Return the acknowledged messages that are retained."""
         return list(self._acked)
 
     def reset(self, unsettled: Sequence[Message], acked: Sequence[Message] = ()) -> None:
-        """Start again with these messages available; every lease and its id is void."""
+        """Start over with these messages available. All leases and their ids become invalid."""
         before = [*self.unsettled(), *self._acked]
         for entry in self._leases.values():
             self._release(entry)
         for line in self._lines.values():
-            line.place = None  # consumers' queues still hold the line
-        for queue in (self._loose, self._free, self._acked):
+            line.queue = None  # consumers' queues still contain the line; this makes it stale there
+        for queue in (self._unordered, self._free, self._acked):
             queue.clear()
         for container in (self._lines, self._leases):
             container.clear()
-        self._looks, self._delayed, self._looked_for = [], [], 0
+        self._deadlines, self._delayed, self._watched = [], [], 0
         self.available = self.outstanding = 0
         self.offer(unsettled)
         if self.settings.retain_acked:
@@ -312,10 +325,11 @@ class Deliveries:
             self._give_back_line(entry.line, entry, now_us)
             return
         self._release(entry)
+        # After an expired deadline the old id stays valid for a late ack; see `ack`.
         if not late or self.settings.exactly_once:
             del self._leases[entry.serial]
             entry.serial = 0
-        if self._buried(entry, now_us):
+        if self._moved_to_dead_letters(entry, now_us):
             self._leases.pop(entry.serial, None)
             self._forget(entry)
             return
@@ -323,49 +337,49 @@ class Deliveries:
         if wait_us:
             heappush(self._delayed, (now_us + wait_us, next(self._order), entry))
         else:
-            self._loose.append(entry)
-            self._rouse()
+            self._unordered.append(entry)
+            self._wake()
 
     def _give_back_line(self, line: Line, entry: Entry, now_us: int) -> None:
-        place = line.flying.index(entry)
-        back, line.flying = line.flying[place:], line.flying[:place]
+        index = line.flying.index(entry)
+        back, line.flying = line.flying[index:], line.flying[:index]
         for each in back:
             del self._leases[each.serial]
             self._release(each)
             each.serial, each.acked = 0, False
-        if self._buried(entry, now_us):
+        if self._moved_to_dead_letters(entry, now_us):
             self._forget(entry)
             back = back[1:]
         line.waiting.extendleft(reversed(back))
         if not line.flying:
             line.holder = None
         wait_us = self._wait_us(entry)
-        if wait_us and line.waiting and line.place is not self._parked:
-            line.place = self._parked
+        if wait_us and line.waiting and line.queue is not self._parked:
+            line.queue = self._parked
             heappush(self._delayed, (now_us + wait_us, next(self._order), line))
         else:
-            self._queue(line)
-        self._rouse()
+            self._enqueue(line)
+        self._wake()
 
-    def _queue(self, line: Line) -> None:
-        """Put a line where the one who may go on with it looks, or away if it is empty."""
-        if line.place is self._parked:
+    def _enqueue(self, line: Line) -> None:
+        """Put a line into the queue of its holder, or of free lines; delete it if it is empty."""
+        if line.queue is self._parked:
             return
         if not line.waiting:
             if not line.flying:
                 self._lines.pop(line.key, None)
             return
-        if line.holder is self._nobody:
+        if line.holder is self._no_stream:
             return
         queue = self._free if line.holder is None else line.holder.lines
-        if line.place is not queue:
-            line.place = queue
+        if line.queue is not queue:
+            line.queue = queue
             queue.append(line)
-            self._rouse()
+            self._wake()
 
-    def _buried(self, entry: Entry, now_us: int) -> bool:
+    def _moved_to_dead_letters(self, entry: Entry, now_us: int) -> bool:
         most = self.settings.max_attempts
-        return bool(most) and entry.attempts >= most and self._bury(entry, now_us)
+        return bool(most) and entry.attempts >= most and self._to_dead_letters(entry, now_us)
 
     def _wait_us(self, entry: Entry) -> int:
         if self.settings.backoff_us is None:
@@ -374,7 +388,7 @@ class Deliveries:
         return min(longest, shortest << min(entry.attempts - 1, 30))
 
     def _release(self, entry: Entry) -> None:
-        """End the lease: the message is available, or about to be settled."""
+        """End a lease, if there is one. The message then counts as available."""
         if not entry.deadline_us:
             return
         entry.deadline_us = 0
@@ -384,7 +398,7 @@ class Deliveries:
         if holder is not None:
             entry.holder = None
             if holder.max_messages or holder.max_bytes:
-                self._rouse()
+                self._wake()
             holder.messages -= 1
             holder.size -= len(entry.message.wire)
 
@@ -398,21 +412,21 @@ class Deliveries:
             self._memory.drop(entry.message)
 
     def _forget(self, entry: Entry) -> None:
-        """Drop an available message for good, retained or not: it is too old, or buried."""
+        """Drop an available message for good, because it is too old or was dead-lettered."""
         self._leases.pop(entry.serial, None)
         self.available -= 1
         entry.acked = True
         self._memory.drop(entry.message)
 
-    def _look_at(self, deadline_us: int, serials: Sequence[int]) -> None:
-        heappush(self._looks, (deadline_us, next(self._order), serials))
-        self._looked_for += len(serials)
-        if self._looked_for > 4 * len(self._leases) + SLACK:
-            # Acknowledged leases left their serials behind: keep only those that still count.
+    def _watch(self, deadline_us: int, serials: Sequence[int]) -> None:
+        heappush(self._deadlines, (deadline_us, next(self._order), serials))
+        self._watched += len(serials)
+        if self._watched > 4 * len(self._leases) + SLACK:
+            # Most serials in the heap are of leases that have ended. Rebuild it from live leases.
             ends: dict[int, list[int]] = {}
             for serial, entry in self._leases.items():
                 if entry.deadline_us:
                     ends.setdefault(entry.deadline_us, []).append(serial)
-            self._looks = [(end, next(self._order), kept) for end, kept in ends.items()]
-            heapify(self._looks)
-            self._looked_for = sum(map(len, ends.values()))
+            self._deadlines = [(end, next(self._order), kept) for end, kept in ends.items()]
+            heapify(self._deadlines)
+            self._watched = sum(map(len, ends.values()))

@@ -1,8 +1,9 @@
-"""Topics and subscriptions as clients describe them: checked, defaults filled in, and what the
-broker needs of them picked out.
+"""Checks the topics and subscriptions that clients describe, and fills in defaults.
 
-What a reader would get wrong: an update is a mask over the old description, and the result is
-checked as a new one is; a field the server does not honour is refused, never ignored in silence.
+It also extracts what the broker needs. An update copies the fields of its mask into the old
+description; the result is then checked like a new one.
+
+Note: a field that the server does not support is an error. It is never silently ignored.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ SubscriptionPb: Any = pubsub.Subscription.pb()
 SnapshotPb: Any = pubsub.Snapshot.pb()
 
 DAY = 86_400
-UNHONOURED_OF_TOPICS = ("schema_settings", "ingestion_data_source_settings", "message_transforms")
-UNHONOURED = ("bigquery_config", "cloud_storage_config", "bigtable_config", "message_transforms")
-MUTABLE_OF_TOPICS = {"labels", "message_retention_duration", "message_storage_policy", "tags"}
+UNSUPPORTED_IN_TOPICS = ("schema_settings", "ingestion_data_source_settings", "message_transforms")
+UNSUPPORTED = ("bigquery_config", "cloud_storage_config", "bigtable_config", "message_transforms")
+MUTABLE_IN_TOPICS = {"labels", "message_retention_duration", "message_storage_policy", "tags"}
 MUTABLE = {
     "ack_deadline_seconds",
     "dead_letter_policy",
@@ -44,9 +45,9 @@ MUTABLE = {
 
 
 def checked_topic(topic: Any) -> int:
-    """Check and complete a topic; how long it retains messages, in microseconds."""
+    """Check and complete a topic; return how long it retains messages, in microseconds."""
     check_name(topic.name, "topics")
-    _refuse_unhonoured(topic, UNHONOURED_OF_TOPICS)
+    _refuse_unsupported(topic, UNSUPPORTED_IN_TOPICS)
     topic.state = pubsub.Topic.State.ACTIVE
     if not topic.HasField("message_retention_duration"):
         return 0
@@ -56,9 +57,9 @@ def checked_topic(topic: Any) -> int:
 
 
 def checked_subscription(subscription: Any) -> tuple[Settings, Predicate | None]:
-    """Check and complete a subscription; what the broker has to know of it."""
+    """Check and complete a subscription; return its settings and its filter."""
     check_name(subscription.name, "subscriptions")
-    _refuse_unhonoured(subscription, UNHONOURED)
+    _refuse_unsupported(subscription, UNSUPPORTED)
     if subscription.push_config.push_endpoint:
         raise unimplemented("push delivery")
     subscription.ack_deadline_seconds = subscription.ack_deadline_seconds or 10
@@ -85,7 +86,7 @@ def checked_subscription(subscription: Any) -> tuple[Settings, Predicate | None]
 
 
 def merged(old: Any, new: Any, mask: Any, mutable: set[str]) -> Any:
-    """The old description with the fields of `mask` from the new one."""
+    """Return the old description with the fields of `mask` taken from the new one."""
     if not mask.paths:
         raise invalid("The update_mask in the request is empty: name the fields to update.")
     for path in mask.paths:
@@ -123,7 +124,7 @@ def _backoff(subscription: Any) -> tuple[int, int] | None:
     return least.ToMicroseconds(), most.ToMicroseconds()
 
 
-def _refuse_unhonoured(message: Any, names: tuple[str, ...]) -> None:
+def _refuse_unsupported(message: Any, names: tuple[str, ...]) -> None:
     given = {field.name for field, _ in message.ListFields()}
     for name in names:
         if name in given:

@@ -1,10 +1,10 @@
-"""Pub/Sub's filter language: the text of a subscription's filter becomes a predicate.
+"""Parses a subscription's filter, in Pub/Sub's filter language, into a predicate.
 
     attributes:key   attributes.key = "v"   attributes.key != "v"   hasPrefix(attributes.key, "v")
     NOT x   -x   x AND y   x OR y   (x)
 
-What a reader would get wrong: `AND` and `OR` cannot be mixed without parentheses (neither binds
-tighter), and `!=` is the negation of `=`: a message without the attribute passes it.
+Note: `AND` and `OR` have no precedence, so they cannot be mixed without parentheses. `!=` is the
+negation of `=`, so a message without the attribute passes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v":
 
 
 def parse_filter(text: str) -> Predicate | None:
-    """The predicate of a filter; None for an empty one, which passes everything."""
+    """Return the predicate of a filter; None for an empty one, which passes every message."""
     if len(text.encode()) > MAX_BYTES:
         size = len(text.encode())
         raise PubSubRefusedError(
@@ -56,14 +56,14 @@ class _Parser:
         self._tokens: list[tuple[str, str]] = []
         self._at = 0
         self._depth = 0
-        place = 0
-        while text[place:].strip():
-            found = _TOKEN.match(text, place)
+        position = 0
+        while text[position:].strip():
+            found = _TOKEN.match(text, position)
             if found is None:
-                self._refuse(f"unexpected character at {place + 1}")
+                self._refuse(f"unexpected character at {position + 1}")
             kind = found.lastgroup or ""
             self._tokens.append((kind, found[kind]))
-            place = found.end()
+            position = found.end()
 
     def whole(self) -> Predicate:
         predicate = self._expression()
@@ -79,14 +79,14 @@ class _Parser:
         while self._peek() in (("word", "AND"), ("word", "OR")):
             joined = self._next()[1]
             if operator and joined != operator:
-                self._refuse("AND and OR need parentheses to be mixed")
+                self._refuse("AND and OR cannot be mixed without parentheses")
             operator = joined
             terms.append(self._term())
         self._depth -= 1
         if len(terms) == 1:
             return terms[0]
-        quantor = any if operator == "OR" else all
-        return lambda attributes: quantor(term(attributes) for term in terms)
+        combine = any if operator == "OR" else all
+        return lambda attributes: combine(term(attributes) for term in terms)
 
     def _term(self) -> Predicate:
         negations = 0
@@ -103,7 +103,7 @@ class _Parser:
             case "word", "attributes":
                 inner = self._comparison()
             case _:
-                self._refuse(f"unexpected {value!r}" if value else "it ends too early")
+                self._refuse(f"unexpected {value!r}" if value else "unexpected end")
         return inner if negations % 2 == 0 else lambda attributes: not inner(attributes)
 
     def _comparison(self) -> Predicate:
@@ -112,10 +112,10 @@ class _Parser:
             present = self._key()
             return lambda attributes: present in attributes
         if sign != ".":
-            self._refuse("`attributes` is followed by `:` or `.`")
+            self._refuse("`attributes` must be followed by `:` or `.`")
         key, operator = self._key(), self._next()[1]
         if operator not in ("=", "!="):
-            self._refuse(f"an attribute is compared with = or !=, not {operator!r}")
+            self._refuse(f"an attribute can be compared with = or !=, not with {operator!r}")
         value = self._string()
         if operator == "=":
             return lambda attributes: attributes.get(key) == value
@@ -144,7 +144,7 @@ class _Parser:
     def _string(self) -> str:
         kind, value = self._next()
         if kind != "string":
-            self._refuse("a value is a string in double quotes")
+            self._refuse("a value must be a string in double quotes")
         return _unquoted(value)
 
     def _expect(self, wanted: str) -> None:

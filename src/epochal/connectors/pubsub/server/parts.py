@@ -1,8 +1,9 @@
-"""What the broker moves about: messages, their entries in a subscription, lines and consumers.
+"""The broker's data: messages, their entries in a subscription, lines and consumers.
 
-These are made and changed by the hundred thousand a second, so they are plain slotted objects that
-only `deliveries` and `broker` write to. An entry is one message in one subscription; a message is
-shared by all of them and counts against the server's memory until the last lets go.
+The broker creates and changes hundreds of thousands of these per second, so they are plain slotted
+objects. Only `deliveries` and `broker` write to them. An entry is one message in one subscription.
+The message itself is shared by all subscriptions, and counts against the server's memory limit
+until the last of them drops it.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 SECOND_US = 1_000_000
-# Measured: what a message takes beside its bytes, and what each subscription that holds it adds.
+# Measured: the memory a message takes beside its bytes, and what each subscription holding it adds.
 MESSAGE_BYTES = 256
 HOLD_BYTES = 200
 
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One published message: `wire` is its PubsubMessage, id and time at the end."""
+    """One published message. `wire` is its PubsubMessage, with id and publish time at the end."""
 
     number: int
     wire: bytes
     body_size: int
-    """How much of `wire` the publisher sent; id and publish time follow."""
+    """The size of what the publisher sent; id and publish time follow in `wire`."""
     key: str
     attributes: Mapping[str, str]
     published_us: int
@@ -37,7 +38,7 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """How many bytes all messages take that anybody holds, Python's own included."""
+    """Counts the bytes of all messages that are held, with Python's overhead."""
 
     used: int = 0
 
@@ -59,14 +60,14 @@ class Memory:
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """One stream: how much it may hold unacknowledged, and how much it does. 0 is no limit."""
+    """One stream: its limits of unacknowledged messages (0 means none), and what it holds."""
 
     max_messages: int = 0
     max_bytes: int = 0
     messages: int = 0
     size: int = 0
     lines: deque[Line] = field(default_factory=deque)
-    """Lines that only this consumer may go on with."""
+    """Lines whose next messages only this consumer may get."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,29 +78,30 @@ class Entry:
     line: Line | None = None
     attempts: int = 0
     serial: int = 0
-    """The number in the newest acknowledgement id; 0 before the first delivery."""
+    """The serial number in its newest acknowledgement id; 0 before the first delivery."""
     deadline_us: int = 0
-    """When the lease ends; 0 while nobody has one."""
+    """When the lease ends; 0 if it is not leased."""
     holder: Consumer | None = None
     acked: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """The messages of one ordering key: `flying` were delivered, `waiting` come after them."""
+    """The messages of one ordering key: `flying` are leased, `waiting` come after them."""
 
     key: str
     waiting: deque[Entry] = field(default_factory=deque)
     flying: list[Entry] = field(default_factory=list)
     holder: Consumer | None = None
-    """Who has the flying ones. Nobody else may get the next: it could be done with it earlier."""
-    place: object = None
-    """The queue the line stands in, if any; in every other one its traces are stale."""
+    """The consumer of the flying messages. Another one that got the next message might finish it
+    first, so only the holder may get it."""
+    queue: object = None
+    """The queue that the line is in, if any. Its occurrences in other queues are stale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a subscription's owner decided about deliveries."""
+    """The settings of a subscription that affect deliveries."""
 
     ack_deadline_us: int = 10 * SECOND_US
     ordered: bool = False
@@ -107,16 +109,16 @@ class Settings:
     retain_acked: bool = False
     retention_us: int = 7 * 86_400 * SECOND_US
     backoff_us: tuple[int, int] | None = None
-    """Shortest and longest wait before a redelivery."""
+    """The shortest and longest wait before a redelivery."""
     dead_letter_topic: str = ""
     max_attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of acknowledgement ids that were not simply accepted."""
+    """The serials of acknowledgement ids that were not accepted."""
 
     invalid: list[int]
-    """Of no lease: never given out, settled, expired, or given out anew since."""
+    """Not leased under this id: unknown, settled, expired, or leased again under another id."""
     unordered: list[int]
-    """Of a line whose earlier messages are not acknowledged yet; nothing happened to them."""
+    """Earlier messages of the line are not acknowledged yet. These ids were not changed."""

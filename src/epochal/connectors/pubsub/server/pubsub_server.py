@@ -1,4 +1,4 @@
-"""Runs the embedded server on an event loop of its own until it is told to stop."""
+"""Runs the embedded server on its own event loop until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from epochal.connectors.pubsub.server.pull_stream import streaming_pull
 from epochal.connectors.pubsub.server.service import Service
 from epochal.errors import ComponentError
 
-# Requests are judged by their payload; gRPC's own limit only has to let them in.
+# `service` checks the size of requests. gRPC's limit only has to be larger than Pub/Sub's.
 MAX_REQUEST_BYTES = 32 << 20
 STOP_SECONDS = 0.5
 GC_THRESHOLD = (100_000, 50, 1000)
@@ -29,7 +29,7 @@ OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
-    # Clients that ping often are not our enemies: the emulator throws them out.
+    # Never disconnect clients that ping often, as Google's emulator does.
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
 )
@@ -37,7 +37,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Where to listen, and what should exist from the start."""
+    """Where to listen, and which topics and subscriptions to create at the start."""
 
     host: str = "127.0.0.1"
     port: int = 8085
@@ -49,9 +49,9 @@ class Wanted:
 
 
 def serve(wanted: Wanted, *, started: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `started` is called with the address once it listens."""
-    # A backlog is a million live objects without cycles: looking for some in it, again and again
-    # as it grows, would take half of the server's time.
+    """Serve until SIGINT or SIGTERM; call `started` with the address once the server listens."""
+    # A backlog can be a million live objects, none of them in a cycle. With the default thresholds,
+    # the garbage collector would scan them again and again and take half of the server's time.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
     asyncio.run(_serve(wanted, SystemClock(), started))
@@ -69,8 +69,8 @@ async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -
         port = server.add_insecure_port(f"{wanted.host}:{wanted.port}")
     except RuntimeError as error:
         raise ComponentError(
-            f"The Pub/Sub server cannot listen on {wanted.host}:{wanted.port} ({error}). Is one "
-            f"running there already? Choose another --port, or 0 for any that is free."
+            f"The Pub/Sub server cannot listen on {wanted.host}:{wanted.port} ({error}). Another "
+            f"process may be using the port. Choose another --port, or 0 for any free one."
         ) from error
     await server.start()
     ticking = asyncio.create_task(service.run_clock())
@@ -87,7 +87,7 @@ async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -
 
 
 def handlers(service: Service) -> tuple[Any, ...]:
-    """What gRPC calls, of both of Pub/Sub's services."""
+    """Return the gRPC handlers of the Publisher and the Subscriber service."""
 
     async def stream(requests: AsyncIterator[Any], context: Any) -> None:
         await streaming_pull(service, requests, context)

@@ -1,9 +1,11 @@
-"""StreamingPull: one reader of acknowledgements and one writer of messages per stream.
+"""StreamingPull: per stream, one task reads acknowledgements and one writes messages.
 
-The writer sends what the broker leases to the stream's consumer until its limits are reached, then
-waits to be woken. When the client ends its half, what it sent is heeded and the stream ends well;
-leases outlive their stream, as Google's do: give messages back before leaving, or they come again
-only after their deadlines.
+The writer sends what the broker leases to the stream's consumer until its limits are reached, and
+then waits until it is woken. When the client half-closes the stream, its requests are still
+handled, and the stream ends with OK.
+
+Note: leases outlive their stream, as Google's do. A client should nack its messages before it
+closes the stream. Otherwise they are redelivered only after their deadlines.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from epochal.errors import PubSubRefusedError
 Response: Any = pubsub.StreamingPullResponse.pb()
 BATCH_MESSAGES = 1000
 BATCH_BYTES = 1 << 20
-"""Well below what gRPC clients take by default, 4 MiB; a larger message comes alone."""
+"""Well below the 4 MiB that gRPC clients accept by default. A larger message is sent alone."""
 
 
 async def streaming_pull(service: Service, requests: AsyncIterator[Any], context: Any) -> None:
-    """Serve one stream to its end."""
+    """Serve one stream until it ends."""
     try:
         first = await anext(aiter(requests), None)
         if first is None:
@@ -59,19 +61,19 @@ class _Stream:
         self._confirmations: list[bytes] = []
         self._ended = False
         self._refused: PubSubRefusedError | None = None
-        self._heed(first)
+        self._handle(first)
 
     async def read(self, requests: AsyncIterator[Any], event: asyncio.Event) -> None:
         try:
             async for request in requests:
                 if request.subscription:
                     raise refusals.invalid(
-                        "The subscription is named in the first request of a stream only."
+                        "Only the first request of a stream may name the subscription."
                     )
                 if request.stream_ack_deadline_seconds:
                     self._check_deadline(request.stream_ack_deadline_seconds)
                     self._deadline_us = request.stream_ack_deadline_seconds * SECOND_US
-                self._heed(request)
+                self._handle(request)
                 self._service.wake()
                 if self._confirmations:
                     event.set()
@@ -114,12 +116,13 @@ class _Stream:
         flags = b"\x08\x01" * settings.exactly_once + b"\x10\x01" * settings.ordered
         return field(4, flags) if flags else b""
 
-    def _heed(self, request: Any) -> None:
-        """Do what a request says about leases, and confirm it where that is promised."""
+    def _handle(self, request: Any) -> None:
+        """Apply a request's acks and deadlines; with exactly-once delivery, also confirm them."""
         if len(request.modify_deadline_ack_ids) != len(request.modify_deadline_seconds):
             raise refusals.invalid(
-                f"The request has {len(request.modify_deadline_ack_ids)} ids of deadlines to "
-                f"modify and {len(request.modify_deadline_seconds)} deadlines."
+                f"The request has {len(request.modify_deadline_ack_ids)} values of "
+                f"modify_deadline_ack_ids but {len(request.modify_deadline_seconds)} of "
+                f"modify_deadline_seconds. Send one of each per message."
             )
         if request.ack_ids:
             self._ack(request.ack_ids)
@@ -161,7 +164,7 @@ class _Stream:
             self._confirmations.append(response.SerializeToString() + self._properties())
 
     def _serials(self, ack_ids: Sequence[str]) -> list[int]:
-        """An id that is none counts as expired here: a stream does not end for one of them."""
+        """Return the serials; 0 for a malformed id, because one bad id must not end the stream."""
         serial, serials = self.subscription.envelopes.serial, []
         for ack_id in ack_ids:
             try:

@@ -1,4 +1,4 @@
-"""The ways the server says no, with Google's status codes and words."""
+"""The errors of the embedded server, with Google's status codes and messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNORDERED_ACK_ID = "TRANSIENT_FAILURE_UNORDERED_ACK_ID"
 
 
 def check_name(name: str, kind: str) -> None:
-    """Refuse what is not the full name of a `kind`: topics, subscriptions or snapshots."""
+    """Raise unless `name` is the full name of a `kind`: topics, subscriptions or snapshots."""
     found = _NAME.fullmatch(name)
     if found is None or found[2] != kind or found[3].lower().startswith("goog"):
         raise PubSubRefusedError(
@@ -53,20 +53,22 @@ def precondition(text: str) -> PubSubRefusedError:
 
 
 def unimplemented(what: str) -> PubSubRefusedError:
-    text = f"The embedded server has no {what}; Google's service and its emulator do."
+    text = (
+        f"The embedded server does not support {what}. Use Google's service or its emulator for it."
+    )
     return PubSubRefusedError("UNIMPLEMENTED", text)
 
 
 def full(used: int, most: int) -> PubSubRefusedError:
     return PubSubRefusedError(
         "RESOURCE_EXHAUSTED",
-        f"The embedded server holds {used} bytes of messages, and may hold {most}: acknowledge "
-        f"some, or start it with a larger --max-bytes.",
+        f"The embedded server holds {used} bytes of messages, but may hold {most}. Acknowledge "
+        f"some messages, or start it with a larger --max-bytes.",
     )
 
 
 def check_range(name: str, value: int, least: int, most: int) -> None:
-    """Refuse a number that Pub/Sub does not take."""
+    """Raise if a number is outside the range that Pub/Sub accepts."""
     if value < least:
         raise invalid(
             f"The value for {name} is too small. You passed {value} in the request, but the "
@@ -80,7 +82,7 @@ def check_range(name: str, value: int, least: int, most: int) -> None:
 
 
 def bad_ack_ids(reasons: Mapping[str, str]) -> PubSubRefusedError:
-    """Of an exactly-once subscription: clients are told about every single id."""
+    """The error of an exactly-once subscription, with the reason for each id."""
     text = (
         "Some acknowledgement ids in the request were invalid. This could be because the "
         "acknowledgement ids have expired or the acknowledgement ids were malformed."

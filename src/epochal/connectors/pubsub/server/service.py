@@ -1,7 +1,7 @@
-"""The unary calls of Pub/Sub's Publisher and Subscriber: decode, ask the broker, encode.
+"""The unary calls of Pub/Sub's Publisher and Subscriber: decode, call the broker, encode.
 
-One event loop, one thread: the broker is never entered twice at once, and between a decision and
-its answer nothing else happens. Waiting pulls and streams look again when the broker says so.
+Everything runs on one event loop in one thread, so calls of the broker never overlap. Waiting pulls
+and streams look for messages again when the broker names their subscription in `woken`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from epochal.connectors.pubsub.server import refusals
 from epochal.connectors.pubsub.server.broker import Broker, Draft, Snapshot, Subscription, Topic
 from epochal.connectors.pubsub.server.descriptions import (
     MUTABLE,
-    MUTABLE_OF_TOPICS,
+    MUTABLE_IN_TOPICS,
     SnapshotPb,
     SubscriptionPb,
     TopicPb,
@@ -44,7 +44,7 @@ Decide = Callable[[Any], Any]
 
 
 class Service:
-    """Everything but StreamingPull."""
+    """All calls except StreamingPull."""
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self.broker = broker
@@ -56,7 +56,7 @@ class Service:
         return self._clock.now_ms() * 1000
 
     def wake(self) -> None:
-        """Let those look again for whom something may have changed."""
+        """Wake the pulls and streams whose subscription may have something new."""
         woken = self.broker.woken
         if woken:
             for name in woken:
@@ -66,7 +66,7 @@ class Service:
 
     @contextmanager
     def waiting(self, subscription: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the subscription may have something new."""
+        """Yield an event that is set whenever the subscription may have something new."""
         event = asyncio.Event()
         self._waiting.setdefault(subscription, set()).add(event)
         try:
@@ -77,7 +77,7 @@ class Service:
                 del self._waiting[subscription]
 
     def close(self) -> None:
-        """Send whoever waits away; clients come again elsewhere, or later."""
+        """Make waiting pulls and streams end with UNAVAILABLE, so that clients retry."""
         self._closing = True
         self.broker.woken.update(self._waiting)
         self.wake()
@@ -87,14 +87,14 @@ class Service:
             raise PubSubRefusedError("UNAVAILABLE", "The server is shutting down.")
 
     async def run_clock(self) -> None:
-        """Take leases back in time, until cancelled."""
+        """Expire leases on time, until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.broker.tick(self.now_us())
             self.wake()
 
     def unary(self, decide: Decide) -> Callable[[Any, Any], Any]:
-        """A gRPC method of a decision: refusals become statuses, and whoever waits is woken."""
+        """Wrap a decision as a gRPC method: refusals become statuses, and waiters are woken."""
 
         async def answer(request: Any, context: Any) -> Any:
             try:
@@ -108,7 +108,7 @@ class Service:
         return answer
 
     def publisher(self) -> dict[str, tuple[Any, Decide]]:
-        """The Publisher's calls: name -> request's type, decision."""
+        """Return the Publisher's calls: name -> (request type, decision)."""
         types = pubsub
         return {
             "CreateTopic": (types.Topic, self.create_topic),
@@ -126,7 +126,7 @@ class Service:
         }
 
     def subscriber(self) -> dict[str, tuple[Any, Decide]]:
-        """The Subscriber's unary calls: name -> request's type, decision."""
+        """Return the Subscriber's unary calls: name -> (request type, decision)."""
         types = pubsub
         return {
             "CreateSubscription": (types.Subscription, self.create_subscription),
@@ -155,7 +155,7 @@ class Service:
     def update_topic(self, request: Any) -> bytes:
         topic = self.broker.topic(request.topic.name)
         old = TopicPb.FromString(topic.description)
-        new = merged(old, request.topic, request.update_mask, MUTABLE_OF_TOPICS)
+        new = merged(old, request.topic, request.update_mask, MUTABLE_IN_TOPICS)
         topic.retention_us = checked_topic(new)
         topic.description = new.SerializeToString()
         return topic.description
@@ -244,7 +244,7 @@ class Service:
         return Empty()
 
     async def pull(self, request: Any) -> bytes:
-        """Answer at once if there is something, else wait a while for it."""
+        """Return messages at once if there are any, else wait up to PULL_SECONDS for some."""
         self.broker.attached(request.subscription)
         refusals.check_range("max_messages", request.max_messages, 1, 1 << 31)
         wait = 0.0 if request.return_immediately else PULL_SECONDS
@@ -284,7 +284,7 @@ class Service:
 
     def update_snapshot(self, request: Any) -> Any:
         self.broker.snapshot(request.snapshot.name)
-        raise refusals.unimplemented("update of snapshots")
+        raise refusals.unimplemented("updates of snapshots")
 
     def delete_snapshot(self, request: Any) -> Any:
         self.broker.delete_snapshot(request.snapshot)
@@ -311,7 +311,7 @@ class Service:
         found: Mapping[str, Any],
         shown: Callable[[Any], Any],
     ) -> Any:
-        """One page of resources by name; the token is the last name of the page before."""
+        """Return one page of resources, by name; the token is the last name on the page before."""
         prefix = f"{request.project}/" if hasattr(request, "project") else ""
         names = sorted(n for n in found if n.startswith(prefix) and n > request.page_token)
         size = min(request.page_size or MAX_PAGE, MAX_PAGE)
@@ -323,7 +323,7 @@ class Service:
 
 
 async def abort(context: Any, refused: PubSubRefusedError) -> None:
-    """End a call with the refusal's status, and its reasons where clients look for them."""
+    """End a call with the refusal's status, and its reasons in the metadata that clients read."""
     code = grpc.StatusCode[refused.code]
     metadata: tuple[tuple[str, bytes], ...] = ()
     if refused.reasons:
@@ -340,7 +340,7 @@ def _draft(message: Any) -> Draft:
     body = message.SerializeToString()
     attributes = message.attributes
     found = dict(attributes) if attributes else NO_ATTRIBUTES
-    # `data` is the first field on the wire, and absent if empty.
+    # `data` is the first field of the serialised message, and is omitted if empty.
     if body[:1] != b"\x0a" and not found:
         raise refusals.invalid(
             "One or more messages in the publish request is empty. Each message must contain "
@@ -374,7 +374,7 @@ def _serials(subscription: Subscription, ack_ids: Iterable[str]) -> list[int]:
 
 
 def _check(subscription: Subscription, outcome: Outcome) -> None:
-    """With exactly-once delivery a client must be told; without, late ids are nobody's fault."""
+    """Raise for bad ids if the subscription has exactly-once delivery; otherwise ignore them."""
     if subscription.deliveries.settings.exactly_once and (outcome.invalid or outcome.unordered):
         ack_id = subscription.envelopes.ack_id
         reasons = {ack_id(s): refusals.INVALID_ACK_ID for s in outcome.invalid}

@@ -1,1 +1,1 @@
-"""The process beside each executor that reads Pub/Sub for micro-batch queries."""
+"""The sidecar process of each executor, which reads Pub/Sub for micro-batch queries."""

@@ -1,14 +1,14 @@
-"""Write-ahead copies of partitions: what makes a batch of Pub/Sub messages replayable.
+"""Write-ahead copies of partitions, which make a batch of Pub/Sub messages replayable.
 
     LOCATION/pubsub/PROJECT.SUBSCRIPTION/BATCH/PARTITION.arrow
 
-A copy is written before any row of its partition is read, and creating it is the decision what the
-partition has: whoever comes second, a retry on another executor or a sidecar of a run that should
-be dead, takes what is there. A partition that nobody filled is decided the same way, by an empty
-copy.
+A copy is written before any row of its partition is read. Creating the file decides what the
+partition contains: if it exists already, its content counts. So a retry on another executor, or a
+sidecar of an old run that is still alive, cannot change a partition. A partition that was never
+filled is decided the same way, by an empty copy.
 
-What a reader would get wrong: a copy says nothing about acknowledgements. It stays for
-`dedupWindow` after its batch was committed, because its messages may come again until then.
+Note: a copy does not mean that its messages are acknowledged. It is kept for `dedupWindow` after
+its batch was committed, because its messages may be redelivered until then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Copies:
     def decide(
         self, slot: Slot, schema: pa.Schema, batches: Sequence[pa.RecordBatch]
     ) -> list[pa.RecordBatch] | None:
-        """Make these rows the content of a partition; returns those of another who was first."""
+        """Make these rows the content of a partition.
+
+        Returns None if that worked, or the existing rows if the partition was decided before.
+        """
         try:
             data = encode_stream(schema, batches, compression="zstd")
             self._files.create(_path(slot), data.to_pybytes())
@@ -46,7 +49,7 @@ class Copies:
         return None
 
     def read(self, slot: Slot) -> list[pa.RecordBatch] | None:
-        """The rows of a partition; None if it is not decided."""
+        """Return the rows of a partition; None if it is not decided yet."""
         try:
             data = self._files.read(_path(slot))
         except FileNotFoundError:
@@ -54,14 +57,14 @@ class Copies:
         return list(pa.ipc.open_stream(pa.BufferReader(data)))
 
     def read_or_seal(self, slot: Slot, schema: pa.Schema) -> list[pa.RecordBatch]:
-        """The rows of a partition; if it is not decided, it is empty from now on."""
+        """Return the rows of a partition; if it is not decided yet, make it empty for good."""
         found = self.read(slot)
         if found is None:
             found = self.decide(slot, schema, ())
         return found or []
 
     def ids(self) -> Iterator[tuple[Slot, list[str]]]:
-        """The message ids of every copy."""
+        """Yield the message ids of every copy."""
         for batch in self.batches():
             for info in self._files.list(str(batch)):
                 name = info.name.removesuffix(SUFFIX)
@@ -72,16 +75,16 @@ class Copies:
                 yield slot, [i for part in rows for i in _texts(part.column("message_id"))]
 
     def batches(self) -> list[int]:
-        """The batches that have copies, in order."""
+        """Return the batches that have copies, in order."""
         return sorted(int(info.name) for info in self._files.list() if info.name.isdigit())
 
     def drop(self, batch: int) -> None:
-        """Remove the copies of a batch."""
+        """Delete the copies of a batch."""
         self._files.delete_tree(str(batch))
 
 
 def open_copies(location: str, subscription: str) -> Copies:
-    """The copies below a location, for a subscription by its full name."""
+    """Open the copies below a location, for a subscription given by its full name."""
     _, project, _, name = subscription.split("/")
     return Copies(open_files(location).at(f"pubsub/{project}.{name}"))
 

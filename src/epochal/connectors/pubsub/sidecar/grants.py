@@ -1,13 +1,14 @@
-"""Who may fill which partition of which micro-batch, and who is told to acknowledge what. Pure.
+"""Decides which sidecar fills which partition of a micro-batch, and what it acknowledges. Pure.
 
-Spark may read a partition again: a retry, a speculative copy, a second action of `foreachBatch`.
-Pub/Sub cannot give the same messages again on demand. So each (batch, partition) is granted to one
-sidecar, once; every later reader gets the rows that this sidecar holds, or none. Other rows under
-an old batch would be acknowledged with it although a sink that has the batch already skips them.
+Spark may read a partition again: in a retry, a speculative task, or a second action of
+`foreachBatch`. Pub/Sub cannot deliver the same messages again on demand. So each (batch, partition)
+is granted to one sidecar, once. Every later reader gets the rows that this sidecar holds, or none.
+Different rows would be lost: a sink that already has the batch skips them, and they would still be
+acknowledged with it.
 
-What a reader would get wrong: a void partition was not necessarily read as empty. Its holder could
-not be reached by one reader while another had its rows. Nothing is lost by that, because a void
-partition is given back to Pub/Sub when its batch commits: its messages come again.
+Note: a void partition was not necessarily read as empty. One reader may have failed to reach the
+holder while another reader got the rows. Nothing is lost, because a void partition is given back to
+Pub/Sub when its batch commits, so its messages are redelivered.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ Slot: TypeAlias = tuple[int, int]
 """A batch and one of its partitions."""
 
 SILENT_S = 10.0
-"""A sidecar that reported nothing for so long is taken for dead. It reports twice a second."""
+"""A sidecar without a report for this long counts as dead. It reports twice a second."""
 
 FORGOTTEN_S = 600.0
-"""A sidecar that is dead for so long cannot have its acknowledgements outstanding any more."""
+"""A sidecar without a report for this long is forgotten: its leases (at most 600 s) have ended."""
 
 BOOTSTRAP_EVERY_S = 5.0
-"""How often an empty batch may be run just to start sidecars, if none comes up."""
+"""How often to run an empty batch just to start sidecars, while none is up."""
 
 FLUSH_AFTER_S = 1.0
-"""How long a stream must be idle before a batch without rows is run so that Spark commits."""
+"""How long a stream must be idle before an empty batch is run to make Spark commit the last one."""
 
 
 class Reason(StrEnum):
@@ -42,20 +43,23 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a sidecar says about itself."""
+    """The state of a sidecar, as it reports it."""
 
     buffered_rows: int = 0
     buffered_bytes: int = 0
     held_rows: int = 0
-    """Given to batches that are not settled."""
+    """Rows given to batches that are not settled yet."""
     idle_s: float = 0.0
-    """Since a message came that `availableNow` waits for, or the stream was opened."""
+    """Time since the last message that `availableNow` waits for, or since the stream was opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a sidecar must settle: of all it holds for batches up to `committed`, `acks` are done,
-    the others go back to Pub/Sub. Orders repeat themselves until they are confirmed."""
+    """What a sidecar must settle among the partitions it holds of batches up to `committed`.
+
+    It acknowledges those in `acks` and gives the others back to Pub/Sub. Orders are repeated until
+    they are confirmed.
+    """
 
     committed: int
     acks: tuple[Slot, ...]
@@ -63,29 +67,29 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Mine:
-    """The one who asked fills the partition."""
+    """The sidecar that asked fills the partition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Another one has it, or must fill it."""
+class PartitionHeld:
+    """Another sidecar holds the partition, or must fill it."""
 
     holder: str
 
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """Nobody has it any more, or it is over: it is empty."""
+    """The partition is empty, because its holder was lost or its batch is over."""
 
     why: str
 
 
-Answer: TypeAlias = Mine | Held | Void
+Answer: TypeAlias = Mine | PartitionHeld | Void
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One batch: its partitions, and at most so many rows in each."""
+    """One batch: the number of its partitions, and the most rows that each may have."""
 
     batch: int
     partitions: int
@@ -98,7 +102,7 @@ class _Sidecar:
     heard_s: float
     report: Report
     promised: int = 0
-    """Of its buffered rows, those that partitions of the newest batch will take."""
+    """How many of its buffered rows the partitions of the newest batch will take."""
 
 
 @dataclass(slots=True)
@@ -106,7 +110,7 @@ class _Partition:
     holder: str | None = None
     void: bool = False
     rows: int | None = None
-    """As its holder says; None until it does."""
+    """As reported by its holder; None until then."""
 
 
 @dataclass(slots=True)
@@ -120,13 +124,13 @@ class _Batch:
 
 
 class Grants:
-    """The driver's view of one run of a query. Every method is one message; `now_s` is its time."""
+    """The driver's view of one run of a query. Each method handles one message, at time `now_s`."""
 
     def __init__(self, *, partitions: int, rows_per_partition: int) -> None:
         self.committed = -1
         """The newest batch that Spark has committed."""
         self.latest = 0
-        """The newest offset: that of the last batch planned by this or an earlier run."""
+        """The offset of the newest batch planned by this or an earlier run."""
         self._partitions = partitions
         self._rows = rows_per_partition
         self._sidecars: dict[str, _Sidecar] = {}
@@ -136,7 +140,7 @@ class Grants:
         self._busy_s: float | None = None
 
     def heard(self, sidecar: str, report: Report, now_s: float) -> Orders:
-        """A sidecar has come up or reports; the reply is what it has to settle."""
+        """Take the report of a sidecar, new or known; return what it has to settle."""
         found = self._sidecars.get(sidecar)
         if found is None:
             self._sidecars[sidecar] = _Sidecar(now_s, report)
@@ -145,25 +149,25 @@ class Grants:
         return self.orders(sidecar)
 
     def gone(self, sidecar: str) -> None:
-        """A sidecar has left for good; what it held comes back by itself."""
+        """Remove a sidecar that has left. Pub/Sub redelivers the messages it held."""
         self._sidecars.pop(sidecar, None)
         self._unconfirmed = {s: who for s, who in self._unconfirmed.items() if who != sidecar}
 
     def live(self, now_s: float) -> list[str]:
-        """The sidecars that are up."""
+        """Return the sidecars that are up."""
         for name, sidecar in list(self._sidecars.items()):
             if now_s - sidecar.heard_s > FORGOTTEN_S:
                 self.gone(name)
         return [name for name in self._sidecars if self._is_live(name, now_s)]
 
     def see(self, offset: int) -> None:
-        """Spark names an offset: counting goes on from there."""
+        """Continue counting from an offset that Spark names."""
         self.latest = max(self.latest, offset)
 
     def next_batch(self, start: int, now_s: float, *, draining: bool = False) -> Plan | None:
-        """Decide whether there is a batch after `start`; the plan is kept until it is committed.
+        """Plan a batch after `start`, if there is a reason for one; keep the plan until its commit.
 
-        `draining` is `availableNow` after its silence: a flush need not wait any longer.
+        `draining` means that `availableNow` has waited long enough: a flush need not wait.
         """
         self.see(start)
         reason = self._reason(now_s, draining)
@@ -185,12 +189,12 @@ class Grants:
         return plan
 
     def planned(self, batch: int) -> Plan | None:
-        """The plan of a batch of this run. None for one of an earlier run: it must stay empty."""
+        """Return the plan of a batch, or None if an earlier run planned it: it must stay empty."""
         found = self._batches.get(batch)
         return None if found is None else found.plan
 
     def claim(self, slot: Slot, sidecar: str, buffered: int, now_s: float) -> Answer:
-        """Decide whose rows a partition has; `buffered` is what the one who asks could give."""
+        """Decide which sidecar fills a partition; `sidecar`, which asks, has `buffered` rows."""
         found = self._batches.get(slot[0])
         if found is None or not 0 <= slot[1] < len(found.partitions):
             return Void(f"batch {slot[0]} is committed, or was planned by another run")
@@ -202,24 +206,25 @@ class Grants:
         if partition.holder == sidecar:
             return Mine()
         if self._is_live(partition.holder, now_s):
-            return Held(partition.holder)
+            return PartitionHeld(partition.holder)
+        # Once void, always void: a reader may already have read the partition as empty.
         partition.void = True
         return Void(f"its holder {partition.holder} is silent")
 
     def unreachable(self, slot: Slot, holder: str) -> None:
-        """A reader could not get the rows from their holder and goes on without them."""
+        """A reader could not fetch the rows from their holder and reads the partition as empty."""
         found = self._batches.get(slot[0])
         if found is not None and found.partitions[slot[1]].holder == holder:
             found.partitions[slot[1]].void = True
 
     def filled(self, slot: Slot, sidecar: str, rows: int) -> None:
-        """A holder says how many rows a partition has."""
+        """A holder reports how many rows a partition has."""
         found = self._batches.get(slot[0])
         if found is not None and found.partitions[slot[1]].holder == sidecar:
             found.partitions[slot[1]].rows = rows
 
     def commit(self, end: int) -> list[str]:
-        """Spark has committed all batches up to `end`: returns the sidecars that have orders."""
+        """Spark has committed all batches up to `end`; return the sidecars that now have orders."""
         self.see(end)
         self.committed = max(self.committed, end)
         concerned: dict[str, None] = {}
@@ -232,12 +237,12 @@ class Grants:
         return list(concerned)
 
     def orders(self, sidecar: str) -> Orders:
-        """What a sidecar still has to settle."""
+        """Return what a sidecar still has to settle."""
         mine = tuple(slot for slot, who in self._unconfirmed.items() if who == sidecar)
         return Orders(self.committed, mine)
 
     def pending(self) -> dict[str, tuple[Slot, ...]]:
-        """All acknowledgements without confirmation, for the partitions of the next batch."""
+        """Return all unconfirmed acknowledgements, for the partitions of the next batch."""
         found: dict[str, list[Slot]] = {}
         for slot, sidecar in self._unconfirmed.items():
             found.setdefault(sidecar, []).append(slot)
@@ -259,7 +264,7 @@ class Grants:
         return any(batch.may_have_rows for batch in self._batches.values())
 
     def buffered(self, now_s: float) -> Report:
-        """The sum of what live sidecars report; `idle_s` is that of the busiest."""
+        """Return the sum of the live sidecars' reports; `idle_s` is their minimum."""
         reports = [self._sidecars[name].report for name in self.live(now_s)]
         return Report(
             sum(report.buffered_rows for report in reports),
@@ -281,7 +286,7 @@ class Grants:
         return None
 
     def _choose(self, asking: str, buffered: int, rows: int, now_s: float) -> str:
-        """Who asks fills, unless it has nothing while another has rows that nobody will take."""
+        """Choose the sidecar that asks, unless it has no rows and another has some to spare."""
         chosen = asking
         if not buffered:
             left = {

@@ -1,15 +1,15 @@
-"""Messages of one sidecar and query: those nobody has read, and those that await their commit.
+"""Buffers the messages of one query in one sidecar: unread ones, and those waiting for a commit.
 
-What is given to a partition stays here until its batch is settled, because a retry must see the
-same rows. A message is known by its number, under which the pull client keeps its acknowledgement
-id. Pub/Sub's flow control bounds how much there can be at all
-(`maxOutstandingMessages`, `maxOutstandingBytes`); of that, `reservoirBytes` stay in memory and the
-rest in files. Rows that were given out are spilled first, since few are ever read again.
+Rows given to a partition stay here until its batch is settled, because a retry must see the same
+rows. A message is identified by its number, under which the pull client keeps its acknowledgement
+id. Pub/Sub's flow control (`maxOutstandingMessages`, `maxOutstandingBytes`) limits the total. Up to
+`reservoirBytes` of it stay in memory, and the rest is spilled to files. Rows that were given out
+are spilled first, because they are rarely read again.
 
-What a reader would get wrong: rows with an ordering key do not simply go where there is room. Two
-partitions of a batch run at once, so a key that one of them has is kept from the others until the
-next batch. And when a row goes back to Pub/Sub, the rows after it of the same key go too: they
-will come again behind it.
+Note: ordering keys restrict where a row may go. The partitions of a batch run at the same time, so
+a key that one of them has is kept from the others until the next batch. And when a row goes back to
+Pub/Sub, the buffered rows of the same key after it go back too, because Pub/Sub redelivers them
+after it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ KEY, DATA = "ordering_key", "data"
 
 MERGED_ROWS = 20_000
 MERGED_BYTES = 16 << 20
-"""Small batches of one partition are joined up to these sizes before they leave."""
+"""`read` joins small batches of a partition up to these sizes."""
 
 Stored: TypeAlias = str
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Store(Protocol):
-    """Where rows go that do not fit into memory."""
+    """Stores rows that do not fit into memory."""
 
     def write(self, rows: pa.RecordBatch) -> Stored: ...
 
@@ -46,11 +46,11 @@ class Store(Protocol):
 
 @dataclass(slots=True)
 class _Chunk:
-    """Some rows, in memory or stored; their numbers and keys are always in memory."""
+    """Some rows, in memory or spilled. Their numbers and keys are always in memory."""
 
     numbers: Numbers
     keys: pa.StringArray | None
-    """Of each row, "" where it has none; None if no row has one."""
+    """The ordering key of each row, "" if it has none; None if no row has one."""
     size: int
     rows: pa.RecordBatch | None
     stored: Stored | None = None
@@ -63,8 +63,8 @@ class _Chunk:
 @dataclass(slots=True)
 class _Entry:
     chunks: list[_Chunk] = field(default_factory=list)
-    repetitions: list[Numbers] = field(default_factory=list)
-    """Of what other partitions have: settled with this one, never read."""
+    duplicates: list[Numbers] = field(default_factory=list)
+    """Duplicates of messages in other partitions: settled with this one, but never read."""
 
     @property
     def count(self) -> int:
@@ -72,13 +72,14 @@ class _Entry:
 
 
 class Reservoir:
-    """Not safe for threads: its owner has a lock."""
+    """Not thread-safe: its owner has a lock."""
 
     def __init__(self, *, memory_bytes: int, store: Store) -> None:
         self._memory_limit = memory_bytes
         self._store = store
         self._queue: list[_Chunk] = []
         self._entries: dict[Slot, _Entry] = {}
+        # Per batch: which partition has which ordering key.
         self._taken: dict[int, dict[str, int]] = {}
         self.buffered_rows = 0
         self.buffered_bytes = 0
@@ -87,7 +88,7 @@ class Reservoir:
         self.spilled_bytes = 0
 
     def add(self, rows: pa.RecordBatch, first: int) -> None:
-        """Take in what was pulled, numbered from `first` on."""
+        """Add messages that were pulled, numbered from `first`."""
         if not rows.num_rows:
             return
         chunk = _chunk(rows, np.arange(first, first + rows.num_rows))
@@ -97,9 +98,9 @@ class Reservoir:
         self._spill()
 
     def fill(self, slot: Slot, *, rows: int, size: int) -> None:
-        """Give a partition what it may have, at most `rows` rows of about `size` bytes.
+        """Move at most `rows` rows of about `size` bytes from the buffer to a partition.
 
-        The first row is given whatever its size. Must not be called twice for a partition.
+        The first row is given even if it is larger than `size`. Call this once per partition.
         """
         assert slot not in self._entries
         batch, partition = slot
@@ -138,7 +139,7 @@ class Reservoir:
         return self._entries[slot].count
 
     def read(self, slot: Slot) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition, the same every time, in batches of a fair size."""
+        """Yield the rows of a partition, the same every time, joined into batches."""
         group: list[pa.RecordBatch] = []
         count = size = 0
         for chunk in self._entries[slot].chunks:
@@ -151,8 +152,11 @@ class Reservoir:
             yield _merged(group)
 
     def thin(self, slot: Slot, repeated: Numbers, unsure: Numbers) -> None:
-        """Leave out of a partition rows that others have: `repeated` are settled with it, `unsure`
-        are for the caller to send back. Both are positions among its rows."""
+        """Remove duplicates from a partition; both arguments are positions among its rows.
+
+        `repeated` are settled with the partition. `unsure` are no longer known here: the caller
+        must give them back to Pub/Sub.
+        """
         entry = self._entries[slot]
         out = np.zeros(entry.count, dtype=bool)
         out[repeated] = out[unsure] = True
@@ -163,7 +167,7 @@ class Reservoir:
         for chunk in entry.chunks:
             part = slice(start, start + chunk.count)
             start += chunk.count
-            entry.repetitions.append(chunk.numbers[settled[part]])
+            entry.duplicates.append(chunk.numbers[settled[part]])
             if not out[part].any():
                 chunks.append(chunk)
                 continue
@@ -176,23 +180,23 @@ class Reservoir:
         self.held_rows += entry.count
 
     def numbers(self, slot: Slot) -> Numbers:
-        """Of the rows of a partition, in their order."""
+        """Return the numbers of a partition's rows, in their order."""
         return _joined([chunk.numbers for chunk in self._entries[slot].chunks])
 
     def slots(self, until: int) -> list[Slot]:
-        """The partitions held of batches up to `until`."""
+        """Return the partitions held of batches up to `until`."""
         return [slot for slot in self._entries if slot[0] <= until]
 
     def settle(self, slot: Slot) -> Numbers:
-        """A partition is done: forget its rows; returns what to acknowledge."""
+        """Forget a partition that is committed; return the numbers to acknowledge."""
         entry = self._entries.pop(slot)
         self.held_rows -= entry.count
         for chunk in entry.chunks:
             self._forget(chunk)
-        return _joined([*(chunk.numbers for chunk in entry.chunks), *entry.repetitions])
+        return _joined([*(chunk.numbers for chunk in entry.chunks), *entry.duplicates])
 
     def give_back(self, slot: Slot) -> Numbers:
-        """A partition was not used: forget it; returns what to send back to Pub/Sub."""
+        """Forget a partition that was not used; return the numbers to give back to Pub/Sub."""
         entry = self._entries[slot]
         keys: set[str] = set()
         for chunk in entry.chunks:
@@ -202,7 +206,7 @@ class Reservoir:
         return _joined([numbers, *self._drop_keys(keys)]) if keys else numbers
 
     def drain(self) -> Numbers:
-        """Forget everything; returns all numbers, to be sent back."""
+        """Forget everything; return all numbers, to be given back."""
         numbers = [self.settle(slot) for slot in list(self._entries)]
         for chunk in self._queue:
             numbers.append(chunk.numbers)
@@ -214,10 +218,10 @@ class Reservoir:
     def _select(
         self, chunk: _Chunk, elsewhere: pa.StringArray, rows: int, size: int, *, first: bool
     ) -> tuple[_Chunk | None, _Chunk | None, bool]:
-        """Divide a chunk into what a partition gets and what stays.
+        """Split a chunk into what a partition gets and what stays; also whether it is full now.
 
-        The partition is full as soon as one row did not fit: a smaller one from behind it could be
-        of the same key.
+        The partition is full as soon as one row does not fit. A smaller row behind it might fit,
+        but could have the same key and would then overtake it.
         """
         barred = None
         if chunk.keys is not None and len(elsewhere):
@@ -297,14 +301,14 @@ class Reservoir:
                 return
 
     def _in_order_of_use(self) -> Iterator[_Chunk]:
-        """Last is what will be needed next."""
+        """Yield all chunks; those that will be needed next come last."""
         for slot in sorted(self._entries):
             yield from self._entries[slot].chunks
         yield from reversed(self._queue)
 
 
 def spans_of(numbers: Numbers) -> list[tuple[int, int]]:
-    """Numbers as half-open spans."""
+    """Return numbers as half-open spans."""
     if not len(numbers):
         return []
     numbers = np.sort(numbers)
@@ -336,7 +340,7 @@ def _merged(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _how_many(batch: pa.RecordBatch, free: Numbers, rows: int, size: int, *, first: bool) -> int:
-    """How many of the free rows fit; one always does if it is the first."""
+    """Return how many of the free rows fit; at least one if the partition is still empty."""
     overhead = (batch.nbytes - batch.column(DATA).nbytes) / batch.num_rows
     data: Any = batch.column(DATA)
     lengths = pc.binary_length(data).fill_null(0).to_numpy(zero_copy_only=False)

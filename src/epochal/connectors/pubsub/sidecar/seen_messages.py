@@ -1,12 +1,13 @@
-"""Which messages a query has had, so that none of them is processed twice. Pure.
+"""Remembers which messages a query has seen, so that none is processed twice. Pure.
 
-Used with `delivery=exactly-once`. A message counts as had once a copy of its partition is on disk:
-from then on it will be processed, by this run or by the next. Before, its partition may still come
-to nothing, so a repetition that comes meanwhile is neither processed nor acknowledged: it goes back
-and comes again later.
+Used with `delivery=exactly-once`. A message counts as seen once a copy of its partition is on disk:
+from then on this run or the next will process it. Before that, the partition may still be dropped.
+A duplicate that arrives in the meantime is therefore neither processed nor acknowledged. It goes
+back to Pub/Sub and is redelivered later.
 
-What a reader would get wrong: a repetition of a message with a copy may be acknowledged with the
-partition it came in, though another partition has the message: that one's copy outlives both.
+Note: a duplicate of a message that has a copy may be acknowledged with the partition in which the
+duplicate arrived, although the message belongs to another partition. This is safe, because the copy
+is on disk and is kept until both partitions are settled.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from epochal.connectors.pubsub.sidecar.grants import Slot
 
 
 class Seen:
-    """The message ids of one query within its window: about a hundred bytes each."""
+    """The message ids that one query has seen within `dedupWindow`, about 100 bytes each."""
 
     def __init__(self) -> None:
         self._where: dict[str, Slot] = {}
@@ -26,17 +27,17 @@ class Seen:
         return len(self._where)
 
     def load(self, slot: Slot, ids: list[str]) -> None:
-        """A copy was found on disk."""
+        """Add the ids of a copy that was found on disk."""
         self._forget(slot)
         self._ids[slot] = ids
         self._where.update(dict.fromkeys(ids, slot))
         self._copied.add(slot)
 
     def admit(self, slot: Slot, ids: list[str]) -> tuple[list[int], list[int]]:
-        """Which of the messages a partition is to have are repetitions, and which may be.
+        """Decide which messages of a partition are duplicates, and which may be.
 
-        Both are positions. What else there is belongs to this partition from now on; asking again
-        starts it anew.
+        Returns two lists of positions in `ids`. All other messages belong to this partition from
+        now on. A second call for the same partition replaces the first.
         """
         if slot in self._copied:
             return list(range(len(ids))), []
@@ -57,19 +58,19 @@ class Seen:
         return repeated, unsure
 
     def settled(self, slot: Slot, *, copied: bool) -> None:
-        """A partition has its copy, or will never have rows."""
+        """A partition now has its copy, or will never have one."""
         if copied:
             self._copied.add(slot)
         elif slot not in self._copied:
             self._forget(slot)
 
     def commit(self, end: int) -> None:
-        """Batches up to `end` are over: what has no copy by now never will."""
+        """Batches up to `end` are committed: forget partitions that have no copy by now."""
         for slot in [s for s in self._ids if s[0] <= end and s not in self._copied]:
             self._forget(slot)
 
     def expire(self, batch: int) -> None:
-        """Forget a batch: its messages are acknowledged, and the window is over."""
+        """Forget a batch: its messages are acknowledged and its window has passed."""
         for slot in [s for s in self._ids if s[0] == batch]:
             self._copied.discard(slot)
             self._forget(slot)

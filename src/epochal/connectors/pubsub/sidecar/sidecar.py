@@ -1,11 +1,11 @@
 """The sidecar: one process per executor JVM that reads Pub/Sub for the executor's tasks.
 
-Spark's Python workers come and go, so what must outlive a task lives here: streams, leases, and
-rows until their batch is committed. The first task of an executor starts it (`sidecar_client`); it
-ends with the executor's JVM, or after a minute without a query.
+Spark's Python workers are short-lived, so the sidecar holds what must outlive a task: streams,
+leases, and rows until their batch is committed. The first task of an executor starts it
+(`sidecar_client`). It ends with the executor's JVM, or after a minute without a query.
 
-What a reader would get wrong: nothing is lost with a sidecar. What it held was not acknowledged, so
-Pub/Sub delivers it again; only its partitions stay empty for retries.
+Note: no message is lost if a sidecar dies. The messages it held were not acknowledged, so Pub/Sub
+redelivers them. But retries read its partitions as empty.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 IDLE_EXIT_S = 60.0
 KEPT_LINES = 500
-"""Of the log, until a task carries them into the log of its executor."""
+"""Log records to keep until a task copies them into the executor's log."""
 
 
 class KeptLog(logging.Handler):
-    """Keeps what was logged until somebody takes it."""
+    """Keeps the newest log records until `take` is called."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -74,10 +74,10 @@ class Sidecar:
         staged = path.with_suffix(f".{os.getpid()}")
         self._listener.bind(str(staged))
         self._listener.listen(128)
-        staged.rename(path)  # whoever finds the name finds somebody who listens
+        staged.rename(path)  # a socket with the final name is always one that listens
 
     def run(self) -> None:
-        """Serve until the JVM is gone, or nobody needs us."""
+        """Serve until the JVM is gone, or no query has used the sidecar for a minute."""
         logger.info("sidecar of JVM %d is up", self._jvm_pid)
         watched: list[socket.socket | int] = [self._listener]
         if self._jvm is not None:
@@ -93,12 +93,12 @@ class Sidecar:
                 logger.info("JVM %d is gone", self._jvm_pid)
                 break
             if self._is_idle():
-                logger.info("nobody has needed this sidecar for %g s", IDLE_EXIT_S)
+                logger.info("no query has used this sidecar for %g s", IDLE_EXIT_S)
                 break
         self._end()
 
     def end(self) -> None:
-        """Leave soon. For a signal handler."""
+        """Ask `run` to return soon. Safe to call from a signal handler."""
         self._ending.set()
 
     def _is_idle(self) -> bool:
@@ -133,7 +133,7 @@ class Sidecar:
                 if reading is not None:
                     self._answer(reading, file)
         except OSError as error:
-            logger.info("a task has gone before it had its rows: %s", error)
+            logger.info("a task disconnected before it got its rows: %s", error)
         finally:
             with self._lock:
                 self._serving -= 1
@@ -158,7 +158,9 @@ class Sidecar:
     def _feed(self, reading: Reading) -> Feed:
         with self._lock:
             opening = self._opening.setdefault(reading.run, threading.Lock())
-        with opening:  # one opens, the others of this run wait, other runs do not
+        # A lock per run: the first task opens the feed and the run's other tasks wait for it, but
+        # tasks of other runs do not.
+        with opening:
             with self._lock:
                 found = self._feeds.get(reading.run)
             if found is None or found.closed.is_set():
@@ -169,7 +171,7 @@ class Sidecar:
 
 
 def sweep(directory: Path) -> None:
-    """Remove what sidecars left behind whose JVM is gone."""
+    """Remove the files of sidecars whose JVM is gone."""
     for each in directory.glob("sidecar-*-*.*"):
         pid = each.name.split("-")[1]
         if not pid.isdigit() or _alive(int(pid)):
@@ -181,7 +183,7 @@ def sweep(directory: Path) -> None:
 
 
 def _process_file(pid: int) -> int | None:
-    """A descriptor that is readable once the process is gone, where there is such a thing."""
+    """Return a descriptor that becomes readable when the process ends; None if unsupported."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

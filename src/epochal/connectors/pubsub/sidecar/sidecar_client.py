@@ -1,10 +1,11 @@
-"""A task's side of the sidecar: find the executor's JVM, start its sidecar, read a partition.
+"""The task's side of the sidecar: starts this executor's sidecar and reads a partition from it.
 
-The sidecar is known by the JVM's process id and start time, so several executors on one host and
-reused ids are kept apart. Its socket is in a directory that only this user can enter.
+A sidecar is identified by the process id and the start time of its executor's JVM. So executors on
+the same host do not share one, and a reused process id is not mistaken for the old one. The socket
+is in a directory that only this user can enter.
 
-What a reader would get wrong: this runs in Spark's Python workers, which are forked. Nothing here
-imports gRPC, and the sidecar is started as a new program, never as a fork.
+Note: this runs in Spark's Python workers, which are forked. So it must not import gRPC, and it
+starts the sidecar as a new program, not as a fork.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ READ_S = 300.0
 TRIES = 3
 
 _started: list[subprocess.Popen[bytes]] = []
-"""Sidecars that this worker started: they outlive it; until it ends, it must reap them."""
+"""Sidecars that this worker started. They may outlive it; it reaps those that end earlier."""
 
 
 def read_rows(reading: Reading, directory: Path | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, from the sidecar of this executor."""
+    """Read the rows of a partition from the sidecar of this executor."""
     jvm_pid, started = executor_jvm()
     path = (directory or run_directory()) / f"sidecar-{jvm_pid}-{started}.sock"
     for _ in range(TRIES):
@@ -47,20 +48,20 @@ def read_rows(reading: Reading, directory: Path | None = None) -> Iterator[pa.Re
         with connection, connection.makefile("rwb") as file:
             answer = _asked(file, reading)
             if answer is None:
-                continue  # it left, for want of work, just as we came
+                continue  # the sidecar was idle and exited just as we connected
             _log(answer.log)
             if answer.failure:
                 raise PubSubReaderError(answer.failure)
             yield from pa.ipc.open_stream(file)
             return
     raise PubSubReaderError(
-        f"The Pub/Sub sidecar at {path} ended {TRIES} times while it was asked for batch "
-        f"{reading.batch}. {_last_words(path)}"
+        f"The Pub/Sub sidecar at {path} exited {TRIES} times during the read of batch "
+        f"{reading.batch}. {_last_output(path)}"
     )
 
 
 def executor_jvm() -> tuple[int, str]:
-    """Process id and start time of the JVM that this worker belongs to."""
+    """Return the process id and start time of the JVM that started this worker."""
     pid = os.getppid()
     while pid > 1:
         found = _process(pid)
@@ -74,20 +75,20 @@ def executor_jvm() -> tuple[int, str]:
 
 
 def run_directory() -> Path:
-    """A directory for sockets that belongs to this user alone."""
+    """Return the directory for sockets; create it so that only this user can enter it."""
     path = Path(tempfile.gettempdir()) / f"epochal-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PubSubReaderError(
-            f"{path} must be a directory of user {os.getuid()} that nobody else can enter, or "
-            f"others could read messages: remove it."
+            f"{path} is not a directory that only user {os.getuid()} can enter, so other users "
+            f"could read messages there. Remove it."
         )
     return path
 
 
 def _process(pid: int) -> tuple[str, int, str] | None:
-    """Name, parent and start time of a process, where /proc tells."""
+    """Return name, parent and start time of a process; None without /proc."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -108,7 +109,7 @@ def _connected(path: Path) -> socket.socket | None:
 
 
 def _start(path: Path, jvm_pid: int) -> socket.socket:
-    """Start the sidecar, unless another task of this executor just did."""
+    """Start the sidecar, unless another task of this executor has just started it."""
     with _locked(path.with_suffix(".lock")):
         connection = _connected(path)
         if connection is not None:
@@ -117,12 +118,12 @@ def _start(path: Path, jvm_pid: int) -> socket.socket:
         log = path.with_suffix(".log")
         command = [sys.executable, "-m", "epochal.connectors.pubsub.sidecar.sidecar", str(path)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        with log.open("wb") as words:
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, str(jvm_pid)],
                 stdin=subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
+                stdout=output,
+                stderr=output,
                 env=environment,
                 start_new_session=True,
             )
@@ -135,7 +136,7 @@ def _start(path: Path, jvm_pid: int) -> socket.socket:
             if process.poll() is not None:
                 break
             time.sleep(0.02)
-        raise PubSubReaderError(f"The Pub/Sub sidecar cannot be started. {_last_words(path)}")
+        raise PubSubReaderError(f"The Pub/Sub sidecar cannot be started. {_last_output(path)}")
 
 
 @contextmanager
@@ -151,22 +152,23 @@ def _asked(file: BufferedIOBase, reading: Reading) -> Read | None:
         return receive(file, Read)
     except TimeoutError:
         raise PubSubReaderError(
-            f"The Pub/Sub sidecar gave no rows of batch {reading.batch} within {READ_S:g} s."
+            f"The Pub/Sub sidecar did not answer a read of batch {reading.batch} within "
+            f"{READ_S:g} s. Spark retries the task; look in the executor's log for the cause."
         ) from None
     except OSError:
         return None
 
 
-def _last_words(path: Path) -> str:
+def _last_output(path: Path) -> str:
     try:
         text = path.with_suffix(".log").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         text = ""
-    return f"It said: {text[-2000:]}" if text else "It said nothing."
+    return f"Its last output: {text[-2000:]}" if text else "It wrote no output."
 
 
 def _log(lines: list[LogLine]) -> None:
-    """Repeat what the sidecar logged, where the executor's log has it."""
+    """Repeat the sidecar's log records in the executor's log."""
     if lines and not logging.getLogger().handlers:
         logging.basicConfig(
             level=logging.INFO,

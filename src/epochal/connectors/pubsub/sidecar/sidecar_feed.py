@@ -1,11 +1,11 @@
-"""One query in a sidecar: its stream, its reservoir, and what it says to the driver.
+"""One query in a sidecar: its stream, its reservoir and its conversation with the driver.
 
-Threads: one takes messages off the stream, one reports to the driver and obeys it; workers' reads
-and other sidecars' fetches come on threads of their own. One lock guards the reservoir; a lock per
-partition makes the second reader of it wait for the first.
+One thread takes messages from the stream. Another reports to the driver and carries out its orders.
+Workers' reads and other sidecars' fetches run on further threads. One lock guards the reservoir. A
+lock per partition makes a second reader of the partition wait for the first.
 
-What a reader would get wrong: with copies, a partition may be read only once its copy is on disk.
-The reservoir alone cannot say that; the lock of the partition does.
+Note: with copies, a partition may be read only after its copy is on disk. The reservoir alone does
+not guarantee this, because it has the rows earlier. The partition's lock does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from epochal.connectors.arrow_stream import encode_stream
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
-from epochal.connectors.pubsub.pull.streaming_pull import Puller, PullSettings
+from epochal.connectors.pubsub.pull.streaming_pull import Puller, pull_settings
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Slot
 from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, spans_of
@@ -68,9 +67,9 @@ logger = logging.getLogger(__name__)
 REPORT_EVERY_S = 0.5
 REPORT_APART_S = 0.05
 DRIVER_LOST_S = 10.0
-"""A driver that does not answer a report for so long is dead."""
+"""A driver that does not answer a report for this long counts as dead."""
 OPENING_S = 3.0
-"""How long a stream may take to open before its silence begins to count."""
+"""How long a stream may take to open before it counts as idle."""
 PIECE_BYTES = 4 << 20
 TAKEN_ROWS = 50_000
 
@@ -100,6 +99,8 @@ class Feed:
         self._fresh_s = self._started_s + OPENING_S
         self._failure = ""
         self._leaving = False
+        # Partitions whose ack was ordered and is not confirmed to the driver yet, and among them
+        # those that Pub/Sub has answered, with the number of refused messages.
         self._acking: set[Slot] = set()
         self._acked: list[tuple[Slot, int]] = []
         self._waker, self._woken = socket.socketpair()
@@ -112,20 +113,14 @@ class Feed:
         self._server = RpcServer(advertised_host=host, bind_host=host)
         self._server.register(PEER, self._piece)
         self._place = place_of(self._server.address)
-        deadline_s = int(options.ack_deadline / timedelta(seconds=1))
-        settings = PullSettings(
-            subscription=options.subscription,
-            ack_deadline_s=deadline_s,
-            max_outstanding_messages=options.max_outstanding_messages,
-            max_outstanding_bytes=options.max_outstanding_bytes,
-        )
+
         try:
             self._reporting.ask(DRIVER, self._state())
         except RpcError:
             self._release()
             raise
         self._server.start()
-        self._puller = Puller(Connection(options), settings)
+        self._puller = Puller(Connection(options), pull_settings(options))
         threads = ("taker", self._take), ("reporter", self._report)
         self._threads = [
             threading.Thread(target=work, name=f"pubsub-{name}", daemon=True)
@@ -135,10 +130,10 @@ class Feed:
             thread.start()
         logger.info("sidecar %s reads %s", self.name, options.subscription)
 
-    # What workers and other sidecars ask.
+    # Requests of workers and other sidecars.
 
     def read(self, reading: Reading) -> list[pa.RecordBatch]:
-        """The rows of a partition: the same for everyone who asks, or none."""
+        """Return the rows of a partition: the same to every reader, or none."""
         self._settle(reading.committed, reading.pending.get(self.name, ()))
         slot = reading.batch, reading.partition
         if not self._holds(slot) and reading.wait_s:
@@ -159,13 +154,16 @@ class Feed:
             if self._copies is not None:
                 return self._from_copy(slot)
             logger.warning(
-                "batch %d partition %d is empty here (%s); its messages come again",
+                "batch %d partition %d is read as empty (%s); its messages will be redelivered",
                 *(slot[0], slot[1], grant.why or f"{grant.holder} does not answer"),
             )
             return []
 
     def close(self, *, tell: bool) -> None:
-        """Give everything back and leave. A second call does nothing."""
+        """Give all messages back and stop; with `tell`, notify the driver.
+
+        A second call does nothing.
+        """
         with self._changed:
             if self._leaving:
                 return
@@ -226,7 +224,9 @@ class Feed:
     def _filled(self, slot: Slot, rows: int, size: int) -> list[pa.RecordBatch]:
         with self._changed:
             if slot[0] <= self._committed:
-                return []  # nobody will use it, and it would be acknowledged
+                # The batch is committed: no reader needs these rows, and the pending orders
+                # would acknowledge them unread.
+                return []
             self._reservoir.fill(slot, rows=rows, size=size)
             found = list(self._reservoir.read(slot))
         if self._copies is not None:
@@ -237,7 +237,7 @@ class Feed:
         return found
 
     def _copied(self, slot: Slot, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Leave out what the query has had, and put the rest on disk before anybody reads it."""
+        """Drop messages the query has seen, and write the rest to disk before it can be read."""
         assert self._copies is not None
         try:
             ids = [str(i) for part in batches for i in part.column("message_id").to_pylist()]
@@ -249,9 +249,11 @@ class Feed:
             self._give_back([slot])
             raise
         if other is not None:
+            # An earlier reader has decided the partition, so our rows do not belong to it.
             self._give_back([slot])
             return self._from_copy(slot)
         rows = sum(batch.num_rows for batch in batches)
+        # A partition of duplicates only must not count as empty: its commit acknowledges them.
         self._ask(Filled(self._state(), *slot, rows or len(known.repeated), copied=True))
         return batches
 
@@ -263,8 +265,8 @@ class Feed:
             self._reservoir.thin(slot, repeated, unsure)
             found = list(self._reservoir.read(slot))
         logger.info(
-            "batch %d partition %d: %d messages came again, %d of them too early",
-            *(slot[0], slot[1], len(repeated) + len(unsure), len(unsure)),
+            "batch %d partition %d: dropped %d duplicates; gave back %d possible duplicates",
+            *(slot[0], slot[1], len(repeated), len(unsure)),
         )
         self._puller.nack(spans_of(back))
         return found
@@ -274,11 +276,11 @@ class Feed:
         found = self._copies.read_or_seal(slot, self.schema)
         ids = [str(i) for part in found for i in part.column("message_id").to_pylist()]
         self._ask(Loaded(self.name, *slot, ids))
-        logger.info("batch %d partition %d: %d rows of its copy", *slot, len(ids))
+        logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(ids))
         return found
 
     def _fetch(self, grant: Grant, reading: Reading) -> list[pa.RecordBatch] | None:
-        """The rows of a partition that another one holds; None if it does not give them."""
+        """Fetch the rows of a partition from the sidecar that holds it; None if that fails."""
         assert grant.place is not None
         client = RpcClient(grant.place.address())
         data = bytearray()
@@ -293,12 +295,16 @@ class Feed:
                 total = piece.total
                 data += piece.data
         except RpcError as error:
-            logger.warning("%s does not give its rows: %s", grant.holder, error)
+            logger.warning(
+                "batch %d partition %d cannot be fetched from %s: %s",
+                *(reading.batch, reading.partition, grant.holder, error),
+            )
             return None
         finally:
             client.close()
         logger.info(
-            "batch %d partition %d comes from %s", reading.batch, reading.partition, grant.holder
+            "batch %d partition %d was fetched from %s",
+            *(reading.batch, reading.partition, grant.holder),
         )
         return list(pa.ipc.open_stream(pa.BufferReader(bytes(data))))
 
@@ -319,7 +325,9 @@ class Feed:
             if self._holds(slot):
                 return self._rows(slot)
             if not self._claim(slot).mine:
-                raise PubSubReaderError(f"{self.name} does not hold batch {slot[0]}.")
+                raise PubSubReaderError(
+                    f"Sidecar {self.name} does not hold batch {slot[0]} partition {slot[1]}."
+                )
             return self._filled(slot, fetch.rows, fetch.size)
 
     # The stream.
@@ -330,7 +338,7 @@ class Feed:
                 pulled = self._puller.take(TAKEN_ROWS, timeout_s=1.0)
                 if pulled is not None:
                     self._keep(pulled.batch, pulled.first)
-        except Exception as error:  # noqa: BLE001 - the query must hear of any end
+        except Exception as error:  # noqa: BLE001 - any error must fail the query
             if not self.closed.is_set():
                 self._fail(error)
 
@@ -381,18 +389,18 @@ class Feed:
                 settle = self._reporting.ask(DRIVER, self._state(), timeout_seconds=DRIVER_LOST_S)
                 self._settle(settle.committed, settle.acks)
                 self._confirm()
-                told = time.monotonic()
+                reported_s = time.monotonic()
                 self._wait_for_news()
                 if not self.closed.is_set():
-                    self.closed.wait(max(0.0, told + REPORT_APART_S - time.monotonic()))
+                    self.closed.wait(max(0.0, reported_s + REPORT_APART_S - time.monotonic()))
         except RpcTimeoutError:
-            logger.warning("sidecar %s: the driver does not answer any more", self.name)
+            logger.warning("sidecar %s: the driver no longer answers", self.name)
         except EpochalError as error:
             logger.warning("sidecar %s: %s", self.name, error)
         threading.Thread(target=self.close, kwargs={"tell": False}, daemon=True).start()
 
     def _wait_for_news(self) -> None:
-        """Wait until there is something to say, or the driver has said something."""
+        """Wait until there is something to report, the driver pushes an order, or time is up."""
         while (pushed := self._reporting.poll_push(DRIVER)) is not None:
             self._obey(pushed)
         with self._changed:
@@ -414,7 +422,11 @@ class Feed:
                 self.closed.set()
 
     def _settle(self, committed: int, acks: Sequence[Slot]) -> None:
-        """Acknowledge what is done, give back what was not used."""
+        """Acknowledge committed partitions, and give back those that were not used.
+
+        Orders are repeated until we confirm them. A slot in `acks` that we no longer hold was
+        settled before, so it is confirmed at once.
+        """
         futures: list[tuple[Slot, Future[dict[int, str]]]] = []
         back: list[Slot] = []
         with self._changed:
@@ -439,7 +451,7 @@ class Feed:
                 if not self._reservoir.has(slot):
                     continue
                 spans = spans_of(self._reservoir.give_back(slot))
-            logger.info("batch %d partition %d goes back to Pub/Sub", *slot)
+            logger.info("batch %d partition %d: giving its messages back to Pub/Sub", *slot)
             self._puller.nack(spans)
 
     def _on_acked(self, slot: Slot, future: Future[dict[int, str]]) -> None:
@@ -448,7 +460,8 @@ class Feed:
             refused = len(future.result())
         if refused:
             logger.warning(
-                "batch %d partition %d: %d acknowledgements were refused; the messages come again",
+                "batch %d partition %d: %d acknowledgements were refused; the messages will be "
+                "redelivered",
                 *(slot[0], slot[1], refused),
             )
         with self._changed:
@@ -468,5 +481,5 @@ class Feed:
                 self._acking.difference_update(slots)
 
     def _wake(self) -> None:
-        with suppress(OSError):  # full: it wakes anyway
+        with suppress(OSError):  # the socket is full, so the reporter wakes up anyway
             self._waker.send(b"\0")

@@ -1,7 +1,8 @@
-"""What driver, sidecars and workers of a Pub/Sub source say to each other. A closed set; pure data.
+"""The messages between the driver, the sidecars and the workers of a Pub/Sub source. Pure data.
 
-Three conversations: sidecars speak to the driver's endpoint (`grants` decides), sidecars fetch rows
-from each other, and a task's `read` speaks to the sidecar of its executor over a unix socket.
+There are three protocols. Sidecars send requests to the driver's endpoint, where `grants` decides.
+Sidecars fetch rows from each other. A task's `read` asks the sidecar of its executor over a unix
+socket. The arrow in a docstring names the reply.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Slots: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where somebody listens, and the keys that are let in."""
+    """The address of an RPC server, with the keys that it accepts."""
 
     host: str
     port: int
@@ -45,7 +46,7 @@ def place_of(address: RpcAddress) -> Place:
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
-    """How a sidecar stands; of two, the one with the greater `number` is newer. -> Settle"""
+    """A sidecar's report. Of two, the one with the greater `number` is newer. -> Settle"""
 
     sidecar: str
     place: Place
@@ -58,7 +59,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
-    """Whose is this partition? -> Grant"""
+    """Ask which sidecar fills a partition; the sender has `buffered` rows. -> Grant"""
 
     sidecar: str
     batch: int
@@ -67,7 +68,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
 
 
 class Unreachable(msgspec.Struct, frozen=True, array_like=True, tag="unreachable"):
-    """The holder of a partition gives no rows: they will be missing. -> Done"""
+    """The holder of a partition does not answer, so it is read as empty. -> Done"""
 
     batch: int
     partition: int
@@ -75,18 +76,18 @@ class Unreachable(msgspec.Struct, frozen=True, array_like=True, tag="unreachable
 
 
 class Filled(msgspec.Struct, frozen=True, array_like=True, tag="filled"):
-    """A partition has so many rows now, which leaves the sidecar in `state`. -> Done"""
+    """A partition was filled with `rows` rows; `state` is the sidecar's state after it. -> Done"""
 
     state: State
     batch: int
     partition: int
     rows: int
     copied: bool = False
-    """Whether a copy of it is on disk, by whomever."""
+    """Whether a copy of it is on disk."""
 
 
 class Admit(msgspec.Struct, frozen=True, array_like=True, tag="admit"):
-    """Which of these messages did the query have before? -> Known"""
+    """Ask which of these messages the query has seen before. -> Known"""
 
     batch: int
     partition: int
@@ -94,7 +95,7 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, tag="admit"):
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
-    """A partition was read from its copy, which has these messages. -> Done"""
+    """A partition was read from its copy, which contains these messages. -> Done"""
 
     sidecar: str
     batch: int
@@ -103,7 +104,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
 
 
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
-    """These partitions are acknowledged; Pub/Sub refused so many messages. -> Done"""
+    """These partitions are acknowledged; Pub/Sub refused `refused` of their messages. -> Done"""
 
     sidecar: str
     slots: Slots
@@ -111,20 +112,23 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
 
 
 class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag="goodbye"):
-    """A sidecar gives everything back and leaves. -> Done"""
+    """A sidecar gives all messages back and exits. -> Done"""
 
     sidecar: str
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
-    """Acknowledge `acks`, give back all else up to batch `committed`. Also pushed."""
+    """Acknowledge `acks`, and give back everything else up to batch `committed`. Also pushed."""
 
     committed: int
     acks: Slots
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, tag="grant"):
-    """Fill it yourself if it is yours; else fetch it from `place`; else it is empty."""
+    """The reply to Claim: fill the partition if `mine`, else fetch it from `place`.
+
+    Without a `place` the partition is empty; `why` is the reason.
+    """
 
     mine: bool
     holder: str = ""
@@ -133,18 +137,18 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, tag="grant"):
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True, tag="known"):
-    """Positions of messages that are on disk already, and of those that may come to be."""
+    """The positions of messages that are on disk already, and of those that may be soon."""
 
     repeated: list[int]
     unsure: list[int]
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
-    """Noted."""
+    """The request was handled; there is nothing to return."""
 
 
 class Farewell(msgspec.Struct, frozen=True, array_like=True, tag="farewell"):
-    """The query ends: give everything back. Pushed."""
+    """The query has ended: give everything back. Pushed."""
 
 
 DriverRequest: TypeAlias = (
@@ -155,7 +159,7 @@ DRIVER = EndpointType("PubSubGrants", DriverRequest, DriverReply)
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
-    """Give me the rows of a partition that is yours, from byte `start` on. -> Piece"""
+    """Ask another sidecar for the rows of a partition it holds, from byte `start`. -> Piece"""
 
     batch: int
     partition: int
@@ -165,7 +169,7 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, tag="piece"):
-    """Some bytes of an Arrow stream."""
+    """A part of an Arrow stream that has `total` bytes."""
 
     total: int
     data: bytes
@@ -175,10 +179,10 @@ PEER = EndpointType("PubSubRows", Fetch, Piece)
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """All that the reader of a partition needs to know; what Spark's InputPartition carries."""
+    """All that the reader of a partition needs to know. Spark's InputPartition holds it."""
 
     run: str
-    """Of the query: a sidecar keeps runs apart, also of one subscription."""
+    """The query's run. A sidecar keeps runs separate, even if they read the same subscription."""
     driver: Place
     options: dict[str, str]
     batch: int
@@ -188,16 +192,16 @@ class Reading(msgspec.Struct, frozen=True):
     wait_s: float
     """How long to wait for a first row."""
     old_before_us: int
-    """What was published later does not keep `availableNow` waiting; 0 if all does."""
+    """`availableNow` does not wait for messages published later than this; 0 for no limit."""
     committed: int
     pending: dict[str, Slots]
-    """Acknowledgements without confirmation, by sidecar: should the driver's word be lost."""
+    """Unconfirmed acknowledgements by sidecar, repeated here in case a push was lost."""
     copies: str = ""
-    """Where copies of partitions are written before they are read; empty if they are not."""
+    """Where copies of partitions are written before they are read; empty to write none."""
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
-    """What a sidecar logged, for the log of the executor."""
+    """A log record of a sidecar, to be repeated in the executor's log."""
 
     level: int
     logger: str
@@ -205,7 +209,7 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True):
-    """The sidecar's answer to a Reading; an Arrow stream follows unless there is a failure."""
+    """The sidecar's reply to a Reading. An Arrow stream follows, unless there is a failure."""
 
     failure: str
     log: list[LogLine]

@@ -1,4 +1,4 @@
-"""Messages over a unix socket: a length of four bytes, then MessagePack."""
+"""Sends and receives messages over a unix socket: a length of four bytes, then MessagePack."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ def send(file: BufferedIOBase, message: object) -> None:
 
 
 def receive(file: BufferedIOBase, kind: type[T]) -> T | None:
-    """Read one message; None if the other side has gone."""
+    """Read one message; None if the other side has closed the socket."""
     head = file.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
     (size,) = _LENGTH.unpack(head)
     if size > MAX_BYTES:
-        raise PubSubReaderError(f"A message of {size} bytes on a sidecar's socket is not ours.")
+        raise PubSubReaderError(
+            f"A message on a sidecar's socket has {size} bytes, but the most is {MAX_BYTES}: the "
+            f"other side is not one of Epochal's processes, or has another version."
+        )
     data = file.read(size)
     if len(data) < size:
         return None

@@ -1,4 +1,4 @@
-"""Payloads into typed columns, and what becomes of those that break their schema."""
+"""Payloads are parsed into typed columns; those that do not match the schema are reported."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
     ({"parse": "xml"}, "must be one of json, avro, protobuf"),
     ({"parse": "json"}, "needs the payload's schema"),
     ({"parse": "avro"}, "needs parseSchema"),
-    ({"parse": "avro", "parseSchema": "{}"}, "no Avro schema"),
+    ({"parse": "avro", "parseSchema": "{}"}, "not a valid Avro schema"),
     ({"parse": "avro", "parseSchema": "/nowhere.avsc"}, "cannot be read"),
     ({"parse": "protobuf", "parseSchema": "AAAA"}, "needs parseMessage"),
     ({"parse": "protobuf", "parseSchema": "", "parseMessage": "x.Y"}, "has no message 'x.Y'"),
@@ -207,9 +207,9 @@ WRONG: list[tuple[dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_what_cannot_be_parsed_by_is_said_at_once(given: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+@pytest.mark.parametrize(("given", "expected"), WRONG, ids=[expected for _, expected in WRONG])
+def test_wrong_parse_options_are_reported_at_once(given: dict[str, str], expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
         parse_spec(source_options({**BASE, **given}))
 
 
@@ -219,7 +219,7 @@ def test_a_union_of_two_types_has_no_column() -> None:
         spec("avro", json.dumps(schema))
 
 
-def test_bad_rows_can_be_told_from_good_ones() -> None:
+def test_bad_rows_are_separated_from_good_ones() -> None:
     good, bad = spec("json", "id int").open().parse(messages(b'{"id":1}', b"x")).split()
     assert good.column("parsed").to_pylist() == [{"id": 1}]
     assert bad.column("data").to_pylist() == [b"x"]

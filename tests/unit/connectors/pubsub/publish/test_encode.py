@@ -1,4 +1,4 @@
-"""Rows as messages: held to Google's own classes."""
+"""Rows encoded as messages, compared with Google's own classes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_without_a_payload_column_the_row_is_a_json_object() -> None:
     assert [m.ordering_key for m in found] == ["k", ""]
 
 
-def test_attributes_and_keys_go_along() -> None:
+def test_attributes_and_ordering_keys_are_sent() -> None:
     rows = batch(
         data=["a", None],
         attributes=pa.array([[("x", "1"), ("y", None)], [("z", "")]], pa.map_(*[pa.string()] * 2)),
@@ -101,7 +101,7 @@ def test_marks_say_query_epoch_and_row() -> None:
     ]
 
 
-def test_what_the_source_added_may_come_along() -> None:
+def test_columns_that_the_source_adds_are_ignored() -> None:
     rows = batch(message_id=["1"], data=[b"x"], delivery_attempt=[1], ack_id=["a"])
     assert [m.data for m in messages(rows)] == [b"x"]
 
@@ -111,7 +111,7 @@ def test_a_column_that_would_be_lost_is_refused() -> None:
         plan_layout(batch(data=[b""], price=[1]).schema, OPTIONS)
 
 
-def test_a_message_of_nothing_is_refused() -> None:
+def test_an_empty_message_is_refused() -> None:
     with pytest.raises(PayloadError, match="neither data nor attributes"):
         messages(batch(data=[b"a", None]))
     attributes = pa.array([[]], pa.map_(pa.string(), pa.string()))
@@ -124,7 +124,7 @@ def test_a_message_above_the_limit_is_refused() -> None:
         messages(batch(data=[b"x" * 9_999_997]))
 
 
-def test_a_type_without_a_form_is_refused_by_its_column() -> None:
+def test_a_type_that_cannot_be_sent_is_refused_with_its_column() -> None:
     kind = pa.month_day_nano_interval()
     with pytest.raises(PayloadError, match=r"Column a\.b is month_day_nano_interval"):
         plan_layout(pa.schema([("a", pa.struct([("b", kind)]))]), OPTIONS)

@@ -1,4 +1,4 @@
-"""The book of leases, against a plain dictionary of ids."""
+"""The lease book, compared with a plain dictionary of ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ids(first: int, count: int, width: int = 8) -> list[str]:
     return [f"{number:0{width}d}" for number in range(first, first + count)]
 
 
-def test_what_is_settled_is_given_out_once() -> None:
+def test_ids_of_settled_messages_are_returned_once() -> None:
     book = LeaseBook()
     assert book.add(pa.array(ids(0, 10))) == 0
     assert book.add(pa.array(ids(10, 5))) == 10
@@ -29,7 +29,7 @@ def test_what_is_settled_is_given_out_once() -> None:
     assert (book.settle([(0, 15)]), book.held, book.spans()) == ([], 0, [])
 
 
-def test_what_is_held_can_be_listed() -> None:
+def test_held_messages_can_be_listed() -> None:
     book = LeaseBook()
     book.add(pa.array(ids(0, 6)))
     book.settle([(2, 4)])

@@ -151,7 +151,7 @@ def test_a_message_that_fails_too_often_moves_to_the_dead_letters() -> None:
     assert world.broker.memory.used == 0
 
 
-def test_the_dead_do_not_hold_up_the_rest_of_their_key() -> None:
+def test_a_dead_letter_does_not_block_the_rest_of_its_key() -> None:
     world = buried_world(Settings(ordered=True, dead_letter_topic=GRAVE, max_attempts=1))
     world.publish("a1", "a2", key="a")
     one, _ = world.entries()

@@ -268,7 +268,7 @@ def test_deadlines_of_settled_messages_do_not_pile_up() -> None:
     for _ in range(200):
         world.publish(*(["x"] * 100))
         world.ack(*world.entries(100))
-    assert world.subscription.deliveries._looked_for < 10_000
+    assert world.subscription.deliveries._watched < 10_000
     assert world.counts() == (0, 3)
     world.modify(30, held[0].serial)
     world.wait(10)

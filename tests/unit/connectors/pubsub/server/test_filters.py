@@ -1,4 +1,4 @@
-"""The filter language: what passes, what does not, what is refused."""
+"""The filter language: which messages pass, and which filters are refused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_filter_decides_by_attributes_alone(text: str, expected: bool) -> None
 
 
 @pytest.mark.parametrize("text", ["", "   "])
-def test_an_empty_filter_is_none_at_all(text: str) -> None:
+def test_an_empty_filter_passes_every_message(text: str) -> None:
     assert parse_filter(text) is None
 
 
@@ -83,7 +83,7 @@ def test_an_empty_filter_is_none_at_all(text: str) -> None:
         "(" * 120 + "attributes:a" + ")" * 120,
     ],
 )
-def test_what_is_no_filter_is_refused_as_an_invalid_argument(text: str) -> None:
+def test_a_malformed_filter_is_refused_as_an_invalid_argument(text: str) -> None:
     with pytest.raises(PubSubRefusedError) as refused:
         parse_filter(text)
     assert refused.value.code == "INVALID_ARGUMENT"

@@ -1,8 +1,8 @@
-"""Random calls to the core, step by step beside a naive model.
+"""Compares the server's core with a naive model, step by step, under random calls.
 
-Nothing is lost: after each step every published message is settled, leased or available, in both
-alike. Order: no message of a key is leased while an earlier one is available. Redelivery happens
-only when a lease has ended, and then it does happen.
+No message is lost: after each step every published message is settled, leased or available, in
+both. Order holds: no message of a key is leased while an earlier one is available. A message is
+redelivered if and only if its lease has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS = 120
 
 
 class Pair:
-    """The core and the model, asked the same."""
+    """The core and the model, which get the same calls."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -113,7 +113,7 @@ class Pair:
         assert held <= len(leased)
 
     def drain(self) -> None:
-        """Everything that is left can be had, by anybody, and settled."""
+        """Check that any consumer can pull and settle everything that is left."""
         self.world.wait(600)
         self.model.pass_time(self.world.now_us)
         for _ in range(len(self.published) + 1):

@@ -1,4 +1,4 @@
-"""Copies of partitions: the first to write one decides what it has."""
+"""Copies of partitions: the first writer decides the content."""
 
 from __future__ import annotations
 

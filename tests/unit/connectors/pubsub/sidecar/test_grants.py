@@ -1,4 +1,4 @@
-"""Grants: who fills a partition, who is told to acknowledge, when there is a batch at all."""
+"""Grants: which sidecar fills a partition, which one acknowledges, and when there is a batch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from epochal.connectors.pubsub.sidecar.grants import (
     FLUSH_AFTER_S,
     SILENT_S,
     Grants,
-    Held,
     Mine,
     Orders,
+    PartitionHeld,
     Plan,
     Reason,
     Report,
@@ -27,7 +27,7 @@ def grants() -> Grants:
 
 
 def planned(grants: Grants, *sidecars: str, now_s: float = 0.0) -> int:
-    """A batch of two partitions over the rows of some sidecars."""
+    """Plan a batch of two partitions over the rows of some sidecars."""
     for sidecar in sidecars:
         grants.heard(sidecar, ROWS, now_s)
     plan = grants.next_batch(grants.latest, now_s)
@@ -35,21 +35,21 @@ def planned(grants: Grants, *sidecars: str, now_s: float = 0.0) -> int:
     return plan.batch
 
 
-def test_a_partition_is_filled_by_the_first_who_asks_and_by_nobody_else(grants: Grants) -> None:
+def test_only_the_first_sidecar_that_asks_fills_a_partition(grants: Grants) -> None:
     batch = planned(grants, "a", "b")
     assert grants.claim((batch, 0), "a", 100, 0) == Mine()
     assert grants.claim((batch, 0), "a", 0, 0) == Mine()
-    assert grants.claim((batch, 0), "b", 100, 0) == Held("a")
+    assert grants.claim((batch, 0), "b", 100, 0) == PartitionHeld("a")
     assert grants.claim((batch, 1), "b", 100, 0) == Mine()
 
 
-def test_who_has_nothing_sends_readers_to_who_has_rows(grants: Grants) -> None:
+def test_a_sidecar_without_rows_sends_readers_to_one_with_rows(grants: Grants) -> None:
     grants.heard("a", Report(buffered_rows=100), 0)
     grants.heard("b", Report(), 0)
     batch = planned(grants)
-    assert grants.claim((batch, 0), "b", 0, 0) == Held("a")
+    assert grants.claim((batch, 0), "b", 0, 0) == PartitionHeld("a")
     assert grants.claim((batch, 0), "a", 100, 0) == Mine()
-    assert grants.claim((batch, 1), "b", 0, 0) == Held("a")
+    assert grants.claim((batch, 1), "b", 0, 0) == PartitionHeld("a")
 
 
 def test_rows_that_are_promised_are_not_promised_again() -> None:
@@ -58,13 +58,13 @@ def test_rows_that_are_promised_are_not_promised_again() -> None:
     grants.heard("b", Report(), 0)
     batch = planned(grants)
     answers = [grants.claim((batch, number), "b", 0, 0) for number in range(3)]
-    assert answers == [Held("a"), Held("a"), Held("a")]
+    assert answers == [PartitionHeld("a"), PartitionHeld("a"), PartitionHeld("a")]
     richer = Grants(partitions=3, rows_per_partition=1000)
     richer.heard("a", Report(buffered_rows=2), 0)
     richer.heard("b", Report(), 0)
     batch = planned(richer)
     answers = [richer.claim((batch, number), "b", 0, 0) for number in range(3)]
-    assert answers == [Held("a"), Held("a"), Mine()]
+    assert answers == [PartitionHeld("a"), PartitionHeld("a"), Mine()]
 
 
 def test_a_partition_whose_holder_is_gone_is_empty_for_good(grants: Grants) -> None:
@@ -76,7 +76,7 @@ def test_a_partition_whose_holder_is_gone_is_empty_for_good(grants: Grants) -> N
     assert isinstance(grants.claim((batch, 0), "a", 100, 1), Void)
 
 
-def test_a_silent_holder_is_taken_for_dead_by_the_next_who_asks(grants: Grants) -> None:
+def test_a_silent_holder_counts_as_dead_at_the_next_claim(grants: Grants) -> None:
     batch = planned(grants, "a")
     grants.claim((batch, 0), "a", 100, 0)
     grants.heard("b", ROWS, SILENT_S + 1)

@@ -24,7 +24,7 @@ def reservoir(tmp_path: Path) -> Reservoir:
 
 
 def messages(*keys: str | None, first: int = 0, data: bytes = b"x") -> pa.RecordBatch:
-    """One message per key, named by its number."""
+    """Return one message per key, with its number as id."""
     rows: list[dict[str, object]] = [
         {"message_id": str(first + n), "data": data, "attributes": [], "ordering_key": key}
         for n, key in enumerate(keys)
@@ -55,7 +55,7 @@ def test_a_partition_reads_the_same_rows_every_time(reservoir: Reservoir) -> Non
     assert (reservoir.buffered_rows, reservoir.held_rows) == (0, 10)
 
 
-def test_what_is_settled_is_named_and_forgotten(reservoir: Reservoir) -> None:
+def test_settling_returns_the_numbers_and_forgets_the_rows(reservoir: Reservoir) -> None:
     add(reservoir, [None] * 4)
     reservoir.fill((1, 0), rows=3, size=PLENTY)
     assert spans_of(reservoir.settle((1, 0))) == [(0, 3)]
@@ -88,7 +88,7 @@ def test_rows_given_back_take_the_later_ones_of_their_key_along(reservoir: Reser
     assert filled(reservoir, (2, 0)) == [1, 3]
 
 
-def test_repetitions_are_settled_with_the_partition_and_not_read(reservoir: Reservoir) -> None:
+def test_duplicates_are_settled_with_the_partition_and_not_read(reservoir: Reservoir) -> None:
     add(reservoir, [None] * 3)
     add(reservoir, [None] * 3, first=3)
     reservoir.fill((1, 0), rows=6, size=PLENTY)

@@ -1,4 +1,4 @@
-"""Finding and guarding a sidecar: whose it is, where its socket is, and what dead ones leave."""
+"""Finding a sidecar: which JVM it belongs to, where its socket is, and cleaning up dead ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from epochal.connectors.pubsub.sidecar.sidecar_wire import MAX_BYTES, receive, s
 from epochal.errors import PubSubReaderError
 
 
-def test_the_directory_of_sockets_is_this_users_alone(
+def test_only_this_user_can_enter_the_directory_of_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -26,7 +26,7 @@ def test_the_directory_of_sockets_is_this_users_alone(
     assert path == tmp_path / f"epochal-{os.getuid()}"
     assert path.stat().st_mode & 0o777 == 0o700
     path.chmod(0o755)
-    with pytest.raises(PubSubReaderError, match="nobody else"):
+    with pytest.raises(PubSubReaderError, match="other users"):
         run_directory()
 
 
@@ -54,7 +54,7 @@ def test_a_jvm_is_known_by_its_start_too(tmp_path: Path) -> None:
     assert int(started) > 0
 
 
-def test_what_sidecars_of_dead_jvms_left_is_removed(tmp_path: Path) -> None:
+def test_files_of_sidecars_of_dead_jvms_are_removed(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait(30)
     dead, live = f"sidecar-{child.pid}-1", f"sidecar-{os.getpid()}-1"
@@ -66,13 +66,13 @@ def test_what_sidecars_of_dead_jvms_left_is_removed(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == [f"{live}.d", f"{live}.log"]
 
 
-def test_messages_pass_the_socket_and_others_do_not() -> None:
+def test_messages_pass_the_socket_and_oversized_ones_do_not() -> None:
     file = io.BytesIO()
     send(file, Read("", [LogLine(20, "epochal", "hello")]))
     file.seek(0)
     assert receive(file, Read) == Read("", [LogLine(20, "epochal", "hello")])
     assert receive(file, Read) is None
-    with pytest.raises(PubSubReaderError, match="not ours"):
+    with pytest.raises(PubSubReaderError, match="the most is"):
         receive(io.BytesIO((MAX_BYTES + 1).to_bytes(4, "big")), Read)
     assert receive(io.BytesIO(b"\x00\x00\x00\x09abc"), Read) is None
 

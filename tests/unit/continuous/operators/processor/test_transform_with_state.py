@@ -323,7 +323,7 @@ class Declares(StatefulProcessor):  # type: ignore[misc]
         (lambda h: h.getValueState("default", "n int"), "INVALID_NAME"),
         (lambda h: h.getValueState(" ", "n int"), "INVALID_NAME"),
         (lambda h: h.getValueState("x", "int"), "a type is missing"),
-        (lambda h: h.getValueState("x", IntegerType()), "a struct was expected"),
+        (lambda h: h.getValueState("x", IntegerType()), "expected a struct"),
         (lambda h: h.getValueState("x", "n int", -1), "TTL_DURATION_MUST_BE_POSITIVE"),
         (lambda h: [h.getValueState("x", "n int") for _ in range(2)], "DUPLICATE_STATE_VARIABLE"),
         (lambda h: h.registerTimer(1), "INVALID_HANDLE_STATE"),

@@ -1,12 +1,12 @@
-"""The few Protobuf messages that are too many to be built as objects, written by hand.
+"""Encodes the embedded server's deliveries by hand. Building Protobuf objects would be too slow.
 
-A delivery is wrapped around bytes that were serialised once, when the message was published. All
-acknowledgement ids have one length, as long as Google's, so that the bytes before and after the
-serial depend on the message's size alone and can be kept.
+A message is serialised once, when it is published. A delivery wraps these bytes. All
+acknowledgement ids have the same length, as long as Google's. So the bytes around a message depend
+only on its size and attempts, apart from the serial, and can be cached.
 
-What a reader would get wrong: id and publish time are appended to what the publisher sent. Where
-fields repeat, Protobuf's last one wins; nanoseconds are written even when zero, because the parts
-of a nested message would be merged otherwise.
+Note: id and publish time are appended to what the publisher sent. If a field occurs twice, Protobuf
+uses the last one. Nanoseconds are written even if zero: a publisher may have sent a publish time,
+and Protobuf merges the fields of repeated nested messages.
 """
 
 from __future__ import annotations
@@ -22,33 +22,36 @@ SERIAL_LENGTH = 16
 NUMBER_LENGTH = 16
 
 
-def published(now_us: int) -> bytes:
-    """PubsubMessage.publish_time."""
+def publish_time(now_us: int) -> bytes:
+    """Encode PubsubMessage.publish_time."""
     seconds, micros = divmod(now_us, 1_000_000)
     return field(4, b"\x08" + varint(seconds) + b"\x10" + varint(micros * 1000))
 
 
-def numbered(number: int) -> bytes:
-    """PubsubMessage.message_id."""
+def message_id(number: int) -> bytes:
+    """Encode PubsubMessage.message_id."""
     return b"\x1a\x10%016d" % number
 
 
 def ack_prefix(seed: int, subscription: str) -> str:
-    """What all acknowledgement ids of a subscription begin with: opaque, the same every time."""
+    """Return the opaque prefix of all acknowledgement ids of a subscription. Deterministic."""
     length = ACK_ID_LENGTH - SERIAL_LENGTH
     digest = hashlib.shake_256(f"{seed} {subscription}".encode()).hexdigest(length // 2)
     return digest.upper()
 
 
 class Envelopes:
-    """Wraps deliveries of one subscription, as `received_messages` of either pull's response."""
+    """Encodes the deliveries of one subscription as `received_messages`.
+
+    The field has the same number in PullResponse and StreamingPullResponse.
+    """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._around: dict[tuple[int, int], tuple[bytes, bytes, bytes]] = {}
 
     def wrap(self, entries: Iterable[Entry], *, count_attempts: bool) -> bytes:
-        """The bytes of all entries, each a field 1 of the response."""
+        """Encode entries, each as field 1 of the response."""
         parts: list[bytes] = []
         around = self._around
         for entry in entries:
@@ -65,7 +68,10 @@ class Envelopes:
         return f"{self._prefix}{serial:016x}"
 
     def serial(self, ack_id: str) -> int:
-        """The serial in an id; 0 for one of another subscription, ValueError for no id at all."""
+        """Return the serial in an acknowledgement id; 0 if it is another subscription's.
+
+        Raises ValueError if the text is not an acknowledgement id.
+        """
         if len(ack_id) != ACK_ID_LENGTH:
             raise ValueError(ack_id)
         serial = int(ack_id[-SERIAL_LENGTH:], 16)

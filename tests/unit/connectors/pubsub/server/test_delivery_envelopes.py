@@ -1,4 +1,4 @@
-"""Protobuf written by hand, read by Google's own classes."""
+"""Deliveries that are encoded by hand, decoded with Google's own classes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from google.pubsub_v1.types import pubsub
 from tests.unit.connectors.pubsub.worlds import NAME, START, TOPIC, World
 
-from epochal.connectors.pubsub.server import wire
+from epochal.connectors.pubsub.server.delivery_envelopes import ACK_ID_LENGTH, Envelopes, ack_prefix
 from epochal.connectors.pubsub.server.parts import Settings
 
 
@@ -36,10 +36,10 @@ def test_a_delivery_is_what_was_published_with_id_and_time(size: int) -> None:
     assert message.message_id == "1000007000000001"
     assert message.publish_time.timestamp() == START / 1_000_000
     assert received.ack_id == world.subscription.envelopes.ack_id(1)
-    assert len(received.ack_id) == wire.ACK_ID_LENGTH
+    assert len(received.ack_id) == ACK_ID_LENGTH
 
 
-def test_an_id_and_a_time_that_the_publisher_made_up_do_not_count() -> None:
+def test_an_id_and_a_time_that_the_publisher_sets_are_overwritten() -> None:
     sent = pubsub.PubsubMessage(
         data=b"x", message_id="mine", publish_time={"seconds": 5, "nanos": 7}
     )
@@ -49,7 +49,7 @@ def test_an_id_and_a_time_that_the_publisher_made_up_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("attempts", [1, 127, 128])
-def test_attempts_are_told_where_they_count(attempts: int) -> None:
+def test_attempts_are_sent_where_they_are_counted(attempts: int) -> None:
     world = published(pubsub.PubsubMessage(data=b"x"))
     for _ in range(attempts - 1):
         world.nack(*world.entries())
@@ -74,10 +74,10 @@ def test_a_dead_letter_says_where_it_came_from() -> None:
     assert message.message_id == "1000007000000002"
 
 
-def test_ids_of_another_subscription_are_nobodys_and_other_text_is_no_id() -> None:
-    one, other = (wire.Envelopes(wire.ack_prefix(7, name)) for name in ("one", "other"))
+def test_ids_of_another_subscription_have_no_serial_and_other_text_is_malformed() -> None:
+    one, other = (Envelopes(ack_prefix(7, name)) for name in ("one", "other"))
     assert one.serial(one.ack_id(255)) == 255
     assert one.serial(other.ack_id(255)) == 0
-    for text in ("", "bogus-id", "z" * wire.ACK_ID_LENGTH):
+    for text in ("", "bogus-id", "z" * ACK_ID_LENGTH):
         with pytest.raises(ValueError):  # noqa: PT011
             one.serial(text)
