@@ -407,7 +407,7 @@ def _check(
         raise StateUsageError(
             str(store_id),
             f"the query keeps its state with {conf.provider_class}; Epochal writes only "
-            f"{HDFS_PROVIDER_CLASS}. Set spark.sql.streaming.stateStore.providerClass to it.",
+            f"{HDFS_PROVIDER_CLASS}. Convert the state with `epochal state convert`.",
             "STATE_STORE_INVALID_PROVIDER",
         )
     if conf.checkpoint_format_version > 1:
