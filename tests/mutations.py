@@ -48,10 +48,10 @@ CONNECTORS, TASKS = ("unit/connectors",), ("unit/continuous/tasks",)
 FAULTS = (
     Fault("epoch/coordinator.py", "EpochCoordinator._report", "compare", 1, UNIT_EPOCH),
     Fault("epoch/coordinator.py", "EpochCoordinator._report", "compare", 2, UNIT_EPOCH),
-    Fault("epoch/coordinator.py", "EpochCoordinator._decide_whole", "number", 0, UNIT_EPOCH),
+    Fault("epoch/coordinator.py", "EpochCoordinator._decide_complete", "number", 0, UNIT_EPOCH),
     Fault("epoch/coordinator.py", "EpochCoordinator._may_end_epoch", "compare", 2, UNIT_EPOCH),
     Fault("epoch/coordinator.py", "EpochCoordinator._note_commit", "extreme", 0, UNIT_EPOCH),
-    Fault("epoch/coordinator.py", "EpochCoordinator._admit", "compare", 0, UNIT_EPOCH),
+    Fault("epoch/coordinator.py", "EpochCoordinator._check_attempt", "compare", 0, UNIT_EPOCH),
     Fault("epoch/recovery.py", "plan_recovery", "boolean", 0, UNIT_EPOCH),
     Fault("epoch/recovery.py", "_check_fence", "compare", 1, UNIT_EPOCH),
     Fault("epoch/recovery.py", "open_epoch", "number", 0, UNIT_EPOCH),
@@ -63,11 +63,11 @@ FAULTS = (
     Fault("checkpoint/file_log.py", "first_batch_to_keep", "number", 0, ("unit/checkpoint",)),
     Fault("state/files/chain.py", "deletable", "compare", 2, ("unit/state/files",)),
     Fault("state/files/chain.py", "snapshot_due", "compare", 2, ("unit/state/files",)),
-    Fault("state/files/chain.py", "plan_snapshots", "compare", 1, ("unit/state/files",)),
+    Fault("state/files/chain.py", "plan_snapshots", "compare", 0, ("unit/state/files",)),
     Fault("state/rows/murmur3.py", "_mix_one_by_one", "number", 0, ("unit/state/rows",)),
     Fault("state/store/versions.py", "Draft.remove", "compare", 1, ("unit/state/store",)),
     Fault("connectors/kafka/commit_rules.py", "plan_commit", "compare", 2, CONNECTORS),
-    Fault("connectors/kafka/commit_rules.py", "newest", "boolean", 0, CONNECTORS),
+    Fault("connectors/kafka/commit_rules.py", "merge_requests", "boolean", 0, CONNECTORS),
     Fault(
         "connectors/kafka/source/starting_offsets.py", "settled", "compare", 2, ("unit/connectors",)
     ),
@@ -124,12 +124,15 @@ def planted(source: str, fault: Fault) -> tuple[str, str, str]:
 
 def _places(tree: ast.Module, fault: Fault) -> ast.AST:
     scope: ast.AST = tree
-    for name in filter(None, fault.function.split(".")):
-        scope = next(
+    for name in fault.function.split("."):
+        inside = [
             node
             for node in ast.walk(scope)
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
-        )
+        ]
+        if not inside:
+            raise SystemExit(f"{fault}: there is no {name}")
+        scope = inside[0]
     found = [node for node in _ordered(scope) if _fits(node, fault.kind)]
     if fault.nth >= len(found):
         raise SystemExit(f"{fault}: there are only {len(found)} such places")

@@ -1,6 +1,6 @@
 """The built wheel, and clean environments to install it into.
 
-What a reader would get wrong: environments are made with the interpreter's own `venv` and filled by
+Note: environments are made with the interpreter's own `venv` and filled by
 pip, as a user would, not by the tool that builds ours. uv only fills those that come by the dozen.
 """
 
