@@ -1,4 +1,4 @@
-"""The orders of the demo, by number, and the totals that they must add up to. Pure.
+"""The orders of the demo, by number, and the totals that they must add up to.
 
 Order `n` is the same in every run, so the number of sent orders determines every total.
 """
