@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from tests.fault.keyed_sums import ROWS_PER_SECOND
 from tests.fault.sums import KEYS
 from tests.spark.continuous import parents_of_all, runs
+from tests.waiting import eventually
 
 from epochal.checkpoint import CommitLog, FileSinkLog, OffsetLog
 from epochal.state import read_state
@@ -134,13 +135,7 @@ class Program:
         return time.monotonic() - began
 
     def until(self, true: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            found = true()
-            if found:
-                return found
-            time.sleep(0.02)
-        raise AssertionError(f"{what}: not within {PATIENCE_SECONDS} s\n{self.story()}")
+        return eventually(true, lambda: f"{self.story()}\n{what}", PATIENCE_SECONDS, pause=0.02)
 
     def story(self) -> str:
         """The end of the driver's log."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
+from tests.waiting import eventually
 
 from epochal.kafka import OffsetCommitter
 
@@ -53,11 +53,12 @@ def main(servers: str, jars: str, topic: str, home: str) -> None:
             .trigger(**trigger)
             .start()
         )
-        deadline = time.monotonic() + WAIT_SECONDS
-        while query.isActive and not shown(committer, f"{topic}-{kind}"):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
+        group = f"{topic}-{kind}"
+        eventually(
+            lambda query=query, group=group: not query.isActive or shown(committer, group),
+            f"the group {group} has {RECORDS} records",
+            pause=0.1,
+        )
         batches[kind] = -1 if query.lastProgress is None else query.lastProgress["batchId"]
         if kind == "micro-batch":
             query.awaitTermination(WAIT_SECONDS)  # ends by itself, with its last batch done

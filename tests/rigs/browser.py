@@ -24,6 +24,8 @@ from pathlib import Path
 from select import select
 from typing import Any, Literal
 
+from tests.waiting import eventually
+
 from epochal.errors import ComponentError
 from epochal.testing.jars import cache_dir
 
@@ -112,17 +114,18 @@ class Page:
             raise ComponentError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait(self, script: str, *, seconds: float = 30.0, what: str = "") -> None:
+    def wait(self, script: str, *, what: str = "") -> None:
         """Wait until an expression is true."""
-        deadline = time.monotonic() + seconds
-        while True:
+
+        def holds() -> bool:
             with suppress(ComponentError):  # while one page makes way for another there is none
-                if self.evaluate(f"!!({script})"):
-                    return
-            if time.monotonic() > deadline:
-                said = "; ".join(self.errors) or "no errors"
-                raise ComponentError(f"{what or script}: not within {seconds} s ({said})")
-            time.sleep(0.05)
+                return bool(self.evaluate(f"!!({script})"))
+            return False
+
+        def failure() -> str:
+            return f"{what or script} (errors of the page: {'; '.join(self.errors) or 'none'})"
+
+        eventually(holds, failure, pause=0.05)
 
     def text(self, selector: str) -> str:
         """What a user reads there; empty if it is not there."""
@@ -218,12 +221,14 @@ def running_browser() -> Iterator[Page]:
 
 def _let_go(profile: Path) -> None:
     # Helpers of the browser end after it, and write until they do.
-    for _ in range(50):
+    def is_removed() -> bool:
         with suppress(OSError):
             shutil.rmtree(profile)
             profile.mkdir()
-            return
-        time.sleep(0.1)
+            return True
+        return False
+
+    eventually(is_removed, f"{profile} is removed", pause=0.1)
 
 
 def _installed() -> Path:

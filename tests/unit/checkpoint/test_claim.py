@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from epochal.checkpoint.claim import (
     ATTEMPT_FORMAT,
@@ -359,24 +359,20 @@ def test_an_owner_paused_for_longer_than_its_lease_notices_when_it_wakes(tmp_pat
 
 
 def eventually_acquire(directory: Path, run_id: str) -> Guard:
-    for _ in range(600):
-        try:
+    def acquired() -> Guard | None:
+        with suppress(CheckpointInUseError):
             return Guard.acquire(LocalFiles(directory), run_id, purpose="test")
-        except CheckpointInUseError:
-            time.sleep(0.05)
-    raise AssertionError("the lease never ran out")
+        return None
+
+    return eventually(acquired, "the lease runs out")
 
 
 def test_the_background_thread_keeps_a_short_lease_alive(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     with Guard.acquire(files, "run-a", purpose="test", lease_seconds=5) as guard:
         first = files.read(".epochal/lease/run-a")
-        renewed = first
-        for _ in range(600):
-            renewed = files.read(".epochal/lease/run-a")
-            if renewed != first:
-                break
-            time.sleep(0.05)
+        eventually(lambda: files.read(".epochal/lease/run-a") != first, "the lease is renewed")
+        renewed = files.read(".epochal/lease/run-a")
         assert json.loads(renewed)["renewedMs"] > json.loads(first)["renewedMs"]
         assert guard.still_mine()
 

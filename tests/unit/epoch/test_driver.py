@@ -9,6 +9,7 @@ from typing import Any
 
 import google_crc32c
 import pytest
+from tests.waiting import SECONDS, eventually
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.clock import Clock, SystemClock
@@ -155,7 +156,7 @@ class World:
 
     def await_that(self, holds: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(holds, 30)
+            assert self.changed.wait_for(holds, SECONDS)
 
     def prepare(self, epoch: int, partition: int = 0) -> PreparedState:
         name = f"{epoch + 1}.delta.prepared-a{self.attempt}"
@@ -591,9 +592,7 @@ def test_with_its_threads_epochs_end_commit_and_are_acknowledged_by_themselves()
     world.run(driver, background=True)
     for epoch in range(20):
         driver.handle(TaskActive(1, 0, epoch))
-        deadline = threading.Event()
-        while driver.coordinator.current <= epoch:
-            assert not deadline.wait(0.001)
+        eventually(lambda epoch=epoch: driver.coordinator.current > epoch, pause=0.001)
         world.report(driver, epoch, 10 * epoch)
     world.await_that(lambda: len(world.commits) == 20)
     driver.close()

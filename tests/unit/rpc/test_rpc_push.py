@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import select
 import threading
-import time
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 import zmq
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 
 from epochal.errors import RpcFrameError, RpcRemoteError, StaleAttemptError
 from epochal.rpc import server as server_module
@@ -76,9 +75,8 @@ def room(server: RpcServer) -> Room:
 
 def await_push(client: RpcClient) -> object:
     """As a task waits: poll until there is nothing, then sleep on the descriptor."""
-    deadline = time.monotonic() + 30
     while (message := client.poll_push(ROOM)) is None:
-        assert select.select([client.fd], [], [], deadline - time.monotonic())[0]
+        assert select.select([client.fd], [], [], SECONDS)[0]
     return message
 
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.contract.sources import NUMBERS
+from tests.waiting import eventually
 
 from epochal.checkpoint.file_log import FileEntry, FileSourceLog
 from epochal.connectors.file.file_formats import FileFormat
@@ -145,10 +145,10 @@ def test_a_line_that_does_not_parse_stops_the_reader_and_the_file_is_named(tmp_p
 
 
 def wait_for_error(reader: object) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    def read() -> None:
         reader.read(10)  # type: ignore[attr-defined]
-        time.sleep(0.001)
+
+    eventually(read, "the reader fails")
 
 
 def test_files_are_dealt_out_beginning_with_another_partition_each_batch() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
+from tests.waiting import SECONDS
+
 from epochal.connectors.kafka.commit_rules import Held
 from epochal.connectors.kafka.offsets import Cluster, Place, Want
 from epochal.errors import GroupRefusedError, KafkaUnavailableError
@@ -22,6 +24,7 @@ class MemoryCluster:
         self.members: set[str] = set()
         self.failing: Exception | None = None
         self.tries = 0
+        self.answers = 0
         self.opened = 0
         self.writes: list[tuple[str, dict[Place, int]]] = []
         self.gate = threading.Event()
@@ -34,7 +37,8 @@ class MemoryCluster:
 
     def held(self, group: str, places: Iterable[Place] | None = None) -> dict[Place, Held]:
         self.tries += 1
-        self.gate.wait(30)
+        self.gate.wait(SECONDS)
+        self.answers += 1
         if self.failing is not None:
             raise self.failing
         return dict(self.groups.get(group, {}))

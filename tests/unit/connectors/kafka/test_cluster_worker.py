@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from tests.unit.connectors.kafka.cluster import CLUSTER, OTHER, QUERY, MemoryCluster, want
+from tests.waiting import eventually
 
 from epochal.clock import SystemClock
 from epochal.connectors.kafka.cluster_worker import Lane
@@ -33,11 +34,13 @@ def lane_of(kafka: MemoryCluster, *, allow_backwards: bool = False, max_pending:
 
 def until_tried(kafka: MemoryCluster, lane: Lane, times: int) -> None:
     """Wait for a number of tries, sparing the backoff."""
-    for _ in range(400):
-        if kafka.tries >= times:
-            return
-        lane.flush(0.05)
-    raise AssertionError(f"{kafka.tries} tries")
+
+    def is_tried() -> bool:
+        if kafka.tries < times:
+            lane.flush(0.05)
+        return kafka.tries >= times
+
+    eventually(is_tried, lambda: f"{times} tries, of which {kafka.tries} were made")
 
 
 def test_one_client_serves_all_groups(kafka: MemoryCluster) -> None:
@@ -53,8 +56,7 @@ def test_while_a_broker_hangs_only_the_newest_is_kept(kafka: MemoryCluster) -> N
     kafka.gate.clear()
     lane = lane_of(kafka)
     lane.put(want(1))
-    while kafka.tries == 0:
-        threading.Event().wait(0.005)
+    eventually(lambda: kafka.tries, "the first try")
     for offset in range(2, 1000):
         lane.put(want(offset))
     assert lane.pending() == 1
@@ -89,8 +91,7 @@ def test_what_came_during_a_try_that_failed_is_newer_than_what_was_tried(
     kafka.gate.clear()
     lane = lane_of(kafka)
     lane.put(want(1))
-    while kafka.tries == 0:
-        threading.Event().wait(0.005)
+    eventually(lambda: kafka.tries, "the first try")
     lane.put(want(2))
     kafka.goes_down()
     kafka.gate.set()
