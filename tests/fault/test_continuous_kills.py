@@ -4,6 +4,7 @@ what they add up to."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -110,7 +111,7 @@ def test_a_task_that_pauses_goes_on(programs: Callable[..., Program]) -> None:
     attempt = program.attempt()
     for worker in program.workers():
         os.kill(worker, signal.SIGSTOP)
-        time.sleep(2)
+        time.sleep(2)  # the pause, far shorter than the default stallTimeout
         os.kill(worker, signal.SIGCONT)
     newest = len(list((program.checkpoint / "commits").iterdir()))
     program.until(
@@ -133,6 +134,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def several_attempts_fail(program: Program) -> None:
+    """Wait for two more restarts."""
+    before = restarts(program)
+    program.until(lambda: restarts(program) >= before + 2, "two more attempts fail")
+
+
+def restarts(program: Program) -> int:
+    return len(re.findall(r"restart \d+ in [\d.]+ s", program.log.read_text(errors="replace")))
+
+
 def fill(path: Path) -> None:
     with open(path, "wb", buffering=0) as filler:
         try:
@@ -152,7 +163,7 @@ def test_a_full_disk_holds_the_query_up_and_loses_nothing(
     before = program.attempt()
     fill(small_disk / "filler")
     program.until(lambda: "No space left" in program.log.read_text(), "a failure")
-    time.sleep(3)  # several attempts fail
+    several_attempts_fail(program)
     (small_disk / "filler").unlink()
     program.recovered(before)
     program.stop()
@@ -177,7 +188,7 @@ def test_a_checkpoint_gone_read_only_loses_nothing(
     before = program.attempt()
     remount(small_disk, "ro", program)
     program.until(lambda: "Read-only file system" in program.log.read_text(), "a failure")
-    time.sleep(3)  # several attempts fail
+    several_attempts_fail(program)
     remount(small_disk, "rw", program)
     program.recovered(before)
     program.stop()
@@ -218,11 +229,11 @@ def held_by(pid: int) -> tuple[int, int, int]:
 
 def soak(program: Program, seconds: float, every: float, warm_seconds: float) -> Usage:
     program.recovered(-1)
-    time.sleep(warm_seconds)
+    time.sleep(warm_seconds)  # what grows at first is not a leak
     usage, until = Usage(), time.monotonic() + seconds
     while time.monotonic() < until:
         usage.take(program)
-        time.sleep(every)
+        time.sleep(every)  # between two samples
     return usage
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from select import select
 from typing import Any, Literal
 
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 
 from epochal.errors import ComponentError
 from epochal.testing.jars import cache_dir
@@ -114,7 +114,7 @@ class Page:
             raise ComponentError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait(self, script: str, *, what: str = "") -> None:
+    def wait(self, script: str, *, seconds: float = SECONDS, what: str = "") -> None:
         """Wait until an expression is true."""
 
         def holds() -> bool:
@@ -125,7 +125,7 @@ class Page:
         def failure() -> str:
             return f"{what or script} (errors of the page: {'; '.join(self.errors) or 'none'})"
 
-        eventually(holds, failure, pause=0.05)
+        eventually(holds, failure, seconds, pause=0.05)
 
     def text(self, selector: str) -> str:
         """What a user reads there; empty if it is not there."""
