@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 from tests.waiting import eventually
 
 from epochal.kafka import OffsetCommitter
@@ -23,6 +25,10 @@ def shown(committer: OffsetCommitter, group: str) -> bool:
     """Whether the group has it all: a continuous query's first epochs may end before any record."""
     held = [each.committed for (_, name), each in committer.stats().items() if name == group]
     return bool(held) and set(held[0].values()) == {RECORDS}
+
+
+def is_done(query: StreamingQuery, committer: OffsetCommitter, group: str) -> bool:
+    return not query.isActive or shown(committer, group)
 
 
 def main(servers: str, jars: str, topic: str, home: str) -> None:
@@ -54,11 +60,7 @@ def main(servers: str, jars: str, topic: str, home: str) -> None:
             .start()
         )
         group = f"{topic}-{kind}"
-        eventually(
-            lambda query=query, group=group: not query.isActive or shown(committer, group),
-            f"the group {group} has {RECORDS} records",
-            pause=0.1,
-        )
+        eventually(partial(is_done, query, committer, group), f"all of {group}", pause=0.1)
         batches[kind] = -1 if query.lastProgress is None else query.lastProgress["batchId"]
         if kind == "micro-batch":
             query.awaitTermination(WAIT_SECONDS)  # ends by itself, with its last batch done

@@ -176,7 +176,7 @@ def stay(task):
     with open(f"{folder}/{task}", "w") as mark:
         mark.write(str(os.getpid()))
     while True:
-        time.sleep(0.05)
+        time.sleep(0.05)  # a task that ends only if it is killed
 job = BarrierJob(sc, stay, [[]], group="g", description="d", on_end=on_end).start()
 eventually(lambda: os.path.exists(f"{folder}/0") and open(f"{folder}/0").read(), "the task runs")
 assert jvm_is_alive(sc)

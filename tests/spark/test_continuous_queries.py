@@ -155,9 +155,7 @@ def query_workers(count: int) -> list[int]:
     return found_workers
 
 
-def test_too_few_slots_are_named_after_the_slot_timeout(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_too_few_slots_are_named_after_slot_timeout(spark: SparkSession, tmp_path: Path) -> None:
     source = numbers(tmp_path / "in")
     writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
     with pytest.raises(TooFewSlotsError, match="needs 5 slots at once") as refused:
