@@ -120,7 +120,7 @@ def check(program: PubSubProgram, publisher: Publisher, world: World, name: str,
 ) -> int:  # fmt: skip
     """All that was sent is written; returns how much more was."""
     program.until(lambda: set(program.written()) >= set(publisher.sent), "every message")
-    program.until(lambda: not world.unacknowledged(name), "every message acknowledged")
+    program.until(lambda: not world.unacknowledged(name), "all acknowledged", pause=0.5)
     program.stop()
     written = program.written()
     assert set(written) == set(publisher.sent)

@@ -134,8 +134,8 @@ class Program:
         self.until(lambda: self.attempt() > before, f"an attempt after {before}")
         return time.monotonic() - began
 
-    def until(self, true: Callable[[], Any], what: str) -> Any:
-        return eventually(true, lambda: f"{self.story()}\n{what}", PATIENCE_SECONDS, pause=0.02)
+    def until(self, true: Callable[[], Any], what: str, *, pause: float = 0.02) -> Any:
+        return eventually(true, lambda: f"{self.story()}\n{what}", PATIENCE_SECONDS, pause=pause)
 
     def story(self) -> str:
         """The end of the driver's log."""
