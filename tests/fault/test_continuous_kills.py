@@ -72,7 +72,7 @@ def survives(
     tell(capsys, f"{len(kinds)} kills, {rows} rows. Recovery: {summary(seconds)}")
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(800)
 def test_five_kills_cost_no_row_and_no_sum(
     programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,7 +237,7 @@ def soak(program: Program, seconds: float, every: float, warm_seconds: float) ->
     return usage
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.long
 def test_twenty_seconds_leave_handles_and_threads_as_they_were(
     programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]

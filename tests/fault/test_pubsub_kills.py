@@ -135,7 +135,7 @@ def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
         sys.stdout.write(f"\n{text}\n")
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 @pytest.mark.parametrize(
     "delivery", [pytest.param("at-least-once", marks=pytest.mark.long), "exactly-once"]
 )
@@ -192,7 +192,7 @@ def tormented(
     tell(capsys, f"{delivery}: {len(kinds)} kills, {len(publisher.sent)} messages, {more} twice")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(800)
 @pytest.mark.parametrize(
     "conf",
     [
@@ -220,7 +220,7 @@ def test_attempts_that_fail_after_reading_cost_nothing(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 def test_two_queries_on_one_host_do_not_touch_each_others_messages(
     programs: Callable[..., PubSubProgram], world: World, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from epochal.checkpoint import CommitLog, FileSinkLog, OffsetLog
 from epochal.state import read_state
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 CLUSTER = "local-cluster[2,1,1024]"
 
 
