@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.waiting import eventually
 
 SECONDS = 60.0
 
@@ -28,10 +28,10 @@ def create_topics(servers: str, sizes: Mapping[str, int], **config: str) -> None
     wanted = [NewTopic(topic, count, config=config) for topic, count in sizes.items()]
     for made in client.create_topics(wanted).values():
         made.result(SECONDS)
-    deadline = time.monotonic() + SECONDS
-    while not _are_led(client.list_topics(timeout=SECONDS).topics, sizes):
-        assert time.monotonic() < deadline, f"{list(sizes)} were not created in time"
-        time.sleep(0.01)
+    eventually(
+        lambda: _are_led(client.list_topics(timeout=SECONDS).topics, sizes),
+        f"the topics {list(sizes)} have leaders",
+    )
 
 
 def _are_led(known: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
@@ -61,9 +61,8 @@ def read_messages(servers: str, topic: str, *, committed_only: bool = True) -> l
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in known])
         found: list[Any] = []
         ended: set[int] = set()
-        deadline = time.monotonic() + SECONDS
-        while len(ended) < len(known):
-            assert time.monotonic() < deadline, f"the end of {topic} was not reached in time"
+
+        def reached_the_end() -> bool:
             for message in consumer.consume(10_000, 0.2):
                 error = message.error()
                 if error is None:
@@ -72,6 +71,9 @@ def read_messages(servers: str, topic: str, *, committed_only: bool = True) -> l
                     ended.add(message.partition())
                 else:
                     raise KafkaException(error)
+            return len(ended) == len(known)
+
+        eventually(reached_the_end, f"the end of {topic}")
     finally:
         consumer.close()
     return sorted(found, key=lambda each: (each.partition(), each.offset()))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,6 +152,26 @@ def test_only_the_engine_and_its_connectors_import_pyspark() -> None:
         and not name_of(path).startswith(allowed)
     ]
     assert wrong == []
+
+
+def test_every_sleep_in_a_test_says_why_there_is_nothing_to_wait_for() -> None:
+    # Tests wait with `eventually`. A sleep is for showing that something does not happen, or for
+    # doing something at a random moment; its line says which. Programs in strings are not calls.
+    silent = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        text = path.read_text()
+        if "sleep(" not in text or path.name == "waiting.py":
+            continue
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        commented = {each.start[0] for each in tokens if each.type == tokenize.COMMENT}
+        silent += [
+            f"{path.relative_to(ROOT)}:{node.lineno}"
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Call)
+            and ast.unparse(node.func) in ("time.sleep", "sleep")
+            and node.end_lineno not in commented
+        ]
+    assert silent == []
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -294,7 +294,8 @@ def test_a_broker_that_cannot_be_reached_is_named_within_seconds(tmp_path: Path)
     began = time.monotonic()
     with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1"):
         start_of(tmp_path, given)
-    assert time.monotonic() - began < 15
+    # The source gives up after 8 s; the client would only after its socket.timeout.ms, a minute.
+    assert time.monotonic() - began < 50
 
 
 def test_a_topic_that_does_not_exist_is_named(broker: Kafka, topic: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.integration.pubsub_world import World, pubsub_world
+from tests.waiting import eventually
 
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.publish.encode import Encoder
@@ -139,9 +139,7 @@ def test_what_is_refused_for_now_is_sent_again(world: World) -> None:
     writer = publisher(world, topic, max_batch_bytes=1_000_000)
     for _ in range(70):  # more than the server may hold
         writer.add(encoded([b"x" * 999_000]).messages)
-    end = time.monotonic() + 20
-    while writer.stats().retries == 0 and time.monotonic() < end:
-        time.sleep(0.02)
+    eventually(lambda: writer.stats().retries, "a request is sent again")
     mark = writer.mark()
     assert not writer.is_published(mark)
     found = world.pull(subscription, 70)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import datetime
 
 import pyarrow as pa
 import pytest
 from tests.integration.pubsub_world import World
+from tests.waiting import SECONDS, eventually
 
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
 from epochal.connectors.pubsub.pubsub_access import Access
@@ -26,7 +26,7 @@ def puller(world: World, subscription: str, **settings: int) -> Puller:
     )
 
 
-def taken(reader: Puller, count: int, *, seconds: float = 20) -> list[Pulled]:
+def taken(reader: Puller, count: int, *, seconds: float = SECONDS) -> list[Pulled]:
     found: list[Pulled] = []
     end = time.monotonic() + seconds
     while sum(each.batch.num_rows for each in found) < count and time.monotonic() < end:
@@ -41,15 +41,6 @@ def data(pulled: list[Pulled]) -> list[bytes]:
         return []
     table = pa.Table.from_batches([each.batch for each in pulled])
     return [bytes(each) for each in table.column("data").to_pylist() if each is not None]
-
-
-def until(condition: Callable[[], bool], *, seconds: float = 10) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_messages_arrive_as_arrow_with_all_they_carry(world: World) -> None:
@@ -78,7 +69,7 @@ def test_what_was_acknowledged_is_gone_and_the_rest_comes_back_at_once(world: Wo
     assert sorted(data(found)) == sorted(sent)
     first = found[0]
     kept = data([first.slice(10)]) + data(found[1:])
-    assert reader.ack([first.slice(0, 10).span]).result(10) == {}
+    assert reader.ack([first.slice(0, 10).span]).result(SECONDS) == {}
     assert reader.stats().held == 2990
     reader.close()
     assert sorted(m.message.data for m in world.pull(subscription, 2990)) == sorted(kept)
@@ -118,8 +109,8 @@ def test_what_is_held_beyond_the_deadline_does_not_come_again(world: World) -> N
     reader = puller(world, subscription, ack_deadline_s=10)
     found = taken(reader, 50)
     assert taken(reader, 1, seconds=12) == []
-    assert reader.stats().extended >= 150
-    assert reader.ack([each.span for each in found]).result(5) == {}
+    eventually(lambda: reader.stats().extended >= 150, "three extensions of each lease")
+    assert reader.ack([each.span for each in found]).result(SECONDS) == {}
     reader.close()
     assert world.left(subscription) == []
 
@@ -142,8 +133,8 @@ def test_the_queue_is_bounded_when_nobody_takes(world: World) -> None:
     for _ in range(8):
         world.publish(topic, [b"x" * 1_000_000] * 4)
     reader = puller(world, subscription, max_queued_bytes=4_000_000, max_outstanding_bytes=0)
-    assert until(lambda: reader.stats().queued_bytes > 3_000_000)
-    time.sleep(0.5)
+    eventually(lambda: reader.stats().queued_bytes > 3_000_000, "the queue is almost full")
+    time.sleep(0.5)  # a queue without a bound would take all 32 MB meanwhile
     assert reader.stats().queued_bytes < 8_000_000
     assert len(data(taken(reader, 32))) == 32
     reader.close()
@@ -156,7 +147,7 @@ def test_a_message_of_nine_megabytes_comes_through(world: World) -> None:
     reader = puller(world, subscription)
     (found,) = taken(reader, 1)
     assert data([found]) == [b"m" * 9_000_000]
-    reader.ack([found.span]).result(10)
+    reader.ack([found.span]).result(SECONDS)
     reader.close()
 
 
@@ -167,10 +158,10 @@ def test_confirmations_say_which_messages_were_refused(world: World) -> None:
     reader = puller(world, subscription)
     found = taken(reader, 3)
     spans = [(number, number + 1) for each in found for number in range(*each.span)]
-    assert reader.ack(spans[:1]).result(5) == {}
+    assert reader.ack(spans[:1]).result(SECONDS) == {}
     assert reader.stats().exactly_once is True
     Subscriptions(world.connection).seek(subscription, source_moment())
-    refused = reader.ack(spans[1:]).result(5)
+    refused = reader.ack(spans[1:]).result(SECONDS)
     assert set(refused) == {span[0] for span in spans[1:]}
     assert all(reason.startswith("PERMANENT_FAILURE") for reason in refused.values())
     reader.close()
@@ -191,17 +182,17 @@ def test_a_deleted_subscription_is_raised_by_the_next_take(world: World) -> None
     assert reader.take(1, timeout_s=0.1) is None
     world.delete_subscription(subscription)
     with pytest.raises(PubSubFailedError, match="NOT_FOUND") as raised:
-        reader.take(1, timeout_s=10)
+        reader.take(1, timeout_s=SECONDS)
     assert raised.value.resource == subscription
     with pytest.raises(PubSubFailedError):
-        reader.ack([(0, 1)]).result(1)
+        reader.ack([(0, 1)]).result(SECONDS)
     reader.close()
 
 
 def test_a_missing_subscription_names_itself(world: World) -> None:
     reader = puller(world, "projects/test/subscriptions/nowhere")
     with pytest.raises(PubSubFailedError, match="projects/test/subscriptions/nowhere"):
-        reader.take(1, timeout_s=10)
+        reader.take(1, timeout_s=SECONDS)
     reader.close()
 
 
@@ -216,7 +207,7 @@ def test_a_server_that_cannot_be_reached_is_given_up_with_the_cause() -> None:
     )
     reader = Puller(Connection(access), PullSettings(subscription=access.subscription))
     with pytest.raises(PubSubFailedError, match=r"UNAVAILABLE.*Tried again for"):
-        reader.take(1, timeout_s=20)
+        reader.take(1, timeout_s=SECONDS)
     reader.close()
 
 

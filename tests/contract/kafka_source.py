@@ -106,7 +106,7 @@ class TransactionsWorld(KafkaWorld):
             IsolationLevel.READ_UNCOMMITTED
         ):
             assert time.monotonic() < deadline, "a transaction is still open"
-            time.sleep(0.01)
+            time.sleep(0.01)  # between two looks
 
     def _ends(self, isolation: IsolationLevel) -> dict[tuple[str, int], int]:
         asked = {TopicPartition(*place): OffsetSpec.latest() for place in self._places}

@@ -166,7 +166,7 @@ def read_to(reader: SourceReader, end: Positions, *, max_rows: int = 1000) -> li
         if batch is None:
             assert time.monotonic() < deadline, f"{reader.positions()} never became {end}"
             os.sched_yield()
-            time.sleep(0.001)
+            time.sleep(0.001)  # the reader's thread has nothing yet
         else:
             assert 0 < batch.num_rows <= max_rows
             rows.extend(rows_of(batch))
@@ -181,7 +181,7 @@ def read_some(reader: SourceReader, count: int, *, max_rows: int) -> list[Any]:
         batch = reader.read(max_rows)
         if batch is None:
             assert time.monotonic() < deadline, f"{len(rows)} rows of {count}"
-            time.sleep(0.001)
+            time.sleep(0.001)  # the reader's thread has nothing yet
         else:
             assert 0 < batch.num_rows <= max_rows
             rows.extend(rows_of(batch))

@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from tests.golden.library import Golden, unpack
+from tests.waiting import eventually
 
 from epochal.files.local import LocalFiles
 from epochal.tools.edit.edit_journal import NOTICE, Journal
 from epochal.tools.edit.edit_plan import read_tree
 from epochal.tools.inspect.edit_status import JournalState
 
-LONGEST_WAIT_SECONDS = 60.0
 EXECUTE = ("--execute", "--settle-seconds", "0")
 A_WINDOW = {
     "window": {"start": "2024-01-01T00:08:00.000000Z", "end": "2024-01-01T00:09:00.000000Z"},
@@ -130,10 +130,12 @@ def kill_inside(edited: Path, began: str, draw: random.Random, *arguments: str) 
     """Start a command, and kill it a short time after it has begun to write."""
     process = start(*arguments)
     journal = edited / ".epochal" / "journal"
-    deadline = time.monotonic() + LONGEST_WAIT_SECONDS
-    while process.poll() is None and not any(journal.glob(began)) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    time.sleep(draw.uniform(0, 0.25))
+    eventually(
+        lambda: process.poll() is not None or any(journal.glob(began)),
+        f"{began} in the journal",
+        pause=0.001,
+    )
+    time.sleep(draw.uniform(0, 0.25))  # the moment of the kill is random
     process.kill()
     process.communicate()
 

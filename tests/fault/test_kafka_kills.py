@@ -137,7 +137,7 @@ def tell(capsys: pytest.CaptureFixture[str], rows: int, seconds: dict[str, list[
         sys.stdout.write(f"\n{kills} kills, {rows} rows. Recovery: {each}\n")
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(800)
 def test_three_kills_leave_every_row_in_the_topic_once(
     tmp_path: Path, broker: Kafka, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 from tests.fault.keyed_sums import ROWS_PER_SECOND
 from tests.fault.sums import KEYS
 from tests.spark.continuous import parents_of_all, runs
+from tests.waiting import eventually
 
 from epochal.checkpoint import CommitLog, FileSinkLog, OffsetLog
 from epochal.state import read_state
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 CLUSTER = "local-cluster[2,1,1024]"
 
 
@@ -133,14 +134,8 @@ class Program:
         self.until(lambda: self.attempt() > before, f"an attempt after {before}")
         return time.monotonic() - began
 
-    def until(self, true: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            found = true()
-            if found:
-                return found
-            time.sleep(0.02)
-        raise AssertionError(f"{what}: not within {PATIENCE_SECONDS} s\n{self.story()}")
+    def until(self, true: Callable[[], Any], what: str, *, pause: float = 0.02) -> Any:
+        return eventually(true, lambda: f"{self.story()}\n{what}", PATIENCE_SECONDS, pause=pause)
 
     def story(self) -> str:
         """The end of the driver's log."""

@@ -78,7 +78,7 @@ def run(spark: SparkSession, case: Case, place: Place, *, failing: bool = False)
             writer = writer.format("noop")
     query = writer.trigger(**case.trigger).start()
     if case.run_seconds is not None:
-        time.sleep(case.run_seconds)
+        time.sleep(case.run_seconds)  # the clock drives such a query
         query.stop()
     _await(query, failing=failing)
     _end_state_stores(spark)
@@ -90,7 +90,7 @@ def _end_state_stores(spark: SparkSession) -> None:
     state_store = getattr(getattr(spark._jvm, STATE_STORE), "MODULE$")
     # Not stop(): from 4.0 on it can wait five minutes for a thread that waits for its lock.
     state_store.unloadAll()
-    time.sleep(1)
+    time.sleep(1)  # maintenance that runs now may finish
 
 
 def _await(query: Any, *, failing: bool) -> None:

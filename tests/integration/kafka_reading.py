@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
-from tests.integration.kafka_world import WAIT_SECONDS, admin
+from tests.integration.kafka_world import admin
+from tests.waiting import eventually
 
 from epochal.connectors.contract import Positions, SourceReader
 from epochal.connectors.kafka.source.kafka_source import KafkaSource
@@ -68,29 +68,33 @@ def reading(
 def values_of(reader: SourceReader, count: int) -> list[str]:
     """Read until there are at least `count` values; return all of them."""
     found: list[str] = []
-    began = time.monotonic()
-    while len(found) < count:
-        found += take(reader)
-        assert time.monotonic() < began + WAIT_SECONDS, found
+
+    def enough() -> bool:
+        found.extend(take(reader))
+        return len(found) >= count
+
+    eventually(enough, lambda: f"{count} values, of which {found} have come")
     return found
 
 
 def take(reader: SourceReader) -> list[str]:
-    """Read what is available now; sleep briefly if there is nothing."""
+    """What is there now."""
     batch = reader.read(1000)
-    if batch is None:
-        time.sleep(0.005)
-        return []
-    return [row["value"].decode() for row in batch.to_pylist()]
+    return [] if batch is None else [row["value"].decode() for row in batch.to_pylist()]
 
 
 def read_all(opened: KafkaSource, start: Positions) -> list[dict[str, Any]]:
-    """Read all rows up to the current ends of the topics, sorted by topic, partition and offset."""
-    end, rows = opened.latest(), []
+    """Every row from here to where the topics end now, by topic, partition and offset."""
+    end = opened.latest()
+    rows: list[dict[str, Any]] = []
     with closing(opened.readers.open(start)) as reader:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while opened.lag(reader.positions(), end) > 0:
+
+        def is_at_the_end() -> bool:
+            if opened.lag(reader.positions(), end) <= 0:
+                return True
             batch = reader.read(1000)
-            rows += [] if batch is None else batch.to_pylist()
-            assert time.monotonic() < deadline, (reader.positions(), end)
+            rows.extend([] if batch is None else batch.to_pylist())
+            return False
+
+        eventually(is_at_the_end, lambda: f"{reader.positions()} becomes {end}", pause=0.001)
     return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +14,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from tests.kafka_topics import create_topic
+from tests.waiting import eventually
 
 from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
 from epochal.testing.kafka import Kafka
 
 EPOCHAL = str(Path(sys.executable).parent / "epochal")
-WAIT_SECONDS = 90.0
 
 
 def admin(broker: Kafka) -> AdminClient:
@@ -77,10 +76,7 @@ def held(broker: Kafka, group: str) -> dict[KafkaPartition, int]:
 
 
 def wait_for(what: Callable[[], bool], said: Callable[[], object] = lambda: "") -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not what():
-        assert time.monotonic() < deadline, said()
-        time.sleep(0.2)
+    eventually(what, said, pause=0.2)
 
 
 def processed(home: Path) -> dict[KafkaPartition, int]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from tests.waiting import eventually
 
 from epochal.connectors.pubsub.data_source.spark_source import (
     BatchReader,
@@ -94,20 +95,24 @@ class Engine:
         found: list[PubSubPartition] = self.reader.partitions(*self.logs.offsets[-2:])
         return found
 
-    def plan(self, seconds: float = 30) -> list[PubSubPartition]:
-        """Wait for the next batch, and return its partitions."""
-        partitions = self.poll(seconds)
-        assert partitions is not None, "no batch came"
-        return partitions
+    def plan(self) -> list[PubSubPartition]:
+        """The partitions of the next batch, once there is one."""
+        found: list[list[PubSubPartition]] = []
 
-    def poll(self, seconds: float) -> list[PubSubPartition] | None:
-        """As `plan`, but return None if there is no batch in time."""
+        def is_planned() -> bool:
+            partitions = self.poll()
+            found.extend([] if partitions is None else [partitions])
+            return bool(found)
+
+        eventually(is_planned, "a batch")
+        return found[0]
+
+    def poll(self) -> list[PubSubPartition] | None:
+        """The partitions of the next batch, or None if there is none now."""
         start = self.logs.offsets[-1]
-        end_s = time.monotonic() + seconds
-        while (end := self._latest(start)) == start:
-            if time.monotonic() > end_s:
-                return None
-            time.sleep(0.01)
+        end = self._latest(start)
+        if end == start:
+            return None
         self.logs.offsets.append(end)
         if len(self.logs.offsets) > 2:
             self.reader.commit(start)
@@ -122,33 +127,40 @@ class Engine:
         """Commit the batch: its rows are in the sink."""
         self.logs.commits = len(self.logs.offsets)
 
-    def run(self, until: Callable[[], bool], seconds: float = 60) -> list[str]:
-        """Run batches, each partition once, until enough is read; return message ids."""
-        end_s = time.monotonic() + seconds
-        while not until():
-            assert time.monotonic() < end_s, self.batches
-            partitions = self.poll(0.2)
-            if partitions is None:
-                continue
-            found = [row["message_id"] for each in partitions for row in self.rows(each)]
-            self.batches.append(found)
-            self.finish()
+    def run(self, until: Callable[[], bool]) -> list[str]:
+        """Run batches, each partition once, until enough was read; returns message ids."""
+
+        def is_enough() -> bool:
+            if until():
+                return True
+            partitions = self.poll()
+            if partitions is not None:
+                found = [row["message_id"] for each in partitions for row in self.rows(each)]
+                self.batches.append(found)
+                self.finish()
+            return False
+
+        eventually(is_enough, lambda: f"enough rows, after the batches {self.batches}")
         return self.ids
 
     @property
     def ids(self) -> list[str]:
         return [each for batch in self.batches for each in batch]
 
-    def settle(self, seconds: float = 15) -> None:
-        """Run batches until no rows are held and everything is acknowledged."""
-        end_s = time.monotonic() + seconds
-        while self.reader.reportLatestOffset()["pubsub_backlog_count"]:
-            assert time.monotonic() < end_s, self.reader.reportLatestOffset()
-            partitions = self.poll(0.2)
+    def settle(self) -> None:
+        """Run on until nothing is held any more and everything is acknowledged."""
+
+        def is_settled() -> bool:
+            if not self.reader.reportLatestOffset()["pubsub_backlog_count"]:
+                return True
+            partitions = self.poll()
             for each in partitions or ():
                 self.rows(each)
             if partitions is not None:
                 self.finish()
+            return False
+
+        eventually(is_settled, lambda: f"no backlog: {self.reader.reportLatestOffset()}")
 
     def kill(self, executor: int) -> None:
         """`kill -9` the sidecar of an executor."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.pubsub_v1.types import pubsub
+from tests.waiting import SECONDS
 
 from epochal.connectors.pubsub.connection import PUBLISHER, SUBSCRIBER, Connection
 from epochal.connectors.pubsub.pubsub_access import Access
@@ -72,28 +73,52 @@ class World:
             found += pubsub.PublishResponse.deserialize(answer).message_ids
         return found
 
-    def pull(self, subscription: str, count: int, *, seconds: float = 10) -> list[Any]:
-        """Receive and acknowledge messages until there are `count` or time is up."""
+    def pull(self, subscription: str, count: int, *, seconds: float = SECONDS) -> list[Any]:
+        """Received messages, acknowledged, until there are `count` or time is up."""
         found: list[Any] = []
         end = time.monotonic() + seconds
         while len(found) < count and time.monotonic() < end:
-            request = pubsub.PullRequest(
-                subscription=subscription, max_messages=1000, return_immediately=True
-            )
-            answer = self.ask(SUBSCRIBER, "Pull", request)
-            received = pubsub.PullResponse.deserialize(answer).received_messages
+            received = self._pull(subscription)
             if not received:
-                time.sleep(0.02)
-                continue
-            ids = [each.ack_id for each in received]
-            acks = pubsub.AcknowledgeRequest(subscription=subscription, ack_ids=ids)
-            self.ask(SUBSCRIBER, "Acknowledge", acks)
+                time.sleep(0.02)  # the server answers at once, also with nothing
             found += received
         return found
 
     def left(self, subscription: str, *, seconds: float = 0.5) -> list[bytes]:
         """Receive one more message within `seconds`; empty if none is left."""
         return [each.message.data for each in self.pull(subscription, 1, seconds=seconds)]
+
+    def unacknowledged(self, subscription: str) -> list[str]:
+        """The ids of all messages that are not acknowledged, also of those under a lease.
+
+        A snapshot keeps exactly these, and another subscription of the topic can be set to it.
+        """
+        request = pubsub.GetSubscriptionRequest(subscription=subscription)
+        answer = self.ask(SUBSCRIBER, "GetSubscription", request)
+        copy = self.subscription(pubsub.Subscription.deserialize(answer).topic)
+        snapshot = f"projects/{PROJECT}/snapshots/s-{uuid.uuid4().hex}"
+        create = pubsub.CreateSnapshotRequest(name=snapshot, subscription=subscription)
+        self.ask(SUBSCRIBER, "CreateSnapshot", create)
+        self.ask(SUBSCRIBER, "Seek", pubsub.SeekRequest(subscription=copy, snapshot=snapshot))
+        found: list[str] = []
+        while some := self._pull(copy):
+            found += [each.message.message_id for each in some]
+        self.ask(SUBSCRIBER, "DeleteSnapshot", pubsub.DeleteSnapshotRequest(snapshot=snapshot))
+        self.delete_subscription(copy)
+        return found
+
+    def _pull(self, subscription: str) -> list[Any]:
+        """What the server delivers at once, which may be nothing; it is acknowledged."""
+        request = pubsub.PullRequest(
+            subscription=subscription, max_messages=1000, return_immediately=True
+        )
+        answer = self.ask(SUBSCRIBER, "Pull", request)
+        received = list(pubsub.PullResponse.deserialize(answer).received_messages)
+        if received:
+            ids = [each.ack_id for each in received]
+            acks = pubsub.AcknowledgeRequest(subscription=subscription, ack_ids=ids)
+            self.ask(SUBSCRIBER, "Acknowledge", acks)
+        return received
 
 
 def bodies(count: int) -> list[bytes]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from tests.waiting import eventually
 
 from epochal.kafka import OffsetCommitter
 
@@ -23,6 +25,10 @@ def shown(committer: OffsetCommitter, group: str) -> bool:
     """Whether the group has reached the end. A continuous query's first epochs may be empty."""
     held = [each.committed for (_, name), each in committer.stats().items() if name == group]
     return bool(held) and set(held[0].values()) == {RECORDS}
+
+
+def is_done(query: StreamingQuery, committer: OffsetCommitter, group: str) -> bool:
+    return not query.isActive or shown(committer, group)
 
 
 def main(servers: str, jars: str, topic: str, home: str) -> None:
@@ -53,11 +59,8 @@ def main(servers: str, jars: str, topic: str, home: str) -> None:
             .trigger(**trigger)
             .start()
         )
-        deadline = time.monotonic() + WAIT_SECONDS
-        while query.isActive and not shown(committer, f"{topic}-{kind}"):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
+        group = f"{topic}-{kind}"
+        eventually(partial(is_done, query, committer, group), f"all of {group}", pause=0.1)
         batches[kind] = -1 if query.lastProgress is None else query.lastProgress["batchId"]
         if kind == "micro-batch":
             query.awaitTermination(WAIT_SECONDS)  # it ends after its last batch

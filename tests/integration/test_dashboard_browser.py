@@ -26,8 +26,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from tests.rigs.browser import Page, running_browser
-from tests.spark.continuous import until
 from tests.spark.sessions import ROOT, local_session
+from tests.waiting import eventually
 
 import epochal
 from epochal.continuous.api.query_handle import StreamingQuery
@@ -37,10 +37,9 @@ from epochal.metrics.table import METRICS
 from epochal.testing.server import Server, free_port
 
 SCREENSHOTS = ROOT / "build" / "screenshots"
-WITHIN_SECONDS = 2.0
-"""How soon a fault must show."""
-TRIES = 3
-"""One of these must be in time, because the machine may be busy."""
+SOON_SECONDS = 30.0
+"""A fault must be seen so soon, without a reload. On an idle machine it is within two seconds; a
+busy one needs longer, and tests/unit/dashboard/test_health.py checks the interval by a clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         metricsPort=metrics_port,
     )
     try:
-        until(lambda: query.status["epoch"] >= 3, "epochs are committed")
+        eventually(lambda: query.status["epoch"] >= 3, "epochs are committed")
         arguments = ("--runs", str(base / "runs"), "--follow", "orders")
         with dashboard(base, *arguments) as (link, pid):
             yield Stage(spark, folder, query, link, pid, metrics_port)
@@ -147,13 +146,6 @@ def orders(stage: Stage, page: Page) -> Page:
     return page
 
 
-def seconds_until(page: Page, script: str, what: str) -> float:
-    """Return how long it takes until a condition holds on the page."""
-    began = time.monotonic()
-    page.wait(script, seconds=20, what=what)
-    return time.monotonic() - began
-
-
 def newest_epoch(page: Page) -> int:
     last = "document.querySelector('#timeline .row:last-child text').textContent"
     return int(page.evaluate(last))
@@ -169,7 +161,7 @@ def test_the_link_opens_the_page_and_leaves_the_address_without_the_token(
 
 def test_every_panel_shows_live_data(stage: Stage, orders: Page) -> None:
     before = newest_epoch(orders)
-    until(lambda: newest_epoch(orders) > before, "the timeline moves", seconds=20)
+    eventually(lambda: newest_epoch(orders) > before, "the timeline moves")
     assert "▶" in orders.text("#state")
     names = {text.split()[0] for text in orders.text("#phases").split("\n")}
     assert names == {"cut", "state", "prepare", "log", "commit", "ack"}
@@ -199,12 +191,14 @@ def test_a_healthy_checkpoint_is_called_so_while_the_query_writes(
     stage: Stage, orders: Page
 ) -> None:
     orders.wait("document.getElementById('verdict').dataset.status === 'healthy'", what="healthy")
-    seen = set()
-    deadline = time.monotonic() + 3
-    while time.monotonic() < deadline:
-        seen.add(orders.evaluate("document.getElementById('verdict').dataset.status"))
-        time.sleep(0.1)
-    assert seen == {"healthy"}, orders.text("#findings")
+    last = stage.query.status["epoch"] + 12  # about three seconds, several looks at the files
+
+    def is_written() -> bool:
+        status = orders.evaluate("document.getElementById('verdict').dataset.status")
+        assert status == "healthy", orders.text("#findings")
+        return bool(stage.query.status["epoch"] >= last)
+
+    eventually(is_written, "12 more epochs", pause=0.1)
 
 
 def test_offsets_and_state_can_be_browsed_at_any_version(stage: Stage, orders: Page) -> None:
@@ -271,7 +265,9 @@ def test_it_fits_the_screen_and_the_users_taste(
         orders.wait(f"document.documentElement.scrollWidth <= {width}", what="nothing sticks out")
         ground = orders.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (int(re.findall(r"\d+", ground)[0]) < 128) == (scheme == "dark")
-        time.sleep(0.5)  # wait for what is redrawn when the width changes
+        # Charts are drawn anew after the width has changed, before the second frame from now.
+        frame = "requestAnimationFrame"
+        orders.evaluate(f"new Promise((done) => {frame}(() => {frame}(() => done(true))))")
         orders.screenshot(SCREENSHOTS / f"dashboard-{name}.png")
     finally:
         orders.look(1280, 1000, "light")
@@ -301,24 +297,19 @@ def some_state_file(checkpoint: Path) -> Path:
 
 
 @pytest.mark.parametrize("choose", [some_offset_entry, some_state_file])
-def test_a_broken_file_of_the_checkpoint_is_seen_within_two_seconds(
+def test_a_broken_file_of_the_checkpoint_is_seen_soon(
     stage: Stage, orders: Page, choose: Callable[[Path], Path]
 ) -> None:
     sick = "document.getElementById('health').dataset.value === 'unhealthy'"
     path = choose(stage.checkpoint)
     name = path.relative_to(stage.checkpoint).as_posix()
-    took = []
     assert orders.errors == [], "what it complains of from here on is the broken file"
-    for _ in range(TRIES):
-        orders.wait(f"!({sick})", what="it was healthy before")
-        with broken(path, path.read_bytes()[:-7] + b"garbage"):
-            took.append(seconds_until(orders, sick, "the broken file shows"))
-            named = f"document.getElementById('findings').innerText.includes({json.dumps(name)})"
-            orders.wait(named, what="the file is named")
-            if took[-1] < WITHIN_SECONDS:
-                orders.screenshot(SCREENSHOTS / f"dashboard-broken-{name.partition('/')[0]}.png")
-                break
-    assert min(took) < WITHIN_SECONDS
+    orders.wait(f"!({sick})", what="it was healthy before")
+    with broken(path, path.read_bytes()[:-7] + b"garbage"):
+        orders.wait(sick, seconds=SOON_SECONDS, what="the broken file shows")
+        named = f"document.getElementById('findings').innerText.includes({json.dumps(name)})"
+        orders.wait(named, what="the file is named")
+        orders.screenshot(SCREENSHOTS / f"dashboard-broken-{name.partition('/')[0]}.png")
     orders.wait(f"!({sick})", what="it is healthy again")
     forget_what_could_not_be_read(orders)
 
@@ -345,9 +336,7 @@ def json_log() -> Iterator[Callable[[], list[dict[str, Any]]]]:
         logger.removeHandler(handler)
 
 
-def test_a_query_that_dies_is_seen_within_two_seconds_with_its_error(
-    stage: Stage, orders: Page
-) -> None:
+def test_a_query_that_dies_is_seen_soon_with_its_error(stage: Stage, orders: Page) -> None:
     folder = stage.folder.parent / "doomed"
     folder.mkdir()
     flag = str(folder / "flag")
@@ -361,7 +350,7 @@ def test_a_query_that_dies_is_seen_within_two_seconds_with_its_error(
     stream = numbered(stage.spark, 50).map_in_arrow(pass_on, "timestamp timestamp, value bigint")
     query = started(folder, stream, "doomed", maxFruitlessRestarts=0, maxRestarts=0)
     try:
-        until(lambda: query.status["epoch"] >= 1, "it runs")
+        eventually(lambda: query.status["epoch"] >= 1, "it runs")
         doomed = "document.querySelector('#queries button[aria-current=true]')?.innerText"
         orders.wait(
             "[...document.querySelectorAll('#queries button')]"
@@ -378,8 +367,7 @@ def test_a_query_that_dies_is_seen_within_two_seconds_with_its_error(
             with pytest.raises(QueryFailedError):
                 query.await_termination(60)
         failed = "document.getElementById('state').dataset.value === 'failed'"
-        took = seconds_until(orders, failed, "its end shows")
-        assert took < WITHIN_SECONDS
+        orders.wait(failed, seconds=SOON_SECONDS, what="its end shows")
         orders.wait(
             "document.getElementById('error').innerText.includes('the row that nobody expected')"
         )
@@ -437,9 +425,10 @@ def test_the_query_serves_its_own_metrics_to_prometheus(stage: Stage) -> None:
                 if sample.labels["query"] == "orders"
             }
 
-    first = until(lambda: scraped().get("epochal_epochs_committed_total"), "epochs are counted")
-    found = until(
-        lambda: (now := scraped())["epochal_epochs_committed_total"] > first and now, "more epochs"
+    first = eventually(lambda: scraped().get("epochal_epochs_committed_total"), "some epochs")
+    found = eventually(
+        lambda: now if (now := scraped())["epochal_epochs_committed_total"] > first else None,
+        "more epochs",
     )
     assert found["epochal_query_up"] == 1
     assert found["epochal_query_failed"] == 0
@@ -468,6 +457,6 @@ def test_it_listens_on_loopback_alone(stage: Stage) -> None:
 
 def test_the_query_is_not_harmed_by_being_looked_at(stage: Stage) -> None:
     before = stage.query.status["epoch"]
-    until(lambda: stage.query.status["epoch"] > before + 5, "epochs go on")
+    eventually(lambda: stage.query.status["epoch"] > before + 5, "epochs go on")
     assert stage.query.status["restarts"] == 0
     assert stage.query.exception() is None

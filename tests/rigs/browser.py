@@ -24,6 +24,8 @@ from pathlib import Path
 from select import select
 from typing import Any, Literal
 
+from tests.waiting import SECONDS, eventually
+
 from epochal.errors import ComponentError
 from epochal.testing.jars import cache_dir
 
@@ -112,17 +114,18 @@ class Page:
             raise ComponentError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait(self, script: str, *, seconds: float = 30.0, what: str = "") -> None:
-        """Wait until a JavaScript expression is true."""
-        deadline = time.monotonic() + seconds
-        while True:
-            with suppress(ComponentError):  # there is no page while the browser navigates
-                if self.evaluate(f"!!({script})"):
-                    return
-            if time.monotonic() > deadline:
-                errors = "; ".join(self.errors) or "no errors"
-                raise ComponentError(f"{what or script}: not within {seconds} s ({errors})")
-            time.sleep(0.05)
+    def wait(self, script: str, *, seconds: float = SECONDS, what: str = "") -> None:
+        """Wait until an expression is true."""
+
+        def holds() -> bool:
+            with suppress(ComponentError):  # while one page makes way for another there is none
+                return bool(self.evaluate(f"!!({script})"))
+            return False
+
+        def failure() -> str:
+            return f"{what or script} (errors of the page: {'; '.join(self.errors) or 'none'})"
+
+        eventually(holds, failure, seconds, pause=0.05)
 
     def text(self, selector: str) -> str:
         """The visible text of an element; empty if there is no such element."""
@@ -213,17 +216,19 @@ def running_browser() -> Iterator[Page]:
             os.close(received)
             process.kill()
             process.wait()
-            _remove_profile(Path(profile))
+            _remove(Path(profile))
 
 
-def _remove_profile(profile: Path) -> None:
+def _remove(profile: Path) -> None:
     # Helper processes of the browser end after it and write to the profile until then.
-    for _ in range(50):
+    def is_removed() -> bool:
         with suppress(OSError):
             shutil.rmtree(profile)
             profile.mkdir()
-            return
-        time.sleep(0.1)
+            return True
+        return False
+
+    eventually(is_removed, f"{profile} is removed", pause=0.1)
 
 
 def _installed() -> Path:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +37,6 @@ def run(writer: StreamWriter, checkpoint: Path, **options: Any) -> StreamingQuer
     """Start a query on a checkpoint, with quick restarts."""
     usual = {"epoch": "50 milliseconds", "restartBackoff": "20 milliseconds", "seed": 7}
     return writer.options(checkpointLocation=str(checkpoint), **{**usual, **options}).start()
-
-
-def until(true: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
-    """Wait until something is so, and return it."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = true()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"{what}: not within {seconds} s")
 
 
 def workers() -> list[int]:

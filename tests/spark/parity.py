@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from tests.unit.continuous.operators.driving import Driver, table
+from tests.waiting import eventually
 
 from epochal.checkpoint import OffsetLog
 
@@ -70,10 +70,11 @@ def spark_batches(
         assert running.awaitTermination(PATIENCE_SECONDS)
     else:
         running = writer.trigger(processingTime=interval).start()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(outputs) < len(files) + idle_batches and running.isActive:
-            assert time.monotonic() < deadline, sorted(outputs)
-            time.sleep(0.05)
+        wanted = len(files) + idle_batches
+        eventually(
+            lambda: len(outputs) >= wanted or not running.isActive,
+            lambda: f"{wanted} batches, of which {sorted(outputs)} have run",
+        )
         running.stop()
     assert running.exception() is None
     return _batches(place / "checkpoint", files, outputs)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.waiting import eventually
 
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import (
@@ -25,7 +27,7 @@ from epochal.checkpoint.entries import (
     QueryMetadata,
 )
 from epochal.checkpoint.source_logs import RateLog
-from epochal.connectors.contract import Positions, Source, WriterContext
+from epochal.connectors.contract import Positions, SinkWriter, Source, SourceReader, WriterContext
 from epochal.connectors.rate import RateSource
 from epochal.connectors.registry import open_sink, open_source
 from epochal.files.local import LocalFiles
@@ -80,12 +82,7 @@ class Turns:
                 closing(sink.writers.open(context)) as writer,
             ):
                 reader.limit({partition: end[partition]})
-                while dict(reader.positions()) != {partition: end[partition]}:
-                    batch = reader.read(5)
-                    if batch is None:
-                        time.sleep(0.001)
-                    else:
-                        writer.write(batch)
+                eventually(partial(copied, reader, writer, {partition: end[partition]}))
                 positions.update(reader.positions())
                 messages.append(writer.cut(epoch)())
         entry = OffsetEntry(1, (source.offset(positions),), timestamp_ms=1_700_000_000_000)
@@ -103,6 +100,13 @@ class Turns:
         return source.resume(offset)
 
 
+def copied(reader: SourceReader, writer: SinkWriter, end: Positions) -> bool:
+    """Write what the reader has now; whether it has reached the end."""
+    while dict(reader.positions()) != dict(end) and (batch := reader.read(5)) is not None:
+        writer.write(batch)
+    return dict(reader.positions()) == dict(end)
+
+
 def written(spark: SparkSession, turns: Turns, *columns: str) -> list[tuple[Any, ...]]:
     rows = spark.read.parquet(str(turns.out)).selectExpr(*columns).collect()
     return sorted(tuple(row) for row in rows)
@@ -110,8 +114,7 @@ def written(spark: SparkSession, turns: Turns, *columns: str) -> list[tuple[Any,
 
 def wait_past(created_ms: int, seconds: float) -> None:
     """The rate source is about the clock: let it pass."""
-    while time.time() * 1000 < created_ms + seconds * 1000:
-        time.sleep(0.02)
+    eventually(lambda: time.time() * 1000 >= created_ms + seconds * 1000)
 
 
 def test_a_rate_checkpoint_goes_from_spark_to_us_and_back_without_losing_or_repeating(

@@ -20,9 +20,9 @@ from tests.spark.continuous import (
     add,
     numbers,
     run,
-    until,
     workers,
 )
+from tests.waiting import eventually
 
 from epochal import read_stream, streams
 from epochal.connectors.memory import MemoryOutput
@@ -81,7 +81,7 @@ def test_sparks_reader_sees_each_row_once_though_workers_are_killed(
         add(source, range(first, first + 20))
         query.process_all_available(PATIENCE_SECONDS)
         add(source, range(100 + first, 120 + first))
-        for worker in until(workers, "a worker"):  # one may be idle, left by an earlier test
+        for worker in eventually(workers, "a worker"):  # one may be idle, left by an earlier test
             os.kill(worker, signal.SIGKILL)
     query.process_all_available(PATIENCE_SECONDS)
     assert query.status["restarts"] == 3
@@ -122,7 +122,7 @@ def test_the_rate_moves_from_spark_to_epochal_and_back_without_a_row_lost_or_rep
         reader = spark.readStream.format("rate").option("rowsPerSecond", 10)
         writer = reader.load().writeStream.format("parquet")
         query = writer.option("checkpointLocation", str(checkpoint)).start(str(out))
-        until(lambda: any(each.numInputRows for each in query.recentProgress), "rows of Spark")
+        eventually(lambda: any(each.numInputRows for each in query.recentProgress), "rows of Spark")
         query.processAllAvailable()
         query.stop()
 
@@ -175,7 +175,7 @@ def test_an_idle_query_says_so_once_per_interval(spark: SparkSession, tmp_path: 
         source = numbers(tmp_path / "in")
         writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())
         query = run(writer, tmp_path / "checkpoint", idleInterval="300 ms", idleEpoch="100 ms")
-        until(lambda: notes.kinds().count("idle") >= 2, "two idle events")
+        eventually(lambda: notes.kinds().count("idle") >= 2, "two idle events")
         query.stop()
     finally:
         manager.remove_listener(notes)

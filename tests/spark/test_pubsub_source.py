@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.integration.pubsub_world import World, pubsub_world
+from tests.waiting import eventually
 
 import epochal
 from epochal.checkpoint import CommitLog
@@ -45,7 +46,7 @@ class Sink:
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         found = [row.message_id for row in frame.select("message_id").collect()]
-        time.sleep(self.held_s)
+        time.sleep(self.held_s)  # a batch that takes its time
         again = [row.message_id for row in frame.select("message_id").collect()]
         assert sorted(found) == sorted(again)
         if found:
@@ -63,12 +64,14 @@ def start(frame: DataFrame, sink: Sink, folder: Path, **trigger: Any) -> Any:
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 
-def wait(query: Any, done: Callable[[], bool], seconds: float = 150) -> None:
-    end = time.monotonic() + seconds
-    while not done():
+def wait(query: Any, done: Callable[[], bool]) -> None:
+    def holds() -> bool:
+        if done():
+            return True
         assert query.isActive, query.exception()
-        assert time.monotonic() < end, query.lastProgress
-        time.sleep(0.02)
+        return False
+
+    eventually(holds, lambda: f"the newest progress is {query.lastProgress}", 150, pause=0.02)
 
 
 def settled(query: Any, sink: Sink) -> None:
@@ -170,9 +173,7 @@ def test_a_subscription_deleted_under_a_query_fails_it_with_its_name(
     world.publish(topic, [b"x"])
     wait(query, lambda: len(sink.ids) == 1)
     world.delete_subscription(subscription)
-    end = time.monotonic() + 60
-    while query.isActive and time.monotonic() < end:
-        time.sleep(0.05)
+    eventually(lambda: not query.isActive, "the query fails")
     assert subscription in str(query.exception())
     assert "NOT_FOUND" in str(query.exception())
 
@@ -192,7 +193,7 @@ def test_an_idle_query_stops_committing(
     settled(query, sink)
     commits = CommitLog(str(tmp_path / "checkpoint" / "commits"), read_only=True)
     before = commits.latest_batch_id()
-    time.sleep(3)
+    time.sleep(3)  # an idle query commits once, a second after its last rows, and then no more
     assert commits.latest_batch_id() == before
     query.stop()
 
@@ -259,7 +260,7 @@ def test_two_queries_share_a_subscription(
     sent: list[str] = []
     for _ in range(10):
         sent += world.publish(topic, [b"x"] * 100)
-        time.sleep(0.2)
+        time.sleep(0.2)  # so that both queries get some of the messages
     wait(queries[0], lambda: len(sinks[0].ids) + len(sinks[1].ids) >= len(sent))
     for query, sink in zip(queries, sinks, strict=True):
         settled(query, sink)

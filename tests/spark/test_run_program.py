@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from epochal.checkpoint import Checkpoint
 
@@ -55,11 +55,11 @@ def started(home: Path, program: str) -> subprocess.Popen[str]:
 
 
 def wait_for_commits(process: subprocess.Popen[str], *logs: Path) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not all(log.is_dir() and len(list(log.iterdir())) > 2 for log in logs):
+    def are_there() -> bool:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "nothing was committed"
-        time.sleep(0.05)
+        return all(log.is_dir() and len(list(log.iterdir())) > 2 for log in logs)
+
+    eventually(are_there, "commits", pause=0.05)
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from pyspark import RDD, SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from tests.jvm import end_jvm
 from tests.unit.state.stores import KEY, VALUE, content_at
+from tests.waiting import eventually
 
 from epochal.checkpoint import Checkpoint, CommitLog, OffsetLog
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
@@ -219,8 +220,7 @@ def test_a_store_that_another_executor_took_is_unloaded(
 
     assert ask_worker() is True
     coordinator.ref.report_active_instance(provider_id, other.host, other.executor_id, "", ())
-    while ask_worker():  # until maintenance has come around
-        pass
+    eventually(lambda: not ask_worker(), "maintenance unloads the store")
     assert query.run(words, 1, count_words) == [("a", 2)]
 
 

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from epochal.checkpoint.claim import (
     ATTEMPT_FORMAT,
@@ -359,24 +359,20 @@ def test_an_owner_paused_until_its_claim_expired_notices_when_it_wakes(tmp_path:
 
 
 def eventually_acquire(directory: Path, run_id: str) -> Claim:
-    for _ in range(600):
-        try:
+    def acquired() -> Claim | None:
+        with suppress(CheckpointInUseError):
             return Claim.acquire(LocalFiles(directory), run_id, purpose="test")
-        except CheckpointInUseError:
-            time.sleep(0.05)
-    raise AssertionError("the claim never expired")
+        return None
+
+    return eventually(acquired, "the lease runs out")
 
 
 def test_the_background_thread_renews_a_short_claim(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     with Claim.acquire(files, "run-a", purpose="test", claim_seconds=5) as claim:
         first = files.read(".epochal/lease/run-a")
-        renewed = first
-        for _ in range(600):
-            renewed = files.read(".epochal/lease/run-a")
-            if renewed != first:
-                break
-            time.sleep(0.05)
+        eventually(lambda: files.read(".epochal/lease/run-a") != first, "the lease is renewed")
+        renewed = files.read(".epochal/lease/run-a")
         assert json.loads(renewed)["renewedMs"] > json.loads(first)["renewedMs"]
         assert claim.still_mine()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import google_crc32c
 import pytest
+from tests.waiting import SECONDS, eventually
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.clock import Clock, SystemClock
@@ -157,7 +159,7 @@ class World:
 
     def await_that(self, holds: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(holds, 30)
+            assert self.changed.wait_for(holds, SECONDS)
 
     def prepare(self, epoch: int, partition: int = 0) -> PreparedState:
         name = f"{epoch + 1}.delta.prepared-a{self.attempt}"
@@ -597,6 +599,10 @@ def test_a_source_that_cannot_be_told_does_not_stop_the_query() -> None:
     assert world.commit_log.batch_ids() == [0]
 
 
+def is_past(driver: EpochDriver, epoch: int) -> bool:
+    return driver.coordinator.current > epoch
+
+
 def test_with_its_threads_epochs_end_commit_and_are_acknowledged_by_themselves() -> None:
     world = World(SystemClock())
     driver = world.driver(epoch_seconds=0.005)
@@ -604,9 +610,7 @@ def test_with_its_threads_epochs_end_commit_and_are_acknowledged_by_themselves()
     world.run(driver, background=True)
     for epoch in range(20):
         driver.handle(TaskActive(1, 0, epoch))
-        deadline = threading.Event()
-        while driver.coordinator.current <= epoch:
-            assert not deadline.wait(0.001)
+        eventually(partial(is_past, driver, epoch), pause=0.001)
         world.report(driver, epoch, 10 * epoch)
     world.await_that(lambda: len(world.commits) == 20)
     driver.close()

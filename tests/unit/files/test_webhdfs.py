@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -342,10 +341,13 @@ def test_threads_keep_connections_of_their_own(monkeypatch: pytest.MonkeyPatch) 
     with http_stub(lambda request: status_reply()) as address:
         files = open_webhdfs(f"webhdfs://{address}/log")
 
+        # No thread ends before all have asked: its identity would be given to another one.
+        all_have_asked = threading.Barrier(3)
+
         def ask_often() -> None:
             for _ in range(5):
                 files.info("0")
-            time.sleep(0.05)
+            all_have_asked.wait(60)
 
         threads = [threading.Thread(target=ask_often) for _ in range(3)]
         for thread in threads:

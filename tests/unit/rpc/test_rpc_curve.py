@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 import zmq
+from tests.waiting import eventually
 
 from epochal.rpc.curve import CurveKeys, Gatekeeper, introduce, protect
 
@@ -31,18 +31,23 @@ class Listener:
         port = self.socket.bind_to_random_port("tcp://127.0.0.1")
         self.url = f"tcp://127.0.0.1:{port}"
 
-    def receive(self, seconds: float) -> bytes | None:
-        """A message that arrives within `seconds`; None if the peer was rejected."""
-        deadline = time.monotonic() + seconds
+    def receive(self) -> bytes | None:
+        """What comes while the gatekeeper answers; None if a peer is refused."""
         poller = zmq.Poller()
         for socket in (*self.gatekeeper.sockets, self.socket):
             poller.register(socket, zmq.POLLIN)
-        while time.monotonic() < deadline and not self.gatekeeper.refused:
+        heard: list[bytes] = []
+
+        def is_decided() -> bool:
             ready = dict(poller.poll(100))
             if self.socket in ready:
-                return self.socket.recv()
-            self.gatekeeper.answer()
-        return None
+                heard.append(self.socket.recv())
+            else:
+                self.gatekeeper.answer()
+            return bool(heard or self.gatekeeper.refused)
+
+        eventually(is_decided, "a message or a refusal")
+        return heard[0] if heard else None
 
     def close(self) -> None:
         self.gatekeeper.close()
@@ -55,7 +60,7 @@ def speak(context: Context, listener: Listener, keys: CurveKeys, trusted: bytes)
         introduce(socket, trusted, keys)
         socket.connect(listener.url)
         socket.send(b"rows")
-        return listener.receive(30)
+        return listener.receive()
 
 
 def test_whoever_holds_the_admitted_pair_is_heard(context: Context) -> None:

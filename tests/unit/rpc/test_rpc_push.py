@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import select
 import threading
-import time
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 import zmq
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 
 from epochal.errors import RpcFrameError, RpcRemoteError, StaleAttemptError
 from epochal.rpc import server as server_module
@@ -75,10 +74,9 @@ def room(server: RpcServer) -> Room:
 
 
 def await_push(client: RpcClient) -> object:
-    """Wait as a task does: poll until there is nothing, then wait on the descriptor."""
-    deadline = time.monotonic() + 30
+    """As a task waits: poll until there is nothing, then sleep on the descriptor."""
     while (message := client.poll_push(ROOM)) is None:
-        assert select.select([client.fd], [], [], deadline - time.monotonic())[0]
+        assert select.select([client.fd], [], [], SECONDS)[0]
     return message
 
 

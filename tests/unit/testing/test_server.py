@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from epochal.errors import ComponentError
 from epochal.testing.server import Server, accepts, free_port
@@ -27,11 +27,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    for _ in range(500):
-        if not is_running(pid):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{pid} still runs")
+    eventually(lambda: not is_running(pid), f"process {pid} ends")
 
 
 def test_a_server_is_ready_when_it_answers_and_gone_after_the_block(tmp_path: Path) -> None:

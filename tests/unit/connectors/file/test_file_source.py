@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.contract.sources import NUMBERS
+from tests.waiting import eventually
 
 from epochal.checkpoint.file_log import FileEntry, FileSourceLog
 from epochal.connectors.file.file_formats import FileFormat
@@ -150,10 +150,10 @@ def test_a_malformed_line_stops_the_reader_and_the_error_names_the_file(tmp_path
 
 
 def wait_for_error(reader: object) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    def read() -> None:
         reader.read(10)  # type: ignore[attr-defined]
-        time.sleep(0.001)
+
+    eventually(read, "the reader fails")
 
 
 def test_files_are_assigned_round_robin_and_each_batch_starts_with_another_partition() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
+from tests.waiting import SECONDS
+
 from epochal.connectors.kafka.commit_rules import CommittedOffset
 from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
 from epochal.errors import GroupRefusedError, KafkaUnavailableError
@@ -22,6 +24,7 @@ class MemoryCluster:
         self.members: set[str] = set()
         self.failing: Exception | None = None
         self.tries = 0
+        self.answers = 0
         self.opened = 0
         self.writes: list[tuple[str, dict[KafkaPartition, int]]] = []
         self.gate = threading.Event()
@@ -36,7 +39,8 @@ class MemoryCluster:
         self, group: str, partitions: Iterable[KafkaPartition] | None = None
     ) -> dict[KafkaPartition, CommittedOffset]:
         self.tries += 1
-        self.gate.wait(30)
+        self.gate.wait(SECONDS)
+        self.answers += 1
         if self.failing is not None:
             raise self.failing
         return dict(self.groups.get(group, {}))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from epochal.clock import SystemClock
 from epochal.continuous.run.attempt import AttemptFailed, JobEnded
@@ -207,7 +208,7 @@ def test_a_failure_is_followed_by_another_attempt() -> None:
     pretence = Pretence(boom, stand_by)
     run = Run(pretence)
     run.engine.start()
-    assert wait_for(lambda: "2 start" in pretence.asked)
+    eventually(lambda: "2 start" in pretence.asked)
     run.engine.stop()
     assert pretence.asked[:3] == ["1 start", "1 end", "2 start"]
     assert run.engine.state.restarts == 1
@@ -233,7 +234,7 @@ def test_epochs_that_are_committed_in_between_let_it_go_on() -> None:
     pretence = Pretence(*[get_on] * 8, stand_by)
     run = Run(pretence)
     run.engine.start()
-    assert wait_for(lambda: "9 start" in pretence.asked)
+    eventually(lambda: "9 start" in pretence.asked)
     run.engine.stop()
     assert run.engine.state.committed == -1  # of the ninth attempt
 
@@ -265,7 +266,7 @@ def test_news_of_an_earlier_attempt_changes_nothing() -> None:
     pretence = Pretence(boom, late)
     run = Run(pretence)
     run.engine.start()
-    assert wait_for(lambda: "2 start" in pretence.asked)
+    eventually(lambda: "2 start" in pretence.asked)
     run.engine.stop()
     assert pretence.asked == ["1 start", "1 end", "2 start", "2 hold", "2 finish", "2 end"]
 
@@ -277,7 +278,7 @@ def test_new_partitions_end_the_epoch_and_start_another_attempt() -> None:
     pretence = Pretence(grow, stand_by)
     run = Run(pretence)
     run.engine.start()
-    assert wait_for(lambda: "2 start" in pretence.asked)
+    eventually(lambda: "2 start" in pretence.asked)
     run.engine.stop()
     assert pretence.asked[:5] == ["1 start", "1 hold", "1 finish", "1 end", "2 start"]
     assert run.engine.state.restarts == 0
@@ -317,7 +318,7 @@ def test_a_later_preparation_that_fails_counts_as_a_failure() -> None:
     run = Run(pretence)
     run.engine.start()
     pretence.refusals = [TooFewSlotsError(2, 1, 1, 60.0)]
-    assert wait_for(lambda: "start" in " ".join(pretence.asked[2:]))
+    eventually(lambda: "start" in " ".join(pretence.asked[2:]))
     run.engine.stop()
     assert run.engine.state.restarts in (1, 2)  # the refusal may have come too late
     assert pretence.slot_seconds[:2] == [5.0, 60.0]
@@ -330,12 +331,3 @@ def test_waiting_for_the_end_of_an_endless_source_is_refused() -> None:
     opened.note = QueryNote(QUERY, RUN, None, ("clock",), "memory")
     with pytest.raises(OptionError, match="clock"):
         run.engine.wait_until_read(1)
-
-
-def wait_for(true: Callable[[], bool]) -> bool:
-    waiting = threading.Event()
-    for _ in range(3000):
-        if true():
-            return True
-        waiting.wait(0.01)
-    return False

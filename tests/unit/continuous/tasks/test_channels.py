@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 import zmq
+from tests.waiting import eventually
 
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.frames import Frame, FrameKind
@@ -30,17 +30,12 @@ def channels(count: int = 2, clients: CurveKeys = CLIENTS) -> Iterator[list[Chan
             each.close()
 
 
-def received(channel: Channels, *others: Channels, seconds: float = 10.0) -> list[Frame]:
-    """What arrives first, while everybody lets in whom they should."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        frames = channel.receive()
-        if frames:
-            return frames
-        for each in others:
-            each.guard()
-        channel.wait(0.02)
-    return []
+def received(channel: Channels, *others: Channels) -> list[Frame]:
+    """What has arrived; everybody lets in whom they should."""
+    for each in others:
+        each.guard()
+    channel.wait(0.02)
+    return channel.receive()
 
 
 def test_frames_arrive_in_the_order_they_were_sent() -> None:
@@ -49,9 +44,13 @@ def test_frames_arrive_in_the_order_they_were_sent() -> None:
         marker = Frame(FrameKind.MARKER, 1, 0, 0, 5, 2)
         a.send(1, DATA)
         a.send(1, marker)
-        frames = received(b, a)
-        while len(frames) < 2:
-            frames += received(b, a)
+        frames: list[Frame] = []
+
+        def both_have_come() -> bool:
+            frames.extend(received(b, a))
+            return len(frames) >= 2
+
+        eventually(both_have_come, "two frames")
         assert [(frame.kind, frame.seq) for frame in frames] == [
             (FrameKind.DATA, 1),
             (FrameKind.MARKER, 2),
@@ -64,10 +63,12 @@ def test_a_peer_without_the_keys_of_the_query_is_refused() -> None:
     with channels(1) as (target,), channels(1, CurveKeys.new()) as (stranger,):
         stranger.connect([Peer(0, target.url, target.key)])
         stranger.send(0, DATA)
-        deadline = time.monotonic() + 10
-        while target.refused == 0 and time.monotonic() < deadline:
-            assert received(target, stranger, seconds=0.05) == []
-        assert target.refused > 0
+
+        def is_refused() -> bool:
+            assert received(target, stranger) == []
+            return target.refused > 0
+
+        eventually(is_refused, "the stranger is refused")
 
 
 def test_what_is_not_a_frame_is_counted_and_dropped() -> None:
@@ -78,9 +79,12 @@ def test_what_is_not_a_frame_is_counted_and_dropped() -> None:
         push.connect(target.url)
         push.send_multipart([b"one part"])
         push.send_multipart([b"not a header", b"not rows"])
-        deadline = time.monotonic() + 10
-        while target.malformed < 2 and time.monotonic() < deadline:
-            assert received(target, seconds=0.05) == []
+
+        def both_are_counted() -> bool:
+            assert received(target) == []
+            return target.malformed >= 2
+
+        eventually(both_are_counted, "two malformed frames")
         assert target.malformed == 2
         push.close(linger=0)
     context.term()
