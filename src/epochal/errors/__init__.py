@@ -50,6 +50,7 @@
     │   ├── EpochProtocolError         a message is not valid at this point of the protocol
     │   ├── EpochBacklogError          too many reports or epochs wait to be committed
     │   ├── RendezvousError            not all tasks registered or became ready in time
+    │   ├── EpochStalledError          an epoch ended but was not committed for too long
     │   ├── RecoveryError              the logs do not show where to resume
     │   │   └── MarkerError            the marker of Kafka transactions does not fit the logs
     │   ├── FrameError                 a peer sent bytes that are not a frame of the exchange
@@ -92,6 +93,7 @@ from epochal.errors.epoch import (
     EpochConflictError,
     EpochError,
     EpochProtocolError,
+    EpochStalledError,
     ExchangeError,
     FrameError,
     RecoveryError,
@@ -160,6 +162,7 @@ __all__ = [
     "EpochConflictError",
     "EpochError",
     "EpochProtocolError",
+    "EpochStalledError",
     "EpochalError",
     "ExchangeError",
     "FrameError",

@@ -88,6 +88,32 @@ class RendezvousError(EpochError):
         )
 
 
+class EpochStalledError(EpochError):
+    """An epoch has ended and was not committed for too long."""
+
+    def __init__(self, epoch: int, missing: tuple[int, ...], tasks: int, seconds: float) -> None:
+        super().__init__(epoch, missing, tasks, seconds)
+        self.epoch, self.missing = epoch, missing
+        self.tasks, self.seconds = tasks, seconds
+
+    def __str__(self) -> str:
+        if self.missing:
+            named = ", ".join(map(str, self.missing[:8])) + (", …" if len(self.missing) > 8 else "")
+            cause = (
+                f"{len(self.missing)} of {self.tasks} tasks ({named}) have not reported it: their "
+                f"code or their sink hangs, or takes longer than that for one batch"
+            )
+        else:
+            cause = (
+                "every task has reported it: the commit of the sink or the storage "
+                "of the checkpoint hangs"
+            )
+        return (
+            f"Epoch {self.epoch} has ended, but was not committed for {self.seconds:g} s, and "
+            f"{cause}. The tasks are restarted. If they only need more time, raise stallTimeout."
+        )
+
+
 class RecoveryError(EpochError):
     """The logs of a checkpoint do not show which epochs are decided."""
 

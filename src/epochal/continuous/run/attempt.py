@@ -127,11 +127,6 @@ class Attempt:
         """Let the tasks leave."""
         self._driver.finish()
 
-    @property
-    def is_reading(self) -> bool:
-        """Whether tasks are running and read epochs."""
-        return self._job is not None and self._driver.coordinator.phase == "running"
-
     def end(self, timeout_seconds: float) -> None:
         """End tasks and epochs in any state."""
         if self._job is not None:

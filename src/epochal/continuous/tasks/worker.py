@@ -37,7 +37,6 @@ from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
-from epochal.epoch.coordinator import MAX_EPOCHS_IN_FLIGHT
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -51,6 +50,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
+from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
 from epochal.files import join_url, open_files
 from epochal.rpc.client import RpcClient

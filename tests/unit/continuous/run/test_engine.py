@@ -64,7 +64,7 @@ class Pretence:
 class Pretended:
     """One such attempt."""
 
-    first_epoch, is_reading = 0, False
+    first_epoch = 0
     positions: tuple[dict[str, str], ...] = ()
     offsets: tuple[str, ...] = ()
 
