@@ -54,6 +54,7 @@
     │   ├── RecoveryError              the logs do not show where to resume
     │   │   └── MarkerError            the marker of Kafka transactions does not fit the logs
     │   ├── FrameError                 a peer sent bytes that are not a frame of the exchange
+    │   ├── RowTooLargeError           a row is too large to be sent to another task
     │   ├── ExchangeError              frames between two tasks were lost or out of order
     │   ├── DriverSilentError          a task has not heard from its driver for too long
     │   └── SinkConflictError          the sink already has the epoch, with different output
@@ -98,6 +99,7 @@ from epochal.errors.epoch import (
     FrameError,
     RecoveryError,
     RendezvousError,
+    RowTooLargeError,
     SinkConflictError,
     StaleAttemptError,
 )
@@ -193,6 +195,7 @@ __all__ = [
     "QueryFailedError",
     "RecoveryError",
     "RendezvousError",
+    "RowTooLargeError",
     "RpcError",
     "RpcFrameError",
     "RpcRemoteError",

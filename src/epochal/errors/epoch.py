@@ -143,6 +143,22 @@ class FrameError(EpochError):
         )
 
 
+class RowTooLargeError(EpochError):
+    """A row is too large to be sent from one task to another."""
+
+    def __init__(self, stage: int, size: int, limit: int) -> None:
+        super().__init__(stage, size, limit)
+        self.stage, self.size, self.limit = stage, size, limit
+
+    def __str__(self) -> str:
+        return (
+            f"A row of {self.size / 1e6:,.1f} MB cannot be sent to the task that has the state of "
+            f"its key (stage {self.stage}): the limit is {self.limit / 1e6:,.1f} MB per row. Drop "
+            f"large columns before the stateful operator, or store large values elsewhere and "
+            f"keep a reference in the row. With parallelism 1 rows are not sent."
+        )
+
+
 class ExchangeError(EpochError):
     """A channel between two tasks lost, repeated or reordered frames."""
 
