@@ -11,6 +11,7 @@
     │   ├── MissingBatchError          a log lacks an entry that is needed
     │   ├── ConcurrentUpdateError      another writer created the log entry first
     │   ├── CheckpointInUseError       a live run owns the checkpoint
+    │   ├── ClaimExpiredError          this run must claim the checkpoint again before it writes
     │   ├── CheckpointLostError        this run no longer owns the checkpoint
     │   ├── PlanChangedError           the stored state belongs to a different query
     │   └── EditError                  a tool cannot, or must not, change the checkpoint
@@ -81,6 +82,7 @@ from epochal.errors.checkpoint import (
     CheckpointError,
     CheckpointInUseError,
     CheckpointLostError,
+    ClaimExpiredError,
     ConcurrentUpdateError,
     EditError,
     MalformedFileError,
@@ -155,6 +157,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointInUseError",
     "CheckpointLostError",
+    "ClaimExpiredError",
     "ComponentError",
     "ConcurrentUpdateError",
     "DriverLostError",

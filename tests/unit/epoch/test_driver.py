@@ -37,6 +37,7 @@ from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
 from epochal.errors import (
     CheckpointLostError,
+    ClaimExpiredError,
     ConcurrentUpdateError,
     EpochBacklogError,
     RecoveryError,
@@ -329,7 +330,7 @@ def test_a_run_that_lost_the_checkpoint_decides_nothing() -> None:
     end_epoch(driver)
     world.report(driver, 0, 17)
     world.owned = lambda: False
-    with pytest.raises(CheckpointLostError):
+    with pytest.raises(ClaimExpiredError):
         driver.perform_next()
     assert [path for path in world.paths() if path.startswith("offsets")] == []
 
