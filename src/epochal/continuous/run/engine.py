@@ -180,12 +180,12 @@ class Engine:
         """Prepare the first attempt, call the listeners, and start the threads."""
         try:
             self._prepare(self._opened.options.slot_timeout.total_seconds())
+            self._bus.started(self.query_id, self.run_id, self.name, self._clock.now_ms())
         except BaseException as error:
             self._opened.close()
             self._telemetry.close(str(error))
             self._ended.set()
             raise
-        self._bus.started(self.query_id, self.run_id, self.name, self._clock.now_ms())
         self._thread.start()
         self._watcher.start()
 
