@@ -21,7 +21,7 @@ from benchmarks.harness import Report
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.clock import SystemClock
 from epochal.epoch.committed import CommittedEpoch
-from epochal.epoch.coordinator import EpochCoordinator, Pace
+from epochal.epoch.coordinator import EpochCoordinator
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
 from epochal.epoch.messages import (
@@ -38,6 +38,7 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskReady,
 )
+from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
 from epochal.rpc.curve import CurveKeys, introduce
 from epochal.rpc.envelope import ONE_WAY, EndpointType, RpcAddress

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for timestamps that are stored, monotonic time for timeouts."""
+    """Wall time for timestamps that are stored, monotonic time for timeouts, uptime for claims."""
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch."""
@@ -17,9 +17,18 @@ class Clock(Protocol):
         """Seconds that never go backwards."""
         ...
 
+    def uptime(self) -> float:
+        """Seconds that nobody can set, and that go on while the machine is suspended."""
+        ...
+
     def sleep(self, seconds: float) -> None:
         """Wait for `seconds`."""
         ...
+
+
+_UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux's monotonic clock stops during a suspension, its boot clock does not. Where there is no
+boot clock (macOS), the system's monotonic clock goes on."""
 
 
 class SystemClock:
@@ -30,6 +39,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def uptime(self) -> float:
+        return time.clock_gettime(_UPTIME)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -42,11 +42,11 @@ from epochal.continuous.plan.stages import (
 from epochal.continuous.tasks.task_stores import StateStart
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
-from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
 from epochal.epoch.effects import ReadingHeld
 from epochal.epoch.messages import EpochReply, EpochRequest
+from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
 from epochal.files import open_files
 from epochal.rpc.envelope import EndpointType, PeerId

@@ -24,7 +24,6 @@ from epochal.continuous.plan.stages import QueryPlan, readers_of, readers_of_tas
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
-from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources
 from epochal.epoch.manifest import manifest_of
@@ -34,6 +33,7 @@ from epochal.epoch.messages import (
     EpochRequest,
     ReportPartitionOffset,
 )
+from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
 from epochal.files import open_files
 from epochal.rpc.envelope import EndpointType, PeerId, RpcAddress

@@ -25,7 +25,6 @@ from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.continuous.tasks.worker import RecentReports
-from epochal.epoch.coordinator import MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.messages import (
@@ -40,6 +39,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
+from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.epoch.publish_state import StateFiles
 from epochal.files import Files
 from epochal.state.store.conf import StateStoreConf

@@ -35,7 +35,7 @@ from epochal.epoch.coordinator import Phase
 from epochal.epoch.durable import Recovered
 from epochal.epoch.manifest import manifest_of
 from epochal.epoch.messages import EpochReply, EpochRequest, RegisterTask
-from epochal.errors import EpochalError
+from epochal.errors import CheckpointLostError, ClaimExpiredError, EpochalError
 from epochal.files import Files
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import Crash, FaultyFiles, MemoryFiles
@@ -234,7 +234,7 @@ class World:
         except (EpochalError, OSError) as error:
             self.story.append(f"no attempt: {error}")
             driver.failure = error if isinstance(error, Exception) else None
-            if not driver.guard.still_mine():
+            if isinstance(error, CheckpointLostError):
                 driver.alive = False
             return
         assert driver.driver is not None
@@ -336,7 +336,7 @@ class World:
         except (EpochalError, OSError) as error:
             self.story.append(f"step failed: {error}")
             driver.failure = error
-            if not driver.guard.still_mine():
+            if isinstance(error, CheckpointLostError):
                 driver.alive = False
             return False
         if step is not None:
@@ -385,8 +385,19 @@ class World:
         """A driver that was taken over from goes on."""
         ghost = self.chance.choice(self.ghosts)
         self._perform(ghost)
+        if ghost.alive and isinstance(ghost.failure, ClaimExpiredError):
+            self._claim_again(ghost)
         if not ghost.alive or ghost.failure is not None:
             self.ghosts.remove(ghost)
+
+    def _claim_again(self, ghost: DriverProcess) -> None:
+        """A driver whose claim has expired tries to get it back, after another one has it."""
+        try:
+            ghost.guard.next_attempt()
+        except CheckpointLostError:
+            ghost.alive = False
+        else:
+            self.wrong.append(f"{ghost.guard.run_id} owns a checkpoint that was taken from it")
 
     # Misfortune.
 

@@ -16,7 +16,6 @@ import google_crc32c
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.epoch.contract import CommittedSink
-from epochal.epoch.coordinator import Pace
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered
 from epochal.epoch.messages import (
@@ -27,6 +26,7 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskReady,
 )
+from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
 from epochal.errors import EpochalError
 from epochal.files import Files

@@ -52,6 +52,9 @@ class TickingClock:
     def monotonic(self) -> float:
         return self._now_ms / 1000
 
+    def uptime(self) -> float:
+        return self._now_ms / 1000
+
     def sleep(self, seconds: float) -> None:
         raise AssertionError(seconds)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from epochal.epoch.coordinator import EpochCoordinator, Pace
+from epochal.epoch.coordinator import EpochCoordinator
 from epochal.epoch.effects import (
     Acknowledge,
     CommitSink,
@@ -46,6 +46,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
+from epochal.epoch.pace import Pace
 from epochal.errors import EpochError
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "epoch").glob("*.txt"))
@@ -59,7 +60,7 @@ class Scene:
         self.readers, self.tasks = settings.get("readers", 0), settings.get("tasks", 0)
         pace = Pace(
             epoch_seconds=1,
-            idle_epoch_seconds=10,
+            idle_epoch_seconds=settings.get("idle", 10),
             max_backlog=settings.get("backlog", 10_000),
             max_epochs_in_flight=settings.get("in_flight", 8),
             register_seconds=60,

@@ -10,9 +10,26 @@ expires because the owner has not renewed it for too long, or when the owner's p
 has ended. Ages are differences between modification times: a claimant writes its own file first
 and compares the two times. Both come from the storage's clock, so the hosts' clocks need not agree.
 
-Note: An owner whose claim has expired has lost the checkpoint, even if no other run has claimed it
-yet. It must not renew the claim, because another run may have found it expired already and be about
-to publish the next attempt.
+The owner itself measures the age of its claim with a clock that nobody can set, and that goes on
+while the machine is suspended. So a step of the wall clock does not end its claim. (A step of the
+storage's clock may make the claim look expired to another run, until the next renewal.)
+
+An owner whose claim has expired must not renew it, because another run may have found it expired
+already and be about to publish the next attempt. But it may claim the checkpoint again, like
+anybody else: it publishes attempt N + 1 (`next_attempt`).
+
+Why no two runs own a checkpoint:
+
+- Who takes over from attempt N creates the file of attempt N + 1, and this file can be created only
+  once. That is so for the expired owner as well as for others. Who fails to create it is fenced,
+  or finds a new owner with a fresh claim.
+- Whoever claims writes its claim file first. So the loser that looks again finds a fresh claim.
+- The owner of attempt N learns of attempt N + 1 before each decision (`still_mine`). If it is taken
+  over after that check, its decision still competes with the new owner's for one log entry, which
+  too is created only once.
+
+Note: If the owner's claim file is gone, another run took over, or the checkpoint was deleted or
+moved. The owner must not write then, because that would create a part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -51,6 +68,7 @@ MAX_CLAIM_ROUNDS = 100
 ABANDONED_CLAIM_MS = 24 * 3600 * 1000
 """Claim files of this age are deleted; their runs died before they published an attempt."""
 
+_RELEASED = "it has released its claim"
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -169,7 +187,7 @@ class Claim:
         attempt: int,
         me: Attempt,
         clock: Clock,
-        renewed: tuple[float, int],
+        renewed: float,
         stale: Attempt | None,
     ) -> None:
         self.attempt = attempt
@@ -178,7 +196,8 @@ class Claim:
         """The previous owner, if it did not release its claim."""
         self._files, self._me, self._clock = files, me, clock
         self._renewed = renewed
-        self._lost = False
+        self._lost = ""
+        """Why this run can never own the checkpoint again; empty while it can."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -214,55 +233,79 @@ class Claim:
     def renew(self) -> bool:
         """Renew the claim, unless it has expired already; return whether this run still has it."""
         with self._lock:
-            if self._expired() or self._stop.is_set():
+            if self._is_over():
                 return False
+            path = _claim_path(self.run_id)
+            with storage_errors(join_url(self._files.url, path)):
+                if self._files.info(path) is None:
+                    self._lost = "its claim file was deleted, with the checkpoint or by another run"
+                    return False
             self._renewed = _write_claim_file(self._files, self._me, self._clock)
             return True
 
     def still_mine(self) -> bool:
-        """Whether no other run can have taken over yet. Once False, it stays False."""
+        """Whether no other run can have taken over yet. Once False, only `next_attempt` helps."""
         with self._lock:
-            if self._expired() or self._stop.is_set():
+            if self._is_over():
                 return False
             next_attempt = f"{ATTEMPTS}/{self.attempt + 1}"
             with storage_errors(join_url(self._files.url, next_attempt)):
-                self._lost = self._files.info(next_attempt) is not None
+                if self._files.info(next_attempt) is not None:
+                    self._lost = f"another run has begun attempt {self.attempt + 1}"
             return not self._lost
 
     def next_attempt(self, *, above: int = -1) -> int:
         """Begin another attempt of this run; CheckpointLostError if the run was fenced.
 
+        If the claim has expired and nobody took over, this run claims the checkpoint again.
+
         `above` is the highest attempt number in the checkpoint's offset log. The new number is
         higher, even if the files of the attempts were lost when the checkpoint was copied.
         """
         with self._lock:
-            if self._expired() or self._stop.is_set():
-                raise self._fenced(
-                    f"it has released its claim, or has not renewed it for "
-                    f"{self._me.claim_ms / 1000:g} s (option lease)"
+            newest = self._check_newest()
+            if self._expired():
+                # All who take over from the newest attempt compete for the number that follows it.
+                # So that one must be this run's before it may publish a higher one.
+                self.attempt = newest
+                renewed = _write_claim_file(self._files, self._me, self._clock)
+                self._publish_next(newest + 1)
+                self._renewed = renewed
+                logger.warning(
+                    "run %s claims %s again: its claim had expired, and nobody took over",
+                    self.run_id,
+                    self._files.url,
                 )
-            attempt = max(self.attempt, above) + 1
-            log = MetadataLog(self._files.at(ATTEMPTS), ATTEMPT_FORMAT)
-            if not self._record(log, attempt):
-                self._lost = True
-                owner = log.get_latest()
-                assert owner is not None
-                raise self._fenced(f"run {owner[1].run_id} has begun attempt {owner[0]}")
-            self.attempt = attempt
-            log.purge(attempt - ATTEMPTS_KEPT)
-            return attempt
+                if self.attempt > above:
+                    return self.attempt
+            self._publish_next(max(self.attempt, above) + 1)
+            return self.attempt
 
-    def _record(self, log: MetadataLog[Attempt], attempt: int) -> bool:
+    def _check_newest(self) -> int:
+        """Return the newest attempt; CheckpointLostError if it is not this run's."""
+        log = MetadataLog(self._files.at(ATTEMPTS), ATTEMPT_FORMAT, read_only=True)
+        newest = None if self._lost else log.get_latest()
+        if self._stop.is_set():
+            self._lost = self._lost or _RELEASED
+        elif newest is None:
+            self._lost = self._lost or "the checkpoint was deleted or moved"
+        elif not _same_process(newest[1], self._me):
+            self._lost = f"run {newest[1].run_id} has begun attempt {newest[0]}"
+        if self._lost or newest is None:
+            raise CheckpointLostError(self._files.url, self.run_id, self._lost)
+        return newest[0]
+
+    def _publish_next(self, attempt: int) -> None:
+        log = MetadataLog(self._files.at(ATTEMPTS), ATTEMPT_FORMAT)
         me = replace(self._me, started_ms=self._clock.now_ms())
-        if log.latest_batch_id() in (None, self.attempt) and _publish(log, attempt, me):
-            return True
+        published = log.latest_batch_id() == self.attempt and _publish(log, attempt, me)
         # An earlier try may have created the file although its answer was lost. Then the newest
         # attempt is already this run's.
-        newest = log.get_latest()
-        return newest is not None and newest[0] == attempt and _same_process(newest[1], self._me)
-
-    def _fenced(self, reason: str) -> CheckpointLostError:
-        return CheckpointLostError(self._files.url, self.run_id, reason)
+        if not published and self._check_newest() != attempt:
+            self._lost = f"it could not begin attempt {attempt}"
+            raise CheckpointLostError(self._files.url, self.run_id, self._lost)
+        self.attempt = attempt
+        log.purge(attempt - ATTEMPTS_KEPT)
 
     def release(self) -> None:
         """Release the claim. A second call does nothing."""
@@ -271,9 +314,9 @@ class Claim:
             self._thread.join()
             self._thread = None
         with self._lock:
-            if not self._expired():
+            if not self._lost and not self._expired():
                 _delete_claim_file(self._files, self.run_id)
-            self._lost = True
+            self._lost = self._lost or _RELEASED
 
     def __enter__(self) -> Self:
         return self
@@ -281,14 +324,13 @@ class Claim:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    def _is_over(self) -> bool:
+        return bool(self._lost) or self._stop.is_set() or self._expired()
+
     def _expired(self) -> bool:
-        monotonic, now_ms = self._renewed
-        silent_seconds = self._clock.monotonic() - monotonic
-        # While a machine is suspended, its monotonic clock may stop; its wall clock does not.
-        silent_ms = max(silent_seconds * 1000, self._clock.now_ms() - now_ms)
+        silent_ms = (self._clock.uptime() - self._renewed) * 1000
         # `>=` here and `>` in `decide_claim`: the owner stops before another run may take over.
-        self._lost = self._lost or silent_ms >= self._me.claim_ms
-        return self._lost
+        return silent_ms >= self._me.claim_ms
 
     def _start(self) -> None:
         self._thread = threading.Thread(
@@ -298,14 +340,18 @@ class Claim:
 
     def _keep_renewing(self) -> None:
         interval = self._me.claim_ms / 1000 / RENEWALS_PER_CLAIM
+        owned = True
         while not self._stop.wait(interval):
             try:
-                if not self.renew():
+                owned, owned_before = self.renew(), owned
+                if owned_before and not owned:
                     logger.warning(
-                        "run %s no longer owns %s: its claim expired, or another run took over",
+                        "run %s no longer owns %s: %s",
                         self.run_id,
                         self._files.url,
+                        self._lost or "its claim has expired",
                     )
+                if self._lost:
                     return
             except StorageError as error:
                 logger.warning("cannot renew the claim of run %s: %s", self.run_id, error)
@@ -393,13 +439,13 @@ def _claim_path(run_id: str) -> str:
     return f"{CLAIMS}/{run_id}"
 
 
-def _write_claim_file(files: Files, me: Attempt, clock: Clock) -> tuple[float, int]:
+def _write_claim_file(files: Files, me: Attempt, clock: Clock) -> float:
     # The clock is read before the write, so that this run never believes that its claim lasts
     # longer than others do.
-    renewed = clock.monotonic(), clock.now_ms()
+    renewed = clock.uptime()
     path = _claim_path(me.run_id)
     with storage_errors(join_url(files.url, path)):
-        files.replace(path, to_json({"renewedMs": renewed[1]}).encode())
+        files.replace(path, to_json({"renewedMs": clock.now_ms()}).encode())
     return renewed
 
 

@@ -14,6 +14,10 @@ Why nothing is lost or committed twice:
   next attempt cuts the epoch again.
 - After `Fail` nothing is ever decided, so later reports of a broken attempt have no effect.
 
+A query stalls when an epoch has ended and is not committed for `stall_seconds`. The time counts
+from the end of that epoch or, if it is later, from the last commit. So neither a slow start, before
+any epoch has ended, nor a long idle epoch, which has not ended yet, is a stall.
+
 Note: `step` speaks for the whole query, so it does not raise on a bad report; it returns `Fail`. An
 exception refuses one sender only: a message of another attempt, or a request that makes no sense.
 """
@@ -65,20 +69,18 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
+from epochal.epoch.pace import Pace
 from epochal.epoch.query_watermark import watermark_of
 from epochal.errors import (
     EpochBacklogError,
     EpochConflictError,
     EpochError,
     EpochProtocolError,
+    EpochStalledError,
     RendezvousError,
     StaleAttemptError,
     TaskFailedError,
 )
-
-MAX_EPOCHS_IN_FLIGHT = 8
-MAX_BACKLOG = 10_000
-"""Spark's default of spark.sql.streaming.continuous.epochBacklogQueueSize."""
 
 OneWay: TypeAlias = (
     ReportPartitionOffset | CommitPartitionEpoch | TaskReady | TaskActive | TaskFailed
@@ -103,20 +105,6 @@ class Phase(StrEnum):
     RUNNING = "running"
     LEFT = "left"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """Time limits in seconds, and limits on what may be in flight."""
-
-    epoch_seconds: float = 0.1
-    idle_epoch_seconds: float = 10.0
-    """An epoch without any rows or timers ends after this time."""
-    max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT
-    """Epochs that have ended but are not committed. At the limit, no epoch is ended."""
-    max_backlog: int = MAX_BACKLOG
-    register_seconds: float = 60.0
-    ready_seconds: float = 600.0
 
 
 @dataclass(slots=True)
@@ -168,8 +156,11 @@ class EpochCoordinator:
         self._limited = False
         self._active = False
         self._tell_commits = tell_commits
-        self._now = self._since = 0.0
+        self.now = self._since = 0.0
+        """The time. The caller sets it before a message or an event; a `Tick` brings it along."""
         self._began: float | None = None
+        self._uncommitted_since: float | None = None
+        """When the wait for a commit began; None while every epoch that ended is committed."""
 
     def step(self, event: OneWay | Event) -> list[Effect]:
         """Process one message or event; return what must be done now, in this order."""
@@ -226,12 +217,20 @@ class EpochCoordinator:
                 return None if self._began is None else self._began + self.pace.register_seconds
             case Phase.PREPARING:
                 return self._since + self.pace.ready_seconds
-            case Phase.RUNNING if self._may_end_epoch():
-                pace = self.pace
-                return self._since + (
-                    pace.epoch_seconds if self._active else pace.idle_epoch_seconds
-                )
+            case Phase.RUNNING:
+                times = (self._epoch_due(), self._stall_due())
+                return min((time for time in times if time is not None), default=None)
         return None
+
+    def _epoch_due(self) -> float | None:
+        if not self._may_end_epoch():
+            return None
+        pace = self.pace
+        return self._since + (pace.epoch_seconds if self._active else pace.idle_epoch_seconds)
+
+    def _stall_due(self) -> float | None:
+        since = None if self._writes_stopped else self._uncommitted_since
+        return None if since is None else since + self.pace.stall_seconds
 
     def _check_attempt(self, attempt: int) -> None:
         if attempt != self.attempt:
@@ -259,6 +258,7 @@ class EpochCoordinator:
 
     def _note_commit(self, epoch: int) -> list[Effect]:
         self.committed = max(self.committed, epoch)
+        self._uncommitted_since = None if self.committed >= self._newest_ended() else self.now
         if not self._tell_commits or not isinstance(self._announced, EpochStarted):
             return []
         self._announced = msgspec.structs.replace(self._announced, committed=self.committed)
@@ -289,7 +289,7 @@ class EpochCoordinator:
         if self.phase is not Phase.REGISTERING or not 0 < self._tasks == len(self._registered):
             return []
         self.phase = Phase.PREPARING
-        self._since = self._now
+        self._since = self.now
         peers = tuple(
             Peer(task, each.url, each.key) for task, each in sorted(self._registered.items())
         )
@@ -405,7 +405,7 @@ class EpochCoordinator:
         )
 
     def _tick(self, now: float) -> list[Effect]:
-        self._now = now
+        self.now = now
         if self._began is None:
             self._began = now
         due = self.due()
@@ -416,8 +416,18 @@ class EpochCoordinator:
                 return self._time_out("registered", self._registered, self.pace.register_seconds)
             case Phase.PREPARING:
                 return self._time_out("become ready", self._ready, self.pace.ready_seconds)
+            case _ if (stall := self._stall_due()) is not None and stall <= now:
+                return self._fail(self._stalled())
             case _:
                 return self._next_epoch()
+
+    def _stalled(self) -> EpochStalledError:
+        epoch = self.committed + 1
+        reported = self._open.get(epoch, _Epoch()).commits if epoch > self.decided else None
+        missing = () if reported is None else set(range(self._tasks)) - set(reported)
+        return EpochStalledError(
+            epoch, tuple(sorted(missing)), self._tasks, self.pace.stall_seconds
+        )
 
     def _time_out(self, step: str, arrived: Collection[int], seconds: float) -> list[Effect]:
         missing = tuple(task for task in range(self._tasks) if task not in arrived)
@@ -434,7 +444,9 @@ class EpochCoordinator:
             self.attempt, self.current, self._highs, hold, limits, self._committed_for_tasks()
         )
         self._active = False
-        self._since = self._now
+        self._since = self.now
+        if self._uncommitted_since is None and self.committed < self._newest_ended():
+            self._uncommitted_since = self.now
         return [Push(started)]
 
     def _hold(self) -> list[Effect]:

@@ -26,7 +26,7 @@ from epochal.clock import Clock
 from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.contract import Positions
-from epochal.epoch.coordinator import EpochCoordinator, Pace, Phase
+from epochal.epoch.coordinator import EpochCoordinator, Phase
 from epochal.epoch.durable import (
     EpochResources,
     Recovered,
@@ -69,6 +69,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
+from epochal.epoch.pace import Pace
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
 
@@ -187,6 +188,7 @@ class EpochDriver:
         """Process a task's message; return the reply if it is a request. Refusals raise."""
         coordinator = self.coordinator
         with self._lock:
+            coordinator.now = self._clock.monotonic()
             was_idle = coordinator.is_idle
             reply: EpochReply | None = None
             match message:
@@ -280,6 +282,7 @@ class EpochDriver:
 
     def _step(self, event: Event) -> None:
         with self._lock:
+            self.coordinator.now = self._clock.monotonic()
             failed = self._dispatch(self.coordinator.step(event))
             self._timing.notify()
         self._report(failed)

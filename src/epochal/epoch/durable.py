@@ -18,7 +18,7 @@ from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_of, manifest
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.publish_state import StateFiles
 from epochal.epoch.recovery import DropEpoch, Logs, RecoveryPlan, open_epoch, plan_recovery
-from epochal.errors import CheckpointLostError, ConcurrentUpdateError
+from epochal.errors import CheckpointLostError, ClaimExpiredError, ConcurrentUpdateError
 from epochal.files import join_url
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def decide(
     # This check only stops a late driver early. Safety comes from `add` below, which creates the
     # entry only if there is none: of two drivers that race for an epoch, exactly one wins.
     if not resources.owned():
-        raise CheckpointLostError(resources.url, resources.run_id, "its lease ran out or was taken")
+        raise ClaimExpiredError(resources.url, resources.run_id)
     manifest = Manifest(
         step.epoch, attempt, resources.run_id, positions, step.messages, step.state, step.highs
     )

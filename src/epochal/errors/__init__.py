@@ -11,6 +11,7 @@
     │   ├── MissingBatchError          a log lacks an entry that is needed
     │   ├── ConcurrentUpdateError      another writer created the log entry first
     │   ├── CheckpointInUseError       a live run owns the checkpoint
+    │   ├── ClaimExpiredError          this run must claim the checkpoint again before it writes
     │   ├── CheckpointLostError        this run no longer owns the checkpoint
     │   ├── PlanChangedError           the stored state belongs to a different query
     │   └── EditError                  a tool cannot, or must not, change the checkpoint
@@ -50,9 +51,11 @@
     │   ├── EpochProtocolError         a message is not valid at this point of the protocol
     │   ├── EpochBacklogError          too many reports or epochs wait to be committed
     │   ├── RendezvousError            not all tasks registered or became ready in time
+    │   ├── EpochStalledError          an epoch ended but was not committed for too long
     │   ├── RecoveryError              the logs do not show where to resume
     │   │   └── MarkerError            the marker of Kafka transactions does not fit the logs
     │   ├── FrameError                 a peer sent bytes that are not a frame of the exchange
+    │   ├── RowTooLargeError           a row is too large to be sent to another task
     │   ├── ExchangeError              frames between two tasks were lost or out of order
     │   ├── DriverSilentError          a task has not heard from its driver for too long
     │   └── SinkConflictError          the sink already has the epoch, with different output
@@ -79,6 +82,7 @@ from epochal.errors.checkpoint import (
     CheckpointError,
     CheckpointInUseError,
     CheckpointLostError,
+    ClaimExpiredError,
     ConcurrentUpdateError,
     EditError,
     MalformedFileError,
@@ -92,10 +96,12 @@ from epochal.errors.epoch import (
     EpochConflictError,
     EpochError,
     EpochProtocolError,
+    EpochStalledError,
     ExchangeError,
     FrameError,
     RecoveryError,
     RendezvousError,
+    RowTooLargeError,
     SinkConflictError,
     StaleAttemptError,
 )
@@ -151,6 +157,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointInUseError",
     "CheckpointLostError",
+    "ClaimExpiredError",
     "ComponentError",
     "ConcurrentUpdateError",
     "DriverLostError",
@@ -160,6 +167,7 @@ __all__ = [
     "EpochConflictError",
     "EpochError",
     "EpochProtocolError",
+    "EpochStalledError",
     "EpochalError",
     "ExchangeError",
     "FrameError",
@@ -190,6 +198,7 @@ __all__ = [
     "QueryFailedError",
     "RecoveryError",
     "RendezvousError",
+    "RowTooLargeError",
     "RpcError",
     "RpcFrameError",
     "RpcRemoteError",

@@ -88,6 +88,21 @@ class CheckpointInUseError(CheckpointError):
         )
 
 
+class ClaimExpiredError(CheckpointError):
+    """This run did not renew its claim in time, or another run took over; it must claim again."""
+
+    def __init__(self, path: str, this_run: str) -> None:
+        super().__init__(path, this_run)
+        self.path, self.this_run = path, this_run
+
+    def __str__(self) -> str:
+        return (
+            f"Run {self.this_run} may no longer write to {self.path}: it did not renew its claim "
+            f"within the lease, or another run took over. The tasks are restarted, which claims "
+            f"the checkpoint again if nobody else has. If the driver has long pauses, raise lease."
+        )
+
+
 class CheckpointLostError(CheckpointError):
     """This run was fenced: another run owns the checkpoint, or may own it by now."""
 

@@ -88,6 +88,32 @@ class RendezvousError(EpochError):
         )
 
 
+class EpochStalledError(EpochError):
+    """An epoch has ended and was not committed for too long."""
+
+    def __init__(self, epoch: int, missing: tuple[int, ...], tasks: int, seconds: float) -> None:
+        super().__init__(epoch, missing, tasks, seconds)
+        self.epoch, self.missing = epoch, missing
+        self.tasks, self.seconds = tasks, seconds
+
+    def __str__(self) -> str:
+        if self.missing:
+            named = ", ".join(map(str, self.missing[:8])) + (", …" if len(self.missing) > 8 else "")
+            cause = (
+                f"{len(self.missing)} of {self.tasks} tasks ({named}) have not reported it: their "
+                f"code or their sink hangs, or takes longer than that for one batch"
+            )
+        else:
+            cause = (
+                "every task has reported it: the commit of the sink or the storage "
+                "of the checkpoint hangs"
+            )
+        return (
+            f"Epoch {self.epoch} has ended, but was not committed for {self.seconds:g} s, and "
+            f"{cause}. The tasks are restarted. If they only need more time, raise stallTimeout."
+        )
+
+
 class RecoveryError(EpochError):
     """The logs of a checkpoint do not show which epochs are decided."""
 
@@ -114,6 +140,22 @@ class FrameError(EpochError):
         return (
             f"A frame was rejected: {self.reason}. The peer is broken or runs another version: all "
             f"hosts must run the same release of Epochal."
+        )
+
+
+class RowTooLargeError(EpochError):
+    """A row is too large to be sent from one task to another."""
+
+    def __init__(self, stage: int, size: int, limit: int) -> None:
+        super().__init__(stage, size, limit)
+        self.stage, self.size, self.limit = stage, size, limit
+
+    def __str__(self) -> str:
+        return (
+            f"A row of {self.size / 1e6:,.1f} MB cannot be sent to the task that has the state of "
+            f"its key (stage {self.stage}): the limit is {self.limit / 1e6:,.1f} MB per row. Drop "
+            f"large columns before the stateful operator, or store large values elsewhere and "
+            f"keep a reference in the row. With parallelism 1 rows are not sent."
         )
 
 

@@ -31,13 +31,17 @@ OBJECT_STORE_SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "azure"
 HDFS_SCHEMES = frozenset({"hdfs", "webhdfs", "swebhdfs"})
 
 
-def open_files(location: str) -> Files:
-    """Open a local path or a `file:`, S3, GCS, Azure or HDFS URL."""
+def open_files(location: str, *, existing: bool = False) -> Files:
+    """Open a local path or a `file:`, S3, GCS, Azure or HDFS URL.
+
+    With `existing`, a local directory that is deleted later is not created again by a write.
+    """
     scheme = scheme_of(location)
     if scheme in ("", "file"):
         from epochal.files.local import LocalFiles
 
-        return LocalFiles(local_path(location))
+        path = local_path(location)
+        return LocalFiles(path, existing=path if existing else None)
     if scheme in OBJECT_STORE_SCHEMES:
         from epochal.files.objects import open_object_store
 

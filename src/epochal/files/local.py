@@ -4,6 +4,9 @@ A file is created by a hard link from a temporary file, because the kernel rejec
 is taken. Hadoop checks and then renames, so two processes can both succeed. With `durable` (the
 default) the file and its directory are synced before `close` returns, so a power failure after
 that loses nothing.
+
+With `existing`, that directory is never created. A query opens its checkpoint like this: if it is
+deleted or moved while the query runs, the next write fails instead of creating a part of it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import io
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from stat import S_ISDIR
 from typing import Self
@@ -25,9 +28,16 @@ from epochal.files.contract import FileInfo, checked_path
 class LocalFiles:
     """Files below a local directory."""
 
-    def __init__(self, root: str | os.PathLike[str], *, durable: bool = True) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        durable: bool = True,
+        existing: str | os.PathLike[str] | None = None,
+    ) -> None:
         self._root = os.path.abspath(os.fspath(root))
         self._durable = durable
+        self._existing = None if existing is None else os.path.abspath(os.fspath(existing))
 
     def __repr__(self) -> str:
         return f"LocalFiles({self._root!r})"
@@ -37,10 +47,11 @@ class LocalFiles:
         return self._root
 
     def at(self, path: str) -> LocalFiles:
-        return LocalFiles(self._path(path), durable=self._durable)
+        return LocalFiles(self._path(path), durable=self._durable, existing=self._existing)
 
     def create_atomic(self, path: str, *, overwrite: bool = False) -> LocalAtomicFile:
-        return LocalAtomicFile(self._path(path), overwrite=overwrite, durable=self._durable)
+        full = self._path(path)
+        return LocalAtomicFile(full, self._make_parents, overwrite=overwrite, durable=self._durable)
 
     def create(self, path: str, data: bytes) -> None:
         with self.create_atomic(path) as out:
@@ -87,7 +98,7 @@ class LocalFiles:
                 yield below, info
 
     def make_dirs(self, path: str = "") -> None:
-        _make_dirs(self._path(path), durable=self._durable)
+        self._make_parents(self._path(path))
 
     def delete(self, path: str) -> None:
         full = self._path(path)
@@ -111,6 +122,9 @@ class LocalFiles:
             with suppress(FileNotFoundError):
                 shutil.rmtree(full)
 
+    def _make_parents(self, folder: str) -> None:
+        _make_dirs(folder, durable=self._durable, existing=self._existing)
+
     def _path(self, path: str) -> str:
         below = checked_path(self._root, path)
         return os.path.join(self._root, below) if below else self._root
@@ -119,14 +133,21 @@ class LocalFiles:
 class LocalAtomicFile:
     """Writes `.NAME.UUID.tmp` (Spark's naming) beside the target, then links or renames it."""
 
-    def __init__(self, target: str, *, overwrite: bool, durable: bool) -> None:
+    def __init__(
+        self,
+        target: str,
+        make_dirs: Callable[[str], None],
+        *,
+        overwrite: bool,
+        durable: bool,
+    ) -> None:
         self._target, self._overwrite, self._durable = target, overwrite, durable
         folder, name = os.path.split(target)
         self._temp = os.path.join(folder, f".{name}.{uuid.uuid4()}.tmp")
         try:
             raw = io.FileIO(self._temp, "x")
         except FileNotFoundError:
-            _make_dirs(folder, durable=durable)
+            make_dirs(folder)
             raw = io.FileIO(self._temp, "x")
         self._out = io.BufferedWriter(raw)
 
@@ -210,13 +231,25 @@ def _exists(path: str) -> FileExistsError:
     return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
 
-def _make_dirs(path: str, *, durable: bool) -> None:
+def _make_dirs(path: str, *, durable: bool, existing: str | None) -> None:
     missing = []
     above = path
-    while not os.path.isdir(above) and above != os.path.dirname(above):
+    while not os.path.isdir(above) and above not in (existing, os.path.dirname(above)):
         missing.append(above)
         above = os.path.dirname(above)
-    os.makedirs(path, exist_ok=True)
+    if above == existing and not os.path.isdir(above):
+        raise StorageError(
+            above,
+            "this directory does not exist. It was deleted or moved after the query had started, "
+            "or not all hosts share it. It is not created again, because that would leave a part "
+            "of a checkpoint",
+        )
+    for folder in reversed(missing):
+        # One by one: a directory above that was deleted meanwhile is not created again either.
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+    if not os.path.isdir(path):
+        raise _exists(path)
     if durable:
         for folder in reversed(missing):
             _sync_directory(os.path.dirname(folder))

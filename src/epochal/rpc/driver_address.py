@@ -1,7 +1,8 @@
 """Decides where the driver listens for its tasks, from Spark's own settings. Pure.
 
 With a local master all tasks run on this machine, so the driver listens on loopback only, unless
-`spark.driver.bindAddress` is set.
+`spark.driver.bindAddress` is set. On a cluster it listens where Spark's own driver does: at
+`spark.driver.bindAddress`, which is `spark.driver.host` by default.
 
 Note: `spark.driver.host` does not show whether tasks are remote. Spark sets it to a name of this
 machine with a local master too.
@@ -14,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
+ANY = "0.0.0.0"
+"""Only if no host is known. In a running Spark there always is one."""
 _LOCAL = re.compile(r"local(?:\[.*\])?")
 
 
@@ -22,7 +25,7 @@ class DriverAddress:
     host: str
     """The host that tasks connect to."""
     bind: str
-    """The address that the driver binds to."""
+    """The name or address that the driver binds to."""
 
 
 def driver_address(conf: Mapping[str, str]) -> DriverAddress:
@@ -30,4 +33,5 @@ def driver_address(conf: Mapping[str, str]) -> DriverAddress:
     bind = conf.get("spark.driver.bindAddress")
     if not bind and _LOCAL.fullmatch(conf.get("spark.master", "")):
         return DriverAddress(LOOPBACK, LOOPBACK)
-    return DriverAddress(conf.get("spark.driver.host") or LOOPBACK, bind or "0.0.0.0")
+    host = conf.get("spark.driver.host")
+    return DriverAddress(host or LOOPBACK, bind or host or ANY)

@@ -35,6 +35,7 @@ from epochal.rpc.framing import (
     encode_push,
     encode_reply,
 )
+from epochal.rpc.local_host import listening_address
 
 logger = logging.getLogger(__name__)
 
@@ -105,12 +106,14 @@ class RpcServer:
         self._waker.setblocking(False)
         self._woken.setblocking(False)
         try:
-            self._router.bind(f"tcp://{bind_host}:{port}")
-        except zmq.ZMQError as error:
+            address = listening_address(bind_host)
+            self._router.setsockopt(zmq.IPV6, int(":" in address))
+            self._router.bind(f"tcp://{f'[{address}]' if ':' in address else address}:{port}")
+        except (zmq.ZMQError, OSError) as error:
             self._release()
             raise RpcError(
-                f"Cannot listen at {bind_host}:{port}: {error}. Check spark.driver.bindAddress, "
-                f"and that the port is free."
+                f"Cannot listen at {bind_host}:{port}: {error}. Check spark.driver.bindAddress "
+                f"(by default spark.driver.host), and that the port is free."
             ) from None
         bound = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = RpcAddress(

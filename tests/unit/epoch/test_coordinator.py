@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.epoch.coordinator import EpochCoordinator, Pace, Phase
+from epochal.epoch.coordinator import EpochCoordinator, Phase
 from epochal.epoch.effects import (
     Decide,
     Effect,
@@ -24,6 +24,7 @@ from epochal.epoch.messages import (
     ReportPartitionOffset,
     TaskReady,
 )
+from epochal.epoch.pace import Pace
 from epochal.errors import StaleAttemptError
 
 

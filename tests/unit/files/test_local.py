@@ -266,3 +266,24 @@ def test_delete_tree_goes_on_when_somebody_else_deletes_too(
     monkeypatch.setattr(os, "unlink", unlink)
     LocalFiles(tmp_path).delete_tree("state")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_that_must_exist_is_not_created_again(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoint"
+    root.mkdir()
+    files = LocalFiles(root, existing=root)
+    files.create("offsets/0", b"first")
+    files.at("state/0").create("1/2.delta", b"state")
+    root.rename(tmp_path / "moved")
+    writes: list[Callable[[], object]] = [
+        lambda: files.create("offsets/1", b""),
+        lambda: files.replace("offsets/0", b""),
+        lambda: files.at("state").make_dirs("0/1"),
+        lambda: files.make_dirs(),
+        lambda: files.at("state/0").create("1/3.delta", b""),
+    ]
+    for write in writes:
+        with pytest.raises(StorageError, match="deleted or moved"):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+    assert tree(tmp_path / "moved") == {"offsets/0": b"first", "state/0/1/2.delta": b"state"}

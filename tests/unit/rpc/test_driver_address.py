@@ -18,7 +18,7 @@ def test_a_local_master_is_served_on_loopback(master: str) -> None:
 @pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://m:7077", "yarn", ""])
 def test_a_cluster_is_served_where_spark_serves_it(master: str) -> None:
     conf = {"spark.master": master, "spark.driver.host": "driver.example"}
-    assert driver_address(conf) == DriverAddress("driver.example", "0.0.0.0")
+    assert driver_address(conf) == DriverAddress("driver.example", "driver.example")
 
 
 @pytest.mark.parametrize("master", ["local[2]", "yarn"])

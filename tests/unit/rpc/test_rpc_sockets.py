@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -281,3 +283,20 @@ def test_a_client_used_before_a_fork_works_on_both_sides(client: RpcClient) -> N
 def test_keys_do_not_show_in_logs(server: RpcServer) -> None:
     assert "secret" not in repr(server.address)
     assert server.address.client_secret_key.decode() not in repr(server.address)
+
+
+def test_a_server_listens_at_the_host_it_was_given_and_nowhere_else() -> None:
+    with RpcServer(advertised_host="localhost", bind_host="localhost") as server:
+        sockets = [socket.socket(), socket.socket()]
+        codes = [
+            each.connect_ex((address, server.address.port))
+            for each, address in zip(sockets, ("127.0.0.1", "127.0.0.2"), strict=True)
+        ]
+        for each in sockets:
+            each.close()
+    assert codes == [0, errno.ECONNREFUSED]
+
+
+def test_a_host_that_is_unknown_is_refused_with_the_setting_to_check() -> None:
+    with pytest.raises(RpcError, match=r"no\.such\.host\.invalid:0: .* spark\.driver\.bindAddress"):
+        RpcServer(advertised_host="127.0.0.1", bind_host="no.such.host.invalid")

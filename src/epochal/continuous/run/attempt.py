@@ -127,11 +127,6 @@ class Attempt:
         """Let the tasks leave."""
         self._driver.finish()
 
-    @property
-    def is_reading(self) -> bool:
-        """Whether tasks are running and read epochs."""
-        return self._job is not None and self._driver.coordinator.phase == "running"
-
     def end(self, timeout_seconds: float) -> None:
         """End tasks and epochs in any state."""
         if self._job is not None:
@@ -178,8 +173,12 @@ def prepare_attempt(
     on_acknowledged: Callable[[int, float], None] = lambda _epoch, _seconds: None,
 ) -> Attempt:
     """Publish the next attempt, finish what the last one decided, and wait for free slots."""
+    # A log that is opened for writing creates its directory. `next_attempt` comes first, because it
+    # raises if the checkpoint was deleted or taken.
+    number = opened.next_attempt(
+        newest_attempt(OffsetLog(opened.files.at(OFFSETS), read_only=True))
+    )
     offsets = OffsetLog(opened.files.at(OFFSETS))
-    number = opened.next_attempt(newest_attempt(offsets))
     endpoint = endpoint_of(opened.run_id)
 
     def push(peers: Sequence[bytes], message: EpochReply) -> None:

@@ -6,7 +6,7 @@
 
 One thread owns the run and waits on one inbox. Other threads post their events there: the end of
 the job, a failed epoch, a stop request. A second thread watches the run: it reports progress, looks
-for new partitions, and notices when the driver's JVM is gone or no epoch is committed.
+for new partitions, and notices when the driver's JVM is gone.
 
 Note: `start()` prepares the first attempt before it returns, so errors in the query or the cluster
 are raised by `start()`. Only later errors end up in `exception()`.
@@ -164,8 +164,6 @@ class Engine:
         self._changed = threading.Condition()
         self._positions: tuple[Positions, ...] = ()
         self._attempt: Attempt | None = None
-        self._moved = 0.0
-        """When an epoch was last committed or an attempt prepared, to detect a stall."""
         self._stop_asked, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"epochal-query-{self.run_id}", daemon=True
@@ -182,12 +180,12 @@ class Engine:
         """Prepare the first attempt, call the listeners, and start the threads."""
         try:
             self._prepare(self._opened.options.slot_timeout.total_seconds())
+            self._bus.started(self.query_id, self.run_id, self.name, self._clock.now_ms())
         except BaseException as error:
             self._opened.close()
             self._telemetry.close(str(error))
             self._ended.set()
             raise
-        self._bus.started(self.query_id, self.run_id, self.name, self._clock.now_ms())
         self._thread.start()
         self._watcher.start()
 
@@ -248,7 +246,6 @@ class Engine:
         self._reporter.begin(self._opened.note, attempt.offsets)
         with self._changed:
             self._attempt, self._positions = attempt, attempt.positions
-            self._moved = self._clock.monotonic()
         self._show(committed=attempt.first_epoch - 1, attempt=attempt.number)
 
     def _run(self) -> None:
@@ -387,7 +384,7 @@ class Engine:
         self._reporter.add(epoch, positions)
         self._telemetry.committed(epoch, self.state.attempt)
         with self._changed:
-            self._positions, self._moved = positions, self._clock.monotonic()
+            self._positions = positions
             busy = "Processing" if self.state.message == "Starting tasks" else self.state.message
             self.state = replace(self.state, committed=epoch.epoch, message=busy)
             self._changed.notify_all()
@@ -398,7 +395,7 @@ class Engine:
             self._changed.notify_all()
 
     def _watch(self) -> None:
-        """Report, look for new partitions, and detect a lost JVM or a stall."""
+        """Report, look for new partitions, and detect a lost JVM."""
         interval = self._opened.options.discover_interval.total_seconds()
         looked = self._clock.monotonic()
         set_log_context(query_id=self.query_id, run_id=self.run_id)
@@ -412,11 +409,6 @@ class Engine:
                 self._inbox.put(AttemptFailed(attempt.number, lost))
                 return
             now = self._clock.monotonic()
-            stalled = now - self._moved
-            if attempt.is_reading and stalled > self._opened.options.stall_timeout.total_seconds():
-                self._moved = now
-                error = TaskFailedError(None, f"no epoch was committed for {stalled:.0f} s", "")
-                self._inbox.put(AttemptFailed(attempt.number, error))
             if now - looked >= interval:
                 looked = now
                 self._look_for_partitions(attempt.number)

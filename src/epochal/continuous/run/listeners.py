@@ -4,6 +4,9 @@
 background thread delivers all other events, in order. A listener can neither delay nor break a
 query: its exceptions are logged. If it is too slow, the oldest waiting reports are dropped, but
 never the event that a query has ended.
+
+Note: `KeyboardInterrupt` and `SystemExit` in `onQueryStarted` are meant for the program that calls
+`start()`. They are raised there, and the query does not start.
 """
 
 from __future__ import annotations
@@ -123,13 +126,14 @@ class ListenerBus:
                     return
                 method, event = self._waiting.popleft()
                 self._busy = True
-            self._call(method, event)
+            # In this thread not even SystemExit may end anything: the next event would be lost.
+            self._call(method, event, caught=BaseException)
 
-    def _call(self, method: str, event: Any) -> None:
+    def _call(self, method: str, event: Any, caught: type[BaseException] = Exception) -> None:
         with self._changed:
             listeners = list(self._listeners)
         for listener in listeners:
             try:
                 getattr(listener, method)(event)
-            except Exception:
+            except caught:
                 logger.exception("%s.%s failed", type(listener).__name__, method)

@@ -103,7 +103,8 @@ def open_query(
     """Claim the checkpoint, open sources and sink, and make the plan."""
     options, run_id = definition.options, str(uuid4())
     location = options.checkpoint_location or tempfile.mkdtemp(prefix="epochal-checkpoint-")
-    files = open_files(location)
+    open_files(location).make_dirs()
+    files = open_files(location, existing=True)
     with ExitStack() as opening:
         guard = Claim.acquire(
             files,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from epochal.continuous.run.restarts import RestartPolicy
-from epochal.epoch.coordinator import MAX_BACKLOG, MAX_EPOCHS_IN_FLIGHT, Pace
+from epochal.epoch.pace import MAX_BACKLOG, MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.errors import OptionError
 from epochal.options import options_of, read_options
 
@@ -84,8 +84,9 @@ class EngineOptions:
     a restart slower, because it reads all changes since the last snapshot."""
 
     stall_timeout: timedelta = timedelta(minutes=2)
-    """How long a query may commit no epoch, not even an empty one, before its tasks are restarted
-    because one of them hangs. Must be longer than user code takes for one batch."""
+    """How long an epoch that has ended may take to be committed, before the tasks are restarted
+    because one of them hangs. Must be longer than user code takes for one batch. Neither the start
+    of the tasks nor an idle epoch counts."""
 
     telemetry: bool = True
     """Whether the dashboard can show the query, and epochs are traced if OpenTelemetry is
@@ -113,14 +114,40 @@ class EngineOptions:
         for name, value in counts.items():
             if value is not None and value < 1:
                 raise OptionError(f"{name} must be at least 1, not {value}.")
-        if self.epoch <= timedelta(0):
-            raise OptionError(f"epoch must be longer than 0 seconds, not {self.epoch}.")
+        times = {
+            "epoch": self.epoch,
+            "idleEpoch": self.idle_epoch,
+            "lease": self.lease,
+            "registerTimeout": self.register_timeout,
+            "readyTimeout": self.ready_timeout,
+            "stallTimeout": self.stall_timeout,
+        }
+        for name, time in times.items():
+            if time <= timedelta(0):
+                raise OptionError(f"{name} must be longer than 0 seconds, not {time}.")
         if self.metrics_port is not None and not 1 <= self.metrics_port <= 65_535:
             raise OptionError(f"metricsPort must be 1 to 65535, not {self.metrics_port}.")
         if self.min_batches_to_retain < 1:
             raise OptionError(
                 f"minBatchesToRetain must be at least 1, not {self.min_batches_to_retain}: a "
                 f"restart continues from the newest entry."
+            )
+
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuse options that are valid one by one but cannot work together."""
+        if (self.parallelism or 1) > self.epoch_backlog_queue_size:
+            raise OptionError(
+                f"epochBacklogQueueSize is {self.epoch_backlog_queue_size}, but the query has "
+                f"{self.parallelism or 'at least 1'} tasks (parallelism), and all of their reports "
+                f"of an epoch must fit into the queue. Raise epochBacklogQueueSize."
+            )
+        if self.restart_backoff > self.max_restart_backoff:
+            raise OptionError(
+                f"restartBackoff is {self.restart_backoff}, longer than maxRestartBackoff with "
+                f"{self.max_restart_backoff}. The first wait must not exceed the longest: lower "
+                f"the one or raise the other."
             )
 
     @property
@@ -133,6 +160,7 @@ class EngineOptions:
             max_backlog=self.epoch_backlog_queue_size,
             register_seconds=self.register_timeout.total_seconds(),
             ready_seconds=self.ready_timeout.total_seconds(),
+            stall_seconds=self.stall_timeout.total_seconds(),
         )
 
     @property

@@ -17,6 +17,7 @@ import pyarrow as pa
 import zmq
 
 from epochal.continuous.tasks.frames import (
+    MAX_BODY_BYTES,
     MAX_FRAME_BYTES,
     Frame,
     decode_frame,
@@ -24,7 +25,7 @@ from epochal.continuous.tasks.frames import (
     encode_frame,
 )
 from epochal.epoch.messages import Peer
-from epochal.errors import ExchangeError, FrameError
+from epochal.errors import ExchangeError, FrameError, RowTooLargeError
 from epochal.rpc.curve import CurveKeys, Gatekeeper, introduce, protect
 
 QUEUED_FRAMES = 10_000
@@ -73,8 +74,10 @@ class Channels:
             self._peers[peer.task] = push
 
     def send(self, target: int, frame: Frame) -> None:
-        """Send a frame without waiting."""
+        """Send a frame without waiting; RowTooLargeError if the receiver would refuse its rows."""
         body = b"" if frame.batch is None else encode_batch(frame.batch)
+        if len(body) > MAX_BODY_BYTES:
+            raise RowTooLargeError(frame.stage, len(body), MAX_BODY_BYTES)
         parts = encode_frame(frame, body)
         try:
             self._peers[target].send_multipart(parts, zmq.NOBLOCK)

@@ -25,7 +25,14 @@ from epochal.errors import FrameError
 MAGIC = 0xEC
 FRAME_VERSION = 1
 MAX_FRAME_BYTES = 256 << 20
-"""Far above what one turn produces. A larger frame is refused."""
+"""ZeroMQ closes the connection of a peer that sends more."""
+
+MAX_BODY_BYTES = MAX_FRAME_BYTES - (1 << 20)
+"""The largest encoded row that can be sent. The rest is for what CURVE adds."""
+
+SPLIT_BYTES = 16 << 20
+"""Rows above this size are sent in several frames. Far above what a turn usually produces, so that
+it costs nothing there, and far below the limit, because the size is estimated."""
 
 _HEADER = struct.Struct("<BBBBIHIqQII")
 """Magic, version, kind, watermarks, attempt, stage, sender, epoch, seq, runs, checksum."""
@@ -96,6 +103,32 @@ def encode_frame(frame: Frame, body: Body = b"") -> tuple[bytes, Body]:
 def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
     """Return the rows as one IPC message, without their schema."""
     return batch.serialize()
+
+
+def split_rows(batch: pa.RecordBatch, runs: Runs, limit: int) -> list[tuple[pa.RecordBatch, Runs]]:
+    """Split rows, in their order, into parts of at most `limit` bytes or one row. Copies nothing.
+
+    Rows may differ much in size, so a part that is too large is halved until it is not.
+    """
+    if batch.num_rows <= 1 or batch.nbytes <= limit:
+        return [(batch, runs)]
+    half = batch.num_rows // 2
+    first, second = _split_runs(runs, half)
+    return [
+        *split_rows(batch.slice(0, half), first, limit),
+        *split_rows(batch.slice(half), second, limit),
+    ]
+
+
+def _split_runs(runs: Runs, rows: int) -> tuple[Runs, Runs]:
+    """Return the runs of the first `rows` rows, and of the others."""
+    first, second = [], []
+    for partition, count in runs:
+        taken = min(count, rows)
+        rows -= taken
+        first += [(partition, taken)] * (taken > 0)
+        second += [(partition, count - taken)] * (count > taken)
+    return tuple(first), tuple(second)
 
 
 def decode_frame(header: bytes, body: Body, schemas: Sequence[pa.Schema]) -> Frame:

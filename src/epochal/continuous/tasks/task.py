@@ -39,7 +39,7 @@ from epochal.continuous.operators.contract import (
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, StagePlan, partitions_of_task
 from epochal.continuous.tasks.batches import by_partition, fitting, joined
 from epochal.continuous.tasks.exchange import Exchange, ExchangeCounters
-from epochal.continuous.tasks.frames import Frame
+from epochal.continuous.tasks.frames import SPLIT_BYTES, Frame, split_rows
 from epochal.continuous.tasks.key_split import KeySplit
 from epochal.epoch.messages import (
     EpochRequest,
@@ -404,12 +404,15 @@ class TaskCore:
             return
         schema, split = self._plan.stages[index].input_schema, self._splits[index]
         for rows in joined([fitting(batch, schema) for batch in batches]):
-            row_bytes = split.size(rows)
-            for target, part, runs in split.split(rows):
-                size = round(row_bytes * part.num_rows)
-                self._exchange.outboxes[index].add(
-                    target, part, runs, epoch=epoch, highs=highs, size=size
-                )
+            row_bytes, outbox = split.size(rows), self._exchange.outboxes[index]
+            is_large = row_bytes * rows.num_rows > SPLIT_BYTES
+            for target, all_rows, all_runs in split.split(rows):
+                parts = [(all_rows, all_runs)]
+                if is_large:
+                    parts = split_rows(all_rows, all_runs, SPLIT_BYTES)
+                for part, runs in parts:
+                    size = part.nbytes if is_large else round(row_bytes * part.num_rows)
+                    outbox.add(target, part, runs, epoch=epoch, highs=highs, size=size)
 
     def _note_active(self, out: TurnOutput) -> None:
         if self._active < self._reading:

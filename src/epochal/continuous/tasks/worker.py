@@ -37,7 +37,6 @@ from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
-from epochal.epoch.coordinator import MAX_EPOCHS_IN_FLIGHT
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
@@ -51,8 +50,9 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
+from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
-from epochal.files import join_url, open_files
+from epochal.files import open_files
 from epochal.rpc.client import RpcClient
 from epochal.rpc.curve import CurveKeys
 from epochal.rpc.envelope import EndpointType, RpcAddress
@@ -328,7 +328,7 @@ class _Worker:
             readers=given.readers,
             writer=given.plan.writers.open(context),
         )
-        files = open_files(join_url(given.checkpoint, "state"))
+        files = open_files(given.checkpoint, existing=True).at("state")
         partitions = partitions_of_task(given.plan.state_partitions, given.task, given.tasks)
         self._stores = stores = TaskStores(
             given.plan,

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from tests.waiting import eventually
 
 from epochal.clock import SystemClock
@@ -65,7 +66,7 @@ class Pretence:
 class Pretended:
     """One such attempt."""
 
-    first_epoch, is_reading = 0, False
+    first_epoch = 0
     positions: tuple[dict[str, str], ...] = ()
     offsets: tuple[str, ...] = ()
 
@@ -115,6 +116,7 @@ class Run:
     def __init__(self, pretence: Pretence, options: EngineOptions = QUICK) -> None:
         self.closed, self.ended = threading.Event(), threading.Event()
         self.lost: QueryError | None = None
+        self.bus = ListenerBus()
         opened: Any = SimpleNamespace(
             query_id=QUERY,
             run_id=RUN,
@@ -127,7 +129,7 @@ class Run:
             opened,
             pretence.prepare,
             lambda: self.lost,
-            ListenerBus(),
+            self.bus,
             lambda _: self.ended.set(),
             SystemClock(),
         )
@@ -156,6 +158,26 @@ def test_a_stop_holds_then_lets_the_tasks_leave() -> None:
     assert (run.engine.error, run.engine.is_active) == (None, False)
     assert run.closed.is_set()
     assert run.ended.is_set()
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a_listener_that_interrupts_the_start_leaves_nothing_behind(
+    stop: type[BaseException],
+) -> None:
+    class Interrupting(StreamingQueryListener):  # type: ignore[misc]
+        def onQueryStarted(self, event: Any) -> None:
+            raise stop
+
+        onQueryProgress = onQueryTerminated = onQueryStarted
+
+    before = threading.active_count()
+    pretence = Pretence(stand_by)
+    run = Run(pretence)
+    run.bus.add(Interrupting())
+    with pytest.raises(stop):
+        run.engine.start()
+    assert (run.closed.is_set(), run.engine.is_active) == (True, False)
+    assert (pretence.asked, threading.active_count()) == ([], before)
 
 
 def test_a_stop_reads_on_to_where_offsets_say_all() -> None:

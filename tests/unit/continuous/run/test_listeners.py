@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from tests.unit.continuous.run.test_progress import epoch, maker
 
@@ -127,3 +128,36 @@ def test_waiting_for_listeners_has_an_end() -> None:
     stuck.let_go.set()
     assert bus.drain(30)
     bus.close()
+
+
+class Quitter(Notes):
+    """Tries to end the program whatever happens."""
+
+    def onQueryStarted(self, event: Any) -> None:
+        raise KeyboardInterrupt
+
+    def onQueryProgress(self, event: Any) -> None:
+        raise SystemExit(3)
+
+
+def test_a_listener_that_exits_in_the_background_ends_nothing() -> None:
+    bus, notes = ListenerBus(), Notes()
+    bus.add(Quitter())
+    bus.add(notes)
+    bus.progress(report(1))
+    bus.progress(report(2))
+    assert bus.drain(10)
+    assert notes.heard == ["progress 1", "progress 2"]
+    bus.close()
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_what_interrupts_the_start_is_raised_there(stop: type[BaseException]) -> None:
+    class Interrupted(Notes):
+        def onQueryStarted(self, event: Any) -> None:
+            raise stop
+
+    bus = ListenerBus()
+    bus.add(Interrupted())
+    with pytest.raises(stop):
+        bus.started(QUERY, RUN, None, 0)

@@ -41,11 +41,32 @@ def test_restarts_are_limited_by_the_options() -> None:
         {"epoch": "0 ms"},
         {"minBatchesToRetain": "0"},
         {"maxEpochsInFlight": "0"},
+        {"stallTimeout": "0 s"},
+        {"readyTimeout": "0 s"},
+        {"lease": "0 s"},
     ],
 )
 def test_values_that_make_no_sense_are_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(OptionError):
         split_options(wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"parallelism": "40", "epochBacklogQueueSize": "39"}, "is 39, .* 40 tasks"),
+        ({"epochBacklogQueueSize": "0"}, "is 0, .* at least 1 tasks"),
+        ({"restartBackoff": "20 s", "maxRestartBackoff": "5 s"}, "0:00:20, .* 0:00:05"),
+    ],
+)
+def test_values_that_cannot_work_together_are_refused(options: dict[str, str], named: str) -> None:
+    with pytest.raises(OptionError, match=named):
+        split_options(options)
+
+
+def test_an_idle_epoch_may_be_longer_than_the_stall_timeout() -> None:
+    engine, _ = split_options({"idleEpoch": "10 minutes", "stallTimeout": "5 s"})
+    assert (engine.pace.idle_epoch_seconds, engine.pace.stall_seconds) == (600, 5)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pyarrow as pa
+import pytest
 import zmq
 from tests.waiting import eventually
 
 from epochal.continuous.tasks.channels import Channels
-from epochal.continuous.tasks.frames import Frame, FrameKind
+from epochal.continuous.tasks.frames import (
+    MAX_BODY_BYTES,
+    MAX_FRAME_BYTES,
+    Frame,
+    FrameKind,
+    encode_frame,
+)
 from epochal.continuous.tasks.worker import RecentReports
 from epochal.epoch.messages import CommitPartitionEpoch, Peer, ReportPartitionOffset, TaskActive
+from epochal.errors import RowTooLargeError
 from epochal.rpc.curve import CurveKeys, introduce
 
 BATCH = pa.RecordBatch.from_pydict({"key": [1, 2], "name": ["a", "b"]})
@@ -100,3 +109,20 @@ def test_reports_are_kept_for_as_long_as_they_may_be_undecided() -> None:
     assert [each.epoch for each in again] == [15, 15, 16, 16, 17, 17, 18, 18, 19, 19]
     assert {type(each) for each in again} == {ReportPartitionOffset, CommitPartitionEpoch}
     assert len(kept.undecided(current=0)) == 12  # however seldom anybody asks
+
+
+def test_a_row_that_the_receiver_would_refuse_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("epochal.continuous.tasks.channels.MAX_BODY_BYTES", 100_000)
+    row = pa.RecordBatch.from_pydict({"key": [1], "name": ["x" * 300_000]})
+    with channels() as (a, b):
+        a.connect([Peer(1, b.url, b.key)])
+        with pytest.raises(RowTooLargeError, match=r"A row of 0\.3 MB .* limit is 0\.1 MB per row"):
+            a.send(1, replace(DATA, batch=row, runs=((0, 1),)))
+
+
+def test_a_body_at_the_limit_fits_into_what_the_receiver_accepts() -> None:
+    curve_overhead = 64
+    header = encode_frame(DATA, b"")[0]
+    assert MAX_BODY_BYTES + len(header) + curve_overhead <= MAX_FRAME_BYTES

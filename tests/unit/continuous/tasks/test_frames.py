@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epochal.continuous.tasks.frames import (
     Frame,
     FrameKind,
+    Runs,
     decode_frame,
     encode_batch,
     encode_frame,
+    split_rows,
 )
 from epochal.errors import FrameError
 
@@ -77,3 +82,49 @@ def test_any_changed_or_missing_byte_is_an_error_and_nothing_worse() -> None:
     for size in range(80):
         with pytest.raises(FrameError):
             decode_frame(chance.randbytes(size), chance.randbytes(size), [SCHEMA])
+
+
+LISTS = pa.list_(pa.field("item", pa.int32()))
+
+
+@st.composite
+def rows_and_runs(draw: st.DrawFn) -> tuple[pa.RecordBatch, Runs]:
+    """Rows of very different sizes, with the runs that a split by key may give them."""
+    row = st.tuples(st.one_of(st.none(), st.integers(0, 3_000)), st.integers(0, 50), st.booleans())
+    rows = draw(st.lists(row, min_size=1, max_size=40))
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(range(len(rows)), pa.int64()),
+            pa.array([None if size is None else "x" * size for size, _, _ in rows], pa.string()),
+            pa.array([list(range(count)) for _, count, _ in rows], LISTS),
+        ],
+        names=["number", "text", "list"],
+    )
+    runs: list[tuple[int, int]] = []
+    for _, _, is_new in rows:
+        if is_new or not runs:
+            runs.append((len(runs), 0))
+        runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+    return batch, tuple(runs)
+
+
+@given(rows_and_runs(), st.integers(1, 5_000), st.integers(0, 5))
+def test_rows_are_split_into_frames_below_the_limit_in_their_order(
+    given_rows: tuple[pa.RecordBatch, Runs], limit: int, before: int
+) -> None:
+    batch, runs = given_rows
+    whole = cast(Any, pa).concat_batches([batch.slice(0, 1)] * before + [batch]).slice(before)
+    parts = split_rows(whole, runs, limit)
+    # Arrow adds a header, and aligns each of the buffers.
+    assert all(part.num_rows == 1 or encode_batch(part).size <= limit + 1024 for part, _ in parts)
+    assert pa.Table.from_batches([part for part, _ in parts]).to_pylist() == batch.to_pylist()
+    partitions = [p for _, part_runs in parts for p, count in part_runs for _ in range(count)]
+    assert partitions == [p for p, count in runs for _ in range(count)]
+    assert all(sum(count for _, count in each) == part.num_rows for part, each in parts)
+    for part, each in parts:
+        frame = replace(DATA, batch=part, runs=each)
+        assert decode_frame(*wire(frame), [SCHEMA, batch.schema]).batch == part
+
+
+def test_rows_within_the_limit_stay_one_frame() -> None:
+    assert split_rows(BATCH, ((0, 1), (4, 2)), 1_000) == [(BATCH, ((0, 1), (4, 2)))]

@@ -75,6 +75,7 @@ class Tasks:
             for task in range(tasks)
         ]
         self.wires: list[deque[Frame]] = [deque() for _ in range(tasks)]
+        self.sent: list[Frame] = []
         self.messages: list[EpochRequest] = []
         self.cuts: list[list[EpochCut]] = [[] for _ in range(tasks)]
         self.now_ms = 1_000
@@ -85,6 +86,7 @@ class Tasks:
         out = self.cores[task].turn(self.now_ms, frames, pushes)
         for target, frame in out.frames:
             self.wires[target].append(frame)
+            self.sent.append(frame)
         self.messages += out.messages
         self.cuts[task] += out.cuts
         return bool(out.frames or out.busy or out.cuts)
@@ -129,6 +131,21 @@ def test_every_row_is_counted_once_by_the_task_that_holds_its_key(tasks: int) ->
     account = Account(3, 200, 13)
     account.check_totals(world.output(), world.state())
     assert account.wrong == []
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_rows_above_the_split_size_travel_in_several_frames(
+    tasks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("epochal.continuous.tasks.task.SPLIT_BYTES", 200)
+    world = totals(tasks)
+    world.settle(start(FIRST))
+    world.settle(start(FIRST + 1))
+    account = Account(3, 200, 13)
+    account.check_totals(world.output(), world.state())
+    assert account.wrong == []
+    sizes = [frame.batch.nbytes for frame in world.sent if frame.batch is not None]
+    assert (max(sizes, default=0) <= 200, len(sizes) > 50) == (True, tasks > 1)
 
 
 def test_epochs_are_cut_in_order_and_with_the_rows_that_were_read_in_them() -> None:

@@ -36,6 +36,9 @@ class BusyClock:
     def monotonic(self) -> float:
         return self.inner.monotonic()
 
+    def uptime(self) -> float:
+        return self.inner.uptime()
+
     def sleep(self, seconds: float) -> None:
         self.inner.sleep(seconds)
         self.meanwhile()

@@ -110,9 +110,11 @@ def delete_stale(files: Files, *, before: int) -> int:
 
 
 def _unsynced_files(url: str) -> Files:
-    """Open files that need not survive a power failure."""
+    """Open the staged files of a checkpoint. They need not survive a power failure."""
     files = open_files(url)
-    return LocalFiles(files.url, durable=False) if isinstance(files, LocalFiles) else files
+    if not isinstance(files, LocalFiles):
+        return files
+    return LocalFiles(files.url, durable=False, existing=files.url.removesuffix(f"/{STAGING}"))
 
 
 def _read(files: Files, staged: Staged) -> bytes:
