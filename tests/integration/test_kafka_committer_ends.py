@@ -17,7 +17,7 @@ from epochal.kafka import OffsetCommitter
 from epochal.testing.kafka import Kafka, connector_jars
 
 SECONDS = 60.0
-ROUNDS = 6
+ROUNDS = 4
 
 
 @pytest.fixture
