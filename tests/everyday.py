@@ -31,6 +31,7 @@ FULL: dict[str, str] = {
     r"integration/test_examples\.py.*notebook_runs": "notebooks",
     r"integration/test_demo\.py": "the demo as a whole",
     r"integration/test_kafka_committer_chaos\.py": "brokers, topics and groups that come and go",
+    r"brokers/test_kafka_start\.py.*(sink|follower)": "starts of others than a source",
     r"fault/test_kafka_kills\.py": "kills around a transactional sink",
     r"fault/test_pubsub_kills\.py": "kills around Pub/Sub",
 }

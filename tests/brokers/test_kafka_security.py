@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent
 from tests.integration.kafka_reading import reading, texts, values_of
@@ -14,7 +15,9 @@ from tests.integration.kafka_world import admin, described, held, make_topic, un
 from tests.kafka_users import enrol, grant, login
 
 from epochal.connectors.kafka.kafka_client import KafkaClient
-from epochal.errors import KafkaUnavailableError
+from epochal.connectors.registry import open_sink
+from epochal.errors import KafkaRejectedError
+from epochal.files.local import LocalFiles
 from epochal.kafka import KafkaGroup, OffsetCommitter
 from epochal.testing.kafka import Kafka
 
@@ -81,7 +84,7 @@ def test_a_broker_that_nobody_vouches_for_is_not_talked_to(broker: Kafka, tmp_pa
     settings = by_tls(broker)
     del settings["ssl.truststore.type"], settings["ssl.truststore.location"]
     with (
-        pytest.raises(KafkaUnavailableError, match="certificate verify failed"),
+        pytest.raises(KafkaRejectedError, match="certificate verify failed"),
         reading(tmp_path, given("t", settings)),
     ):
         pass
@@ -91,10 +94,24 @@ def test_a_broker_that_nobody_vouches_for_is_not_talked_to(broker: Kafka, tmp_pa
 def test_a_wrong_password_is_told_in_the_brokers_words(broker: Kafka, tmp_path: Path) -> None:
     settings = by_both(broker, password="another")
     with (
-        pytest.raises(KafkaUnavailableError, match="Authentication failed"),
+        pytest.raises(KafkaRejectedError, match="Authentication failed"),
         reading(tmp_path, given("t", settings)),
     ):
         pass
+
+
+@pytest.mark.usefixtures("user")
+def test_a_sink_with_a_wrong_password_does_not_wait(broker: Kafka, tmp_path: Path) -> None:
+    settings = by_both(broker, password="another")
+    named = {f"kafka.{name}": value for name, value in settings.items()}
+    with pytest.raises(KafkaRejectedError, match="Authentication failed"):
+        open_sink(
+            "kafka",
+            {**named, "topic": "t"},
+            pa.schema([("value", pa.string())]),
+            checkpoint=LocalFiles(tmp_path, durable=False),
+            query_id=str(uuid.uuid4()),
+        )
 
 
 class Query:

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
-from epochal.continuous.api.quiet_listener import QuietListener
 from epochal.kafka import KafkaGroup, OffsetCommitter
 
 WAIT_SECONDS = 60.0
-
-
-class Ended(QuietListener):
-    """Sets `known` once the query's last event has reached the listeners."""
-
-    def __init__(self) -> None:
-        self.known = threading.Event()
-
-    def onQueryTerminated(self, event: Any) -> None:
-        self.known.set()
 
 
 def main(servers: str, jars: str, topic: str, group: str, home: str) -> None:
@@ -34,9 +21,7 @@ def main(servers: str, jars: str, topic: str, group: str, home: str) -> None:
         .getOrCreate()
     )
     committer = OffsetCommitter([KafkaGroup(group, servers, query="told", source=0)])
-    ended = Ended()
     spark.streams.addListener(committer)
-    spark.streams.addListener(ended)
     query = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
@@ -50,9 +35,9 @@ def main(servers: str, jars: str, topic: str, group: str, home: str) -> None:
         .start()
     )
     query.awaitTermination(WAIT_SECONDS)
-    ended.known.wait(WAIT_SECONDS)  # events arrive after the query has ended
+    done = committer.flush(WAIT_SECONDS)
     spark.streams.removeListener(committer)
-    done = committer.close(30)
+    committer.close()
     told = {"done": done, "errors": committer.errors, "problems": committer.problems()}
     sys.stdout.write(json.dumps({**told, "session": type(spark).__module__}))
     sys.stdout.flush()

@@ -373,3 +373,28 @@ def test_a_rewound_query_moves_its_group_back_only_when_asked(
     assert held(broker, group) == everything(topic, 20)
     epochal(*words, "--allow-backwards")
     assert held(broker, group) == everything(topic, 10)
+
+
+def test_a_follower_notices_a_rewound_query_that_is_at_the_same_batch_again(
+    kafka_spark: SparkSession, broker: Kafka, tmp_path: Path
+) -> None:
+    topic, group = make_topic(broker, unique("orders")), unique("again")
+    frame = read(kafka_spark, broker, ("subscribe", topic), None)
+
+    def run_one_batch() -> None:
+        produce(broker, topic, 10)
+        start(frame, tmp_path, availableNow=True).awaitTermination()
+
+    run_one_batch()
+    run_one_batch()
+    words = ["kafka", "commit", "--bootstrap-servers", broker.bootstrap_servers]
+    words += ["--checkpoint", str(tmp_path), "--group", group]
+    follower = Running(*words, "--follow", "--poll-seconds", "0.2", number=signal.SIGTERM)
+    with follower as process:
+        wait_for(lambda: held(broker, group) == everything(topic, 20))
+        process.send_signal(signal.SIGSTOP)  # it does not look while the query is rewound
+        epochal("checkpoint", "rewind", tmp_path, "--to-batch", "0", "--execute")
+        run_one_batch()  # batch 1 again, which now ends at 30
+        process.send_signal(signal.SIGCONT)
+        wait_for(lambda: held(broker, group) == everything(topic, 30))
+    assert process.returncode == 0, follower.said

@@ -240,7 +240,7 @@ def test_a_sink_that_cannot_start_says_why(place: Place) -> None:
     with pytest.raises(OptionError, match="No such configuration property"):
         place.open(VALUE, **{"kafka.no.such.setting": "1"})
     with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1 "):
-        place.open(VALUE, **{"kafka.bootstrap.servers": "127.0.0.1:1"})
+        place.open(VALUE, **{"kafka.bootstrap.servers": "127.0.0.1:1", "brokerTimeout": "0 s"})
 
 
 def test_keys_land_where_javas_producer_puts_them(

@@ -51,10 +51,11 @@ class CommitJob:
 def commit_once(job: CommitJob) -> int:
     """Commit the end of the query's last finished batch; return the exit status."""
     group, as_json = job.group, job.as_json
-    request = _read_request(job, after=None)
-    if request is None:
+    position = read_position(job.checkpoint, job.query_id)
+    if position is None:
         _print_nothing_to_commit(as_json, job.query_id, group)
         return 0
+    request = _request_of(job, position)
     client = KafkaClient(job.cluster)
     committed = client.committed_offsets(group, request.offsets)
     plan = plan_commit(request, committed, owned=False, allow_backwards=job.allow_backwards)
@@ -81,19 +82,20 @@ def follow_commits(job: CommitJob, poll_seconds: float) -> int:
         allow_backwards=job.allow_backwards,
     )
     logger.info("committing the position of %s to consumer group %s", url, group)
-    last: int | None = None
+    last: Position | None = None
     last_error = ""
     while not stop.is_set() and not worker.has_lost(group, query_id):
+        request: CommitRequest | None = None
         try:
-            request = _read_request(job, after=last)
+            position = read_position(job.checkpoint, query_id, after=last)
+            if position is not None:
+                request, last = _request_of(job, position), position
             last_error = ""
         except (EpochalError, OSError) as error:
-            request = None
             if str(error) != last_error:
                 logger.warning("%s cannot be read, will retry: %s", url, error)
             last_error = str(error)
         if request is not None:
-            last = request.batch_id
             worker.put(request)
             if job.as_json:
                 print_json(_request_json(request))
@@ -122,11 +124,8 @@ def serve_metrics(host: str, port: int, text: Callable[[], str]) -> None:
         server.serve_forever()
 
 
-def _read_request(job: CommitJob, *, after: int | None) -> CommitRequest | None:
+def _request_of(job: CommitJob, position: Position) -> CommitRequest:
     checkpoint, source = job.checkpoint, job.source
-    position = read_position(checkpoint, job.query_id, after=after)
-    if position is None:
-        return None
     index = None if source is None else _source_index(checkpoint, position, source)
     requests = commit_requests(position, [Target(job.group, job.cluster, index)])
     if not requests:

@@ -31,6 +31,7 @@
     │   └── RpcRemoteError             the endpoint answered with a failure
     ├── KafkaError                     a Kafka cluster rejected a request or failed
     │   ├── KafkaUnavailableError      the cluster did not answer, or answered "try again"
+    │   ├── KafkaRejectedError         credentials or certificates are not accepted
     │   ├── KafkaTopicError            topics to read do not exist
     │   ├── KafkaDataLossError         records were deleted before they were read
     │   ├── GroupRefusedError          a consumer group must not, or may not, be written
@@ -111,6 +112,7 @@ from epochal.errors.kafka import (
     KafkaError,
     KafkaFencedError,
     KafkaRecordError,
+    KafkaRejectedError,
     KafkaStartError,
     KafkaTimestampError,
     KafkaTopicError,
@@ -176,6 +178,7 @@ __all__ = [
     "KafkaError",
     "KafkaFencedError",
     "KafkaRecordError",
+    "KafkaRejectedError",
     "KafkaStartError",
     "KafkaTimestampError",
     "KafkaTopicError",

@@ -27,6 +27,17 @@ class KafkaUnavailableError(KafkaError):
         )
 
 
+class KafkaRejectedError(KafkaError):
+    """Brokers reject the credentials, or one side does not trust the other's certificate."""
+
+    def __str__(self) -> str:
+        return (
+            f"Kafka at {self.servers} and this client do not accept each other: {self.reason}. "
+            f"Check the user, the password and the certificates in the settings that start with "
+            f"kafka.sasl and kafka.ssl."
+        )
+
+
 class GroupRefusedError(KafkaError):
     """A consumer group must not be written, or the cluster does not allow it."""
 

@@ -17,7 +17,13 @@ from typing import Any
 
 from epochal.connectors.kafka.commit_rules import CommittedOffset
 from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
-from epochal.errors import GroupRefusedError, KafkaError, KafkaUnavailableError, OptionError
+from epochal.errors import (
+    GroupRefusedError,
+    KafkaError,
+    KafkaRejectedError,
+    KafkaUnavailableError,
+    OptionError,
+)
 
 REQUEST_SECONDS = 10.0
 COORDINATOR_SECONDS = 0.2
@@ -47,12 +53,12 @@ class KafkaClient:
         self._level = levels.READ_COMMITTED if read_committed else levels.READ_UNCOMMITTED
         self._settings = dict(cluster.settings)
         self._consumers: dict[str, Any] = {}
-        self._last_client_error = ""
+        self._connection = ConnectionErrors(self._kafka)
         if not self._servers:
             raise OptionError(
                 "No Kafka cluster is named. Set kafka.bootstrap.servers (or --bootstrap-servers)."
             )
-        settings = {**QUIET, **self._settings, "error_cb": self._on_client_error}
+        settings = {**QUIET, **self._settings, "error_cb": self._connection.note}
         try:
             self._admin = self._kafka.admin.AdminClient(settings)
         except self._kafka.KafkaException as error:
@@ -140,7 +146,7 @@ class KafkaClient:
             {
                 **QUIET,
                 **self._settings,
-                "error_cb": self._on_client_error,
+                "error_cb": self._connection.note,
                 "group.id": "epochal-lag",  # required, but never joined: partitions are assigned
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -210,7 +216,7 @@ class KafkaClient:
                 **self._settings,
                 "group.id": group,
                 "enable.auto.commit": False,
-                "error_cb": self._on_client_error,
+                "error_cb": self._connection.note,
             }
             consumer = self._consumers[group] = self._kafka.Consumer(settings)
         return consumer
@@ -252,7 +258,7 @@ class KafkaClient:
 
         librdkafka reports the cause of a failed connection through `error_cb`, which `poll` calls.
         """
-        self._last_client_error = ""
+        self._connection.forget()
         self._admin.poll(0)
         for consumer in self._consumers.values():
             consumer.poll(0)
@@ -277,9 +283,7 @@ class KafkaClient:
                 f"{reason}. The committer needs READ on the group and DESCRIBE and READ on its "
                 f"topics",
             )
-        cause = self._last_client_error
-        detail = f" ({cause})" if cause and cause not in reason else ""
-        return KafkaUnavailableError(self._servers, f"{reason}{detail}".rstrip("."))
+        return self._connection.error(self._servers, reason)
 
     def _members(self, group: str) -> str:
         try:
@@ -291,8 +295,30 @@ class KafkaClient:
         more = f" and {len(members) - NAMED_MEMBERS} more" if len(members) > NAMED_MEMBERS else ""
         return f" ({named}{more})" if named else ""
 
-    def _on_client_error(self, error: Any) -> None:
-        self._last_client_error = error.str()
+
+class ConnectionErrors:
+    """Why connections to brokers failed, as librdkafka reports it to `error_cb`."""
+
+    def __init__(self, kafka: Any) -> None:
+        codes = kafka.KafkaError
+        self._rejecting = (codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED, codes._SSL)
+        self._last, self._is_rejected = "", False
+
+    def note(self, error: Any) -> None:
+        # A rejection says more than "all brokers are down", which follows it.
+        if self._is_rejected and error.code() not in self._rejecting:
+            return
+        self._last, self._is_rejected = error.str(), error.code() in self._rejecting
+
+    def forget(self) -> None:
+        self._last, self._is_rejected = "", False
+
+    def error(self, servers: str, reason: str) -> KafkaError:
+        """The error of a request that failed for this reason."""
+        if self._is_rejected:
+            return KafkaRejectedError(servers, self._last.rstrip("."))
+        detail = f" ({self._last})" if self._last and self._last not in reason else ""
+        return KafkaUnavailableError(servers, f"{reason}{detail}".rstrip("."))
 
 
 class _NoSuchPartitionError(Exception):

@@ -27,14 +27,15 @@ def query_id_of(checkpoint: Checkpoint) -> str:
 
 
 def read_position(
-    checkpoint: Checkpoint, query_id: str, *, after: int | None = None
+    checkpoint: Checkpoint, query_id: str, *, after: Position | None = None
 ) -> Position | None:
     """The end of the newest finished batch; None if there is none, or if it is still `after`.
 
-    A rewound query is at a batch before `after`; that position is returned, too.
+    A rewound query is at a batch before `after`, or at another batch of the same number; that
+    position is returned, too. So the offsets are compared and not only the number.
     """
     batch_id = checkpoint.commits.latest_batch_id()
-    if batch_id is None or batch_id == after:
+    if batch_id is None:
         return None
     entry = checkpoint.offsets.get(batch_id)
     if entry is None:
@@ -45,7 +46,8 @@ def read_position(
                 f"{batch_id}, so its end is unknown. Run `epochal checkpoint verify` for details."
             )
         return read_position(checkpoint, query_id, after=after)
-    return Position(query_id, batch_id, tuple(entry.by_source.values()))
+    position = Position(query_id, batch_id, tuple(entry.by_source.values()))
+    return None if position == after else position
 
 
 def source_names(checkpoint: Checkpoint, batch_id: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The events of a query listener, and the bounded queue that holds them.
+"""The events of a query listener, the bounded queue that holds them, and whether more must come.
 
 Pure: the caller holds the lock.
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from epochal.connectors.kafka.offsets import Position
 
@@ -22,6 +22,8 @@ class Started:
     query_id: str
     run_id: str
     name: str | None
+    execution: Any | None = None
+    """The run in the driver's JVM, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,24 @@ class Ended:
 
     query_id: str
     run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """What Spark says of a run whose end the listener has not been told."""
+
+    is_active: bool
+    ends_by_itself: bool
+    """Whether its trigger is availableNow or once."""
+
+
+def must_await(status: RunStatus) -> bool:
+    """Whether a flush waits for the end of a run.
+
+    If the run is over, its last events are on their way. A query without end is not waited for: the
+    wait would always be in vain.
+    """
+    return status.ends_by_itself or not status.is_active
 
 
 ListenerEvent: TypeAlias = Started | Progressed | Ended

@@ -21,14 +21,16 @@ from pyspark.sql.streaming import StreamingQueryListener
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.kafka.cluster_worker import ClusterWorker, GroupClient, GroupStats
 from epochal.connectors.kafka.commit_rules import Claims
-from epochal.connectors.kafka.committer import spark_sources
+from epochal.connectors.kafka.committer import spark_events, spark_sources
 from epochal.connectors.kafka.committer.committer_metrics import committer_text
 from epochal.connectors.kafka.committer.listener_inbox import (
     Ended,
     Inbox,
     ListenerEvent,
     Progressed,
+    RunStatus,
     Started,
+    must_await,
 )
 from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.kafka_settings import (
@@ -44,6 +46,8 @@ logger = logging.getLogger(__name__)
 MAX_EVENTS = 1024
 CONTINUOUS_POLL_SECONDS = 1.0
 CLOSE_SECONDS = 10.0
+DRAIN_SECONDS = 0.2
+"""How long to wait for Spark's listener bus before looking again whether that is needed."""
 UNKNOWN_BATCH = -1
 
 
@@ -125,7 +129,7 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         """Internal errors of the committer; each one is logged."""
 
     def onQueryStarted(self, event: Any) -> None:
-        self._enqueue(lambda: Started(str(event.id), str(event.runId), event.name))
+        self._enqueue(lambda: self._started(event))
 
     def onQueryProgress(self, event: Any) -> None:
         self._enqueue(lambda: _progressed(event.progress))
@@ -137,20 +141,20 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         self._enqueue(lambda: Ended(str(event.id), str(event.runId)))
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait until all reported offsets are committed; False if `seconds` were not enough."""
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._is_idle and not self._inbox, seconds):
-                return False
-        return all(
-            worker.flush(max(0.0, deadline - time.monotonic()))
-            for worker in self._workers.copy().values()
-        )
+        """Wait until all finished batches are committed; False, with a warning, if they are not.
+
+        It also waits for queries that end by themselves (availableNow, once), but not for the end
+        of others. Do not call it in a listener's callback: Spark cannot deliver events meanwhile.
+        """
+        reason = self._settle(time.monotonic() + seconds)
+        if reason:
+            logger.warning("not all offsets were committed within %g s: %s", seconds, reason)
+        return not reason
 
     def close(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Flush, then stop the threads; False if some offsets were not committed."""
         deadline = time.monotonic() + seconds
-        done = self.flush(seconds)
+        reason = self._settle(deadline)
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -159,9 +163,9 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         for worker in self._workers.copy().values():
             worker.close(max(0.1, deadline - time.monotonic()))
         atexit.unregister(self.close)
-        if not done:
-            logger.warning("closed with offsets uncommitted: %s", self.problems() or "no answer")
-        return done
+        if reason:
+            logger.warning("closed with offsets uncommitted: %s", reason)
+        return not reason
 
     def stats(self) -> dict[tuple[str, str], GroupStats]:
         """The statistics of each group, by bootstrap servers and group."""
@@ -204,6 +208,67 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         except Exception:  # noqa: BLE001 - a bug must not reach the query
             self._log_failure("receiving an event")
 
+    def _started(self, event: Any) -> Started:
+        # Look now: Spark waits for this callback, so the query cannot have ended yet.
+        query_id = str(event.id)
+        try:
+            execution = _find_execution(query_id)
+        except Exception:  # noqa: BLE001 - the start itself must still be noted
+            self._log_failure("looking for a query")
+            execution = None
+        return Started(query_id, str(event.runId), event.name, execution)
+
+    def _settle(self, deadline: float) -> str:
+        """Wait until all finished batches are committed; the reason if they are not."""
+        try:
+            reason = self._await_spark(deadline)
+        except Exception as error:  # noqa: BLE001 - also called when the process ends
+            reason = f"Spark could not be asked for its last events: {error}"
+        flushed = [worker.flush(_left(deadline)) for worker in self._workers.copy().values()]
+        if all(flushed):
+            return reason
+        return reason or str(self.problems() or "no answer")
+
+    def _await_spark(self, deadline: float) -> str:
+        """Wait until Spark has told everything it will tell; the reason if that takes too long."""
+        if not self._await_idle(deadline):
+            return "events of queries are still being handled"
+        for run_id, run in self._runs.copy().items():
+            reason = self._await_run(run_id, run, deadline)
+            if reason:
+                return reason
+        while self._runs and not spark_events.drain_bus(min(DRAIN_SECONDS, _left(deadline))):
+            if not _left(deadline):
+                return "Spark has not delivered all events of queries yet"
+        return "" if self._await_idle(deadline) else "events of queries are still being handled"
+
+    def _await_run(self, run_id: str, run: _Run, deadline: float) -> str:
+        status = self._status(run_id, run)
+        if status is None or not must_await(status):
+            return ""
+        who = f"query {run.name or run.query_id}"
+        if run.execution is not None:
+            ended = spark_events.await_end(run.execution, _left(deadline))
+            return "" if ended else f"{who} is still running"
+        with self._changed:
+            told = self._changed.wait_for(lambda: run_id not in self._runs, _left(deadline))
+        return "" if told else f"{who} has ended, but Spark has not delivered its last events yet"
+
+    def _status(self, run_id: str, run: _Run) -> RunStatus | None:
+        """What Spark says of a run; None if it cannot be asked."""
+        if run.execution is not None:
+            return spark_events.run_status(run.execution) if spark_sources.has_jvm() else None
+        session = None if spark_sources.has_jvm() else getattr(self, "spark", None)
+        if session is None:
+            return None
+        return spark_events.remote_status(session, run.query_id, run_id)
+
+    def _await_idle(self, deadline: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._is_idle and not self._inbox, _left(deadline)
+            )
+
     def _start(self) -> None:
         self._thread = threading.Thread(
             target=self._run, name="epochal-kafka-committer", daemon=True
@@ -235,14 +300,15 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
 
     def _handle(self, event: ListenerEvent) -> None:
         match event:
-            case Started(query_id, run_id, name):
+            case Started(query_id, run_id, name, execution):
                 for worker in self._workers.values():
                     worker.forget(query_id)
-                self._runs[run_id] = _find_run(query_id, name)
+                self._runs[run_id] = _run_of(execution, query_id, name)
             case Progressed(run_id, name, position):
                 run = self._runs.get(run_id)
                 if run is None:
-                    run = self._runs[run_id] = _find_run(position.query_id, name)
+                    execution = _find_execution(position.query_id)
+                    run = self._runs[run_id] = _run_of(execution, position.query_id, name)
                 self._commit(run_id, run, position)
             case Ended(query_id, run_id):
                 self._end(query_id, run_id)
@@ -318,8 +384,6 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         options = spark_sources.source_options(run.execution)
         if options is None:
             return None
-        if not run.is_continuous:
-            run.execution = None  # no longer needed: let the JVM free it
         return tuple(_targets_of(options, self._settings, run.name or run.query_id))
 
     def _log_failure(self, doing: str) -> None:
@@ -327,10 +391,17 @@ class OffsetCommitter(StreamingQueryListener):  # type: ignore[misc]  # pyspark 
         logger.exception("the offset committer failed while %s; the query is not affected", doing)
 
 
-def _find_run(query_id: str, name: str | None) -> _Run:
-    execution = spark_sources.find_query(query_id) if spark_sources.has_jvm() else None
+def _find_execution(query_id: str) -> Any | None:
+    return spark_sources.find_query(query_id) if spark_sources.has_jvm() else None
+
+
+def _run_of(execution: Any | None, query_id: str, name: str | None) -> _Run:
     is_continuous = execution is not None and spark_sources.is_continuous(execution)
     return _Run(execution, None, is_continuous, query_id, name)
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def _targets_of(

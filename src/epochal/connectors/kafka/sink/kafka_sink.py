@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from epochal.clock import SystemClock
 from epochal.connectors.at_least_once import AtLeastOnceSink
+from epochal.connectors.kafka.await_brokers import await_brokers
 from epochal.connectors.kafka.producer_settings import MAX_MESSAGE_BYTES, producer_settings
 from epochal.connectors.kafka.sink.producer import RecordProducer
 from epochal.connectors.kafka.sink.sink_exact import ExactKafkaSink
@@ -51,6 +52,9 @@ class KafkaSinkOptions:
     marker_refresh: timedelta = timedelta(hours=1)
     """How often an idle query renews its marker; brokers forget it after 7 days by default."""
 
+    broker_timeout: timedelta = timedelta(minutes=2)
+    """How long a start waits for brokers that do not answer."""
+
     reset_marker: int | None = None
     """Continue although the marker does not match, if this is the newest committed epoch."""
 
@@ -71,8 +75,13 @@ def open_kafka_sink(
             "any topic that exists as long as the query will do. Or choose delivery=at-least-once."
         )
     largest = int(settings.get("message.max.bytes", MAX_MESSAGE_BYTES)) - RECORD_OVERHEAD_BYTES
-    probe = RecordProducer(settings)
-    probe.check_topics({topic: 0 for topic in (options.topic, marker_topic) if topic})
+    clock, probe = SystemClock(), RecordProducer(settings)
+    topics = {topic: 0 for topic in (options.topic, marker_topic) if topic}
+    await_brokers(
+        lambda: probe.check_topics(topics),
+        seconds=options.broker_timeout.total_seconds(),
+        clock=clock,
+    )
     probe.close()
     if not exactly_once:
         return AtLeastOnceSink(PlainWriters(plan, settings, largest))
@@ -82,7 +91,7 @@ def open_kafka_sink(
         StagedWriters(plan, join_url(checkpoint.url, STAGING), largest),
         checkpoint,
         name,
-        SystemClock(),
+        clock,
         refresh_seconds=options.marker_refresh.total_seconds(),
         reset_marker=options.reset_marker,
     )

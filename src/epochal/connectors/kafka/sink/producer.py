@@ -12,14 +12,17 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from epochal.connectors.kafka.kafka_client import import_kafka, rejected_settings
+from epochal.connectors.kafka.kafka_client import (
+    ConnectionErrors,
+    import_kafka,
+    rejected_settings,
+)
 from epochal.connectors.kafka.producer_settings import MAX_MESSAGE_BYTES
 from epochal.connectors.kafka.sink.sink_rows import Record
 from epochal.errors import (
     KafkaError,
     KafkaFencedError,
     KafkaRecordError,
-    KafkaUnavailableError,
 )
 
 FULL_SECONDS = 0.02
@@ -40,7 +43,7 @@ class RecordProducer:
         self._max_bytes = int(settings.get("message.max.bytes", MAX_MESSAGE_BYTES))
         self._failures: list[tuple[Any, str]] = []
         self._failed = 0
-        self._last_client_error = ""
+        self._connection = ConnectionErrors(self._kafka)
         self._partition_counts: dict[str, int] = {}
         try:
             self.client = self._kafka.Producer(
@@ -49,7 +52,7 @@ class RecordProducer:
                     **settings,
                     "delivery.report.only.error": True,
                     "on_delivery": self._on_delivery_failure,
-                    "error_cb": self._on_client_error,
+                    "error_cb": self._connection.note,
                 }
             )
         except (self._kafka.KafkaException, ValueError, TypeError) as error:
@@ -112,6 +115,7 @@ class RecordProducer:
             try:
                 found = self.client.list_topics(topic, timeout=METADATA_SECONDS).topics[topic]
             except self._kafka.KafkaException as error:
+                self.client.poll(0)  # receives why no connection could be made
                 raise self.error(error.args[0], topic) from error
             if found.error is None and found.partitions:
                 return len(found.partitions)
@@ -153,9 +157,8 @@ class RecordProducer:
             case codes.TOPIC_EXCEPTION:
                 reason = "this is not a valid topic name. Correct the name"
             case _:
-                cause = f" ({self._last_client_error})" if self._last_client_error else ""
                 text = "no answer" if error is None else error.str() or error.name()
-                return KafkaUnavailableError(self._servers, f"{text.rstrip('.')}{cause}{others}")
+                return self._connection.error(self._servers, f"{text.rstrip('.')}{others}")
         return KafkaRecordError(self._servers, topic, f"{reason}{others}.")
 
     def close(self) -> None:
@@ -169,6 +172,3 @@ class RecordProducer:
         self._failed += 1
         if len(self._failures) < 1:
             self._failures.append((error, message.topic()))
-
-    def _on_client_error(self, error: Any) -> None:
-        self._last_client_error = error.str()

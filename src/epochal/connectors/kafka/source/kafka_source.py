@@ -23,6 +23,7 @@ from epochal.checkpoint.layout import source_log_path
 from epochal.checkpoint.source_logs import KafkaInitialOffsetLog, KafkaInitialOffsets
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import Offset, Positions
+from epochal.connectors.kafka.await_brokers import await_brokers
 from epochal.connectors.kafka.cluster_worker import ClusterWorker
 from epochal.connectors.kafka.kafka_client import KafkaClient
 from epochal.connectors.kafka.offsets import Cluster, CommitRequest, KafkaPartition
@@ -108,6 +109,8 @@ class KafkaSource:
             request_seconds=REQUEST_SECONDS,
             read_committed=settings["isolation.level"] == "read_committed",
         )
+        self._has_answered = False
+        """Whether the brokers have answered since the query was started."""
         self._topics: set[str] = set()
         """The topics of all partitions that were ever read. If one is missing, it was deleted."""
         self._reported_deleted: set[KafkaPartition] = set()
@@ -214,7 +217,7 @@ class KafkaSource:
             if attempt > 0:
                 self._clock.sleep(LIST_RETRY_SECONDS)
             wanted = subscription.wanted_topics
-            existing = {tp for tp in self._client.partitions(wanted) if subscription.includes(tp)}
+            existing = {tp for tp in self._partitions(wanted) if subscription.includes(tp)}
             topics = {topic for topic, _ in existing}
             missing = set(wanted or ()) - topics
             if not missing and known <= existing:
@@ -224,6 +227,17 @@ class KafkaSource:
             raise KafkaTopicError(self._options.servers, tuple(sorted(missing - self._topics)))
         self._topics |= topics
         return existing
+
+    def _partitions(self, wanted: Iterable[str] | None) -> list[KafkaPartition]:
+        # Only a start waits. Later the engine asks between other work, and asks again by itself.
+        timeout = self._options.broker_timeout.total_seconds()
+        found = await_brokers(
+            lambda: self._client.partitions(wanted),
+            seconds=0 if self._has_answered else timeout,
+            clock=self._clock,
+        )
+        self._has_answered = True
+        return found
 
     def _report_loss(self, kind: str, reason: str) -> None:
         """Raise, or log a warning and continue if failOnDataLoss is false."""

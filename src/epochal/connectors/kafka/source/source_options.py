@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from epochal.connectors.kafka.consumer_settings import ADVICE, consumer_settings
 from epochal.connectors.kafka.kafka_settings import (
@@ -99,6 +100,9 @@ class KafkaSourceOptions:
     include_headers: bool = False
     group_id_prefix: str | None = None
     """Prefix of the client's group id. Brokers see the id, but the client never joins a group."""
+
+    broker_timeout: timedelta = timedelta(minutes=2)
+    """How long a start waits for brokers that do not answer. A running query waits without end."""
 
     def __post_init__(self) -> None:
         require_servers(self._java())

@@ -41,14 +41,24 @@ def test_the_position_is_that_of_the_last_finished_batch_not_of_the_planned_one(
 
 def test_there_is_no_new_position_until_another_batch_is_finished() -> None:
     opened = checkpoint(planned=3, committed=2)
-    assert read_position(opened, QUERY_ID, after=2) is None
-    assert read_position(opened, QUERY_ID, after=1) is not None
+    position = read_position(opened, QUERY_ID)
+    assert read_position(opened, QUERY_ID, after=position) is None
+    earlier = Position(QUERY_ID, 1, ('{"t":{"0":10}}', '{"logOffset":3}', None))
+    assert read_position(opened, QUERY_ID, after=earlier) == position
 
 
 def test_a_rewound_query_has_a_new_position() -> None:
-    position = read_position(checkpoint(planned=2, committed=2), QUERY_ID, after=7)
+    later = read_position(checkpoint(planned=7, committed=7), QUERY_ID)
+    position = read_position(checkpoint(planned=2, committed=2), QUERY_ID, after=later)
     assert position is not None
     assert position.batch_id == 2
+
+
+def test_a_rewound_query_that_is_at_the_same_batch_again_has_a_new_position() -> None:
+    before = Position(QUERY_ID, 2, ('{"t":{"0":25}}', '{"logOffset":3}', None))
+    position = read_position(checkpoint(planned=2, committed=2), QUERY_ID, after=before)
+    assert position is not None
+    assert kafka_offsets(position) == {("t", 0): 20}
 
 
 def test_a_query_that_has_not_finished_a_batch_has_no_position() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.connectors.kafka.cluster import MemoryCluster
 from tests.waiting import eventually
 
-from epochal.connectors.kafka.committer.listener_inbox import Inbox
+from epochal.connectors.kafka.committer.listener_inbox import Inbox, RunStatus, must_await
 from epochal.errors import OptionError
 from epochal.kafka import KafkaGroup, OffsetCommitter
 
@@ -197,6 +197,65 @@ def test_closing_logs_what_could_not_be_committed(
     assert not committer.close(0.5)
     assert "closed with offsets uncommitted" in caplog.messages[-1]
     assert "connection refused" in committer.problems()["g"]
+
+
+def test_a_flush_that_fails_logs_the_reason(
+    kafka: MemoryCluster, committer: OffsetCommitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.goes_down()
+    committer.onQueryProgress(Query().progress(5))
+    assert not committer.flush(0.5)
+    assert "not all offsets were committed within 0.5 s" in caplog.messages[-1]
+    assert "connection refused" in caplog.messages[-1]
+
+
+class RemoteQueries:
+    """A session of Spark Connect, as far as the committer asks it."""
+
+    def __init__(self, *active: Query) -> None:
+        self.streams = self
+        self._active = {str(query.id): query for query in active}
+
+    def get(self, query_id: str) -> Query | None:
+        return self._active.get(query_id)
+
+
+def test_a_flush_in_spark_connect_waits_for_the_last_events_of_a_query_that_has_ended(
+    kafka: MemoryCluster, committer: OffsetCommitter
+) -> None:
+    query, running = Query(), Query("running")
+    committer.spark = RemoteQueries(running)
+    committer.onQueryStarted(query.started())
+    committer.onQueryStarted(running.started())
+    assert not committer.flush(0.2)
+
+    def tell() -> None:
+        committer.onQueryProgress(query.progress(5))
+        committer.onQueryTerminated(query.ended())
+
+    later = threading.Timer(0.1, tell)
+    later.start()
+    assert committer.flush(SECONDS)
+    later.join()
+    assert kafka.offsets("g") == {("t", 0): 5}
+
+
+def test_a_session_that_cannot_be_asked_is_the_reason_of_a_failed_flush(
+    committer: OffsetCommitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    committer.spark = SimpleNamespace()
+    committer.onQueryStarted(Query().started())
+    assert not committer.flush(SECONDS)
+    assert "Spark could not be asked for its last events" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+@pytest.mark.parametrize("ends_by_itself", [True, False])
+def test_only_the_end_of_a_running_query_without_end_is_not_awaited(
+    is_active: bool, ends_by_itself: bool
+) -> None:
+    awaited = must_await(RunStatus(is_active, ends_by_itself))
+    assert awaited == (not is_active or ends_by_itself)
 
 
 def test_a_flood_of_events_is_bounded_and_the_newest_is_committed(

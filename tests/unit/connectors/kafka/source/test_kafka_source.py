@@ -12,7 +12,7 @@ from epochal.connectors.contract import Positions
 from epochal.connectors.kafka.offsets import KafkaPartition
 from epochal.connectors.kafka.source.kafka_source import LIST_ATTEMPTS, KafkaSource
 from epochal.connectors.kafka.source.source_options import read_source_options
-from epochal.errors import KafkaDataLossError, KafkaTopicError
+from epochal.errors import KafkaDataLossError, KafkaTopicError, KafkaUnavailableError
 from epochal.testing.clock import ManualClock
 from epochal.testing.files import MemoryFiles
 
@@ -24,10 +24,15 @@ class Logs:
     ranges: dict[KafkaPartition, tuple[int, int]]
     meanwhile: Callable[[], None] = lambda: None
     looks: int = 0
+    silent: int = 0
+    """How many looks nobody answers."""
     times: dict[KafkaPartition, int] = field(default_factory=dict)
 
     def partitions(self, topics: Iterable[str] | None) -> list[KafkaPartition]:
         self.looks += 1
+        if self.silent > 0:
+            self.silent -= 1
+            raise KafkaUnavailableError("127.0.0.1:1", "connection refused")
         if self.looks > 1:
             self.meanwhile()
         return [tp for tp in self.ranges if topics is None or tp[0] in set(topics)]
@@ -145,3 +150,23 @@ def test_nothing_is_committed_without_a_group_or_without_positions() -> None:
         source.acknowledge(3, at(4))
     with closing(opened(Logs({}), None, **{"kafka.consumer.commit.groupid": "g"})) as source:
         source.acknowledge(3, {})
+
+
+def test_a_start_waits_for_silent_brokers_but_a_later_look_does_not() -> None:
+    logs = Logs({("t", 0): (0, 4)}, silent=3)
+    with closing(opened(logs)) as source:
+        assert source.discover(at(4)) == {}
+        logs.silent = 1
+        with pytest.raises(KafkaUnavailableError):
+            source.discover(at(4))
+
+
+def test_a_start_gives_up_after_the_brokers_timeout() -> None:
+    for timeout, looks in (("0 s", 1), ("3 s", 4)):
+        logs = Logs({("t", 0): (0, 4)}, silent=100)
+        with (
+            closing(opened(logs, brokerTimeout=timeout)) as source,
+            pytest.raises(KafkaUnavailableError),
+        ):
+            source.initial()
+        assert logs.looks == looks
