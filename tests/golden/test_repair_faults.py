@@ -7,6 +7,7 @@ from tests.golden.library import Golden, unpack
 from tests.golden.planted import FAULTS, Fault
 
 from epochal.files.local import LocalFiles
+from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import read_tree
 from epochal.tools.edit.repair import ONLY_IF_NAMED, plan_repair
@@ -56,12 +57,7 @@ LEFT_HERE = {
 
 
 def is_left(fault: Fault) -> bool:
-    return (
-        fault.code in LEFT
-        or str(fault) in LEFT_HERE
-        or fault.code.startswith("ROCKSDB_")
-        or fault.with_sink
-    )
+    return fault.code in LEFT or str(fault) in LEFT_HERE
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
@@ -72,13 +68,15 @@ def test_mends_what_can_be_mended_and_undo_restores_the_fault(fault: Fault, tmp_
         return
     files = LocalFiles(place.checkpoint, durable=False)
     before = content(files)
-    found = verify(files, depth=Depth.DEEP).findings
+    output = LocalFiles(place.output, durable=False) if fault.with_sink else None
+    found = verify(files, depth=Depth.DEEP, sink=output).findings
     options = RepairOptions(
         query_id="53b62e34-0476-452d-8313-c1786e091891",
         codes=[fault.code] if fault.code in ONLY_IF_NAMED else (),
         may_go_back=True,
     )
-    repair = plan_repair(survey(files), found, options)
+    sink = None if output is None else survey_sink(output)
+    repair = plan_repair(survey(files), found, options, sink=sink)
     assert [each.code for each in repair.mended] == ([] if is_left(fault) else [fault.code])
     if repair.plan.is_empty:
         assert is_left(fault)
@@ -86,11 +84,13 @@ def test_mends_what_can_be_mended_and_undo_restores_the_fault(fault: Fault, tmp_
     journal = Journal(files)
     journal.execute(repair.plan)
     assert [
-        each for each in verify(files, depth=Depth.DEEP).findings if each.severity == "error"
+        each
+        for each in verify(files, depth=Depth.DEEP, sink=output).findings
+        if each.severity == "error"
     ] == []
     journal.undo()
     assert content(files) == before
-    assert verify(files, depth=Depth.DEEP).findings == found
+    assert verify(files, depth=Depth.DEEP, sink=output).findings == found
 
 
 def content(files: LocalFiles) -> dict[str, bytes]:

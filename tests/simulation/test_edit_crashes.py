@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from epochal.tools.edit_state.repair_state import plan_repair as plan_state_repair
 from tests.golden.library import Golden, unpack
 
 from epochal.files import Files
@@ -33,7 +34,6 @@ from epochal.tools.edit.survey import survey
 from epochal.tools.edit_state.convert import plan_convert
 from epochal.tools.edit_state.evolve import RenameColumn, plan_evolve
 from epochal.tools.edit_state.mutate import Mutation, plan_mutations
-from epochal.tools.edit_state.repair_state import plan_repair as plan_state_repair
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.inspect.edit_status import JournalState
 from epochal.tools.read_state.read_target import Provider

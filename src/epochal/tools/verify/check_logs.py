@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from epochal.checkpoint.entries import OffsetEntry
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
 from epochal.checkpoint.layout import (
     COMMITS,
@@ -314,16 +314,19 @@ def _first_conf(listing: CheckpointListing) -> Iterator[Finding]:
 
 
 def _operators(listing: CheckpointListing) -> Iterator[Finding]:
+    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
+    if newest is not None:
+        yield from operator_gap_rules(listing, newest)
+
+
+def operator_gap_rules(listing: CheckpointListing, commit: CommitEntry) -> Iterator[Finding]:
     """Check that no operator's directory is missing.
 
     Operators are numbered from 0. Commits of versions 2 and 3 name the operators that have state.
     """
-    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
-    if newest is None:
-        return
     numbers = (parse_partition(name) for name in listing.directories[STATE].folders)
     there = {number for number in numbers if number is not None}
-    last = max(there | (newest.state_unique_ids or {}).keys(), default=-1)
+    last = max(there | (commit.state_unique_ids or {}).keys(), default=-1)
     for run in missing_runs(there, 0, last):
         yield finding(
             "STATE_OPERATOR_MISSING",
