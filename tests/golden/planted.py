@@ -375,13 +375,6 @@ FAULTS = (
         severity="warning",
     ),
     Fault(
-        "STATE_SCHEMA_MISSING",
-        "state/0/_stateSchema/default/*",
-        remove("state/0/_stateSchema/default"),
-        case="transform",
-        note="named-by-metadata",
-    ),
-    Fault(
         "OPERATOR_METADATA_MISSING",
         "state/0/_metadata",
         remove("state/0/_metadata"),
