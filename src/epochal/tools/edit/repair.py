@@ -37,7 +37,7 @@ from epochal.tools.edit.repair_sources import mend_file_log, mend_source_batch
 from epochal.tools.edit.rewind import delete_state_after, obstacle_to
 from epochal.tools.edit.survey import Survey, missing_file
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.verify.check_logs import STATE_SHAPE_KEYS
+from epochal.tools.verify.check_logs import EDITABLE_KEYS, STATE_SHAPE_KEYS, repeats
 from epochal.tools.verify.findings import Finding, Severity
 
 _TRUST = "name this code to trust the file and remove its checksum"
@@ -294,11 +294,14 @@ def _remove_commit(draft: RepairDraft, found: Finding) -> str | None:
 
 
 def _restore_conf(draft: RepairDraft, found: Finding) -> str | None:
-    """Give every batch the pinned settings of the batches before it."""
+    """Give every batch the pinned settings of the batches before it, unless an edit set others."""
     surveyed = draft.surveyed
     pinned: dict[str, str] = {}
+    keys = [SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS]
     for batch_id, entry in sorted(surveyed.offsets.items()):
-        keys = [SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS]
+        before = surveyed.offsets.get(batch_id - 1)
+        if before is not None and repeats(before, entry):
+            pinned.update({key: entry.conf[key] for key in EDITABLE_KEYS if key in entry.conf})
         conf = {**entry.conf, **{key: pinned[key] for key in keys if key in pinned}}
         pinned.update({key: conf[key] for key in keys if key in conf})
         if conf != dict(entry.conf):

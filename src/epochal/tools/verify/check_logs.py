@@ -45,6 +45,9 @@ STATE_SHAPE_KEYS = (
 """Settings that must not change during the life of a checkpoint. With another value, Spark reads
 the state wrongly or not at all."""
 
+EDITABLE_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
+"""Settings that a repartition or a conversion of the state changes, in a batch of its own."""
+
 
 def log_rules(listing: CheckpointListing) -> Iterator[Finding]:
     """Check everything that can be seen in the logs alone."""
@@ -257,11 +260,12 @@ def _conf_rules(
             )
     for key in STATE_SHAPE_KEYS:
         old, new = before.conf.get(key), entry.conf.get(key)
-        if old is not None and new is not None and old != new:
+        is_converted = key in EDITABLE_KEYS and repeats(before, entry)
+        if old is not None and new is not None and old != new and not is_converted:
             yield finding(
                 "CONF_CHANGED", path, f"{key} is {new!r}; in batch {before_id} it is {old!r}"
             )
-    if _repartitions(before, entry) and not _same_position(before, entry):
+    if _repartitions(before, entry) and not repeats(before, entry):
         yield finding(
             "PARTITIONS_CHANGED",
             path,
@@ -271,9 +275,11 @@ def _conf_rules(
         )
 
 
-def _same_position(before: OffsetEntry, entry: OffsetEntry) -> bool:
-    """Whether a batch repeats the one before it, as a repartition does. A batch without new data
-    has the same offsets too, but a later timestamp."""
+def repeats(before: OffsetEntry, entry: OffsetEntry) -> bool:
+    """Whether a batch repeats the one before it, as a repartition or a conversion does.
+
+    A batch without new data has the same offsets too, but a later timestamp.
+    """
     return (entry.by_source, entry.watermark_ms, entry.timestamp_ms) == (
         before.by_source,
         before.watermark_ms,

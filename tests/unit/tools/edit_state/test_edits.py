@@ -9,6 +9,7 @@ import pytest
 from tests.unit.state.samples import Sample, home_of, make, write
 
 from epochal.checkpoint import Checkpoint
+from epochal.checkpoint.entries import OFFSET_FORMAT
 from epochal.checkpoint.operator_metadata import read_operator
 from epochal.cli.main import main
 from epochal.errors import EditError, OptionError, StateValueError
@@ -172,6 +173,26 @@ def test_verify_calls_state_healthy_that_was_repartitioned_to_fewer_and_more(
     for count in (5, 3, 7):
         run(sample, plan_repartition, count)
     assert verify(files(sample)).findings == ()
+
+
+def test_verify_calls_state_healthy_that_was_converted(sample: Sample) -> None:
+    for provider in (Provider.ROCKSDB, Provider.HDFS):
+        run(sample, plan_convert, provider)
+        assert verify(files(sample)).findings == ()
+
+
+def test_repairing_a_setting_keeps_what_edits_have_set(sample: Sample) -> None:
+    run(sample, plan_repartition, 5)
+    run(sample, plan_convert, Provider.ROCKSDB)
+    before = rows(sample)
+    path = sample.root / "offsets/4"
+    whole = path.read_bytes()
+    write(path, whole.replace(b'"spark.sql.shuffle.partitions":"5",', b""))
+    assert path.read_bytes() != whole
+    words = (sample.path, "--execute", "--settle-seconds", "0")
+    assert main(("checkpoint", "repair", *words)) == 0
+    assert Checkpoint(sample.path).offsets.get(4) == OFFSET_FORMAT.deserialize(whole, "")
+    assert rows(sample) == before
 
 
 def test_deleting_a_key_that_is_not_there_is_refused(sample: Sample) -> None:
