@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from tests.golden.library import Golden, unpack
+from tests.golden.library import Golden, cases, unpack
 from tests.golden.planted import FAULTS, Fault
 
 from epochal.errors import EditError
 from epochal.files.local import LocalFiles
 from epochal.tools.edit.edit_journal import Journal
-from epochal.tools.edit.rewind import plan_rewind, possible_batches
+from epochal.tools.edit.rewind import obstacle_to, plan_rewind, possible_batches
 from epochal.tools.edit.survey import last_committed, survey
 from epochal.tools.verify.verify import verify
 
@@ -42,3 +42,15 @@ def test_a_rewind_mends_the_state_or_is_refused(fault: Fault, tmp_path: Path) ->
         assert errors(files)
         Journal(files).execute(plan_rewind(surveyed, possible[-1]))
         assert errors(files) == []
+
+
+@pytest.mark.parametrize("golden", cases(), ids=str)
+def test_state_that_spark_wrote_is_never_refused(golden: Golden, tmp_path: Path) -> None:
+    place = unpack(golden, tmp_path, relocate=True)
+    surveyed = survey(LocalFiles(place.checkpoint))
+    by_name = [
+        batch_id
+        for batch_id in sorted(surveyed.offsets.keys() & surveyed.commits.keys())
+        if obstacle_to(surveyed, batch_id, reads_state=False) is None
+    ]
+    assert list(possible_batches(surveyed)) == by_name
