@@ -25,6 +25,7 @@ FULL: dict[str, str] = {
     r"contract/test_edits\.py.*\[s3": "edits on S3; the files' contract on S3 stays",
     r"spark/test_edits_resume\.py.*output\[(?!(rewind|stay|copy)-windowed\])": "more edits",
     r"spark/test_state_edits_resume\.py.*output\[(?!(put|repartition)-windowed\])": "more edits",
+    r"spark/test_sink_edits_resume\.py.*\[(?!(put|repair_hole)-file_sink_counts)": "more edits",
     r"spark/test_transform_with_state_parity\.py.*processing_timers\[(?!1-False)": "more variants",
     r"integration/test_docs_blocks\.py.*\[(?!README\.md|quickstart\.md)": "pages beyond the first",
     r"integration/test_docs_blocks\.py.*something_to_run": "a count over all pages",

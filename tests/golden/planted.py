@@ -140,6 +140,12 @@ def lost_output(root: Path) -> None:
     (root.parent / "output" / json.loads(entry)["path"].rpartition("/")[2]).unlink()
 
 
+def edit_without_its_sink(root: Path) -> None:
+    """Add a batch that reads nothing, as every edit of state does."""
+    for log in ("offsets", "commits"):
+        shutil.copyfile(root / log / "8", root / log / "9")
+
+
 def short_value(data: bytes) -> bytes:
     """The first record with a value of half a row."""
     raw = decompress(data, "lz4")
@@ -273,6 +279,14 @@ FAULTS = (
         case="file_sink",
         note="compact",
     ),
+    Fault(
+        "FILE_LOG_HOLE",
+        "_spark_metadata/9",
+        edit_without_its_sink,
+        case="file_sink",
+        with_sink=True,
+        note="edited-without-the-sink",
+    ),
     Fault("FILE_LOG_COMPACT_NAME", "sources/0/8", plain_instead_of_compact, case="file_sink"),
     Fault(
         "FILE_LOG_BATCH_MISMATCH",
@@ -296,8 +310,8 @@ FAULTS = (
     Fault("CRC_ORPHAN", "offsets/.11.crc", copy("offsets/.10.crc", "offsets/.11.crc")),
     Fault(
         "CRC_ORPHAN",
-        "state/0/0/_metadata/.schema.crc",
-        lambda root: (root / "state/0/0/_metadata/schema").unlink(),
+        "state/0/0/_metadata/.lost.crc",
+        lambda root: grow(root / "state/0/0/_metadata/.lost.crc", b"crc\0\0\0\2\0"),
         note="schema",
     ),
     Fault("CRC_STALE", "commits/3", lambda root: grow(root / "commits/3", b" ")),
@@ -353,6 +367,25 @@ FAULTS = (
         "STATE_SNAPSHOT_AHEAD",
         "state/0/1/20.snapshot",
         copy("state/0/1/8.snapshot", "state/0/1/20.snapshot"),
+    ),
+    Fault(
+        "STATE_SCHEMA_MISSING",
+        "state/0/0/_metadata/schema",
+        remove("state/0/0/_metadata"),
+        severity="warning",
+    ),
+    Fault(
+        "OPERATOR_METADATA_MISSING",
+        "state/0/_metadata",
+        remove("state/0/_metadata"),
+        severity="warning",
+    ),
+    Fault(
+        "OPERATOR_METADATA_MISSING",
+        "state/0/_metadata",
+        remove("state/0/_metadata"),
+        case="transform",
+        note="with-schema-log",
     ),
     Fault("STATE_OPERATOR_MISSING", "state/0", remove("state/0"), case="chained"),
     Fault(

@@ -58,6 +58,14 @@ def test_finds_exactly_the_planted_fault(
     assert digest_of(tmp_path) == before
 
 
+def test_a_schema_that_the_metadata_names_is_missed(tmp_path: Path) -> None:
+    place = unpack(Golden("4.3.0", "transform"), tmp_path, relocate=True)
+    shutil.rmtree(place.checkpoint / "state/0/_stateSchema/default")
+    [found] = verify(LocalFiles(place.checkpoint)).findings
+    assert (found.code, found.severity) == ("STATE_SCHEMA_MISSING", "error")
+    assert found.path.startswith("state/0/_stateSchema/default/0_")
+
+
 def test_every_code_has_a_fault_that_shows_it() -> None:
     """But for the one that is about the name of the directory: tests/unit has that."""
     assert {fault.code for fault in FAULTS} == set(RULES) - {"PATH_ESCAPED"}

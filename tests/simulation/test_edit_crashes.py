@@ -7,7 +7,7 @@ again finishes it and `undo` takes it back; both are tried at every point, and s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,11 +33,11 @@ from epochal.tools.edit.survey import survey
 from epochal.tools.edit_state.convert import plan_convert
 from epochal.tools.edit_state.evolve import RenameColumn, plan_evolve
 from epochal.tools.edit_state.mutate import Mutation, plan_mutations
-from epochal.tools.edit_state.repair_state import plan_repair as plan_state_repair
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.inspect.edit_status import JournalState
 from epochal.tools.read_state.read_target import Provider
 from epochal.tools.verify.findings import finding
+from epochal.tools.verify.verify import verify
 
 Bytes = dict[str, tuple[bytes, int]]
 
@@ -134,7 +134,7 @@ def damaged(files: Files) -> None:
 
 
 def lose_state(files: Files) -> None:
-    """A snapshot that can be rebuilt, and a delta without which the query has to go back."""
+    """A snapshot that its deltas replace, and a delta without which the query has to go back."""
     files.replace("state/0/0/8.snapshot", files.read("state/0/0/8.snapshot")[:-9])
     files.delete("state/0/1/10.delta")
 
@@ -209,6 +209,12 @@ TOOLS = [
         lambda at, _, __: plan_repartition(survey(at), 3),
     ),
     Tool(
+        "state-repartition-with-sink",
+        "file_sink_counts",
+        "state-repartition",
+        lambda at, output, _: plan_repartition(survey(at), 3, sink=survey_sink(output)),
+    ),
+    Tool(
         "state-convert",
         "global",
         "state-convert",
@@ -222,9 +228,17 @@ TOOLS = [
     ),
     Tool(
         "state-repair",
-        "windowed",
+        "file_sink_counts",
         "state-repair",
-        lambda at, _, __: plan_state_repair(survey(at)),
+        lambda at, output, _: (
+            plan_repair(
+                survey(at),
+                verify(at).findings,
+                replace(OPTIONS, may_go_back=True),
+                sink=survey_sink(output),
+                command="state-repair",
+            ).plan
+        ),
         lose_state,
     ),
 ]

@@ -26,7 +26,6 @@ from epochal.cli.editing import (
     Flags,
     parse_moment,
     parse_pairs,
-    read_sink,
     run_edit,
 )
 from epochal.cli.output import (
@@ -81,6 +80,7 @@ def rewind(
     Logs and state go back together. If the query has a file sink, give --sink: without it the sink
     ignores the repeated batches. A file source reads all later files again, in one batch.
     """
+    from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.rewind import batch_at, plan_rewind
     from epochal.tools.edit.survey import survey
 
@@ -92,7 +92,9 @@ def rewind(
         surveyed = survey(files)
         batch = batch_at(surveyed, parse_moment(to_datetime)) if to_datetime else to_batch
         assert batch is not None
-        return plan_rewind(surveyed, batch, sink=read_sink(sink), keep_sink_files=keep_sink_files)
+        return plan_rewind(
+            surveyed, batch, sink=find_sink(surveyed, sink), keep_sink_files=keep_sink_files
+        )
 
     run_edit(
         files,
@@ -144,6 +146,7 @@ def set_offsets(
 
     Settings, watermark and state stay those of the last batch.
     """
+    from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.offsets.broker_offsets import broker
     from epochal.tools.edit.offsets.offset_targets import no_broker
     from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
@@ -153,12 +156,16 @@ def set_offsets(
     settings = parse_pairs(client_config or [], "--client-config")
     ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
     files = open_files(directory)
+
+    def plan() -> Plan:
+        surveyed = survey(files)
+        found = find_sink(surveyed, sink)
+        return plan_set_offsets(surveyed, source, target, sink=found, ask_broker=ask)
+
     run_edit(
         files,
         "set-offsets",
-        lambda: plan_set_offsets(
-            survey(files), source, target, sink=read_sink(sink), ask_broker=ask
-        ),
+        plan,
         Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
@@ -250,6 +257,7 @@ def repair(
         bool,
         typer.Option("--rewind", help="Drop committed batches if nothing else helps."),
     ] = False,
+    sink: Sink = None,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
@@ -257,36 +265,17 @@ def repair(
 ) -> None:
     """Repair what `verify` finds, as far as that is safe; list what is left and what would help.
 
-    The exit status is 1 if findings are left that this command cannot repair.
+    The exit status is 1 if findings are left: without --execute those that this command cannot
+    repair, with it those that `verify` still finds.
     """
-    from epochal.tools.edit.repair import Left, plan_repair
+    from epochal.cli.repairing import run_repair
     from epochal.tools.edit.repair_draft import RepairOptions
-    from epochal.tools.edit.survey import survey
-    from epochal.tools.verify.verify import verify
 
-    files = open_files(directory)
     options = RepairOptions(
         query_id=query_id or str(uuid.uuid4()), codes=frozenset(code or ()), may_go_back=rewind
     )
-    left: list[Left] = []
-
-    def plan() -> Plan:
-        found = plan_repair(survey(files), verify(files).findings, options)
-        left[:] = found.left
-        return found.plan
-
-    run_edit(
-        files,
-        "repair",
-        plan,
-        Flags(execute, as_json, settle_seconds, even_if_busy),
-        more=lambda: {"left": [{**each.finding.as_json(), "reason": each.reason} for each in left]},
-    )
-    if not as_json:
-        for each in left:
-            print_line(f"left: {each.finding.code} {each.finding.path}: {each.reason}")
-    if left:
-        raise typer.Exit(EXIT_FINDINGS)
+    flags = Flags(execute, as_json, settle_seconds, even_if_busy)
+    run_repair(open_files(directory), "repair", options, sink, flags, lambda _: True)
 
 
 @app.command()
@@ -320,6 +309,7 @@ def copy(
     To finish an interrupted copy, run the command again; `undo DEST` removes the copy.
     """
     from epochal.tools.edit.copy_checkpoint import plan_copy
+    from epochal.tools.edit.edit_file_log import survey_sink
     from epochal.tools.edit.survey import survey
 
     moved = parse_pairs(map_ or [], "--map")
@@ -327,10 +317,11 @@ def copy(
     flags = Flags(execute, as_json, settle_seconds, even_if_busy)
     if execute:
         _require_settled(files, flags.conditions())
+    output = None if sink is None else survey_sink(open_files(sink))
     applied = run_edit(
         target,
         "copy",
-        lambda: plan_copy(survey(files), target, moved, sink=read_sink(sink)),
+        lambda: plan_copy(survey(files), target, moved, sink=output),
         replace(flags, settle_seconds=0),
     )
     if applied is not None and applied.entry is not None:

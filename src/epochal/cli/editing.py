@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 
 from epochal.cli.output import print_json, print_line, print_table, progress
 from epochal.errors import OptionError
-from epochal.files import Files, open_files
+from epochal.files import Files
 from epochal.tools.edit.apply_edit import DEFAULT_SETTLE_SECONDS, Applied, Conditions, apply
-from epochal.tools.edit.edit_file_log import SinkSurvey, survey_sink
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.inspect.listing import PARTS, gather
@@ -94,6 +93,8 @@ def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], *, as_json: bo
         return
     print_line(f"{plan.summary}: {plan.counts}")
     _show_changes(plan.changes)
+    for line in plan.details:
+        print_line(line)
     for warning in plan.warnings:
         print_line(f"note: {warning}")
     for directory in plan.emptied:
@@ -153,6 +154,7 @@ def _as_json(plan: Plan, entry_id: str | None, finished_earlier: bool = False) -
         "finished_earlier": finished_earlier,
         "journal": entry_id,
         "warnings": list(plan.warnings),
+        "details": list(plan.details),
         "roots": dict(plan.roots),
         "changes": [
             {
@@ -165,11 +167,6 @@ def _as_json(plan: Plan, entry_id: str | None, finished_earlier: bool = False) -
             for change in plan.changes
         ],
     }
-
-
-def read_sink(location: str | None) -> SinkSurvey | None:
-    """Read the log of a file sink, if one is named."""
-    return None if location is None else survey_sink(open_files(location))
 
 
 def parse_moment(text: str) -> int:

@@ -69,8 +69,8 @@ class StateValueError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"{self.field} ({self.type_name}): {self.reason}. Spark would not store it either. "
-            f"Nothing was written: correct the value."
+            f"{self.field} ({self.type_name}): {self.reason}. Nothing was written: correct the "
+            f"value."
         )
 
 

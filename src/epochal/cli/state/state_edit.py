@@ -6,11 +6,13 @@ back instead. Each shows its plan, and changes nothing without `--execute`.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epochal.checkpoint.layout import STATE
 from epochal.cli.arguments import (
     Directory,
     EvenIfBusy,
@@ -22,12 +24,13 @@ from epochal.cli.arguments import (
     Sink,
     Store,
 )
-from epochal.cli.editing import SETTLE_SECONDS, Flags, read_sink, run_edit
+from epochal.cli.editing import SETTLE_SECONDS, Flags, run_edit
 from epochal.cli.state.state_read import json_lines, parse_json
 from epochal.errors import OptionError
 from epochal.files import open_files
 
 if TYPE_CHECKING:
+    from epochal.tools.edit.edit_file_log import SinkSurvey
     from epochal.tools.edit.edit_plan import Plan
     from epochal.tools.edit.survey import Survey
     from epochal.tools.edit_state.evolve import Evolution
@@ -54,6 +57,7 @@ def put(
     rows_file: RowsFile = None,
     operator: Operator = 0,
     store: Store = "default",
+    sink: Sink = None,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
@@ -74,7 +78,14 @@ def put(
     _run(
         directory,
         "state-put",
-        lambda surveyed: plan_mutations(surveyed, rows, operator_id=operator, store_name=store),
+        sink,
+        lambda surveyed, output: plan_mutations(
+            surveyed,
+            rows,
+            operator_id=operator,
+            store_name=store,
+            sink=output,
+        ),
         Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
@@ -86,6 +97,7 @@ def delete(
     rows_file: RowsFile = None,
     operator: Operator = 0,
     store: Store = "default",
+    sink: Sink = None,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
@@ -105,7 +117,14 @@ def delete(
     _run(
         directory,
         "state-delete",
-        lambda surveyed: plan_mutations(surveyed, rows, operator_id=operator, store_name=store),
+        sink,
+        lambda surveyed, output: plan_mutations(
+            surveyed,
+            rows,
+            operator_id=operator,
+            store_name=store,
+            sink=output,
+        ),
         Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
@@ -114,6 +133,7 @@ def delete(
 def repartition(
     directory: Directory,
     partitions: Annotated[int, typer.Option(metavar="N", help="The new number of partitions.")],
+    sink: Sink = None,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
@@ -125,7 +145,8 @@ def repartition(
     _run(
         directory,
         "state-repartition",
-        lambda surveyed: plan_repartition(surveyed, partitions),
+        sink,
+        lambda surveyed, output: plan_repartition(surveyed, partitions, sink=output),
         Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
@@ -136,6 +157,7 @@ def convert(
     to: Annotated[
         str, typer.Option(metavar="hdfs|rocksdb", help="The state store provider to convert to.")
     ],
+    sink: Sink = None,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
@@ -150,7 +172,8 @@ def convert(
     _run(
         directory,
         "state-convert",
-        lambda surveyed: plan_convert(surveyed, Provider(to)),
+        sink,
+        lambda surveyed, output: plan_convert(surveyed, Provider(to), sink=output),
         Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
@@ -181,6 +204,7 @@ def evolve(
     ] = None,
     operator: Operator = 0,
     store: Store = "default",
+    sink: Sink = None,
     execute: Execute = False,
     as_json: Json = False,
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
@@ -193,7 +217,14 @@ def evolve(
     _run(
         directory,
         "state-evolve",
-        lambda surveyed: plan_evolve(surveyed, steps, operator_id=operator, store_name=store),
+        sink,
+        lambda surveyed, output: plan_evolve(
+            surveyed,
+            steps,
+            operator_id=operator,
+            store_name=store,
+            sink=output,
+        ),
         Flags(execute, as_json, settle_seconds, even_if_busy),
     )
 
@@ -207,27 +238,41 @@ def repair(
     settle_seconds: SettleSeconds = SETTLE_SECONDS,
     even_if_busy: EvenIfBusy = False,
 ) -> None:
-    """Rebuild damaged snapshots; if a delta is lost, go back to the newest version that loads."""
-    from epochal.tools.edit_state.repair_state import plan_repair
+    """Remove damaged snapshots; if a delta is lost, go back to the newest batch that loads.
 
-    _run(
-        directory,
+    This is `epochal checkpoint repair --rewind`, limited to what `verify` finds in the state.
+    """
+    from epochal.cli.repairing import run_repair
+    from epochal.tools.edit.repair_draft import RepairOptions
+
+    run_repair(
+        open_files(directory),
         "state-repair",
-        lambda surveyed: plan_repair(surveyed, sink=read_sink(sink)),
+        RepairOptions(query_id=str(uuid.uuid4()), may_go_back=True),
+        sink,
         Flags(execute, as_json, settle_seconds, even_if_busy),
+        lambda found: found.path.startswith(f"{STATE}/") or found.code == "EDIT_UNFINISHED",
+        "it is not in the state: run `epochal checkpoint repair`",
     )
 
 
 def _run(
     directory: str,
     command: str,
-    make_plan: Callable[[Survey], Plan],
+    sink: str | None,
+    make_plan: Callable[[Survey, SinkSurvey | None], Plan],
     flags: Flags,
 ) -> None:
+    from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.survey import survey
 
     files = open_files(directory)
-    run_edit(files, command, lambda: make_plan(survey(files)), flags)
+
+    def plan() -> Plan:
+        surveyed = survey(files)
+        return make_plan(surveyed, find_sink(surveyed, sink))
+
+    run_edit(files, command, plan, flags)
 
 
 def _steps(

@@ -194,7 +194,7 @@ def from_json(value: Any, kind: DataType, path: str) -> Any:
 
 
 def row_from_json(value: Any, schema: StructType, path: str) -> tuple[Any, ...]:
-    """A row's values in the order of the schema; missing fields become null."""
+    """A row's values in the order of the schema. Every field must be given; null means null."""
     _demand(isinstance(value, dict), value, path, "struct", "an object")
     names = field_names(schema)
     unknown = sorted(value.keys() - set(names))
@@ -202,8 +202,16 @@ def row_from_json(value: Any, schema: StructType, path: str) -> tuple[Any, ...]:
         raise StateValueError(
             f"{path}.{unknown[0]}", "struct", f"there is no such field; the fields are {names}"
         )
+    missing = [name for name in names if name not in value]
+    if missing:
+        raise StateValueError(
+            path,
+            "struct",
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; the fields are "
+            f"{names}. Write null for a field that has no value",
+        )
     return tuple(
-        from_json(value.get(name), field.data_type, f"{path}.{name}")
+        from_json(value[name], field.data_type, f"{path}.{name}")
         for name, field in zip(names, schema.fields, strict=True)
     )
 

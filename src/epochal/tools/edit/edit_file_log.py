@@ -8,7 +8,7 @@ next compaction reads every batch since the last one, so a missing batch stops t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit
 
 from epochal.checkpoint.file_log import (
@@ -21,15 +21,22 @@ from epochal.checkpoint.file_log import (
     is_compaction_batch,
     live_batches,
 )
-from epochal.checkpoint.layout import SINK_LOG
+from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
 from epochal.errors import EditError
 from epochal.files import Files, join_url, local_path, scheme_of
-from epochal.tools.edit.edit_plan import Change, Tree, read_tree
+from epochal.tools.edit.edit_plan import Change, Plan, Tree, read_tree
 
 SINK = "sink"
 """The name of the output directory among a plan's roots."""
 
 SINK_FORMAT: FileLogFormat[SinkFileStatus] = FileLogFormat(SinkFileStatus)
+
+NO_SINK = (
+    "If the query writes to a file sink, pass its output directory with --sink. The log of a file "
+    "sink must have every batch: without an entry for the added batch, Spark can neither read the "
+    "output nor compact the log."
+)
+"""The warning of an edit that adds batches and knows of no file sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,11 @@ class SinkSurvey:
     @property
     def latest(self) -> int | None:
         return self.log.latest_batch_id()
+
+    @property
+    def names(self) -> dict[str, int]:
+        """The name of every batch file of its log, with the batch id."""
+        return log_batches(self.tree, SINK_LOG)
 
 
 def survey_sink(files: Files) -> SinkSurvey:
@@ -91,6 +103,14 @@ def rewind_file_log(
             yield tree.delete(f"{directory}/{name}", f"log entry of batch {batch_id}")
 
 
+def rewind_sink(sink: SinkSurvey, to_batch: int, *, keep_files: bool = False) -> Iterator[Change]:
+    """Delete the sink's batches after `to_batch`, and the data files that only they list."""
+    yield from rewind_file_log(sink.log, sink.tree, SINK_LOG, to_batch)
+    if not keep_files:
+        for path in orphaned_files(sink, to_batch)[0]:
+            yield sink.tree.delete(path, f"written after batch {to_batch}")
+
+
 def earliest_batch(names: dict[str, int], interval: int) -> int:
     """Return the first batch whose live entries are all still on disk."""
     ids = set(names.values())
@@ -98,6 +118,56 @@ def earliest_batch(names: dict[str, int], interval: int) -> int:
     return next(
         (each for each in sorted(ids) if ids.issuperset(live_batches(each, interval))), latest
     )
+
+
+def add_sink_batches(plan: Plan, sink: SinkSurvey | None, added: range) -> Plan:
+    """Extend a plan by the sink's log entries of the batches that it adds.
+
+    Without a sink the plan gets a warning. EditError if the sink's log does not end right before
+    the added batches, or lacks a batch that it needs.
+    """
+    if sink is None:
+        return replace(plan, warnings=(*plan.warnings, NO_SINK))
+    _require_end(sink, added.start - 1)
+    entries = [empty_sink_batch(sink, batch_id) for batch_id in added]
+    warnings = list(plan.warnings)
+    if not any(name.endswith(COMPACT_SUFFIX) for name in sink.names):
+        warnings.append(
+            f"The sink's log has no compact file yet, so its interval is taken to be Spark's "
+            f"default, {sink.log.compact_interval}. If the query sets "
+            f"spark.sql.streaming.fileSink.log.compactInterval to another value, let it run until "
+            f"its first compaction before you edit it."
+        )
+    return replace(
+        plan,
+        changes=(*plan.changes, *entries),
+        arguments={**plan.arguments, SINK: sink.files.url},
+        warnings=tuple(warnings),
+        watches=(*plan.watches, sink.tree.watch(SINK_LOG)),
+        roots={**plan.roots, SINK: sink.files.url},
+    )
+
+
+def _require_end(sink: SinkSurvey, newest: int) -> None:
+    latest = -1 if sink.latest is None else sink.latest
+    if latest > newest:
+        raise EditError(
+            sink.log.url,
+            f"the sink's log has batch {latest}, but the newest batch of the checkpoint is "
+            f"{newest}. The sink would skip the batches up to {latest}. Check that --sink names "
+            f"this query's output. If it does, first run `epochal checkpoint rewind --to-batch "
+            f"{newest} --sink {sink.files.url}`.",
+        )
+    ids = set(sink.names.values())
+    needed = live_batches(newest, sink.log.compact_interval) if newest >= 0 else range(0)
+    missing = [batch_id for batch_id in needed if batch_id not in ids]
+    if missing:
+        raise EditError(
+            sink.log.url,
+            f"the sink's log lacks batch {missing[0]}, although batch {newest} of the checkpoint "
+            f"is committed. Check that --sink names this query's output. If it does, first run "
+            f"`epochal checkpoint repair --sink {sink.files.url}`.",
+        )
 
 
 def empty_sink_batch(sink: SinkSurvey, batch_id: int) -> Change:

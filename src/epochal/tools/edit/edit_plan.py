@@ -95,6 +95,8 @@ class Plan:
     changes: tuple[Change, ...]
     arguments: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+    """What the changes do to single rows, for the caller to see; not kept in the journal."""
     watches: tuple[Watch, ...] = ()
     roots: Mapping[str, str] = field(default_factory=dict)
     emptied: tuple[str, ...] = ()

@@ -22,29 +22,33 @@ from epochal.checkpoint.layout import (
     COMMITS,
     METADATA,
     OFFSETS,
+    SINK_LOG,
     SOURCES,
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, EpochalError, OptionError
 from epochal.files import join_url
+from epochal.tools.edit.edit_file_log import SINK, SinkSurvey
 from epochal.tools.edit.edit_plan import Plan, crc_of
 from epochal.tools.edit.repair_draft import RepairDraft, RepairOptions, needs_file
+from epochal.tools.edit.repair_sink import mend_sink_log
 from epochal.tools.edit.repair_sources import mend_file_log, mend_source_batch
-from epochal.tools.edit.rewind import delete_state_after
+from epochal.tools.edit.rewind import delete_state_after, obstacle_to
 from epochal.tools.edit.survey import Survey, missing_file
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.verify.check_logs import STATE_SHAPE_KEYS
+from epochal.tools.verify.check_logs import EDITABLE_KEYS, STATE_SHAPE_KEYS, repeats
 from epochal.tools.verify.findings import Finding, Severity
 
-_TRUST = "the file may be damaged; name this code to trust it and remove its checksum"
+_TRUST = "name this code to trust the file and remove its checksum"
 
 ONLY_IF_NAMED = {
     "CHECKSUM_MISMATCH": _TRUST,
     "CRC_REFUSED": _TRUST,
     "STATE_SNAPSHOT_DISAGREES": "name this code to trust the deltas and remove the snapshot",
 }
-"""Codes that are repaired only if the caller names them, since the repair relies on a guess."""
+"""Codes whose handler relies on a guess, so that the caller must name them. Otherwise the file
+counts as damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,14 @@ Handler = Callable[[RepairDraft, Finding], str | None]
 """Adds the repair of one finding to the draft; returns why it cannot be repaired, or None."""
 
 
-def plan_repair(surveyed: Survey, findings: Iterable[Finding], options: RepairOptions) -> Repair:
+def plan_repair(
+    surveyed: Survey,
+    findings: Iterable[Finding],
+    options: RepairOptions,
+    *,
+    sink: SinkSurvey | None = None,
+    command: str = "repair",
+) -> Repair:
     """Plan the changes that repair as many findings as possible."""
     found = list(findings)
     unknown = set(options.codes) - HANDLERS.keys()
@@ -83,7 +94,7 @@ def plan_repair(surveyed: Survey, findings: Iterable[Finding], options: RepairOp
             "an edit was interrupted here. Before repairing, run the same command again to finish "
             "it, or run `epochal checkpoint undo` to revert it.",
         )
-    draft = RepairDraft(surveyed, found, options)
+    draft = RepairDraft(surveyed, found, options, sink)
     mended: list[Finding] = []
     left: list[Left] = []
     for each in found:
@@ -92,13 +103,19 @@ def plan_repair(surveyed: Survey, findings: Iterable[Finding], options: RepairOp
             mended.append(each)
         elif each.severity is not Severity.INFO:
             left.append(Left(each, reason))
+    watches = surveyed.log_watches()
+    arguments = {"codes": ",".join(sorted({each.code for each in mended}))}
+    if sink is not None:
+        watches += (sink.tree.watch(SINK_LOG),)
+        arguments[SINK] = sink.files.url
     plan = Plan(
-        command="repair",
+        command=command,
         summary=f"repair {len(mended)} of {len(mended) + len(left)} findings",
         changes=draft.changes(),
-        arguments={"codes": ",".join(sorted({each.code for each in mended}))},
+        arguments=arguments,
         warnings=tuple(dict.fromkeys(draft.warnings)),
-        watches=surveyed.log_watches(),
+        watches=watches,
+        roots={} if sink is None else {SINK: sink.files.url},
         emptied=tuple(draft.emptied),
     )
     return Repair(plan, tuple(mended), tuple(left))
@@ -109,7 +126,8 @@ def _mend(draft: RepairDraft, found: Finding) -> str | None:
     if codes and found.code not in codes:
         return "not asked for"
     if found.code in ONLY_IF_NAMED and found.code not in codes:
-        return ONLY_IF_NAMED[found.code]
+        reason = _distrust(draft, found)
+        return reason and f"{reason}; or {ONLY_IF_NAMED[found.code]}"
     handler = HANDLERS.get(found.code)
     return handler(draft, found) if handler else found.remedy
 
@@ -165,6 +183,8 @@ def _readable(draft: RepairDraft, folder: str, name: str) -> bytes | None:
 
 
 def _clear_directory(draft: RepairDraft, found: Finding) -> str | None:
+    if found.path.startswith(f"{SINK_LOG}/"):
+        return "it is in the output directory: move it away by hand"
     for path in draft.surveyed.tree.under(found.path):
         if not path.rpartition("/")[2].startswith("."):
             draft.remove(path, "in a directory that has the name of a batch")
@@ -274,11 +294,14 @@ def _remove_commit(draft: RepairDraft, found: Finding) -> str | None:
 
 
 def _restore_conf(draft: RepairDraft, found: Finding) -> str | None:
-    """Give every batch the pinned settings of the batches before it."""
+    """Give every batch the pinned settings of the batches before it, unless an edit set others."""
     surveyed = draft.surveyed
     pinned: dict[str, str] = {}
+    keys = [SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS]
     for batch_id, entry in sorted(surveyed.offsets.items()):
-        keys = [SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS]
+        before = surveyed.offsets.get(batch_id - 1)
+        if before is not None and repeats(before, entry):
+            pinned.update({key: entry.conf[key] for key in EDITABLE_KEYS if key in entry.conf})
         conf = {**entry.conf, **{key: pinned[key] for key in keys if key in pinned}}
         pinned.update({key: conf[key] for key in keys if key in conf})
         if conf != dict(entry.conf):
@@ -319,6 +342,24 @@ def _broken_state(draft: RepairDraft, found: Finding) -> str | None:
     return draft.go_back(version - 1, f"needs {found.path}, which is damaged")
 
 
+def _distrust(draft: RepairDraft, found: Finding) -> str | None:
+    """Treat a file that does not match its checksum as damaged."""
+    if found.code == "CHECKSUM_MISMATCH":
+        return _broken_state(draft, found)
+    if found.code == "CRC_REFUSED":
+        return _unloadable_state(draft, found)
+    return found.remedy.rstrip(".")
+
+
+def _unloadable_state(draft: RepairDraft, found: Finding) -> str | None:
+    """Go back to the newest batch whose state is whole, if the state of the restart is not."""
+    surveyed = draft.surveyed
+    restart = surveyed.listing.restart_version - 1
+    if restart in surveyed.commits and obstacle_to(surveyed, restart) is None:
+        return "a restart does not need it; a rewind to a version that does is impossible"
+    return draft.go_back(None, f"their state cannot be loaded: {found.path}")
+
+
 def _good_files(store: StoreListing, broken: Collection[str]) -> StoreListing:
     """Return the store without its damaged files."""
 
@@ -347,6 +388,8 @@ def _follow_move(draft: RepairDraft, found: Finding) -> str | None:
 
 def _mend_file_log(draft: RepairDraft, found: Finding) -> str | None:
     folder = found.path.rpartition("/")[0]
+    if folder == SINK_LOG and draft.sink is not None:
+        return mend_sink_log(draft, draft.sink)
     return mend_file_log(draft, folder) if folder.startswith(f"{SOURCES}/") else found.remedy
 
 
@@ -377,6 +420,17 @@ HANDLERS: dict[str, Handler] = {
     "STATE_FILE_UNREADABLE": _broken_state,
     "STATE_SNAPSHOT_DISAGREES": _broken_state,
     "STATE_ROW_CHECKSUM": _broken_state,
+    "STATE_ROW_INVALID": _unloadable_state,
+    "STATE_KEY_WRONG_PARTITION": _unloadable_state,
+    "STATE_BEHIND": _unloadable_state,
+    "STATE_CHAIN_BROKEN": _unloadable_state,
+    "STATE_PARTITION_MISSING": _unloadable_state,
+    "STATE_STORE_MISSING": _unloadable_state,
+    "STATE_OPERATOR_MISSING": _unloadable_state,
+    "ROCKSDB_ID_MISSING": _unloadable_state,
+    "ROCKSDB_ZIP_UNREADABLE": _unloadable_state,
+    "ROCKSDB_FILE_MISSING": _unloadable_state,
+    "ROCKSDB_FILE_SIZE": _unloadable_state,
     "OPERATOR_METADATA_UNREADABLE": _remove_operator_metadata,
     "OPERATOR_METADATA_MOVED": _follow_move,
     "FILE_LOG_HOLE": _mend_file_log,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from epochal.checkpoint.layout import StateFileKind, parse_state_file
-from epochal.tools.edit.edit_plan import Change, crc_of
+from epochal.checkpoint.layout import SINK_LOG, StateFileKind, parse_state_file
+from epochal.errors import EditError
+from epochal.tools.edit.edit_file_log import SinkSurvey, rewind_sink
+from epochal.tools.edit.edit_plan import Change, Tree, crc_of
 from epochal.tools.edit.rewind import delete_state_after, possible_batches
 from epochal.tools.edit.survey import Survey, delete_batches_after
 from epochal.tools.inspect.state_listing import StoreListing
@@ -29,30 +31,41 @@ class RepairDraft:
     """The changes and warnings collected so far."""
 
     def __init__(
-        self, surveyed: Survey, findings: Iterable[Finding], options: RepairOptions
+        self,
+        surveyed: Survey,
+        findings: Iterable[Finding],
+        options: RepairOptions,
+        sink: SinkSurvey | None = None,
     ) -> None:
-        self.surveyed, self.options = surveyed, options
+        self.surveyed, self.options, self.sink = surveyed, options, sink
         self.findings = list(findings)
         self.warnings: list[str] = []
         self.emptied: list[str] = []
-        self._changes: dict[str, Change] = {}
+        self._changes: dict[tuple[str, str], Change] = {}
 
     def add(self, *changes: Change) -> None:
         """Add changes. If two changes concern the same file, its deletion wins."""
         for change in changes:
-            earlier = self._changes.get(change.path)
-            if earlier is None or change.after is None:
-                self._changes[change.path] = change
+            place = (change.root, change.path)
+            if place not in self._changes or change.after is None:
+                self._changes[place] = change
 
     def remove(self, path: str, why: str) -> None:
         """Delete a file if it exists."""
-        if path in self.surveyed.tree:
-            self.add(self.surveyed.tree.delete(path, why))
+        tree = self.tree_of(path)
+        if path in tree:
+            self.add(tree.delete(path, why))
+
+    def tree_of(self, path: str) -> Tree:
+        """The tree that the path of a finding belongs to: the checkpoint's or the sink's."""
+        if self.sink is not None and path.startswith(f"{SINK_LOG}/"):
+            return self.sink.tree
+        return self.surveyed.tree
 
     def changes(self) -> tuple[Change, ...]:
         """Return all changes, except those of hidden crc files whose own file changes too."""
-        crcs = {crc_of(path) for path in self._changes}
-        return tuple(each for path, each in self._changes.items() if path not in crcs)
+        crcs = {(root, crc_of(path)) for root, path in self._changes}
+        return tuple(each for place, each in self._changes.items() if place not in crcs)
 
     def go_back(self, below: int | None, why: str) -> str | None:
         """Drop all batches after the newest one that can be restarted, below `below` if given.
@@ -76,14 +89,24 @@ class RepairDraft:
                 f"this would drop the committed batches {committed[0]} to {committed[-1]}: run "
                 f"`epochal checkpoint rewind --to-batch {to_batch}`, or repair with --rewind"
             )
+        if self.sink is not None:
+            try:
+                self.add(*rewind_sink(self.sink, to_batch))
+            except EditError as error:
+                return f"the sink cannot go back with the checkpoint: {error}"
         self.add(*delete_state_after(surveyed, to_batch + 1))
         self.add(*delete_batches_after(surveyed.tree, to_batch, why))
         if committed:
             self.warnings.append(
                 f"Batches {committed[0]} to {committed[-1]} were committed and will run again: "
-                f"a sink that does not recognize batch ids gets duplicate rows, and a file sink "
-                f"must be rewound with `rewind --sink`."
+                f"a sink that does not recognize batch ids gets duplicate rows."
             )
+            if self.sink is None:
+                self.warnings.append(
+                    f"If the query writes to a file sink, pass its output directory with --sink. A "
+                    f"file sink skips every batch up to the latest in its log, so it would not "
+                    f"write the batches that run again after batch {to_batch}."
+                )
         else:
             self.warnings.append(
                 f"The batches after {to_batch} were not committed. Spark will plan them again, "

@@ -26,7 +26,7 @@ from epochal.checkpoint.layout import (
 )
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import EditError
-from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, orphaned_files, rewind_file_log
+from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, orphaned_files, rewind_sink
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey, delete_batches_after
 
@@ -56,11 +56,9 @@ def plan_rewind(
     if sink is not None:
         roots[SINK] = sink.files.url
         watches += (sink.tree.watch(SINK_LOG),)
-        changes += rewind_file_log(sink.log, sink.tree, SINK_LOG, to_batch)
+        changes += rewind_sink(sink, to_batch, keep_files=keep_sink_files)
         if not keep_sink_files:
-            files, elsewhere = orphaned_files(sink, to_batch)
-            changes += [sink.tree.delete(path, f"written after batch {to_batch}") for path in files]
-            if elsewhere:
+            if elsewhere := orphaned_files(sink, to_batch)[1]:
                 warnings.append(
                     f"{elsewhere} files of the removed batches are kept, because they are outside "
                     f"{sink.files.url}."
@@ -105,8 +103,11 @@ def batch_at(surveyed: Survey, moment_ms: int) -> int:
     return max(earlier)
 
 
-def obstacle_to(surveyed: Survey, to_batch: int) -> str | None:
-    """Why a query cannot restart right after `to_batch`; None if it can."""
+def obstacle_to(surveyed: Survey, to_batch: int, *, reads_state: bool = True) -> str | None:
+    """Why a query cannot restart right after `to_batch`; None if it can.
+
+    Without `reads_state`, state files only have to be there, whatever their content is.
+    """
     for log, name in ((surveyed.listing.offsets, "offsets"), (surveyed.listing.commits, "commits")):
         if to_batch in log.broken:
             return f"{name}/{to_batch} cannot be read"
@@ -116,6 +117,8 @@ def obstacle_to(surveyed: Survey, to_batch: int) -> str | None:
         return f"a restart also needs offsets/{to_batch - 1}, which is missing or unreadable"
     if (missing := surveyed.missing_state(to_batch)) is not None:
         return f"the state after it needs {missing}, which is missing"
+    if reads_state and (damage := surveyed.damaged_state(to_batch)) is not None:
+        return f"the state after it cannot be loaded: {damage.path}: {damage.message}"
     return None
 
 
@@ -164,10 +167,10 @@ def _warnings(surveyed: Survey, to_batch: int) -> Iterator[str]:
 def _possible(surveyed: Survey, to_batch: int) -> str:
     possible = list(possible_batches(surveyed))
     if not possible:
-        return "No other batch is possible either: restore the missing files from a backup."
+        return "No other batch is possible either: restore the files from a backup."
     if possible[-1] - possible[0] + 1 == len(possible):
         return f"The earliest possible batch is {possible[0]}, the latest {possible[-1]}."
     below = max((each for each in possible if each < to_batch), default=None)
     above = min((each for each in possible if each > to_batch), default=None)
     nearest = " and ".join(str(each) for each in (below, above) if each is not None)
-    return f"The nearest possible batches: {nearest}."
+    return f"The nearest possible batches: {nearest}. The newest is {possible[-1]}."

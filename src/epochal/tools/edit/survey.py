@@ -23,6 +23,8 @@ from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, o
 
 if TYPE_CHECKING:
     from epochal.tools.read_state.rocksdb import RocksDirectory
+    from epochal.tools.verify.check_load import LoadCheck
+    from epochal.tools.verify.findings import Finding
 
 
 class Survey:
@@ -73,6 +75,16 @@ class Survey:
             if (missing := self._missing(store, batch_id)) is not None:
                 return missing
         return None
+
+    def damaged_state(self, batch_id: int) -> Finding | None:
+        """What else keeps the state after `batch_id` from being loaded; reads its files."""
+        return next(self._load_check.problems(batch_id), None)
+
+    @cached_property
+    def _load_check(self) -> LoadCheck:
+        from epochal.tools.verify.check_load import LoadCheck
+
+        return LoadCheck(self.listing)
 
     def unique_id(self, store: StoreListing, batch_id: int) -> str:
         """The id of the files that hold a store's version after `batch_id`; empty in format 1."""

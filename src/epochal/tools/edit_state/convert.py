@@ -24,6 +24,7 @@ from epochal.state.files.codecs import compress
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import encode_changelog
 from epochal.state.files.rocksdb_keys import rows_of
+from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
@@ -45,7 +46,7 @@ MAX_CHANGELOGS = 20_000
 CLASSES = {Provider.HDFS: HDFS_PROVIDER_CLASS, Provider.ROCKSDB: ROCKSDB_PROVIDER_CLASS}
 
 
-def plan_convert(surveyed: Survey, to: Provider) -> Plan:
+def plan_convert(surveyed: Survey, to: Provider, *, sink: SinkSurvey | None = None) -> Plan:
     """Rewrite every store for the other provider, as one new batch."""
     base = find_edit_base(surveyed, provider=None)
     if base.settings.provider is to:
@@ -76,6 +77,7 @@ def plan_convert(surveyed: Survey, to: Provider) -> Plan:
         command="state-convert",
         summary=f"convert {count} rows to the {to} provider, as batch {base.batch_id + 1}",
         arguments={"to": str(to)},
+        sink=sink,
         warnings=(
             "The files of the old provider are deleted. The query cannot be rewound to before "
             "this edit; the edit can only be undone.",

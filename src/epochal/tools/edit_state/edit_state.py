@@ -3,7 +3,8 @@
 An edit after batch N creates batch N+1: the same offsets, watermark and settings in both logs, and
 version N+2 of every store of every operator. Existing files are not changed. So batch N stays
 readable, `diff` and the change feed show exactly what the edit did, and undo only has to delete
-files. To Spark it is a batch that read no input; the query continues with batch N+2.
+files. To Spark it is a batch that read no input; the query continues with batch N+2. The log of a
+file sink gets an empty entry for batch N+1.
 
 Note: every store of every partition needs a file of the new version, including those that the edit
 does not change. These get an empty delta.
@@ -23,6 +24,7 @@ from epochal.state.files.codecs import compress
 from epochal.state.files.delta_snapshot import END_MARK, encode_records, encode_spans
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
+from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.empty_batch import empty_batches
 from epochal.tools.edit.rewind import delete_state_after
@@ -198,9 +200,11 @@ def plan_batch(
     command: str,
     summary: str,
     arguments: Mapping[str, str],
+    sink: SinkSurvey | None,
     warnings: tuple[str, ...] = (),
+    details: tuple[str, ...] = (),
 ) -> Plan:
-    """The edit as file changes: first state, then offsets, then the commit that completes it."""
+    """The edit as file changes: state, then offsets, then the commit, then the sink's log."""
     tree = base.surveyed.tree
     batch_id = base.batch_id + 1
     why = f"state of batch {batch_id}"
@@ -216,11 +220,13 @@ def plan_batch(
         tree.write(f"{OFFSETS}/{batch_id}", OFFSET_FORMAT.serialize(offsets), f"batch {batch_id}"),
         tree.write(f"{COMMITS}/{batch_id}", COMMIT_FORMAT.serialize(commit), f"batch {batch_id}"),
     ]
-    return Plan(
+    plan = Plan(
         command=command,
         summary=summary,
         changes=(*leftovers, *written, *edited.others, *logs),
         arguments=arguments,
         warnings=warnings,
+        details=details,
         watches=base.surveyed.log_watches(),
     )
+    return add_sink_batches(plan, sink, range(batch_id, batch_id + 1))

@@ -34,6 +34,7 @@ from epochal.state.rows.types import (
     parse_schema,
 )
 from epochal.state.rows.unsafe_row import decode_row, encode_row
+from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
@@ -131,6 +132,7 @@ def plan_evolve(
     *,
     operator_id: int = 0,
     store_name: str = "default",
+    sink: SinkSurvey | None = None,
 ) -> Plan:
     """Rewrite a store's values for another schema, as one new batch."""
     if not steps:
@@ -168,6 +170,7 @@ def plan_evolve(
             f"{_shown(value)}, as batch {base.batch_id + 1}"
         ),
         arguments={"operator": str(operator_id), "store": store_name},
+        sink=sink,
         warnings=(
             "Older versions of this store are deleted, because they do not match the new schema. "
             "The query cannot be rewound to before this edit; the edit can only be undone.",

@@ -8,18 +8,23 @@ cannot be edited one by one.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import JOIN_STORES
-from epochal.errors import EditError, StateValueError
+from epochal.errors import EditError, StateError, StateValueError
 from epochal.state.files.partitioning import place_of, placing_columns
-from epochal.state.rows.tagged_json import row_from_json
+from epochal.state.files.rocksdb_keys import rows_of
+from epochal.state.rows.byte_spans import spans_of
+from epochal.state.rows.column_decoder import decode_rows
+from epochal.state.rows.tagged_json import json_column, row_from_json
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import encode_row
+from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
@@ -38,6 +43,8 @@ from epochal.tools.read_state.read_target import (
     StoreTarget,
 )
 
+DETAILS_SHOWN = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
@@ -53,6 +60,7 @@ def plan_mutations(
     *,
     operator_id: int = 0,
     store_name: str = "default",
+    sink: SinkSurvey | None = None,
 ) -> Plan:
     """Put and delete keys of one store, as one new batch."""
     if not mutations:
@@ -62,10 +70,11 @@ def plan_mutations(
     target = batch.store(operator_id, store_name)
     _refuse_dependent_stores(base, batch, target)
     changed = _by_partition(batch, target, mutations)
-    counts = _check_deletes(base, target, changed)
+    before = _values_before(base, target, changed)
     edited = _edited(base, target, changed)
     puts = sum(1 for m in mutations if m.value is not None)
-    words = [f"put {puts} keys ({counts['replaced']} of them replace a value)"] if puts else []
+    replaced = len(before) - (len(mutations) - puts)
+    words = [f"put {puts} keys ({replaced} of them replace a value)"] if puts else []
     if deletes := len(mutations) - puts:
         words.append(f"delete {deletes} keys")
     return plan_batch(
@@ -74,6 +83,8 @@ def plan_mutations(
         command="state-put" if puts else "state-delete",
         summary=f"{' and '.join(words)} in operator {operator_id}, as batch {base.batch_id + 1}",
         arguments={"operator": str(operator_id), "store": store_name},
+        sink=sink,
+        details=tuple(_details(target, changed, before)),
     )
 
 
@@ -114,29 +125,49 @@ def _encoded(value: Mapping[str, Any], schema: StructType, path: str) -> bytes:
     return encode_row(row, schema)
 
 
-def _check_deletes(
+def _values_before(
     base: EditBase, target: StoreTarget, changed: Mapping[int, Records]
-) -> dict[str, int]:
-    """Count the puts that replace a value; refuse deletes of keys that do not exist."""
-    skip = 1 if target.settings.provider is Provider.ROCKSDB else 0
-    replaced = 0
+) -> dict[bytes, bytes]:
+    """The values that the changed keys have now; refuse deletes of keys that do not exist."""
+    encoded = target.settings.provider is Provider.ROCKSDB
+    found: dict[bytes, bytes] = {}
     for partition, records in changed.items():
-        wanted = set(records)
-        existing = {
-            key[skip:]
-            for rows in load_rows(target, partition)
-            for key in rows.keys
-            if key[skip:] in wanted
-        }
-        absent = [key for key, value in records.items() if value is None and key not in existing]
+        for rows in load_rows(target, partition):
+            keys = rows_of(rows.keys, rows.source) if encoded else rows.keys
+            values = rows_of(rows.values, rows.source) if encoded else rows.values
+            found.update(
+                (key, value) for key, value in zip(keys, values, strict=True) if key in records
+            )
+        absent = [key for key, value in records.items() if value is None and key not in found]
         if absent:
             raise EditError(
                 base.url,
                 f"{len(absent)} of the keys to delete are not in the state "
                 f"(the first is {absent[0].hex()}). Nothing was changed.",
             )
-        replaced += sum(1 for key in existing if records[key] is not None)
-    return {"replaced": replaced}
+    return found
+
+
+def _details(
+    target: StoreTarget, changed: Mapping[int, Records], before: Mapping[bytes, bytes]
+) -> Iterator[str]:
+    """What happens to each key, up to a limit: its old value and its new one, as JSON."""
+    key_schema, value_schema = target.schema.key, target.schema.value
+    records = [item for each in changed.values() for item in each.items()]
+    for key, value in records[:DETAILS_SHOWN]:
+        old = _shown(before[key], value_schema) if key in before else "no value"
+        new = _shown(value, value_schema) if value is not None else "deleted"
+        yield f"{_shown(key, key_schema)}: {old} -> {new}"
+    if len(records) > DETAILS_SHOWN:
+        yield f"... and {len(records) - DETAILS_SHOWN} more keys"
+
+
+def _shown(row: bytes, schema: StructType) -> str:
+    try:
+        column = decode_rows(spans_of([row]), schema, source="state")
+    except StateError:
+        return f"{len(row)} unreadable bytes"
+    return json.dumps(json_column(column, schema)[0], ensure_ascii=False)
 
 
 def _edited(base: EditBase, target: StoreTarget, changed: Mapping[int, Records]) -> EditedBatch:

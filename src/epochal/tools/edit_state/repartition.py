@@ -33,6 +33,7 @@ from epochal.state.files.chain import delta_name, snapshot_name
 from epochal.state.files.merge import Rows
 from epochal.state.files.partitioning import places_of, placing_columns
 from epochal.state.rows.types import StructType
+from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
@@ -50,7 +51,7 @@ from epochal.tools.read_state.read_target import StateBatch
 MAX_PARTITIONS = 100_000
 
 
-def plan_repartition(surveyed: Survey, partitions: int) -> Plan:
+def plan_repartition(surveyed: Survey, partitions: int, *, sink: SinkSurvey | None = None) -> Plan:
     """Distribute the state of every operator over `partitions` partitions."""
     if not 0 < partitions <= MAX_PARTITIONS:
         raise OptionError(
@@ -86,6 +87,7 @@ def plan_repartition(surveyed: Survey, partitions: int) -> Plan:
         command="state-repartition",
         summary=summary,
         arguments={"partitions": str(partitions)},
+        sink=sink,
     )
 
 

@@ -143,6 +143,12 @@ class CheckpointListing:
         text = "" if entry is None else entry.conf.get(SHUFFLE_PARTITIONS, "")
         return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
 
+    @property
+    def partition_counts(self) -> dict[int, int]:
+        """The number of partitions of each version of the state that the offsets still cover."""
+        counts = ((batch_id, self.partitions_at(batch_id)) for batch_id in self.offsets.entries)
+        return {batch_id + 1: count for batch_id, count in counts if count is not None}
+
 
 def gather(files: Files, directories: Directories | None = None) -> CheckpointListing:
     """List a checkpoint and read its logs.

@@ -23,7 +23,7 @@ from epochal.tools.read_state.read_target import Provider
 def rows_with_key(
     reader: StateReader, key: Any, operator_name: str | None = None
 ) -> list[dict[str, Any]]:
-    """The rows whose key, in JSON form, is `key`; missing fields are null."""
+    """The rows whose key, in JSON form, is `key`. Every field must be given; null means null."""
     schema = reader.fields[0][1]
     if not isinstance(schema, StructType):
         raise StateValueError("key", "struct", "the key of this state is not a struct")

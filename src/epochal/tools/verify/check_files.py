@@ -197,9 +197,15 @@ def _log_offset(offset: str | None) -> int | None:
 
 
 def sink_rules(
-    log: LogListing[tuple[SinkFileStatus, ...]], output: Iterable[str], newest: int | None
+    log: LogListing[tuple[SinkFileStatus, ...]],
+    output: Iterable[str],
+    newest: int | None,
+    committed: int | None = None,
 ) -> Iterator[Finding]:
-    """Compare a sink's log with the files in its output directory and the checkpoint's offsets."""
+    """Compare a sink's log with the files in its output directory and the checkpoint's logs.
+
+    `newest` is the newest batch that has offsets, `committed` the newest committed one.
+    """
     there = set(output)
     newest_compact = max(_compact_ids(log), default=0)
     for batch_id, entries in sorted(log.entries.items()):
@@ -215,6 +221,14 @@ def sink_rules(
                     log.path_of(batch_id),
                     f"{entry.path} is not in the output directory",
                 )
+    latest = -1 if log.latest is None else log.latest
+    if committed is not None and latest < committed:
+        yield finding(
+            "FILE_LOG_HOLE",
+            f"{log.path}/{latest + 1}",
+            f"batch {committed} is committed, but the sink's log "
+            + ("is empty" if latest < 0 else f"ends at batch {latest}"),
+        )
     if newest is not None and log.latest is not None and log.latest > newest:
         yield finding(
             "SINK_AHEAD",

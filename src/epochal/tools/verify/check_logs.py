@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from epochal.checkpoint.entries import OffsetEntry
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
 from epochal.checkpoint.layout import (
     COMMITS,
@@ -44,6 +44,9 @@ STATE_SHAPE_KEYS = (
 )
 """Settings that must not change during the life of a checkpoint. With another value, Spark reads
 the state wrongly or not at all."""
+
+EDITABLE_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
+"""Settings that a repartition or a conversion of the state changes, in a batch of its own."""
 
 
 def log_rules(listing: CheckpointListing) -> Iterator[Finding]:
@@ -257,11 +260,12 @@ def _conf_rules(
             )
     for key in STATE_SHAPE_KEYS:
         old, new = before.conf.get(key), entry.conf.get(key)
-        if old is not None and new is not None and old != new:
+        is_converted = key in EDITABLE_KEYS and repeats(before, entry)
+        if old is not None and new is not None and old != new and not is_converted:
             yield finding(
                 "CONF_CHANGED", path, f"{key} is {new!r}; in batch {before_id} it is {old!r}"
             )
-    if _repartitions(before, entry) and not _same_position(before, entry):
+    if _repartitions(before, entry) and not repeats(before, entry):
         yield finding(
             "PARTITIONS_CHANGED",
             path,
@@ -271,9 +275,11 @@ def _conf_rules(
         )
 
 
-def _same_position(before: OffsetEntry, entry: OffsetEntry) -> bool:
-    """Whether a batch repeats the one before it, as a repartition does. A batch without new data
-    has the same offsets too, but a later timestamp."""
+def repeats(before: OffsetEntry, entry: OffsetEntry) -> bool:
+    """Whether a batch repeats the one before it, as a repartition or a conversion does.
+
+    A batch without new data has the same offsets too, but a later timestamp.
+    """
     return (entry.by_source, entry.watermark_ms, entry.timestamp_ms) == (
         before.by_source,
         before.watermark_ms,
@@ -314,16 +320,19 @@ def _first_conf(listing: CheckpointListing) -> Iterator[Finding]:
 
 
 def _operators(listing: CheckpointListing) -> Iterator[Finding]:
+    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
+    if newest is not None:
+        yield from operator_gap_rules(listing, newest)
+
+
+def operator_gap_rules(listing: CheckpointListing, commit: CommitEntry) -> Iterator[Finding]:
     """Check that no operator's directory is missing.
 
     Operators are numbered from 0. Commits of versions 2 and 3 name the operators that have state.
     """
-    newest = listing.commits.entries.get(max(listing.commits.entries, default=-1))
-    if newest is None:
-        return
     numbers = (parse_partition(name) for name in listing.directories[STATE].folders)
     there = {number for number in numbers if number is not None}
-    last = max(there | (newest.state_unique_ids or {}).keys(), default=-1)
+    last = max(there | (commit.state_unique_ids or {}).keys(), default=-1)
     for run in missing_runs(there, 0, last):
         yield finding(
             "STATE_OPERATOR_MISSING",

@@ -32,13 +32,20 @@ from epochal.tools.verify.check_files import orphan_rules, stale_rules
 from epochal.tools.verify.check_logs import broken_entry, log_file_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
 from epochal.tools.verify.depth import Depth, Progress
-from epochal.tools.verify.findings import Finding, finding
+from epochal.tools.verify.findings import Finding, Severity, finding
 from epochal.tools.verify.parallel import Work, check_in_processes, check_in_threads
 
 PARALLEL_FROM_FILES = 2_000
 """With fewer files, starting a process takes longer than it saves."""
 
 ROW_CHECKSUM_KEY = "spark.sql.streaming.stateStore.rowChecksum.enabled"
+ENCODING_KEY = "spark.sql.streaming.stateStore.encodingFormat"
+"""Spark pins it since 4.0, the first release that writes operator metadata."""
+STATE_SCHEMA = "_stateSchema"
+_STARTING_WRITES_IT = (
+    "Start the query once: Spark writes it again. Or restore it from a backup. Until then Epochal "
+    "and Spark's state reader cannot read this state."
+)
 STRICT_KEY = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 
 
@@ -70,9 +77,9 @@ def state_rules(
     for operator in operators:
         own = read_operator_facts(listing, operator)
         yield from own.findings
-        yield from operator_rules(operator, facts, is_keyed=_is_keyed(own))
+        yield from operator_rules(operator, facts, is_keyed=is_keyed(own))
         if depth is not Depth.QUICK and settings is not None:
-            check = _content_check(listing, operator, own, facts, settings, tick)
+            check = content_check(listing, operator, own, facts, settings, tick)
             if workers > 1 and not isinstance(listing.files, LocalFiles):
                 yield from check_in_threads(operator.stores, check)
             else:
@@ -80,20 +87,16 @@ def state_rules(
 
 
 def content_settings(
-    listing: CheckpointListing, depth: Depth
+    listing: CheckpointListing, depth: Depth, batch_id: int | None = None
 ) -> tuple[ContentSettings | None, list[Finding]]:
-    """Take the format of the state files from the newest readable offsets."""
-    newest = max(listing.offsets.entries, default=None)
+    """Take the format of the state files from the offsets of a batch, by default the newest."""
+    newest = max(listing.offsets.entries, default=None) if batch_id is None else batch_id
     conf = {} if newest is None else listing.offsets.entries[newest].conf
     try:
         codec = codec_name(conf.get(CODEC, LEGACY_DEFAULTS[CODEC]))
     except OptionError as error:
         return None, [finding("CONF_INVALID", f"{OFFSETS}/{newest}", str(error))]
-    counts = {
-        batch_id + 1: count
-        for batch_id in listing.offsets.entries
-        if (count := listing.partitions_at(batch_id)) is not None
-    }
+    counts = listing.partition_counts
     checksums = conf.get(ROW_CHECKSUM_KEY, "false").lower() == "true"
     if conf.get(STRICT_KEY, "false").lower() != "true":
         # Without strict distribution the plan chose the partition of each key, and the checkpoint
@@ -112,7 +115,66 @@ def read_operator_facts(listing: CheckpointListing, operator: OperatorListing) -
             families = _schema(listing, path, found)
             if path.endswith("/schema") and len(families) == 1:
                 facts.schemas[store] = families[0]
+    found.extend(_missing_rules(listing, operator, facts.metadata))
     return facts
+
+
+def _missing_rules(
+    listing: CheckpointListing, operator: OperatorListing, metadata: OperatorMetadata | None
+) -> Iterator[Finding]:
+    """Find lost metadata and schema files. The settings of the newest batch tell what is due."""
+    newest = max(listing.offsets.entries, default=None)
+    conf = {} if newest is None else listing.offsets.entries[newest].conf
+    folder = operator_metadata_path(operator.operator).rpartition("/")[0]
+    has_schema_log = f"{operator.path}/{STATE_SCHEMA}" in listing.directories.by_path
+    if not _has_files(listing, folder) and (has_schema_log or ENCODING_KEY in conf):
+        yield finding(
+            "OPERATOR_METADATA_MISSING",
+            folder,
+            f"operator {operator.operator} has {len(operator.stores)} stores, but no metadata",
+            severity=None if has_schema_log else Severity.WARNING,
+            remedy="" if has_schema_log else _STARTING_WRITES_IT,
+        )
+    if metadata is not None and any(store.schema_file_paths for store in metadata.stores):
+        yield from _lost_schemas(listing, operator, metadata)
+    elif not has_schema_log:
+        for store in operator.store_names:
+            path = state_schema_path(operator.operator, store)
+            place = path.rpartition("/")[0]
+            there = place.removesuffix("/_metadata") in listing.directories.by_path
+            if there and "schema" not in listing.directories[place].files:
+                yield finding(
+                    "STATE_SCHEMA_MISSING",
+                    path,
+                    f"store {store} of operator {operator.operator} has no schema",
+                    severity=Severity.WARNING if CODEC in conf else Severity.INFO,
+                    remedy=_STARTING_WRITES_IT
+                    if CODEC in conf
+                    else "Do nothing: Spark before 3.1 wrote no schema files.",
+                )
+
+
+def _lost_schemas(
+    listing: CheckpointListing, operator: OperatorListing, metadata: OperatorMetadata
+) -> Iterator[Finding]:
+    for store in metadata.stores:
+        directory = state_schema_log_path(operator.operator, store.name)
+        for named in store.schema_file_paths:
+            name = named.rpartition("/")[2]
+            if name not in listing.directories[directory].files:
+                yield finding(
+                    "STATE_SCHEMA_MISSING",
+                    f"{directory}/{name}",
+                    f"the metadata of operator {operator.operator} names it",
+                )
+
+
+def _has_files(listing: CheckpointListing, folder: str) -> bool:
+    return any(
+        not name.startswith(".")
+        for _, directory in listing.directories.below(folder)
+        for name in directory.files
+    )
 
 
 def _metadata(
@@ -219,14 +281,15 @@ def _check_side_files(
         found.extend(stale_rules(path, directory, raw, read))
 
 
-def _is_keyed(own: OperatorFacts) -> bool | None:
+def is_keyed(own: OperatorFacts) -> bool | None:
+    """Whether an operator's key has columns to partition by; None if no schema tells."""
     schema = next(iter(own.schemas.values()), None)
     if schema is None:
         return None
     return any(child.kind is not Kind.VOID for child in schema.key.layout.children)
 
 
-def _content_check(
+def content_check(
     listing: CheckpointListing,
     operator: OperatorListing,
     own: OperatorFacts,
@@ -274,7 +337,7 @@ def unique_id_of(operator: OperatorListing, store: StoreListing, facts: StateFac
 def _placing_columns(own: OperatorFacts, store: str, key: StructType) -> int:
     """How many of a key's first columns choose its partition; 0 if all keys are in partition 0."""
     count = len(key.fields)
-    if not _is_keyed(own):
+    if not is_keyed(own):
         return 0
     # Spark appends a column that does not take part: a join the index of the row, a session window
     # the start of the session.

@@ -11,7 +11,7 @@ no files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from epochal.checkpoint.id_ranges import listed, missing_runs, runs_of
 from epochal.tools.inspect.state_listing import ROCKSDB, OperatorListing, StoreListing
@@ -29,6 +29,8 @@ class StateFacts:
     """Whether the logs still contain batch 0, so that no version has been cleaned up."""
     partitions: int | None = None
     """The number of partitions of the batch that a restart runs or continues; None if unknown."""
+    counts: Mapping[int, int] = field(default_factory=dict)
+    """The number of partitions at each version that the logs still cover."""
     unique_ids: Mapping[int, tuple[tuple[str, ...], ...]] | None = None
     """With checkpoint format 2: the unique ids of the files of the version that a restart loads, by
     operator, then partition, then store."""
@@ -112,7 +114,9 @@ def _hole_rules(
 ) -> Iterator[Finding]:
     """Versions below the restart's base that are gone although older ones can be loaded."""
     lowest, suffix = min(versions), store.delta_suffix
-    holes = missing_runs(versions, lowest, base - 1)
+    # While a repartition had fewer partitions, this one did not exist and got no versions.
+    absent = (each for each, count in facts.counts.items() if store.partition >= count)
+    holes = missing_runs(versions.union(absent), lowest, base - 1)
     if holes and not store.chain(holes[0].start - 1).missing:
         yield finding(
             "STATE_HOLE",

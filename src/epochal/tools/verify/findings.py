@@ -59,6 +59,9 @@ _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 _REPAIR = "`epochal checkpoint repair`"
 _REWIND = "`epochal checkpoint rewind` to a batch before it"
+_GO_BACK = (
+    "`epochal checkpoint repair --rewind`, which goes back to the newest batch whose state is whole"
+)
 
 RULES: dict[str, Rule] = {
     "FILE_UNREADABLE": Rule(
@@ -208,8 +211,10 @@ RULES: dict[str, Rule] = {
     ),
     "FILE_LOG_HOLE": Rule(
         _E,
-        "A file log lacks batches that its readers or its next compaction need.",
-        f"Use {_REPAIR}, which writes the batch again from the other entries.",
+        "A file log lacks batches that its readers or its next compaction need. An edit that adds "
+        "a batch to the checkpoint alone leaves such a hole in the log of a file sink.",
+        f"Use {_REPAIR}, with `--sink` for the log of a sink: it writes the batch again, if it was "
+        f"added by an edit or if the other entries still list its files.",
     ),
     "FILE_LOG_COMPACT_NAME": Rule(
         _E,
@@ -272,12 +277,12 @@ RULES: dict[str, Rule] = {
     "STATE_BEHIND": Rule(
         _E,
         "The newest version of a store is older than the version that a restart needs.",
-        f"Restore its files from a backup, or use {_REWIND}.",
+        f"Restore its files from a backup, or use {_GO_BACK}.",
     ),
     "STATE_CHAIN_BROKEN": Rule(
         _E,
         "A store lacks a file of the version that a restart loads.",
-        f"Restore it from a backup, or use {_REWIND}.",
+        f"Restore it from a backup, or use {_GO_BACK}.",
     ),
     "STATE_HOLE": Rule(
         _W,
@@ -305,12 +310,12 @@ RULES: dict[str, Rule] = {
     "STATE_PARTITION_MISSING": Rule(
         _E,
         "A partition has no directory, although other partitions of its operator have one.",
-        f"Restore it from a backup, or use {_REWIND}.",
+        f"Restore it from a backup, or use {_GO_BACK}.",
     ),
     "STATE_STORE_MISSING": Rule(
         _E,
         "A partition lacks a store that the other partitions of its operator have.",
-        f"Restore it from a backup, or use {_REWIND}.",
+        f"Restore it from a backup, or use {_GO_BACK}.",
     ),
     "STATE_FILE_UNREADABLE": Rule(
         _E,
@@ -355,6 +360,21 @@ RULES: dict[str, Rule] = {
         "A state schema file is damaged: a restart fails.",
         "Restore it from a backup; without it the rows of the state cannot be checked.",
     ),
+    "STATE_SCHEMA_MISSING": Rule(
+        _E,
+        "A state store has no schema file, so its rows cannot be read or checked. If the "
+        "operator's metadata names the file, a restart fails. Otherwise Spark writes it again when "
+        "the query starts.",
+        "Restore it from a backup. If the operator's metadata names the file, nothing else helps.",
+    ),
+    "OPERATOR_METADATA_MISSING": Rule(
+        _E,
+        "A stateful operator has no metadata. If its schemas are in `_stateSchema`, a restart "
+        "fails, and so do Spark's state readers. Otherwise Spark writes it again when the query "
+        "starts.",
+        "Restore it from a backup. If the operator's schemas are in `_stateSchema`, nothing else "
+        "helps.",
+    ),
     "OPERATOR_METADATA_UNREADABLE": Rule(
         _E,
         "The metadata of a stateful operator is damaged: a restart fails, and so do Spark's state "
@@ -371,22 +391,22 @@ RULES: dict[str, Rule] = {
     "ROCKSDB_ZIP_UNREADABLE": Rule(
         _E,
         "A RocksDB snapshot cannot be opened.",
-        "Restore it from a backup, or rewind to a version that loads without it.",
+        f"Restore it from a backup, or use {_GO_BACK}.",
     ),
     "ROCKSDB_FILE_MISSING": Rule(
         _E,
         "A RocksDB snapshot names a data file that is missing.",
-        "Restore it from a backup, or rewind to a version that loads without it.",
+        f"Restore it from a backup, or use {_GO_BACK}.",
     ),
     "ROCKSDB_FILE_SIZE": Rule(
         _E,
         "A data file of a RocksDB snapshot does not have the size that the snapshot records.",
-        "Restore it from a backup, or rewind to a version that loads without it.",
+        f"Restore it from a backup, or use {_GO_BACK}.",
     ),
     "ROCKSDB_ID_MISSING": Rule(
         _E,
         "The commit log names state files that are missing.",
-        f"Restore them from a backup, or use {_REWIND}.",
+        f"Restore them from a backup, or use {_GO_BACK}.",
     ),
     "EDIT_UNFINISHED": Rule(
         _E,

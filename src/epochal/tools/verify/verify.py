@@ -93,7 +93,7 @@ def verify(
         found.extend(state_rules(listing, operators, facts, depth, progress, workers))
     if sink is not None:
         require_directory(sink)
-        found.extend(_sink_rules(sink, list_all(sink), listing.offsets.latest))
+        found.extend(_sink_rules(sink, list_all(sink), listing))
     return _report(files, found, directories, len(listing.offsets.ids), depth)
 
 
@@ -116,6 +116,7 @@ def state_facts(listing: CheckpointListing) -> StateFacts:
         newest_version=None if newest is None else newest + 1,
         from_the_start=0 in listing.offsets.entries,
         partitions=listing.partitions_at(version - 1) or listing.partitions_at(version),
+        counts=listing.partition_counts,
         unique_ids=None if decided is None else decided.state_unique_ids,
     )
 
@@ -175,7 +176,10 @@ def _log_with_crc_rules(files: Files, log: LogListing[object]) -> Iterator[Findi
     yield from stale_rules(log.path, log.directory, log.raw, read)
 
 
-def _sink_rules(output: Files, directories: Directories, newest: int | None) -> Iterator[Finding]:
+def _sink_rules(
+    output: Files, directories: Directories, listing: CheckpointListing | None
+) -> Iterator[Finding]:
+    """Check a sink's output directory, and compare it with the checkpoint in `listing`."""
     from epochal.tools.inspect.source_listing import read_sink_log
     from epochal.tools.verify.check_files import file_log_rules, sink_rules
 
@@ -193,7 +197,10 @@ def _sink_rules(output: Files, directories: Directories, newest: int | None) -> 
     yield from _log_with_crc_rules(output, log)
     yield from file_log_rules(log)
     names = (name for directory in directories.by_path.values() for name in directory.files)
-    yield from sink_rules(log, names, newest)
+    if listing is None:
+        yield from sink_rules(log, names, None)
+    else:
+        yield from sink_rules(log, names, listing.offsets.latest, listing.commits.latest)
 
 
 def _journal_rules(listing: CheckpointListing) -> Iterator[Finding]:

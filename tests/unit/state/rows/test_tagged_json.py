@@ -57,25 +57,40 @@ def through_bytes(row: dict[str, Any], schema: StructType = SCHEMA) -> Any:
     return json_column(decode_rows(spans_of([encoded]), schema), schema)[0]
 
 
+NOTHING: dict[str, Any] = dict.fromkeys(ROW)
+
+
 def test_every_type_comes_back_as_it_went() -> None:
     assert through_bytes(ROW) == ROW
 
 
 def test_every_type_may_be_null() -> None:
-    nothing = dict.fromkeys(ROW)
-    assert through_bytes({}) == nothing
-    assert through_bytes(nothing) == nothing
+    assert through_bytes(NOTHING) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("row", "missing"),
+    [
+        ({name: None for name in NOTHING if name != "ts"}, r"row \(struct\): ts is missing"),
+        ({name: None for name in NOTHING if name not in "fd"}, r"f, d are missing"),
+        ({**NOTHING, "st": {}}, r"row\.st \(struct\): .* missing"),
+    ],
+)
+def test_a_field_that_is_not_given_is_named(row: dict[str, Any], missing: str) -> None:
+    with pytest.raises(StateValueError, match=missing):
+        through_bytes(row)
 
 
 def test_infinities_and_nan_are_words() -> None:
     for word in ("NaN", "Infinity", "-Infinity"):
-        assert through_bytes({"d": word, "f": word})["d"] == word
-        assert through_bytes({"d": word, "f": word})["f"] == word
+        assert through_bytes({**NOTHING, "d": word, "f": word})["d"] == word
+        assert through_bytes({**NOTHING, "d": word, "f": word})["f"] == word
     assert math.isnan(from_json("NaN", SCHEMA.fields[6].data_type, "d"))
 
 
 def test_a_time_with_another_offset_is_the_same_moment() -> None:
-    assert through_bytes({"ts": "2024-01-01T01:00:00+01:00"})["ts"] == "2024-01-01T00:00:00.000000Z"
+    row = {**NOTHING, "ts": "2024-01-01T01:00:00+01:00"}
+    assert through_bytes(row)["ts"] == "2024-01-01T00:00:00.000000Z"
 
 
 def test_a_decimal_may_be_a_whole_number() -> None:
@@ -107,4 +122,4 @@ def test_a_decimal_may_be_a_whole_number() -> None:
 )
 def test_a_value_of_another_kind_is_refused_by_its_place(field: str, value: Any) -> None:
     with pytest.raises(StateValueError, match=rf"row\.{field}"):
-        through_bytes({field: value})
+        through_bytes({**NOTHING, field: value})

@@ -105,7 +105,7 @@ def test_a_checksum_that_may_be_right_is_dropped_only_when_its_code_is_named(cod
     path = "state/0/0/6.delta"
     refused = repaired(files, (code, path))
     assert actions(refused) == []
-    assert "name this code to trust it" in refused.left[0].reason
+    assert "name this code to trust the file" in refused.left[0].reason
     expected = {"CHECKSUM_MISMATCH": f"{path}.crc", "CRC_REFUSED": "state/0/0/.6.delta.crc"}
     assert actions(repaired(files, (code, path), codes=[code])) == [("delete", expected[code])]
 

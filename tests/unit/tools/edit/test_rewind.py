@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+
 import pytest
 from tests.unit.checkpoint.samples import (
     EMPTY_DELTA,
@@ -10,9 +13,11 @@ from tests.unit.checkpoint.samples import (
     content,
     sink,
 )
+from tests.unit.state.samples import KEY, VALUE
 
 from epochal.errors import EditError
 from epochal.files import Files
+from epochal.state.files.schema_file import FamilySchema, encode_schema_file
 from epochal.testing.files import MemoryFiles
 from epochal.tools.edit.edit_file_log import survey_sink
 from epochal.tools.edit.edit_journal import Journal
@@ -30,6 +35,14 @@ def execute(files: Files, plan: Plan, **roots: Files) -> None:
     Journal(
         files, open_root={plan.roots[name]: each for name, each in roots.items()}.__getitem__
     ).execute(plan)
+
+
+def empty_zip() -> bytes:
+    """A RocksDB snapshot without data files."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("metadata", 'v1\n{"sstFiles":[],"numKeys":0}')
+    return packed.getvalue()
 
 
 def test_state_goes_first_then_both_logs_from_the_newest() -> None:
@@ -79,7 +92,7 @@ def test_named_stores_and_unique_ids_are_found_by_their_version() -> None:
     store = "state/1/0"
     for version in (3, 4):
         files.create(f"{store}/{version}_0a-1b.changelog", b"")
-        files.create(f"{store}/{version}.zip", b"")
+        files.create(f"{store}/{version}.zip", empty_zip())
     plan = plan_rewind(survey(files), 2)
     assert [path for path in deleted(plan) if path.startswith("state/")] == [
         "state/0/0/left-keyToNumValues/4.delta",
@@ -93,13 +106,14 @@ def test_named_stores_and_unique_ids_are_found_by_their_version() -> None:
 
 def test_operator_metadata_and_schemas_of_later_batches_go() -> None:
     files = checkpoint(4)
+    schema = encode_schema_file([FamilySchema("default", KEY, VALUE)])
     for path in (
         "_metadata/v2/0",
         "_metadata/v2/3",
         "_stateSchema/default/0_a",
         "_stateSchema/default/3_b",
     ):
-        files.create(f"state/0/{path}", b"v2")
+        files.create(f"state/0/{path}", schema)
     plan = plan_rewind(survey(files), 2)
     assert [path for path in deleted(plan) if "/_" in path] == [
         "state/0/_metadata/v2/3",
@@ -147,12 +161,36 @@ def test_state_that_cleanup_took_away_is_named_with_the_earliest_possible_batch(
     assert list(possible_batches(survey(files))) == [2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("partition", [0, 1])
+def test_damaged_state_is_refused_and_the_newest_whole_batch_is_named(partition: int) -> None:
+    files = checkpoint(8, snapshots=(3,))
+    files.replace(f"state/0/{partition}/6.delta", b"damaged")
+    for batch_id in (5, 6, 7):
+        with pytest.raises(
+            EditError,
+            match=rf"cannot rewind to batch {batch_id}: .* state/0/{partition}/6\.delta: .*"
+            r"earliest possible batch is 0, the latest 4\.",
+        ):
+            plan_rewind(survey(files), batch_id)
+    assert "commits/5" in deleted(plan_rewind(survey(files), 4))
+
+
+def test_a_partition_that_is_gone_cannot_be_brought_back_by_going_back() -> None:
+    files = checkpoint(8)
+    for path in [path for path in content(files) if path.startswith("state/0/0/")]:
+        files.delete(path)
+    with pytest.raises(
+        EditError, match=r"partition 0 of 2 has no directory\. No other batch is possible either"
+    ):
+        plan_rewind(survey(files), 2)
+
+
 def test_in_a_log_with_gaps_the_nearest_possible_batches_are_named() -> None:
     files = checkpoint(8, stateful=False)
     for batch_id in (2, 3, 4, 6):
         files.delete(f"offsets/{batch_id}")
         files.delete(f"commits/{batch_id}")
-    with pytest.raises(EditError, match=r"The nearest possible batches: 1 and 5\."):
+    with pytest.raises(EditError, match=r"nearest possible batches: 1 and 5\. The newest is 7"):
         plan_rewind(survey(files), 3)
 
 

@@ -14,17 +14,24 @@ from epochal.files.local import LocalFiles
 from epochal.state.files.checksum_file import verify_checksum
 from epochal.tools.edit.edit_journal import Journal
 from epochal.tools.edit.edit_plan import Plan
+from epochal.tools.edit.repair import plan_repair
+from epochal.tools.edit.repair_draft import RepairOptions
 from epochal.tools.edit.rewind import plan_rewind
 from epochal.tools.edit.survey import Survey, survey
 from epochal.tools.edit_state.convert import plan_convert
 from epochal.tools.edit_state.evolve import RenameColumn, plan_evolve
 from epochal.tools.edit_state.mutate import Mutation, plan_mutations
-from epochal.tools.edit_state.repair_state import plan_repair
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.read_state.changes import read_state_changes
 from epochal.tools.read_state.read import read_state
 from epochal.tools.read_state.read_target import Provider
 from epochal.tools.verify.verify import verify
+
+
+def plan_state_repair(at: Survey) -> Plan:
+    options = RepairOptions(query_id="", may_go_back=True)
+    return plan_repair(at, verify(at.files).findings, options).plan
+
 
 BATCHES = [{"a": (1, 1)}, {"a": (2, 2), "b": (1, 1)}, {"a": (2, 2), "b": (2, 2)}]
 EDITS: dict[str, Callable[[Survey], Plan]] = {
@@ -34,7 +41,7 @@ EDITS: dict[str, Callable[[Survey], Plan]] = {
     "convert": lambda at: plan_convert(at, Provider.ROCKSDB),
     "evolve": lambda at: plan_evolve(at, [RenameColumn("sum", "total")]),
     "rewind": lambda at: plan_rewind(at, 1),
-    "repair": plan_repair,
+    "repair": plan_state_repair,
 }
 
 
@@ -103,22 +110,16 @@ def files_of(sample: Sample) -> LocalFiles:
     return LocalFiles(sample.root)
 
 
-def test_the_checksum_of_a_damaged_snapshot_goes_before_the_snapshot_is_rebuilt(
-    tmp_path: Path,
-) -> None:
+def test_the_checksum_of_a_damaged_snapshot_goes_with_the_snapshot(tmp_path: Path) -> None:
     sample = with_checksums(make(tmp_path, BATCHES, snapshots=[2]))
     damage(sample)
     assert {each.code for each in verify(files_of(sample)).findings} == {"STATE_FILE_UNREADABLE"}
-    plan = run(sample, plan_repair)
+    plan = run(sample, plan_state_repair)
     assert [(change.action, change.path) for change in plan.changes] == [
-        step
+        ("delete", f"state/0/{partition}/{name}")
         for partition in range(3)
-        for step in (
-            ("delete", f"state/0/{partition}/2.snapshot.crc"),
-            ("replace", f"state/0/{partition}/2.snapshot"),
-        )
+        for name in ("2.snapshot", "2.snapshot.crc")
     ]
-    assert plan.summary == "rebuild 3 snapshots"
     assert verify(files_of(sample)).findings == ()
     held = {row["key"]["k"]: row["value"] for row in read_state(sample.path).to_pylist()}
     assert held == {"a": {"count": 2, "sum": 2}, "b": {"count": 2, "sum": 2}}
@@ -143,14 +144,16 @@ def test_a_file_that_is_not_what_its_checksum_says_is_not_read(tmp_path: Path, n
     assert sorted(row["key"]["k"] for row in read_state(sample.path).to_pylist()) == ["a", "b"]
 
 
-def test_repair_rebuilds_a_snapshot_that_is_not_what_its_checksum_says(tmp_path: Path) -> None:
+def test_repair_removes_a_snapshot_that_is_not_what_its_checksum_says(tmp_path: Path) -> None:
     sample = with_checksums(make(tmp_path, BATCHES, snapshots=[2], codec="snappy"))
-    partition = home_of("b", sample.partitions)
-    path = sample.snapshot(partition, 2)
-    whole = path.read_bytes()
-    changed = bytearray(whole)
+    path = sample.snapshot(home_of("b", sample.partitions), 2)
+    changed = bytearray(path.read_bytes())
     changed[-9] ^= 1
     write(path, bytes(changed))
-    plan = run(sample, plan_repair)
-    assert plan.summary == "rebuild 1 snapshots"
-    assert path.read_bytes() == whole
+    plan = run(sample, plan_state_repair)
+    assert [change.path.rpartition("/")[2] for change in plan.changes] == [
+        "2.snapshot",
+        "2.snapshot.crc",
+    ]
+    assert verify(files_of(sample)).findings == ()
+    assert sorted(row["key"]["k"] for row in read_state(sample.path).to_pylist()) == ["a", "b"]

@@ -9,7 +9,9 @@ import pytest
 from tests.unit.state.samples import Sample, home_of, make, write
 
 from epochal.checkpoint import Checkpoint
+from epochal.checkpoint.entries import OFFSET_FORMAT
 from epochal.checkpoint.operator_metadata import read_operator
+from epochal.cli.main import main
 from epochal.errors import EditError, OptionError, StateValueError
 from epochal.files.local import LocalFiles
 from epochal.tools.edit.edit_journal import Journal
@@ -23,11 +25,11 @@ from epochal.tools.edit_state.evolve import (
     plan_evolve,
 )
 from epochal.tools.edit_state.mutate import Mutation, plan_mutations
-from epochal.tools.edit_state.repair_state import plan_repair
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.read_state.changes import read_state_changes
 from epochal.tools.read_state.read import read_state
 from epochal.tools.read_state.read_target import Provider
+from epochal.tools.verify.verify import verify
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 BATCHES = [
@@ -126,6 +128,9 @@ def test_undo_restores_every_byte(sample: Sample) -> None:
         (Mutation({"k": 5}, {"count": 1, "sum": 1}), "a string is needed"),
         (Mutation({"k": "a"}, {"count": "x", "sum": 1}), "whole number"),
         (Mutation({"key": "a"}, {"count": 1, "sum": 1}), "no such field"),
+        (Mutation({"k": "a"}, {"count": 1}), "sum is missing"),
+        (Mutation({"k": "a"}, {}), "count, sum are missing"),
+        (Mutation({}, {"count": 1, "sum": 1}), "k is missing"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(
@@ -135,6 +140,59 @@ def test_a_value_that_does_not_fit_is_refused(
     with pytest.raises(StateValueError, match=reason):
         run(sample, plan_mutations, [mutation])
     assert content(sample) == before
+
+
+@pytest.mark.parametrize("provider", [Provider.HDFS, Provider.ROCKSDB])
+def test_the_plan_shows_the_old_value_and_the_new_one(sample: Sample, provider: Provider) -> None:
+    if provider is Provider.ROCKSDB:
+        run(sample, plan_convert, provider)
+    rows = [
+        Mutation({"k": "a"}, {"count": 9, "sum": None}),
+        Mutation({"k": "b"}, None),
+        Mutation({"k": "zz"}, {"count": 1, "sum": 1}),
+    ]
+    plan = plan_mutations(survey(files(sample)), rows)
+    assert sorted(plan.details) == [
+        '{"k": "a"}: {"count": 3, "sum": 0} -> {"count": 9, "sum": null}',
+        '{"k": "b"}: {"count": 3, "sum": 1} -> deleted',
+        '{"k": "zz"}: no value -> {"count": 1, "sum": 1}',
+    ]
+    assert "put 2 keys (1 of them replace a value) and delete 1 keys" in plan.summary
+
+
+def test_a_key_that_is_looked_up_must_be_complete(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["state", "get", sample.path, "--key", "{}"]) == 2
+    assert "key (struct): k is missing" in capsys.readouterr().err
+
+
+def test_verify_calls_state_healthy_that_was_repartitioned_to_fewer_and_more(
+    sample: Sample,
+) -> None:
+    for count in (5, 3, 7):
+        run(sample, plan_repartition, count)
+    assert verify(files(sample)).findings == ()
+
+
+def test_verify_calls_state_healthy_that_was_converted(sample: Sample) -> None:
+    for provider in (Provider.ROCKSDB, Provider.HDFS):
+        run(sample, plan_convert, provider)
+        assert verify(files(sample)).findings == ()
+
+
+def test_repairing_a_setting_keeps_what_edits_have_set(sample: Sample) -> None:
+    run(sample, plan_repartition, 5)
+    run(sample, plan_convert, Provider.ROCKSDB)
+    before = rows(sample)
+    path = sample.root / "offsets/4"
+    whole = path.read_bytes()
+    write(path, whole.replace(b'"spark.sql.shuffle.partitions":"5",', b""))
+    assert path.read_bytes() != whole
+    words = (sample.path, "--execute", "--settle-seconds", "0")
+    assert main(("checkpoint", "repair", *words)) == 0
+    assert Checkpoint(sample.path).offsets.get(4) == OFFSET_FORMAT.deserialize(whole, "")
+    assert rows(sample) == before
 
 
 def test_deleting_a_key_that_is_not_there_is_refused(sample: Sample) -> None:
@@ -266,30 +324,33 @@ def test_convert_goes_to_rocksdb_and_back(sample: Sample) -> None:
         run(sample, plan_convert, Provider.HDFS)
 
 
-def test_repair_rebuilds_a_bad_snapshot_and_loses_nothing(sample: Sample) -> None:
+def repair(sample: Sample, *words: str, status: int = 0) -> None:
+    given = ("state", "repair", sample.path, "--settle-seconds", "0", *words)
+    assert main(given) == status
+
+
+def test_repair_removes_a_bad_snapshot_and_loses_nothing(sample: Sample) -> None:
     good = rows(sample)
     sample.snapshot(0, 2).write_bytes(b"damaged")
-    run(sample, plan_repair)
+    repair(sample, "--execute")
     assert rows(sample) == good
     assert rows(sample, 1) == BATCHES[1]
     assert Checkpoint(sample.path).commits.latest_batch_id() == 2
 
 
-def test_repair_leaves_no_checksum_of_what_it_replaced(sample: Sample) -> None:
+def test_repair_leaves_no_checksum_of_what_it_removed(sample: Sample) -> None:
     # Spark 4.1 refuses a snapshot whose checksum file does not fit it, and accepts one without.
     sample.snapshot(0, 2).write_bytes(b"damaged")
     stale = sample.store(0) / "2.snapshot.crc"
     write(stale, b"{}")
-    run(sample, plan_repair)
+    repair(sample, "--execute")
     assert not stale.exists()
     assert rows(sample) == BATCHES[2]
 
 
 def test_repair_goes_back_to_where_every_partition_can_be_loaded(sample: Sample) -> None:
     sample.delta(1, 3).unlink()
-    plan = plan_repair(survey(files(sample)))
-    assert "batches 2 to 2 will run again" in plan.summary
-    run(sample, plan_repair)
+    repair(sample, "--execute")
     checkpoint = Checkpoint(sample.path)
     assert checkpoint.commits.latest_batch_id() == 1
     assert checkpoint.offsets.latest_batch_id() == 1
@@ -297,21 +358,52 @@ def test_repair_goes_back_to_where_every_partition_can_be_loaded(sample: Sample)
     assert not list(sample.root.glob("state/0/*/3.*"))
 
 
-def test_repair_that_has_nothing_to_stand_on_says_why(sample: Sample) -> None:
+def test_repair_that_has_nothing_to_stand_on_says_why(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
     for version in (1, 2, 3):
         sample.delta(0, version).write_bytes(b"damaged")
     sample.snapshot(0, 2).write_bytes(b"damaged")
-    with pytest.raises(EditError, match=r"no version of the state can be rebuilt.*1\.delta"):
-        run(sample, plan_repair)
+    before = content(sample)
+    repair(sample, "--execute", status=1)
+    assert "no batch is left from which a restart could continue" in capsys.readouterr().out
+    assert content(sample) == before
 
 
-def test_repair_of_a_healthy_state_changes_nothing(sample: Sample) -> None:
-    assert plan_repair(survey(files(sample))).changes == ()
+def test_repair_of_a_healthy_state_changes_nothing(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repair(sample, "--json")
+    assert json.loads(capsys.readouterr().out)["changes"] == []
+
+
+def test_both_repairs_do_the_same(
+    sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample.delta(1, 3).unlink()
+    sample.delta(2, 3).write_bytes(b"damaged")
+    plans = []
+    for words in (("state", "repair"), ("checkpoint", "repair", "--rewind")):
+        assert main((*words, sample.path, "--json")) == 0
+        shown = json.loads(capsys.readouterr().out)
+        plans.append([(each["action"], each["path"]) for each in shown["changes"]])
+    assert plans[0] == plans[1]
+    assert ("delete", "commits/2") in plans[0]
+
+
+def test_repair_is_not_done_while_verify_still_finds_something(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample.snapshot(0, 2).write_bytes(b"damaged")
+    (sample.root / "offsets/1").write_bytes(b"")
+    repair(sample, "--execute", status=1)
+    shown = capsys.readouterr().out
+    assert "left: LOG_ENTRY_UNREADABLE offsets/1" in shown
+    assert "run `epochal checkpoint repair`" in shown
+    assert not sample.snapshot(0, 2).exists()
 
 
 def test_plans_say_what_they_do_in_json(sample: Sample, capsys: pytest.CaptureFixture[str]) -> None:
-    from epochal.cli.main import main
-
     assert main(["state", "repartition", sample.path, "--partitions", "2", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["executed"] is False

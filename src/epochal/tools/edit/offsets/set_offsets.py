@@ -16,10 +16,10 @@ from dataclasses import replace
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
 from epochal.checkpoint.file_log import FileSourceLog
-from epochal.checkpoint.layout import COMMITS, OFFSETS, SINK_LOG, source_log_path
+from epochal.checkpoint.layout import COMMITS, OFFSETS, source_log_path
 from epochal.checkpoint.source_logs import open_source_log
 from epochal.errors import EditError, OptionError
-from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, empty_sink_batch
+from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.empty_batch import empty_batches
 from epochal.tools.edit.offsets.offset_targets import (
@@ -69,21 +69,15 @@ def plan_set_offsets(
         tree = surveyed.tree
         changes.append(tree.write(f"{OFFSETS}/{batch_id}", OFFSET_FORMAT.serialize(added), why))
         changes.append(tree.write(f"{COMMITS}/{batch_id}", COMMIT_FORMAT.serialize(done), why))
-    watches = surveyed.log_watches()
-    roots = {}
-    if sink is not None:
-        roots[SINK] = sink.files.url
-        watches += (sink.tree.watch(SINK_LOG),)
-        changes += [empty_sink_batch(sink, batch_id) for batch_id in new_ids]
-    return Plan(
+    plan = Plan(
         command="set-offsets",
         summary=f"batch {', '.join(map(str, new_ids))}: source {source} {current} -> {moved}",
         changes=tuple(changes),
         arguments={"source": source, "offset": moved},
-        warnings=tuple(_warnings(surveyed, source, current, moved, back=back, sink=sink)),
-        watches=watches,
-        roots=roots,
+        warnings=tuple(_warnings(surveyed, source, current, moved, back=back)),
+        watches=surveyed.log_watches(),
     )
+    return add_sink_batches(plan, sink, new_ids)
 
 
 def _base(surveyed: Survey) -> int:
@@ -96,7 +90,7 @@ def _base(surveyed: Survey) -> int:
             f"if a batch were added after it. Let the query finish it, or first run `epochal "
             f"checkpoint rewind --to-batch {base}`.",
         )
-    if (obstacle := obstacle_to(surveyed, base)) is not None:
+    if (obstacle := obstacle_to(surveyed, base, reads_state=False)) is not None:
         raise EditError(surveyed.url, f"cannot add a batch after {base}: {obstacle}.")
     return base
 
@@ -114,21 +108,10 @@ def _latest_log_batch(surveyed: Survey, source: str) -> int | None:
 
 
 def _warnings(
-    surveyed: Survey,
-    source: str,
-    current: str | None,
-    moved: str,
-    *,
-    back: bool,
-    sink: SinkSurvey | None,
+    surveyed: Survey, source: str, current: str | None, moved: str, *, back: bool
 ) -> Iterator[str]:
     if current == moved:
         yield f"Source {source} has this offset already: the new batch changes nothing."
     if back:
         counted = ", and the state will count them again" if surveyed.stores else ""
         yield f"Source {source} goes back: rows will be read again{counted}."
-    if sink is None:
-        yield (
-            "If the query writes to a file sink, pass its output directory with --sink. The log of "
-            "a file sink must have every batch, or its next compaction fails."
-        )

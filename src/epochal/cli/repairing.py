@@ -1,0 +1,81 @@
+"""What `checkpoint repair` and `state repair` share: one repair, of everything or of the state.
+
+After the changes the checkpoint is verified again. The exit status is 0 only if it is healthy then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import typer
+
+from epochal.cli.editing import Flags, run_edit
+from epochal.cli.output import EXIT_FINDINGS, print_line
+from epochal.files import Files, open_files
+
+if TYPE_CHECKING:
+    from epochal.tools.edit.edit_plan import Plan
+    from epochal.tools.edit.repair import Left
+    from epochal.tools.edit.repair_draft import RepairOptions
+    from epochal.tools.verify.findings import Finding
+
+
+def run_repair(
+    files: Files,
+    command: str,
+    options: RepairOptions,
+    sink: str | None,
+    flags: Flags,
+    is_asked_for: Callable[[Finding], bool],
+    other: str = "",
+) -> None:
+    """Repair the findings for which `is_asked_for` is true; `other` is the remedy of the rest."""
+    from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.repair import Left, plan_repair
+    from epochal.tools.edit.survey import survey
+    from epochal.tools.verify.findings import Severity
+    from epochal.tools.verify.verify import verify
+
+    planned: list[Left] = []
+    output: list[Files] = [] if sink is None else [open_files(sink)]
+
+    def plan() -> Plan:
+        surveyed = survey(files)
+        found = find_sink(surveyed, sink, required=False)
+        output[:] = [] if found is None else [found.files]
+        findings = verify(files, sink=output[0] if output else None).findings
+        asked = [each for each in findings if is_asked_for(each)]
+        repair = plan_repair(surveyed, asked, options, sink=found, command=command)
+        rest = [each for each in findings if not is_asked_for(each)]
+        planned[:] = [
+            *repair.left,
+            *(Left(each, other) for each in rest if each.severity is not Severity.INFO),
+        ]
+        return repair.plan
+
+    def left() -> list[Left]:
+        """What is left of the findings: of the plan's in a dry run, otherwise as verified."""
+        if not flags.execute:
+            return planned
+        reasons = {(each.finding.code, each.finding.path): each.reason for each in planned}
+        report = verify(files, sink=output[0] if output else None)
+        return [
+            Left(each, reasons.get((each.code, each.path), each.remedy))
+            for each in report.findings
+            if each.severity is not Severity.INFO
+        ]
+
+    found: list[Left] = []
+
+    def more() -> dict[str, object]:
+        found[:] = left()
+        return {"left": [{**each.finding.as_json(), "reason": each.reason} for each in found]}
+
+    run_edit(files, command, plan, flags, more=more)
+    if not flags.as_json:
+        found[:] = left()
+        for each in found:
+            print_line(f"left: {each.finding.code} {each.finding.path}: {each.reason}")
+    if found:
+        raise typer.Exit(EXIT_FINDINGS)

@@ -1,0 +1,86 @@
+"""Repairs the log of a file sink: writes the entries that a batch added by an edit never got.
+
+A batch that an edit added wrote no files, so its entry is empty, or, if it is due for a compaction,
+repeats the entries before it. The entry of any other batch lists files that are recorded nowhere
+else. Such an entry is not invented: the query must go back and write the batch again.
+
+Note: an edit copies the timestamp of the batch before. Spark takes a new one for each batch.
+"""
+
+from __future__ import annotations
+
+from epochal.checkpoint.file_log import SinkFileStatus, is_compaction_batch
+from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
+from epochal.epoch.manifest import MANIFEST_KEY
+from epochal.errors import EpochalError
+from epochal.tools.edit.edit_file_log import SINK_FORMAT, SinkSurvey
+from epochal.tools.edit.repair_draft import RepairDraft
+from epochal.tools.edit.survey import Survey
+
+
+def mend_sink_log(draft: RepairDraft, sink: SinkSurvey) -> str | None:
+    """Write the batches that are missing, or have the wrong name for the compaction interval."""
+    names = {batch_id: name for name, batch_id in sink.names.items()}
+    compacts = [each for each, name in names.items() if name.endswith(COMPACT_SUFFIX)]
+    committed = max(draft.surveyed.commits, default=-1)
+    first, last = max(compacts, default=0), max([*names, committed])
+    lost = [
+        batch_id
+        for batch_id in range(first, last + 1)
+        if batch_id not in names and not added_by_edit(draft.surveyed, batch_id)
+    ]
+    if lost:
+        return (
+            f"batch {lost[0]} was not added by an edit, and the files that it wrote are recorded "
+            f"nowhere else: restore {SINK_LOG}/{lost[0]} from a backup, or run `epochal "
+            f"checkpoint rewind --to-batch {lost[0] - 1} --sink {sink.files.url}`"
+        )
+    live: list[SinkFileStatus] = []
+    for batch_id in range(first, last + 1):
+        name = names.get(batch_id)
+        try:
+            found = list(_entries(sink, name)) if name is not None else []
+        except (EpochalError, OSError):
+            return f"{SINK_LOG}/{name} cannot be read: repair that first"
+        if name is not None and name.endswith(COMPACT_SUFFIX):
+            known = set(live)
+            found = [entry for entry in found if entry not in known]
+        live += found
+        _settle(draft, sink, batch_id, name, found, live)
+    return None
+
+
+def _settle(
+    draft: RepairDraft,
+    sink: SinkSurvey,
+    batch_id: int,
+    name: str | None,
+    own: list[SinkFileStatus],
+    live: list[SinkFileStatus],
+) -> None:
+    """Write a batch under the name that the interval requires, unless it is there."""
+    wanted = sink.log.path_of(batch_id)
+    if name == wanted:
+        return
+    due = is_compaction_batch(batch_id, sink.log.compact_interval)
+    content = SINK_FORMAT.serialize(live if due else own)
+    why = "the batch was added by an edit" if name is None else f"was named {name}"
+    draft.add(sink.tree.write(f"{SINK_LOG}/{wanted}", content, why))
+    if name is not None:
+        draft.remove(f"{SINK_LOG}/{name}", f"replaced by {wanted}")
+
+
+def _entries(sink: SinkSurvey, name: str) -> tuple[SinkFileStatus, ...]:
+    path = f"{SINK_LOG}/{name}"
+    return SINK_FORMAT.deserialize(sink.files.read(path), path)
+
+
+def added_by_edit(surveyed: Survey, batch_id: int) -> bool:
+    """Whether a batch was added by an edit, of Epochal or of Spark, and so wrote nothing."""
+    entry, before = surveyed.offsets.get(batch_id), surveyed.offsets.get(batch_id - 1)
+    if entry is None or before is None or not entry.has_metadata:
+        return False
+    if entry.timestamp_ms != before.timestamp_ms:
+        return False
+    manifest = entry.extra.get(MANIFEST_KEY)
+    return not isinstance(manifest, dict) or manifest.get("epoch") != batch_id

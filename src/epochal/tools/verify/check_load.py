@@ -1,0 +1,166 @@
+"""Finds out whether the state after a batch can be loaded: reads the files that make that version.
+
+`verify` judges the version that a restart loads now. An edit that goes back must know the same of
+an older batch, and must not count what is wrong with later versions. Every file is read once, even
+if the versions of several batches need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.errors import StateError
+from epochal.state.files.codecs import decompress
+from epochal.state.files.rocksdb_values import ValueForm
+from epochal.tools.inspect.listing import CheckpointListing
+from epochal.tools.inspect.state_listing import (
+    ROCKSDB,
+    OperatorListing,
+    StoreListing,
+    operators_of,
+)
+from epochal.tools.read_state.rocksdb import RocksDirectory, file_name
+from epochal.tools.verify.check_content import ContentSettings
+from epochal.tools.verify.check_logs import operator_gap_rules
+from epochal.tools.verify.check_operators import (
+    OperatorFacts,
+    content_check,
+    content_settings,
+    is_keyed,
+    read_operator_facts,
+    unique_id_of,
+)
+from epochal.tools.verify.check_state import StateFacts, operator_rules
+from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.findings import Finding, Severity
+
+
+class LoadCheck:
+    """Checks the state of a checkpoint batch by batch."""
+
+    def __init__(self, listing: CheckpointListing) -> None:
+        self._listing = listing
+        self._read: dict[str, list[Finding]] = {}
+
+    def problems(self, batch_id: int) -> Iterator[Finding]:
+        """Yield what keeps the state after a committed batch from being loaded as it was."""
+        if not self._operators or batch_id not in self._listing.commits.entries:
+            return
+        facts = self._facts(batch_id)
+        for each in self._findings(batch_id, facts):
+            if each.severity is Severity.ERROR:
+                yield each
+
+    def _findings(self, batch_id: int, facts: StateFacts) -> Iterator[Finding]:
+        yield from operator_gap_rules(self._listing, self._listing.commits.entries[batch_id])
+        settings, found = content_settings(self._listing, Depth.NORMAL, batch_id)
+        yield from found
+        for operator, own in self._operators:
+            yield from (each for each in own.findings if _stays(each, batch_id))
+            yield from operator_rules(operator, facts, is_keyed=is_keyed(own))
+            if settings is None:
+                continue
+            for store in operator.stores:
+                if facts.partitions is None or store.partition < facts.partitions:
+                    yield from self._store(operator, own, store, facts, settings)
+
+    def _store(
+        self,
+        operator: OperatorListing,
+        own: OperatorFacts,
+        store: StoreListing,
+        facts: StateFacts,
+        settings: ContentSettings,
+    ) -> Iterator[Finding]:
+        """Check each file of the chain on its own, so that its findings can be kept."""
+        check = content_check(self._listing, operator, own, facts, settings, _no_tick)
+        unique_id = unique_id_of(operator, store, facts)
+        if unique_id:
+            names = self._lineage(store, facts.restart_version, unique_id, settings)
+        else:
+            names = chain_files(store, facts.restart_version)
+        for name in names:
+            path = f"{store.path}/{name}"
+            if path not in self._read:
+                self._read[path] = list(check([only(store, name)], False))
+            yield from self._read[path]
+
+    def _lineage(
+        self, store: StoreListing, version: int, unique_id: str, settings: ContentSettings
+    ) -> list[str]:
+        """The names of the files that make a version, if its commit names a unique id."""
+
+        def inflate(data: bytes, source: str) -> bytes:
+            return decompress(data, settings.codec, source=source)
+
+        files = self._listing.files.at(store.path)
+        try:
+            plan = RocksDirectory(files, inflate, ValueForm()).plan(version, unique_id)
+        except StateError:
+            # The file that the commit names tells what is wrong, if it can be read at all.
+            names = (f"{version}_{unique_id}.{kind}" for kind in ("zip", "changelog"))
+            return [name for name in names if name in store.files]
+        snapshot = [] if plan.snapshot is None else [file_name(plan.snapshot, "zip")]
+        return snapshot + [file_name(item, "changelog") for item in plan.changelogs]
+
+    @cached_property
+    def _operators(self) -> list[tuple[OperatorListing, OperatorFacts]]:
+        listing = self._listing
+        return [
+            (each, read_operator_facts(listing, each)) for each in operators_of(listing.directories)
+        ]
+
+    def _facts(self, batch_id: int) -> StateFacts:
+        return StateFacts(
+            restart_version=batch_id + 1,
+            newest_version=None,
+            from_the_start=False,
+            partitions=self._listing.partitions_at(batch_id),
+            unique_ids=self._listing.commits.entries[batch_id].state_unique_ids,
+        )
+
+
+_NEEDED = frozenset(
+    {"STATE_SCHEMA_MISSING", "STATE_SCHEMA_UNREADABLE", "OPERATOR_METADATA_MISSING"}
+)
+
+
+def _stays(found: Finding, batch_id: int) -> bool:
+    """Whether a problem with an operator's metadata is still there after going back to a batch."""
+    written = parse_batch_id(found.path.rpartition("/")[2].partition("_")[0])
+    return found.code in _NEEDED and (written is None or written <= batch_id)
+
+
+def chain_files(store: StoreListing, version: int) -> list[str]:
+    """The names of the files that make a version, without unique ids in them."""
+    chain = store.chain(version)
+    if store.provider == ROCKSDB:
+        names = [*store.zips.get(chain.snapshot, ())]
+        return names + [name for each in chain.deltas for name in store.changelogs.get(each, ())]
+    names = [store.snapshots[chain.snapshot]] if chain.snapshot else []
+    return names + [store.deltas[each] for each in chain.deltas if each in store.deltas]
+
+
+def only(store: StoreListing, name: str) -> StoreListing:
+    """The store as if `name` were its only state file."""
+
+    def one(files: Mapping[int, str]) -> dict[int, str]:
+        return {version: each for version, each in files.items() if each == name}
+
+    def some(files: Mapping[int, list[str]]) -> dict[int, list[str]]:
+        return {version: [name] for version, names in files.items() if name in names}
+
+    return replace(
+        store,
+        deltas=one(store.deltas),
+        snapshots=one(store.snapshots),
+        changelogs=some(store.changelogs),
+        zips=some(store.zips),
+    )
+
+
+def _no_tick() -> None:
+    """Report no progress."""

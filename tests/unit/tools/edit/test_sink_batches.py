@@ -1,0 +1,147 @@
+"""A batch that an edit adds gets its entry in the log of the query's file sink."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.checkpoint.samples import (
+    SINK_FORMAT,
+    checkpoint,
+    content,
+    offsets,
+    sink,
+    sink_status,
+)
+
+from epochal.checkpoint.file_log import FileSinkLog
+from epochal.errors import EditError
+from epochal.files import Files
+from epochal.testing.files import MemoryFiles
+from epochal.tools.edit.edit_file_log import NO_SINK, add_sink_batches, survey_sink
+from epochal.tools.edit.edit_journal import Journal
+from epochal.tools.edit.edit_plan import Plan
+from epochal.tools.edit.offsets.offset_targets import ShiftBy
+from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
+from epochal.tools.edit.repair import Repair, plan_repair
+from epochal.tools.edit.repair_draft import RepairOptions
+from epochal.tools.edit.survey import survey
+from epochal.tools.verify.verify import verify
+
+PLAN = Plan("put", "an edit", ())
+
+
+def entries(output: Files) -> list[str]:
+    log = FileSinkLog(output.at("_spark_metadata"), read_only=True)
+    return [entry.path.rpartition("/")[2] for entry in log.all_files()]
+
+
+def test_an_empty_entry_continues_the_log() -> None:
+    plan = add_sink_batches(PLAN, survey_sink(sink(6)), range(6, 7))
+    assert [(c.root, c.path, c.after) for c in plan.changes] == [
+        ("sink", "_spark_metadata/6", b"v1")
+    ]
+    assert plan.arguments == {"sink": "memory:/out"}
+    assert plan.roots == {"sink": "memory:/out"}
+
+
+def test_a_compaction_that_is_due_repeats_every_entry() -> None:
+    plan = add_sink_batches(PLAN, survey_sink(sink(5)), range(5, 7))
+    everything = SINK_FORMAT.serialize([sink_status(each) for each in range(5)])
+    assert [(c.path, c.after) for c in plan.changes] == [
+        ("_spark_metadata/5.compact", everything),
+        ("_spark_metadata/6", b"v1"),
+    ]
+
+
+def test_without_a_sink_the_plan_warns() -> None:
+    assert add_sink_batches(PLAN, None, range(6, 7)).warnings == (NO_SINK,)
+
+
+def test_before_the_first_compaction_the_plan_says_which_interval_it_assumes() -> None:
+    plan = add_sink_batches(PLAN, survey_sink(sink(6, interval=10)), range(6, 7))
+    assert "no compact file yet" in plan.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("batches", "gone", "reason"),
+    [
+        (7, None, r"has batch 6, but the newest batch of the checkpoint is 5"),
+        (5, None, r"lacks batch 5.*checkpoint repair --sink memory:/out"),
+        (6, "5.compact", r"lacks batch 5.*checkpoint repair --sink memory:/out"),
+    ],
+)
+def test_a_log_that_does_not_end_where_the_checkpoint_does_is_refused(
+    batches: int, gone: str | None, reason: str
+) -> None:
+    output = sink(batches)
+    if gone is not None:
+        output.delete(f"_spark_metadata/{gone}")
+    with pytest.raises(EditError, match=reason):
+        add_sink_batches(PLAN, survey_sink(output), range(6, 7))
+
+
+def edited_without_its_sink(batches: int) -> tuple[MemoryFiles, MemoryFiles]:
+    """A checkpoint whose newest batch was added by an edit that did not know of the sink."""
+    files, output = checkpoint(batches), sink(batches)
+    Journal(files).execute(plan_set_offsets(survey(files), "0", ShiftBy(0)))
+    return files, output
+
+
+def repair(files: Files, output: Files) -> Repair:
+    found = verify(files, sink=output).findings
+    holes = [each for each in found if each.code == "FILE_LOG_HOLE"]
+    options = RepairOptions(query_id="")
+    return plan_repair(survey(files), holes, options, sink=survey_sink(output))
+
+
+@pytest.mark.parametrize("batches", [5, 6])
+def test_verify_finds_the_hole_and_repair_fills_it(batches: int) -> None:
+    files, output = edited_without_its_sink(batches)
+    holes = [each for each in verify(files, sink=output).findings if "LOG_HOLE" in each.code]
+    assert [(each.path, each.message) for each in holes] == [
+        (
+            f"_spark_metadata/{batches}",
+            f"batch {batches} is committed, but the sink's log ends at batch {batches - 1}",
+        )
+    ]
+    before = content(output)
+    found = repair(files, output)
+    assert found.left == ()
+    journal = Journal(files, open_root={"memory:/out": output}.__getitem__)
+    journal.execute(found.plan)
+    assert "FILE_LOG_HOLE" not in {each.code for each in verify(files, sink=output).findings}
+    assert entries(output) == [f"part-{each}.parquet" for each in range(batches)]
+    journal.undo()
+    assert content(output) == before
+
+
+def test_a_hole_after_which_the_query_went_on_is_filled_too() -> None:
+    files, output = edited_without_its_sink(5)
+    for batch_id in (6, 7):
+        files.create(f"offsets/{batch_id}", offsets(batch_id))
+        output.create(f"_spark_metadata/{batch_id}", SINK_FORMAT.serialize([sink_status(batch_id)]))
+    found = repair(files, output)
+    assert [change.path for change in found.plan.changes] == ["_spark_metadata/5.compact"]
+    Journal(files, open_root={"memory:/out": output}.__getitem__).execute(found.plan)
+    assert entries(output) == [f"part-{each}.parquet" for each in (0, 1, 2, 3, 4, 6, 7)]
+
+
+def test_the_entry_of_a_batch_that_wrote_files_is_not_invented() -> None:
+    files, output = checkpoint(5), sink(5)
+    output.delete("_spark_metadata/3")
+    found = repair(files, output)
+    assert found.plan.changes == ()
+    [left] = found.left
+    assert "batch 3 was not added by an edit" in left.reason
+    assert "rewind --to-batch 2 --sink memory:/out" in left.reason
+
+
+def test_repair_that_goes_back_takes_the_sink_with_it() -> None:
+    files, output = checkpoint(6), sink(6)
+    files.replace("state/0/1/6.delta", b"damaged")
+    found = [each for each in verify(files).findings if each.code == "STATE_FILE_UNREADABLE"]
+    options = RepairOptions(query_id="", may_go_back=True)
+    plan = plan_repair(survey(files), found, options, sink=survey_sink(output)).plan
+    assert [change.path for change in plan.changes if change.root == "sink"] == [
+        "_spark_metadata/5.compact",
+        "part-5.parquet",
+    ]
