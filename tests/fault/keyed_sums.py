@@ -42,7 +42,8 @@ def run_until_told(start: Callable[[], StreamingQuery]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    query, parent = start(), os.getppid()
+    parent = os.getppid()  # before the start, which takes long enough for the parent to die
+    query = start()
     while query.is_active and not stopped.wait(0.1):
         if os.getppid() != parent:
             os._exit(4)  # the test process itself was killed
