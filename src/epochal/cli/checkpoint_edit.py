@@ -262,6 +262,7 @@ def repair(
     from epochal.tools.edit.repair import Left, plan_repair
     from epochal.tools.edit.repair_draft import RepairOptions
     from epochal.tools.edit.survey import survey
+    from epochal.tools.verify.depth import depth_to_find
     from epochal.tools.verify.verify import verify
 
     files = open_files(directory)
@@ -271,7 +272,8 @@ def repair(
     left: list[Left] = []
 
     def plan() -> Plan:
-        found = plan_repair(survey(files), verify(files).findings, options)
+        report = verify(files, depth=depth_to_find(options.codes))
+        found = plan_repair(survey(files), report.findings, options)
         left[:] = found.left
         return found.plan
 
