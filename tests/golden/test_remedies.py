@@ -7,20 +7,17 @@ findings that a restart survives.
 
 from __future__ import annotations
 
-import re
+import itertools
+import random
 from pathlib import Path
 
 import pytest
-from tests.golden.library import Golden, Unpacked, unpack
+from tests.golden.library import Unpacked
+from tests.golden.obeying import commands_in, findings_of, obey, planted
 from tests.golden.planted import FAULTS, Fault
 
-from epochal.cli.main import main
-from epochal.files.local import LocalFiles
-from epochal.tools.verify.depth import Depth
-from epochal.tools.verify.findings import CANNOT, NOTHING, RULES, Finding
-from epochal.tools.verify.verify import verify
-
-UNTOUCHED = ("--execute", "--settle-seconds", "0")
+from epochal.errors import EpochalError
+from epochal.tools.verify.findings import CANNOT, NOTHING, RULES
 
 HONEST = {
     "COMMITS_BEHIND-no-commits": CANNOT,
@@ -54,26 +51,6 @@ HONEST = {
 """The faults that no command removes, and what their remedy says instead."""
 
 
-def planted(fault: Fault, into: Path) -> Unpacked:
-    place = unpack(Golden(fault.release, fault.case), into, relocate=fault.relocate)
-    fault.plant(place.checkpoint)
-    return place
-
-
-def findings_of(place: Unpacked, *, with_sink: bool) -> tuple[Finding, ...]:
-    sink = LocalFiles(place.output) if with_sink else None
-    return verify(LocalFiles(place.checkpoint), depth=Depth.DEEP, sink=sink).findings
-
-
-def commands_in(remedy: str) -> list[list[str]]:
-    return [found.split()[1:] for found in re.findall(r"`(epochal [^`]+)`", remedy)]
-
-
-def obey(command: list[str], place: Unpacked) -> int:
-    places = {"CHECKPOINT": str(place.checkpoint), "OUTPUT": str(place.output)}
-    return main([*(places.get(word, word) for word in command), *UNTOUCHED])
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_obeying_a_remedy_leaves_a_healthy_checkpoint(fault: Fault, tmp_path: Path) -> None:
     [found] = findings_of(planted(fault, tmp_path / "0"), with_sink=fault.with_sink)
@@ -96,6 +73,40 @@ def test_a_file_of_another_partition_is_mended_by_a_rewind_and_not_by_a_repartit
     [fault] = [each for each in FAULTS if each.code == "STATE_KEY_WRONG_PARTITION"]
     [found] = findings_of(planted(fault, tmp_path), with_sink=False)
     assert commands_in(found.remedy) == [["checkpoint", "rewind", "CHECKPOINT", "--to-batch", "7"]]
+
+
+PAIRS = [
+    pair
+    for pair in itertools.combinations(FAULTS, 2)
+    if (pair[0].case, pair[0].release) == (pair[1].case, pair[1].release)
+]
+
+
+def plant_both(pair: tuple[Fault, Fault], into: Path) -> Unpacked | None:
+    """Plant two faults; None if the second needs what the first removed."""
+    place = planted(pair[0], into)
+    try:
+        pair[1].plant(place.checkpoint)
+    except (OSError, LookupError, ValueError, EpochalError):
+        return None
+    return place
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_remedies_of_two_faults_never_lead_in_a_circle(seed: int, tmp_path: Path) -> None:
+    for number, pair in enumerate(random.Random(seed).sample(PAIRS, 12)):
+        place = plant_both(pair, tmp_path / str(number))
+        with_sink = any(fault.with_sink for fault in pair)
+        seen: list[set[tuple[str, str]]] = []
+        while place is not None:
+            found = findings_of(place, with_sink=with_sink)
+            mendable = [each for each in found if commands_in(each.remedy)]
+            if not mendable or any(each.remedy.startswith(CANNOT) for each in found):
+                break
+            left = {(each.code, each.path) for each in found}
+            assert left not in seen, (pair, found)
+            seen.append(left)
+            obey(commands_in(mendable[0].remedy)[0], place)
 
 
 @pytest.mark.parametrize("code", RULES)

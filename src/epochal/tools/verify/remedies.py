@@ -65,6 +65,10 @@ _TRUSTED = {
 }
 _REMOVABLE = ("STATE_FILE_UNREADABLE", "STATE_ROW_CHECKSUM")
 """`repair` removes a snapshot with such a finding if its deltas are there."""
+_REPARTITION = (
+    "A repartition does not help: it keeps the rows that came with the file.",
+    "If all keys are this query's own, and only their partitions are wrong, a repartition helps.",
+)
 _OLD = f"{NOTHING}: a restart does not need this file. Only a rewind to a version that does fails."
 _BACKUP = "restore the files from a backup, or start over with an empty checkpoint directory"
 
@@ -108,7 +112,11 @@ class _Advisor:
             case "OFFSETS_GAP":
                 return self._gap()
             case "COMMITS_GAP":
-                return None if self._commits_can_be_written() else self._old_log()
+                lost = self._lost_commits()
+                return None if all(map(self._can_be_written, lost)) else self._old_log()
+            case "REPARTITION_UNFINISHED":
+                then = ", or run the same repartition again to finish it"
+                return self._before_batch(found, then)
             case "COMMITS_BEHIND":
                 latest = self._listing.commits.latest
                 return self._back_to(self._newest_whole(-1 if latest is None else latest))
@@ -139,14 +147,19 @@ class _Advisor:
     def _state(self, found: Finding) -> str:
         store, version = self._store_of(found.path), self._version_of(found)
         needed = store is None or version is None or self._is_needed(found, store)
-        back = self._back_to(None if version is None else self._newest_whole(version - 2))
-        if found.code in _TRUSTED:
+        target = None if version is None else self._newest_whole(version - 2)
+        back = self._back_to(target, files="the file")
+        trusts_deltas = found.code == "STATE_SNAPSHOT_DISAGREES"
+        can_trust = not trusts_deltas or (store is not None and self._has_deltas(store))
+        if found.code in _TRUSTED and can_trust:
             command = f"`{REPAIR.strip('`')} --code {found.code}`"
             trusted = f"If {_TRUSTED[found.code].format(command)}."
             return f"{trusted} Otherwise: {back}" if needed else trusted
         removable = found.code in _REMOVABLE and found.path.endswith(".snapshot")
         if removable and store is not None and self._has_deltas(store):
             return f"Use {REPAIR}: it removes the snapshot, which its deltas can replace."
+        if found.code == "STATE_KEY_WRONG_PARTITION" and needed:
+            return f"{back} {_REPARTITION[target is None]}"
         return back if needed else _OLD
 
     def _store_of(self, path: str) -> StoreListing | None:
@@ -206,7 +219,7 @@ class _Advisor:
         if folder == COMMITS:
             if batch_id == newest and (batch_id == 0 or self._is_whole(batch_id - 1)):
                 return f"Use {REPAIR}: it removes the commit, so that the batch runs again."
-            if batch_id != newest and self._commits_can_be_written():
+            if batch_id != newest and self._can_be_written(batch_id):
                 return f"Use {REPAIR}: it writes the commit again."
             return self._old_log() if batch_id != newest else self._back_to(None)
         if folder.startswith(f"{SOURCES}/") and self._source_batch_is_known(folder, batch_id):
@@ -237,14 +250,14 @@ class _Advisor:
             f"{CANNOT}: no batch is left from which a restart could continue. {_sentence(_BACKUP)}"
         )
 
-    def _commits_can_be_written(self) -> bool:
-        """Whether the content of a lost commit follows from the offsets of the next batch."""
-        commits = self._listing.commits
-        ids = commits.ids
-        between = [n for n in self._offsets if ids and ids[0] < n < ids[-1]]
-        lost = [n for n in between if n not in commits.entries]
-        versions = {entry.version for entry in commits.entries.values()}
-        return versions == {1} and all(n + 1 in self._offsets for n in lost)
+    def _lost_commits(self) -> list[int]:
+        ids = self._listing.commits.ids
+        return [n for n in self._offsets if ids and ids[0] < n < ids[-1] and n not in ids]
+
+    def _can_be_written(self, batch_id: int) -> bool:
+        """Whether the content of a commit follows from the offsets of the next batch."""
+        versions = {entry.version for entry in self._listing.commits.entries.values()}
+        return versions == {1} and {batch_id, batch_id + 1} <= self._offsets.keys()
 
     def _old_log(self) -> str:
         return (
@@ -276,7 +289,7 @@ class _Advisor:
             for batch_id in self._whole
             if (log_offset(self._offsets[batch_id].by_source.get(source)) or 0) <= latest
         ]
-        return self._back_to(max(behind, default=None))
+        return self._back_to(max(behind, default=None), files="`sources`")
 
     # Batches that a rewind can go to
 
@@ -314,12 +327,14 @@ class _Advisor:
             if each.code in DAMAGED and self._store_of(each.path) is store
         )
 
-    def _back_to(self, batch_id: int | None, then: str = "") -> str:
+    def _back_to(self, batch_id: int | None, then: str = "", *, files: str = "") -> str:
+        """Advise a rewind to a batch, or say that there is none; `files` could be restored."""
         if batch_id is None:
             return f"{CANNOT}: no earlier batch is whole. {_sentence(_BACKUP)}"
         sink = " --sink OUTPUT" if self._with_sink else ""
-        text = f"Use `epochal checkpoint rewind CHECKPOINT --to-batch {batch_id}{sink}`{then}. "
-        text += f"Batch {batch_id} is the newest one before the problem whose state is whole."
+        command = f"`epochal checkpoint rewind CHECKPOINT --to-batch {batch_id}{sink}`"
+        first = f"Restore {files} from a backup, or use {command}" if files else f"Use {command}"
+        text = f"{first}{then}: batch {batch_id} is the newest whole one before the problem."
         hint = " If the query writes to a file sink, add `--sink OUTPUT`."
         return text if self._with_sink else text + hint
 
