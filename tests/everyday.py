@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 FULL: dict[str, str] = {
     r"golden/.*\[4\.[012]\.\d+-": "checkpoints of releases between the oldest and the newest",
+    r"golden/test_remedies\.py.*circle\[[2-7]\]": "more pairs of faults",
     r"fuzz/test_mutated_checkpoints.*\[\w+-[1-9]\d*\]": "more rounds of the same mutations",
     r"fuzz/test_mutated_state.*\[(1-|0-rocksdb|0-codec)": "more rounds, and more kinds of stores",
     r"simulation/test_engine\.py.*goes_wrong\[[2-7]\]": "1,500 of 2,000 seeds",
@@ -26,6 +27,7 @@ FULL: dict[str, str] = {
     r"spark/test_edits_resume\.py.*output\[(?!(rewind|stay|copy)-windowed\])": "more edits",
     r"spark/test_state_edits_resume\.py.*output\[(?!(put|repartition)-windowed\])": "more edits",
     r"spark/test_sink_edits_resume\.py.*\[(?!(put|repair_hole)-file_sink_counts)": "more edits",
+    r"spark/test_remedies_resume\.py": "each remedy again, with Spark",
     r"spark/test_transform_with_state_parity\.py.*processing_timers\[(?!1-False)": "more variants",
     r"integration/test_docs_blocks\.py.*\[(?!README\.md|quickstart\.md)": "pages beyond the first",
     r"integration/test_docs_blocks\.py.*something_to_run": "a count over all pages",

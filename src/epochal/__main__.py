@@ -1,6 +1,8 @@
 """`python -m epochal` is the `epochal` command."""
 
+import sys
+
 from epochal.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

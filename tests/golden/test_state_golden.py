@@ -18,12 +18,9 @@ from tests.golden.library import Golden, Unpacked, cases, facts, unpack
 from epochal.errors import StateReadError
 from epochal.tools.read_state.changes import open_changes
 from epochal.tools.read_state.export import json_batches
-from epochal.tools.read_state.read import StateReader, open_batch, open_reader
+from epochal.tools.read_state.read import StateReader, open_batch, open_reader, read_state
 
-ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
-KEPT = [(golden, facts(golden)) for golden in cases()]
-AVRO = [golden for golden, found in KEPT if found["conf"].get(ENCODING) == "avro"]
-STATEFUL = [golden for golden, found in KEPT if found.get("state") and golden not in AVRO]
+STATEFUL = [golden for golden in cases() if facts(golden).get("state")]
 
 
 def opened(found: Unpacked, options: Mapping[str, str], batch_id: int) -> StateReader:
@@ -133,12 +130,49 @@ def listing(root: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-@pytest.mark.parametrize("avro", AVRO, ids=str)
-def test_avro_is_refused_by_name(avro: Golden, tmp_path: Path) -> None:
-    found = unpack(avro, tmp_path)
-    fact = found.facts["state"][0]
-    with pytest.raises(StateReadError, match="avro"):
-        opened(found, fact["options"], fact["batch_id"])
+SIDES = {
+    "left": "seen timestamp, view bigint, k string",
+    "right": "clicked timestamp, click bigint",
+}
+
+
+@pytest.mark.parametrize("case", ["join_v1", "join_inner"])
+def test_a_join_without_schema_files_is_read_with_the_users_schema(
+    case: str, tmp_path: Path
+) -> None:
+    found = unpack(Golden("3.5.9", case), tmp_path)
+    for path in found.checkpoint.glob("state/*/*/*/_metadata/schema"):
+        path.unlink()
+    for side, columns in SIDES.items():
+        [fact] = [
+            each
+            for each in found.facts["state"]
+            if each["options"] == {"joinSide": side} and each["batch_id"] == 5
+        ]
+        with pytest.raises(StateReadError, match="give --key-schema and --value-schema"):
+            opened(found, fact["options"], 5)
+        batch = open_batch(str(found.checkpoint), 5, "field0 bigint", columns)
+        reader = open_reader(batch, join_side="left" if side == "left" else "right")
+        assert ours(reader) == theirs(fact["rows"])
+
+
+def test_metadata_of_a_preview_of_spark_4_is_named_as_such(tmp_path: Path) -> None:
+    found = unpack(Golden("4.3.0", "transform"), tmp_path)
+    for path in found.checkpoint.glob("state/0/_metadata/v2/[0-9]*"):
+        text = path.read_text(encoding="utf-8").replace("SchemaFilePaths", "SchemaFilePath")
+        path.write_text(text.replace('["file:', '"file:').replace('"]}]', '"}]'), encoding="utf-8")
+    with pytest.raises(StateReadError, match=r"a preview of Spark 4\.0\.0"):
+        read_state(str(found.checkpoint), state_variable="total")
+
+
+def test_fields_of_the_same_name_stay_apart_in_arrow_as_in_json(tmp_path: Path) -> None:
+    found = unpack(Golden("4.3.0", "types"), tmp_path)
+    table = read_state(str(found.checkpoint))
+    shown = {name for rows in json_batches(opened(found, {}, 0)) for name in rows[0]["value"]}
+    names = [field.name for field in table.schema.field("value").type]
+    assert set(names) == shown
+    assert len(set(names)) == len(names)
+    assert any(name.endswith("#2") for name in names)
 
 
 def test_there_are_golden_checkpoints_and_spark_could_read_most_of_them() -> None:

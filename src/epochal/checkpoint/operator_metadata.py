@@ -34,6 +34,8 @@ from epochal.errors import MalformedFileError, OptionError
 from epochal.files import Files, join_url
 
 OPERATOR_METADATA_VERSION = 2
+PREVIEW_SCHEMA_KEY = "stateSchemaFilePath"
+"""What the previews of Spark 4.0.0 wrote instead of `stateSchemaFilePaths`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,21 @@ Variable = Annotated[
     str | None, typer.Option(metavar="NAME", help="A state variable of transformWithState.")
 ]
 Timers = Annotated[bool, typer.Option("--timers", help="Read the timers of transformWithState.")]
+KeySchema = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DDL",
+        help="The columns of the key, if the checkpoint has no schema file (Spark before 3.1): "
+        '"user string, n bigint". With --side, the columns of the join key.',
+    ),
+]
+ValueSchema = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DDL",
+        help="The columns of the value, likewise. With --side, the columns of that side.",
+    ),
+]
 Limit = Annotated[int | None, typer.Option(metavar="N", help="Show at most N rows.", min=0)]
 
 _KEY = typer.Option(

@@ -133,7 +133,8 @@ def log(
 def diff(
     first: Directory,
     second: Annotated[
-        str | None, typer.Argument(metavar="[OTHER]", help="A second checkpoint to compare with.")
+        str | None,
+        typer.Argument(metavar="[OTHER]", help="A second checkpoint, as the new side."),
     ] = None,
     batches: Annotated[
         list[int] | None,
@@ -147,6 +148,9 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what differs between two batches, or between two checkpoints.
+
+    The old side comes first: DIR is before and OTHER is after, or the first --batch is before and
+    the second is after. `epochal state diff` has the same order.
 
     Offsets are compared part by part, so a Kafka offset shows each partition that moved. As with
     diff, the exit status is 1 if anything differs.

@@ -34,17 +34,19 @@ def run_repair(
     from epochal.tools.edit.find_sink import find_sink
     from epochal.tools.edit.repair import Left, plan_repair
     from epochal.tools.edit.survey import survey
+    from epochal.tools.verify.depth import depth_to_find
     from epochal.tools.verify.findings import Severity
     from epochal.tools.verify.verify import verify
 
     planned: list[Left] = []
+    depth = depth_to_find(options.codes)
     output: list[Files] = [] if sink is None else [open_files(sink)]
 
     def plan() -> Plan:
         surveyed = survey(files)
         found = find_sink(surveyed, sink, required=False)
         output[:] = [] if found is None else [found.files]
-        findings = verify(files, sink=output[0] if output else None).findings
+        findings = verify(files, sink=output[0] if output else None, depth=depth).findings
         asked = [each for each in findings if is_asked_for(each)]
         repair = plan_repair(surveyed, asked, options, sink=found, command=command)
         rest = [each for each in findings if not is_asked_for(each)]
@@ -59,7 +61,7 @@ def run_repair(
         if not flags.execute:
             return planned
         reasons = {(each.finding.code, each.finding.path): each.reason for each in planned}
-        report = verify(files, sink=output[0] if output else None)
+        report = verify(files, sink=output[0] if output else None, depth=depth)
         return [
             Left(each, reasons.get((each.code, each.path), each.remedy))
             for each in report.findings

@@ -150,6 +150,11 @@ def test_compares_the_offsets_of_two_batches_part_by_part(
     ]
 
 
+def test_python_m_epochal_has_the_exit_status_of_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "epochal", "checkpoint", "show", str(tmp_path / "nowhere")]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 2
+
+
 def test_finds_no_difference_between_a_checkpoint_and_itself(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,38 @@ def test_read_shows_changes(sample: Sample, run: Run) -> None:
     }
 
 
+def test_a_wrong_operator_or_store_is_answered_with_what_there_is(sample: Sample, run: Run) -> None:
+    run("read", sample.path, "--operator", "3")
+    assert run.status == 2
+    assert (
+        "there is no operator 3. The checkpoint has the operators 0 (stateStoreSave)." in run.errors
+    )
+    run("read", sample.path, "--store", "left")
+    assert run.status == 2
+    assert "there is no such store; the operator has default." in run.errors
+
+
+def test_state_without_a_schema_file_is_read_with_the_users_schema(
+    sample: Sample, tmp_path: Path, run: Run
+) -> None:
+    (sample.store(0) / "_metadata" / "schema").unlink()
+    run("read", sample.path)
+    assert (run.status, "give --key-schema and --value-schema" in run.errors) == (2, True)
+    schemas = ("--key-schema", "k string", "--value-schema", "count bigint, sum bigint")
+    found = run.lines("read", sample.path, *schemas)
+    assert {row["key"]["k"]: tuple(row["value"].values()) for row in found} == BATCHES[1]
+    [row] = run.lines("get", sample.path, "--key", '{"k": "a"}', *schemas)
+    assert row["value"] == {"count": 2, "sum": 11}
+    [stats] = run.lines("stats", sample.path, *schemas)
+    assert stats["rows"] == 3
+    out = tmp_path / "rows.parquet"
+    run("export", sample.path, "--to", str(out), *schemas)
+    assert len(pq.read_table(out)) == 3
+    run("read", sample.path, "--key-schema", "k string", "--value-schema", "count int, sum string")
+    assert run.status == 2
+    assert "do not fit the given schema" in run.errors
+
+
 def test_get_finds_one_key_and_reports_a_missing_one(sample: Sample, run: Run) -> None:
     [row] = run.lines("get", sample.path, "--key", '{"k": "a"}')
     assert row["value"] == {"count": 2, "sum": 11}
@@ -102,6 +134,15 @@ def test_diff_compares_two_checkpoints(sample: Sample, tmp_path: Path, run: Run)
     other = make(tmp_path / "other", [*BATCHES, BATCHES[1]], partitions=5)
     assert run.lines("diff", sample.path, "--other", other.path) == []
     assert run.status == 0
+
+
+def test_both_diffs_put_the_old_side_first(sample: Sample, tmp_path: Path, run: Run) -> None:
+    newer = make(tmp_path / "newer", [*BATCHES, {**BATCHES[1], "new": (1, 1)}])
+    [row] = run.lines("diff", sample.path, "--other", newer.path)
+    assert (row["change"], row["key"]) == ("added", {"k": "new"})
+    assert main(["checkpoint", "diff", sample.path, newer.path, "--json"]) == 1
+    found = json.loads(run("show", sample.path, "--json").splitlines()[0])["differences"]
+    assert [each["before"] for each in found if each["path"] == "batches.2"] == [None]
 
 
 def test_stats_measure_every_partition(sample: Sample, run: Run) -> None:

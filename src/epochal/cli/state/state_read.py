@@ -18,12 +18,14 @@ from epochal.cli.arguments import (
     Directory,
     JsonLines,
     Key,
+    KeySchema,
     Limit,
     Operator,
     Partition,
     Side,
     Store,
     Timers,
+    ValueSchema,
     Variable,
 )
 from epochal.cli.output import print_line, print_table
@@ -54,6 +56,8 @@ def read(
             help="Show what batch N and later ones changed, instead of the rows.",
         ),
     ] = None,
+    key_schema: KeySchema = None,
+    value_schema: ValueSchema = None,
     limit: Limit = None,
     as_json: JsonLines = False,
 ) -> None:
@@ -61,7 +65,7 @@ def read(
     from epochal.tools.read_state.changes import open_changes
     from epochal.tools.read_state.read import open_batch, open_reader
 
-    opened = open_batch(directory, batch)
+    opened = open_batch(directory, batch, key_schema, value_schema)
     if changes_since is not None:
         reader: StateReader = open_changes(
             opened, changes_since, operator, store, state_variable=variable
@@ -86,13 +90,15 @@ def get(
     store: Store = "default",
     batch: Batch = None,
     variable: Variable = None,
+    key_schema: KeySchema = None,
+    value_schema: ValueSchema = None,
     as_json: JsonLines = False,
 ) -> None:
     """Show the rows of one key. The exit status is 1 if there are none."""
     from epochal.tools.read_state.lookup import rows_with_key
     from epochal.tools.read_state.read import open_batch, open_reader
 
-    opened = open_batch(directory, batch)
+    opened = open_batch(directory, batch, key_schema, value_schema)
     reader = open_reader(opened, operator, store, state_variable=variable)
     rows = rows_with_key(reader, parse_json(key, "--key"), opened.operator_name(operator))
     if as_json:
@@ -109,17 +115,26 @@ def get(
 def diff(
     directory: Directory,
     other: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Compare with another checkpoint.")
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Another checkpoint, as the new side: shows what it has that DIR has not.",
+        ),
     ] = None,
     from_batch: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="The earlier batch. [default: the one before --to-batch; with --other the newest]",
+            help="The batch of the old side, in DIR. [default: the one before --to-batch; with "
+            "--other the newest]",
         ),
     ] = None,
     to_batch: Annotated[
-        int | None, typer.Option(metavar="N", help="The later batch. [default: newest]")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="The batch of the new side, in DIR or in --other. [default: newest]",
+        ),
     ] = None,
     operator: Operator = 0,
     store: Store = "default",
@@ -129,13 +144,17 @@ def diff(
     limit: Limit = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Compare two batches, or two checkpoints. The exit status is 1 if they differ."""
+    """Compare two batches, or two checkpoints. The exit status is 1 if they differ.
+
+    As with `epochal checkpoint diff`, the old side comes first: DIR is before and --other is after,
+    or --from-batch is before and --to-batch is after.
+    """
     from epochal.tools.read_state.read import open_batch, open_reader
     from epochal.tools.read_state.state_diff import differences
 
-    later = open_batch(directory, to_batch)
+    later = open_batch(directory if other is None else other, to_batch)
     if other is not None:
-        earlier = open_batch(other, from_batch)
+        earlier = open_batch(directory, from_batch)
     else:
         earlier = open_batch(directory, later.batch_id - 1 if from_batch is None else from_batch)
     readers = [
@@ -177,13 +196,15 @@ def export(
     side: Side = None,
     variable: Variable = None,
     timers: Timers = False,
+    key_schema: KeySchema = None,
+    value_schema: ValueSchema = None,
 ) -> None:
     """Write the rows of a store to a file; its name chooses Parquet, CSV or JSON lines."""
     from epochal.tools.read_state.export import export_state
     from epochal.tools.read_state.read import open_batch, open_reader
 
     reader = open_reader(
-        open_batch(directory, batch),
+        open_batch(directory, batch, key_schema, value_schema),
         operator,
         store,
         join_side=_side(side),

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epochal.cli.arguments import Batch, Directory, Json, Operator, Store, Variable
+from epochal.cli.arguments import (
+    Batch,
+    Directory,
+    Json,
+    KeySchema,
+    Operator,
+    Store,
+    ValueSchema,
+    Variable,
+)
 from epochal.cli.output import print_json, print_line, print_table, progress
 from epochal.files import open_files
 
@@ -47,13 +56,16 @@ def stats(
     largest: Annotated[
         int, typer.Option(metavar="N", help="Show the N largest keys of each partition.", min=0)
     ] = 3,
+    key_schema: KeySchema = None,
+    value_schema: ValueSchema = None,
     as_json: Json = False,
 ) -> None:
     """Count the rows and bytes of each partition, and show the skew and the largest keys."""
     from epochal.tools.read_state.read import open_batch, open_reader
     from epochal.tools.read_state.stats import state_stats
 
-    reader = open_reader(open_batch(directory, batch), operator, store, state_variable=variable)
+    opened = open_batch(directory, batch, key_schema, value_schema)
+    reader = open_reader(opened, operator, store, state_variable=variable)
     found = state_stats(reader, largest=largest)
     if as_json:
         print_json(found.as_json())

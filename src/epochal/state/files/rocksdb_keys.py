@@ -19,7 +19,7 @@ from epochal.errors import StateFormatError
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.byte_spans import Ints, Spans, as_spans
 from epochal.state.rows.column_decoder import decode_rows
-from epochal.state.rows.types import AtomicType, StructField, StructType
+from epochal.state.rows.types import AtomicType, StructField, StructType, field_names
 
 ENCODING_VERSION = 0
 NEGATIVE, POSITIVE, NULL = 0, 1, 2
@@ -146,4 +146,4 @@ def _gather(spans: Spans, places: Ints, width: int) -> Any:
 
 
 def _struct(columns: Sequence[Any], schema: StructType) -> pa.StructArray:
-    return pa.StructArray.from_arrays(columns, names=list(schema.names))
+    return pa.StructArray.from_arrays(columns, names=list(field_names(schema)))

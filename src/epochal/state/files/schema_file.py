@@ -65,10 +65,36 @@ def parse_schema_file(data: bytes, *, source: str = "state schema") -> list[Fami
         read = reader.utf if version == 1 else reader.text
         key, value = reader.schema(read()), reader.schema(read())
         families = [FamilySchema(DEFAULT_FAMILY, key, value)]
-    else:
+        reader.finish()
+        return families
+    try:
         families = [_read_family(reader) for _ in range(reader.number(">i"))]
-    reader.finish()
+        reader.finish()
+    except StateSchemaError:
+        if _is_of_a_preview(data):
+            raise StateSchemaError(
+                source,
+                "it has the layout of the previews of Spark 4.0.0, which lacks the schemas' ids. "
+                "No release of Spark reads it",
+            ) from None
+        raise
     return families
+
+
+def _is_of_a_preview(data: bytes) -> bool:
+    reader = _Reader(data, "")
+    try:
+        reader.version()
+        for _ in range(reader.number(">i")):
+            reader.utf()
+            reader.schema(reader.text())
+            reader.schema(reader.text())
+            reader.encoder(reader.text())
+            reader.text()
+        reader.finish()
+    except StateSchemaError:
+        return False
+    return True
 
 
 def encode_schema_file(families: Sequence[FamilySchema], *, version: int = 2) -> bytes:

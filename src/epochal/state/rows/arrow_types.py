@@ -25,6 +25,7 @@ from epochal.state.rows.types import (
     StructField,
     StructType,
     UserDefinedType,
+    field_names,
 )
 
 AnyArrowType: TypeAlias = pa.DataType
@@ -52,7 +53,10 @@ _BY_NAME: dict[str, AnyArrowType] = {
 
 
 def arrow_type(data_type: DataType) -> AnyArrowType:
-    """The Arrow type that columns of the Spark type are read into."""
+    """The Arrow type that columns of the Spark type are read into.
+
+    The fields of a struct have unique names, see `field_names`.
+    """
     match data_type:
         case AtomicType(name):
             return _BY_NAME.get(name) or _temporal(name)
@@ -69,7 +73,8 @@ def arrow_type(data_type: DataType) -> AnyArrowType:
         case MapType(key, value):
             return pa.map_(arrow_type(key), arrow_type(value))
         case StructType(fields):
-            return pa.struct([pa.field(each.name, arrow_type(each.data_type)) for each in fields])
+            types = (arrow_type(each.data_type) for each in fields)
+            return pa.struct(list(zip(field_names(data_type), types, strict=True)))
         case _:
             assert_never(data_type)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -38,6 +37,7 @@ from epochal.state.rows.types import (
     StringType,
     StructType,
     UserDefinedType,
+    field_names,
 )
 from epochal.state.rows.values import CalendarInterval, TimestampNanos, Variant
 
@@ -214,19 +214,6 @@ def row_from_json(value: Any, schema: StructType, path: str) -> tuple[Any, ...]:
         from_json(value[name], field.data_type, f"{path}.{name}")
         for name, field in zip(names, schema.fields, strict=True)
     )
-
-
-def field_names(schema: StructType) -> tuple[str, ...]:
-    """The field names as keys of a JSON object: a second `first` becomes `first#2`.
-
-    Spark names aggregation buffers after their function, so equal names are common in state.
-    """
-    seen: Counter[str] = Counter()
-    found: list[str] = []
-    for name in schema.names:
-        seen[name] += 1
-        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return tuple(found)
 
 
 def _atom(value: Any, name: str, path: str) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias, assert_never
@@ -261,6 +262,20 @@ def layout_of(data_type: DataType) -> Layout:
             return data_type.layout
         case _:
             assert_never(data_type)
+
+
+def field_names(schema: StructType) -> tuple[str, ...]:
+    """The field names, made unique: a second `sum` becomes `sum#2`.
+
+    Spark names aggregation buffers after their function, so equal names are common in state. JSON
+    objects and most users of Arrow tables keep only one field of a name.
+    """
+    seen: Counter[str] = Counter()
+    found: list[str] = []
+    for name in schema.names:
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return tuple(found)
 
 
 def slot_width(kind: Kind) -> int:

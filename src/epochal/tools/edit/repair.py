@@ -259,6 +259,13 @@ def _stand_in(draft: RepairDraft, batch_id: int, newest: int) -> str | None:
     path = f"{OFFSETS}/{batch_id}"
     content = OFFSET_FORMAT.serialize(entry)
     draft.add(draft.surveyed.tree.write(path, content, f"substitute, with offsets of {newest}"))
+    versions = {each.version for each in draft.surveyed.commits.values()}
+    if batch_id not in draft.surveyed.listing.commits.ids and versions == {1}:
+        commit = COMMIT_FORMAT.serialize(
+            CommitEntry(1, draft.surveyed.offsets[newest].watermark_ms)
+        )
+        lost = f"{COMMITS}/{batch_id}"
+        draft.add(draft.surveyed.tree.write(lost, commit, f"from offsets/{newest}"))
     draft.warnings.append(
         f"{path} gets the offsets of batch {newest}. This suffices for a restart, but not for a "
         f"rewind to batch {batch_id}."

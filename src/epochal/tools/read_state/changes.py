@@ -21,9 +21,9 @@ from epochal.files import Files, join_url
 from epochal.state.files.chain import checksum_name, delta_name
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import Change, ChangeRecord, LineageItem
-from epochal.state.rows.byte_spans import Flags, Spans, spans_of
+from epochal.state.rows.byte_spans import Flags, spans_of
 from epochal.state.rows.types import DataType
-from epochal.tools.read_state.load_version import open_rocksdb, read_records
+from epochal.tools.read_state.load_version import encoded_rows, open_rocksdb, read_records
 from epochal.tools.read_state.read import INVALID, StoreReader, open_batch, open_store, read_table
 from epochal.tools.read_state.read_target import Provider, StateBatch, StoreTarget
 from epochal.tools.read_state.rocksdb import FAMILY_BYTES, RocksDirectory, file_name
@@ -183,9 +183,8 @@ class ChangeReader:
     def _encoded(
         self, records: list[ChangeRecord], skip: int, source: str, version: int, partition: int
     ) -> pa.RecordBatch:
-        keys = spans_of([record.key for record in records])
-        values = spans_of([record.value or b"" for record in records])
-        rows = Rows(Spans(keys.buffer, keys.starts + skip, keys.lengths - skip), values, source)
+        pairs = [(record.key, record.value) for record in records]
+        rows = encoded_rows(self.target, pairs, skip, source)
         deleted = np.array([record.value is None for record in records], np.bool_)
         names = [_NAMES[record.change] for record in records]
         return self._batch(rows, deleted, names, version, partition)

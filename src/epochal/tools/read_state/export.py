@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from epochal.errors import OptionError
-from epochal.state.rows.tagged_json import field_names, json_rows
-from epochal.state.rows.types import StructType
+from epochal.state.rows.tagged_json import json_rows
+from epochal.state.rows.types import StructType, field_names
 from epochal.tools.read_state.read import StateReader, choose_partitions
 
 SUFFIXES = (".parquet", ".csv", ".jsonl")

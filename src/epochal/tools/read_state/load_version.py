@@ -7,6 +7,7 @@ incomplete is worse than none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epochal.errors import StateLoadError
@@ -110,6 +111,21 @@ def _rocks_rows(entries: list[tuple[bytes, bytes]], target: StoreTarget, source:
         pairs = entries
     if not pairs:
         return []
+    return [encoded_rows(target, pairs, skip, source)]
+
+
+def encoded_rows(
+    target: StoreTarget, pairs: Sequence[tuple[bytes, bytes | None]], skip: int, source: str
+) -> Rows:
+    """Encoded keys, without their first `skip` bytes, and values as rows; None is no value.
+
+    Rows in Avro become UnsafeRows here, so that all that follows sees only those.
+    """
+    if target.avro is not None:
+        keys = spans_of([target.avro.plain_key(key[skip:], source) for key, _ in pairs])
+        plain = target.avro.plain_value
+        values = spans_of([b"" if v is None else plain(v, source) for _, v in pairs])
+        return Rows(keys, values, source)
     keys = spans_of([key for key, _ in pairs])
-    values = spans_of([value for _, value in pairs])
-    return [Rows(Spans(keys.buffer, keys.starts + skip, keys.lengths - skip), values, source)]
+    values = spans_of([value or b"" for _, value in pairs])
+    return Rows(Spans(keys.buffer, keys.starts + skip, keys.lengths - skip), values, source)

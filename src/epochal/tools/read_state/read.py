@@ -28,6 +28,7 @@ from epochal.state.files.rocksdb_keys import decode_keys, rows_of
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
 from epochal.state.rows.column_decoder import ROWS_AT_ONCE, decode_rows
 from epochal.state.rows.types import AtomicType, DataType, StructType
+from epochal.tools.read_state.given_schemas import FLAGGED_JOIN_FORMAT, given_schemas
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
     JOIN_OPERATOR,
@@ -78,13 +79,17 @@ def read_state(
     state_variable: str | None = None,
     timers: bool = False,
     partition: int | None = None,
+    key_schema: str | None = None,
+    value_schema: str | None = None,
 ) -> pa.Table:
     """Read the state of one store as of a batch, by default the newest committed one.
 
     `join_side` reads the rows that a join keeps for that side, `state_variable` one variable of
-    transformWithState, and `timers` its timers. The checkpoint is not changed.
+    transformWithState, and `timers` its timers. `key_schema` and `value_schema`, in Spark's DDL,
+    are for state of Spark before 3.1, which wrote no schema files; with a `join_side` they are the
+    join key's columns and that side's columns. The checkpoint is not changed.
     """
-    batch = open_batch(checkpoint, batch_id)
+    batch = open_batch(checkpoint, batch_id, key_schema, value_schema)
     reader = open_reader(
         batch,
         operator_id,
@@ -102,10 +107,15 @@ def read_table(reader: StateReader, partition: int | None = None) -> pa.Table:
     return pa.Table.from_batches([batch for part in parts for batch in part], reader.schema())
 
 
-def open_batch(checkpoint: str | Files | Checkpoint, batch_id: int | None = None) -> StateBatch:
+def open_batch(
+    checkpoint: str | Files | Checkpoint,
+    batch_id: int | None = None,
+    key_schema: str | None = None,
+    value_schema: str | None = None,
+) -> StateBatch:
     """Open the state of a checkpoint as of a committed batch."""
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    return StateBatch(opened, batch_id)
+    return StateBatch(opened, batch_id, given_schemas(key_schema, value_schema))
 
 
 def open_reader(
@@ -206,6 +216,20 @@ class StoreReader:
 
     def decode(self, rows: Rows, partition: int) -> pa.RecordBatch:
         """Decode stored rows into the columns that Spark shows."""
+        if not self.target.has_given_schema:
+            return self._decode(rows, partition)
+        try:
+            return self._decode(rows, partition)
+        except StateFormatError as error:
+            raise StateReadError(
+                self.target.files.url,
+                f"the rows of operator {self.target.operator_id}, store {self.target.store_name} "
+                f"do not fit the given schema ({error.reason}). Correct --key-schema or "
+                f"--value-schema.",
+                INVALID,
+            ) from None
+
+    def _decode(self, rows: Rows, partition: int) -> pa.RecordBatch:
         kind = self.variable.kind if self.variable else ""
         columns = self.keys(rows)
         if kind != "TimerState":
@@ -251,8 +275,17 @@ class JoinReader:
         key, value = self.target.schema.key, self.target.schema.value
         return (
             ("key", StructType(key.fields[:-1]) if self._counts else key),
-            ("value", StructType(value.fields[:-1]) if _is_marked(value) else value),
+            ("value", StructType(value.fields[:-1]) if self._has_flags(value) else value),
             ("partition_id", None),
+        )
+
+    def _has_flags(self, value: StructType) -> bool:
+        """Whether the rows end with the flag of those that have found a match."""
+        last = value.fields[-1] if value.fields else None
+        return (
+            self.target.settings.join_format >= FLAGGED_JOIN_FORMAT
+            and last is not None
+            and (last.name, last.data_type) == ("matched", AtomicType("boolean"))
         )
 
     def schema(self) -> pa.Schema:
@@ -331,9 +364,12 @@ def _open_join(batch: StateBatch, operator_id: int, side: JoinSide) -> JoinReade
     families = batch.schemas(operator_id) if batch.uses_join_families(operator_id) else {}
     if f"{side}-keyWithTsToValues" in families:
         return JoinReader(open_store(batch, operator_id, f"{side}-keyWithTsToValues"), None)
+    given = batch.given
+    rows = batch.with_given(given.rows_of_join(batch.settings.join_format))
+    counts = batch.with_given(given.counts_of_join())
     return JoinReader(
-        open_store(batch, operator_id, f"{side}-keyWithIndexToValue"),
-        open_store(batch, operator_id, f"{side}-keyToNumValues"),
+        open_store(rows, operator_id, f"{side}-keyWithIndexToValue"),
+        open_store(counts, operator_id, f"{side}-keyToNumValues"),
     )
 
 
@@ -341,9 +377,3 @@ def _total(counts: pa.RecordBatch) -> int:
     """The sum over the single field of the values."""
     values: Any = counts.column(1)
     return int(values.field(0).sum().as_py() or 0)
-
-
-def _is_marked(value: StructType) -> bool:
-    """Whether a join's value ends with the flag of rows that have found a match."""
-    last = value.fields[-1] if value.fields else None
-    return last is not None and last.name == "matched" and last.data_type == AtomicType("boolean")

@@ -11,6 +11,7 @@ copied checkpoint. Only the last part of these paths is used.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,12 @@ from epochal.checkpoint.layout import (
     state_schema_path,
     state_store_path,
 )
-from epochal.checkpoint.operator_metadata import OperatorMetadata, read_operator
+from epochal.checkpoint.operator_metadata import (
+    PREVIEW_SCHEMA_KEY,
+    OperatorMetadata,
+    list_operators,
+    read_operator,
+)
 from epochal.checkpoint.pinned import (
     CODEC,
     HDFS_PROVIDER_CLASS,
@@ -39,15 +45,29 @@ from epochal.checkpoint.pinned import (
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import StateReadError, StateSchemaError
 from epochal.files import Files, join_url
+from epochal.state.files.rocksdb_avro import AvroForm
 from epochal.state.files.rocksdb_values import ValueForm
-from epochal.state.files.schema_file import FamilySchema, KeyEncoder, parse_schema_file
+from epochal.state.files.schema_file import (
+    DEFAULT_FAMILY,
+    FamilySchema,
+    KeyEncoder,
+    parse_schema_file,
+)
+from epochal.tools.inspect.listing import list_all
+from epochal.tools.inspect.state_listing import operators_of
+from epochal.tools.read_state.given_schemas import GivenSchemas
 
 HDFS_CLASS = HDFS_PROVIDER_CLASS.rpartition(".")[2]
 ROCKSDB_CLASS = ROCKSDB_PROVIDER_CLASS.rpartition(".")[2]
 
 _STREAMING = "spark.sql.streaming."
 _STORE = "spark.sql.streaming.stateStore."
+UNSAFE_ROW, AVRO = "unsaferow", "avro"
 JOIN_OPERATOR = "symmetricHashJoin"
+NOTHING_GIVEN = GivenSchemas()
+GIVE_SCHEMAS = (
+    "Spark before 3.1 wrote no schema files: give --key-schema and --value-schema, in Spark's DDL"
+)
 TIMED_JOIN_FAMILIES = (
     "left-keyWithTsToValues",
     "left-tsWithKey",
@@ -126,6 +146,10 @@ class StoreTarget:
     """One id per partition; empty unless the checkpoint uses format 2."""
     has_lists: bool = False
     """Whether a key can have several values, joined by the merge operator."""
+    avro: AvroForm | None = None
+    """How to read the rows, if they are stored as Avro and not as UnsafeRows."""
+    has_given_schema: bool = False
+    """Whether the schema is the user's, so that a row that does not fit may be sound."""
 
     def directory(self, partition: int) -> Files:
         """The directory of one partition."""
@@ -137,10 +161,18 @@ class StoreTarget:
 
 
 class StateBatch:
-    """The state of a checkpoint as of one committed batch."""
+    """The state of a checkpoint as of one committed batch.
 
-    def __init__(self, checkpoint: Checkpoint, batch_id: int | None = None) -> None:
-        self.checkpoint, self.files = checkpoint, checkpoint.files
+    `given` are the user's schemas, for stores without schema files.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        batch_id: int | None = None,
+        given: GivenSchemas = NOTHING_GIVEN,
+    ) -> None:
+        self.checkpoint, self.files, self.given = checkpoint, checkpoint.files, given
         if batch_id is not None and batch_id < 0:
             self._refuse(
                 f"batches start at 0, not at {batch_id}.", "STDS_INVALID_OPTION_VALUE.IS_NEGATIVE"
@@ -168,6 +200,12 @@ class StateBatch:
             )
         self.offsets = entry
         self.settings = StateSettings.from_conf(entry.conf, checkpoint.url)
+
+    def with_given(self, given: GivenSchemas) -> StateBatch:
+        """The same batch with other schemas from the user."""
+        other = copy.copy(self)
+        other.given = given
+        return other
 
     @property
     def version(self) -> int:
@@ -198,6 +236,7 @@ class StateBatch:
         ]
         found = sorted(number for number in numbers if limit is None or number < limit)
         if not found:
+            self._require_operator(operator_id)
             self._refuse(
                 f"operator {operator_id} has no partition directories.",
                 "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
@@ -211,21 +250,54 @@ class StateBatch:
 
     def schemas(self, operator_id: int, store_name: str = DEFAULT_STORE) -> dict[str, FamilySchema]:
         """The schemas of a store by column family; a store without families has `default`."""
-        metadata = self.operator(operator_id)
-        stores = [s for s in metadata.stores if s.name == store_name] if metadata else []
-        if stores and stores[0].schema_file_paths:
-            name = stores[0].schema_file_paths[-1].rpartition("/")[2]
-            path = f"{state_schema_log_path(operator_id, store_name)}/{name}"
-        else:
-            path = state_schema_path(operator_id, store_name)
+        if self.given:
+            return self._given_schemas(operator_id, store_name)
+        path = self._schema_paths(operator_id, store_name)[-1]
         source = join_url(self.files.url, path)
         try:
             families = parse_schema_file(self.files.read(path), source=source)
         except FileNotFoundError:
-            self._no_schema(f"{source} does not exist", operator_id, store_name)
+            self._require_store(operator_id, store_name)
+            self._no_schema(f"{source} does not exist. {GIVE_SCHEMAS}", operator_id, store_name)
         except StateSchemaError as error:
             self._no_schema(str(error), operator_id, store_name)
         return {family.name: family for family in families}
+
+    def _given_schemas(self, operator_id: int, store_name: str) -> dict[str, FamilySchema]:
+        metadata = self.operator(operator_id)
+        if metadata is not None and metadata.version > 1:
+            self._no_schema(
+                "it has column families, whose schemas are always in the checkpoint. Do not give "
+                "a schema",
+                operator_id,
+                store_name,
+            )
+        self._require_store(operator_id, store_name)
+        key, value = self.given.key, self.given.value
+        if key is None or value is None:
+            recorded = self.with_given(NOTHING_GIVEN).schemas(operator_id, store_name)
+            key, value = (
+                key or recorded[DEFAULT_FAMILY].key,
+                value or recorded[DEFAULT_FAMILY].value,
+            )
+        return {DEFAULT_FAMILY: FamilySchema(DEFAULT_FAMILY, key, value)}
+
+    def _schema_paths(self, operator_id: int, store_name: str) -> list[str]:
+        """The schema files of a store, the newest last."""
+        metadata = self.operator(operator_id)
+        stores = [s for s in metadata.stores if s.name == store_name] if metadata else []
+        if stores and PREVIEW_SCHEMA_KEY in stores[0].extra:
+            self._no_schema(
+                f"its metadata has {PREVIEW_SCHEMA_KEY}, as a preview of Spark 4.0.0 wrote it. No "
+                f"release reads such a checkpoint: run the query to its end with that preview, "
+                f"or start it with a new checkpoint",
+                operator_id,
+                store_name,
+            )
+        if not stores or not stores[0].schema_file_paths:
+            return [state_schema_path(operator_id, store_name)]
+        folder = state_schema_log_path(operator_id, store_name)
+        return [f"{folder}/{path.rpartition('/')[2]}" for path in stores[0].schema_file_paths]
 
     def store(self, operator_id: int, store_name: str = DEFAULT_STORE) -> StoreTarget:
         """A store by its name. For joins of format 3 and 4 this is the name of a column family."""
@@ -247,7 +319,9 @@ class StateBatch:
         schemas = self.schemas(operator_id)
         if family not in schemas:
             self._no_schema(
-                f"it has no column family {family!r}; it has {', '.join(sorted(schemas))}",
+                f"it has no column family {family!r}; it has {', '.join(sorted(schemas))}. Choose "
+                f"one with --store"
+                + (", or one side of the join with --side" if self._is_join(operator_id) else ""),
                 operator_id,
                 family,
             )
@@ -256,11 +330,10 @@ class StateBatch:
     def uses_join_families(self, operator_id: int) -> bool:
         """Whether the operator is a join that keeps its state in column families of one store."""
         metadata = self.operator(operator_id)
-        return (
-            metadata is not None
-            and metadata.operator_name == JOIN_OPERATOR
-            and metadata.version == 2
-        )
+        return metadata is not None and metadata.version == 2 and self._is_join(operator_id)
+
+    def _is_join(self, operator_id: int) -> bool:
+        return self.operator_name(operator_id) == JOIN_OPERATOR
 
     def variables(self, operator_id: int) -> dict[str, StateVariable] | None:
         """The variables of a transformWithState operator, including timers; else None."""
@@ -278,13 +351,7 @@ class StateBatch:
     def _target(
         self, operator_id: int, store_name: str, family: str | None, schema: FamilySchema
     ) -> StoreTarget:
-        rocksdb = self.settings.provider is Provider.ROCKSDB
-        if rocksdb and self.settings.encoding != "unsaferow":
-            self._refuse(
-                f"its rows are encoded as {self.settings.encoding}, which Epochal does not read; "
-                f"use Spark's statestore source.",
-                "STATE_STORE_UNSUPPORTED_OPERATION",
-            )
+        encoder = self._encoder(operator_id, store_name, schema)
         partitions = self.partitions(operator_id)
         return StoreTarget(
             self.files,
@@ -294,11 +361,36 @@ class StateBatch:
             self.version,
             self.settings,
             schema,
-            self._encoder(operator_id, store_name, schema),
+            encoder,
             partitions,
             self._unique_ids(operator_id, store_name, partitions),
             has_lists=family in TIMED_JOIN_FAMILIES,
+            avro=self._avro(operator_id, family, schema, encoder),
+            has_given_schema=bool(self.given),
         )
+
+    def _avro(
+        self, operator_id: int, family: str | None, schema: FamilySchema, encoder: KeyEncoder
+    ) -> AvroForm | None:
+        encoding = self.settings.encoding
+        if self.settings.provider is Provider.HDFS or encoding == UNSAFE_ROW:
+            return None
+        if encoding != AVRO or family is None:
+            self._refuse(
+                f"its rows are encoded as {encoding}, which Epochal reads only for "
+                f"transformWithState with {AVRO}; use Spark's statestore source.",
+                "STATE_STORE_UNSUPPORTED_OPERATION",
+            )
+        written = {schema.value_schema_id: schema.value}
+        for path in self._schema_paths(operator_id, DEFAULT_STORE)[:-1]:
+            try:
+                data = self.files.read(path)
+            except FileNotFoundError:
+                continue  # a value that needs it gets an error that names the schema
+            for each in parse_schema_file(data, source=join_url(self.files.url, path)):
+                if each.name == family:
+                    written.setdefault(each.value_schema_id, each.value)
+        return AvroForm(schema.key, schema.value, encoder, written)
 
     def _encoder(self, operator_id: int, store_name: str, schema: FamilySchema) -> KeyEncoder:
         if schema.encoder is not None:
@@ -335,6 +427,31 @@ class StateBatch:
                 "STDS_COMMITTED_BATCH_UNAVAILABLE",
             )
         return found
+
+    def _require_operator(self, operator_id: int) -> None:
+        there = list_operators(self.files)
+        if operator_id not in there:
+            names = {each: self.operator_name(each) for each in there}
+            named = [f"{each} ({name})" if name else str(each) for each, name in names.items()]
+            self._refuse(
+                f"there is no operator {operator_id}. The checkpoint has "
+                + (f"the operators {', '.join(named)}." if named else "no stateful operator."),
+                "STDS_FAILED_TO_READ_STATE_SCHEMA",
+            )
+
+    def _require_store(self, operator_id: int, store_name: str) -> None:
+        """Refuse a store that does not exist, and list those that do."""
+        self._require_operator(operator_id)
+        listed = {each.operator: each.store_names for each in operators_of(list_all(self.files))}
+        names = listed.get(operator_id, [])
+        if store_name not in names:
+            sides = ", or one side of the join with --side" if set(names) & set(JOIN_STORES) else ""
+            self._no_schema(
+                f"there is no such store; the operator has {', '.join(names) or 'none'}. Choose "
+                f"one with --store{sides}",
+                operator_id,
+                store_name,
+            )
 
     def _no_schema(self, reason: str, operator_id: int, store_name: str) -> NoReturn:
         self._refuse(

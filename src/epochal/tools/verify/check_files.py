@@ -146,7 +146,7 @@ def source_rules(
     if entry is None or _are_named_elsewhere(entry):
         return
     for name, offset in entry.by_source.items():
-        promised = _log_offset(offset)
+        promised = log_offset(offset)
         if promised is None or promised < 0:
             continue
         known = sources.get(name)
@@ -184,7 +184,7 @@ def _entry_rules(log: LogListing[tuple[FileEntry, ...]]) -> Iterator[Finding]:
                 break
 
 
-def _log_offset(offset: str | None) -> int | None:
+def log_offset(offset: str | None) -> int | None:
     """The log entry that a file source's offset names; None for other sources."""
     if offset is None or "logOffset" not in offset:
         return None

@@ -32,7 +32,7 @@ from epochal.tools.verify.check_files import orphan_rules, stale_rules
 from epochal.tools.verify.check_logs import broken_entry, log_file_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
 from epochal.tools.verify.depth import Depth, Progress
-from epochal.tools.verify.findings import Finding, Severity, finding
+from epochal.tools.verify.findings import NOTHING, Finding, Severity, finding
 from epochal.tools.verify.parallel import Work, check_in_processes, check_in_threads
 
 PARALLEL_FROM_FILES = 2_000
@@ -43,8 +43,8 @@ ENCODING_KEY = "spark.sql.streaming.stateStore.encodingFormat"
 """Spark pins it since 4.0, the first release that writes operator metadata."""
 STATE_SCHEMA = "_stateSchema"
 _STARTING_WRITES_IT = (
-    "Start the query once: Spark writes it again. Or restore it from a backup. Until then Epochal "
-    "and Spark's state reader cannot read this state."
+    f"{NOTHING} if the query is going to run: Spark writes it again when the query starts. Until "
+    f"then Epochal and Spark's state reader cannot read this state. Or restore it from a backup."
 )
 STRICT_KEY = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 
@@ -150,7 +150,7 @@ def _missing_rules(
                     severity=Severity.WARNING if CODEC in conf else Severity.INFO,
                     remedy=_STARTING_WRITES_IT
                     if CODEC in conf
-                    else "Do nothing: Spark before 3.1 wrote no schema files.",
+                    else f"{NOTHING}: Spark before 3.1 wrote no schema files.",
                 )
 
 

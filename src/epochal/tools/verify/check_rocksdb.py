@@ -11,7 +11,8 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from epochal.checkpoint.id_ranges import listed, missing_runs
 from epochal.errors import EpochalError, OptionError, StateError, StateFormatError
@@ -47,11 +48,19 @@ class RocksCheck:
 
     def store(self, store: StoreListing, facts: StateFacts, unique_id: str) -> None:
         """Check zips, data files and changelogs, and with a unique id the lineage of its file."""
+        before = len(self.findings)
         sizes = self._shared_sizes(store)
         reported: set[str] = set()
-        for names in store.zips.values():
+        first_use: dict[str, int] = {}
+        for version, names in sorted(store.zips.items()):
             for name in names:
-                self._zip(store, name, sizes, reported)
+                for shared in self._zip(store, name, sizes, reported):
+                    first_use.setdefault(f"{store.path}/{shared}", version)
+        if self._settings.deep:
+            self._shared_checksums(first_use)
+        self.findings[before:] = [
+            replace(each, version=first_use.get(each.path)) for each in self.findings[before:]
+        ]
         changelogs: dict[str, Changelog] = {}
         for names in store.changelogs.values():
             for name in names:
@@ -65,7 +74,7 @@ class RocksCheck:
                 self.findings.extend(lineage_rules(store, target, changelogs[name]))
 
     def _shared_sizes(self, store: StoreListing) -> dict[str, int]:
-        """Return the sizes of a store's data files. In deep mode, check their checksums too."""
+        """Return the sizes of a store's data files."""
         sizes: dict[str, int] = {}
         for folder in ("SSTs", "logs"):
             path = f"{store.path}/{folder}"
@@ -77,32 +86,35 @@ class RocksCheck:
             except OSError as error:
                 reason = error.strerror or type(error).__name__
                 self.findings.append(finding("FILE_UNREADABLE", path, reason))
-            if self._settings.deep:
-                self._shared_checksums(path)
         return sizes
 
-    def _shared_checksums(self, path: str) -> None:
-        names = set(self._directories[path].files)
-        for name in self._directories[path].files:
+    def _shared_checksums(self, paths: Iterable[str]) -> None:
+        """Check the data files that a snapshot needs. Others are left over and never read."""
+        for path in paths:
+            folder, _, name = path.rpartition("/")
+            names = self._directories[folder].files
             if f".{name}.crc" in names:
-                data = read_bytes(self._files, f"{path}/{name}")
+                data = read_bytes(self._files, path)
                 if isinstance(data, bytes):
-                    self._content.hadoop_checksum(path, names, name, data, "CRC_REFUSED")
+                    self._content.hadoop_checksum(folder, names, name, data, "CRC_REFUSED")
 
     def _zip(
         self, store: StoreListing, name: str, sizes: dict[str, int], reported: set[str]
-    ) -> None:
-        """Check one snapshot. `reported` are the data files that already have a finding."""
+    ) -> list[str]:
+        """Check one snapshot, and return the data files that it needs.
+
+        `reported` are the data files that already have a finding.
+        """
         self._tick()
         path = f"{store.path}/{name}"
         data = read_bytes(self._files, path)
         if isinstance(data, EpochalError):
             self.findings.append(finding("FILE_UNREADABLE", path, str(data)))
-            return
+            return []
         metadata = read_zip(data, path)
         if isinstance(metadata, str):
             self.findings.append(finding("ROCKSDB_ZIP_UNREADABLE", path, metadata))
-            return
+            return []
         for shared in metadata.files:
             size = sizes.get(shared.path)
             where = f"{store.path}/{shared.path}"
@@ -122,6 +134,7 @@ class RocksCheck:
                     )
                 )
         self._content.checksums(store, name, data, checked="_" not in name)
+        return [shared.path for shared in metadata.files]
 
     def _changelog(self, store: StoreListing, name: str) -> Changelog | None:
         self._tick()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 
 Progress = Callable[[int, int], None]
@@ -20,3 +20,11 @@ class Depth(StrEnum):
     QUICK = "quick"
     NORMAL = "normal"
     DEEP = "deep"
+
+
+_ONLY_DEEP = frozenset({"CRC_REFUSED", "STATE_SNAPSHOT_DISAGREES"})
+
+
+def depth_to_find(codes: Collection[str]) -> Depth:
+    """The depth at which `verify` finds everything that has one of these codes."""
+    return Depth.DEEP if _ONLY_DEEP & set(codes) else Depth.NORMAL

@@ -34,6 +34,8 @@ class Finding:
     path: str
     message: str
     remedy: str
+    version: int | None = None
+    """The first version of the state that needs the file, if its name does not tell."""
 
     def as_json(self) -> dict[str, str]:
         """The form that `verify --json` promises."""
@@ -55,31 +57,39 @@ class Rule:
     remedy: str
 
 
+CANNOT = "Epochal cannot repair this"
+"""Begins the remedy of a problem that no command mends."""
+NOTHING = "Nothing needs to be done"
+"""Begins the remedy of a finding that a restart survives, and that no command removes."""
+
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
-_REPAIR = "`epochal checkpoint repair`"
-_REWIND = "`epochal checkpoint rewind` to a batch before it"
-_GO_BACK = (
-    "`epochal checkpoint repair --rewind`, which goes back to the newest batch whose state is whole"
-)
+REPAIR = "`epochal checkpoint repair CHECKPOINT`"
+_REPAIR = REPAIR
+_REWIND = "`epochal checkpoint rewind CHECKPOINT --to-batch N` to the batch that `verify` names"
+
+
+def _trusting(code: str) -> str:
+    return f"`epochal checkpoint repair CHECKPOINT --code {code}`"
+
 
 RULES: dict[str, Rule] = {
     "FILE_UNREADABLE": Rule(
         _E,
         "A file or directory cannot be read from its storage.",
-        "Give this user permission to read it, or check the storage; then verify again.",
+        f"{CANNOT}. Give this user permission to read it, or check the storage; then verify again.",
     ),
     "NOT_A_DIRECTORY": Rule(
         _E,
         "A file has the name of one of a checkpoint's directories.",
-        "Move the file away and restore the directory from a backup.",
+        f"{CANNOT}. Move the file away and restore the directory from a backup.",
     ),
     "PATH_ESCAPED": Rule(
         _E,
         "Spark before 3.0 escaped special characters in the path and stored the files under that "
         "name. Later releases refuse to start if that directory exists.",
-        "Stop the query and rename the directory with the escaped name to the right name. If both "
-        "have content, keep the one whose batches are newer.",
+        f"{CANNOT}. Stop the query and rename the directory with the escaped name to the right "
+        f"name. If both have content, keep the one whose batches are newer.",
     ),
     "METADATA_MISSING": Rule(
         _E,
@@ -96,18 +106,19 @@ RULES: dict[str, Rule] = {
         _E,
         "`commits` or `state` is not empty, but `offsets` is: Spark 4.1 and later refuse to "
         "start, earlier releases start at batch 0 on top of the old state.",
-        "Restore `offsets` from a backup, or start over with an empty checkpoint directory.",
+        f"{CANNOT}. Restore `offsets` from a backup, or start over with an empty checkpoint "
+        f"directory.",
     ),
     "LOG_ENTRY_UNREADABLE": Rule(
         _E,
         "A file of a log does not have the log's format.",
-        f"Restore the file from a backup, or use {_REPAIR}, which goes back "
-        f"to the last batch whose files can be read.",
+        f"Restore the file from a backup, or use {_REPAIR} if other entries have its content. "
+        f"Otherwise use {_REWIND}. A restart does not need entries of old batches.",
     ),
     "LOG_VERSION_UNKNOWN": Rule(
         _E,
         "A file of a log has a newer format version than this release of Epochal knows.",
-        "Read it with the release of Spark that wrote it, or upgrade Epochal.",
+        f"{CANNOT}. Read it with the release of Spark that wrote it, or upgrade Epochal.",
     ),
     "LOG_NAME_NOT_CANONICAL": Rule(
         _E,
@@ -132,7 +143,7 @@ RULES: dict[str, Rule] = {
         _I,
         "The same batches are missing from `offsets` and `commits`. Asynchronous progress "
         "tracking leaves such gaps.",
-        "Do nothing, as long as the query runs with asyncProgressTrackingEnabled: without it the "
+        f"{NOTHING}, as long as the query runs with asyncProgressTrackingEnabled: without it the "
         "newest batch and the one before it must both be in the log.",
     ),
     "COMMITS_GAP": Rule(
@@ -144,7 +155,7 @@ RULES: dict[str, Rule] = {
         _W,
         "Several batches are not committed: Spark runs only the newest one again, so the output "
         "of the others is lost.",
-        f"Use {_REWIND}, so that everything after the newest commit is run again.",
+        f"Use {_REWIND}, the newest committed one, so that everything after it is run again.",
     ),
     "COMMIT_WITHOUT_OFFSETS": Rule(
         _E,
@@ -166,13 +177,13 @@ RULES: dict[str, Rule] = {
         _I,
         "The batches of a stateful query do not pin the number of partitions or the state store "
         "provider. Early releases of Spark left this out; the `statestore` reader rejects it.",
-        "Do nothing: a restart uses the session's values. Always start the query with the same "
+        f"{NOTHING}: a restart uses the session's values. Always start the query with the same "
         "values.",
     ),
     "CONF_INVALID": Rule(
         _E,
         "A setting that a batch pins has a value that Spark cannot use.",
-        f"Use {_REPAIR}: it restores the value of the batch before.",
+        f"Use {_REPAIR}: it restores the value of the batch before, if that is another one.",
     ),
     "CONF_CHANGED": Rule(
         _E,
@@ -189,19 +200,20 @@ RULES: dict[str, Rule] = {
         _E,
         "The newest batch changes the number of partitions and is not committed: Spark refuses "
         "to start (STREAMING_UNFINISHED_REPARTITION_DETECTED).",
-        "Run the same repartition again to finish it, or rewind to the batch before.",
+        f"Use {_REPAIR}, which goes back to the batch before, or run the same repartition again "
+        f"to finish it.",
     ),
     "WATERMARK_BACKWARDS": Rule(
         _W,
         "The watermark moves backwards from one batch to the next: rows that were already "
         "dropped as late are accepted, and windows that were already closed open again.",
-        "If this was not set on purpose, rewind to the batch before it and restart the query.",
+        f"If this was not set on purpose, use {_REWIND}.",
     ),
     "TIMESTAMP_BACKWARDS": Rule(
         _W,
         "A batch has an earlier timestamp than the batch before it.",
-        "Check the clocks of the machines that the driver runs on: processing-time timers depend "
-        "on the timestamp.",
+        f"{NOTHING}: later batches have later timestamps. Check the clocks of the machines that "
+        f"the driver runs on, because processing-time timers depend on the timestamp.",
     ),
     "SOURCE_LOG_BEHIND": Rule(
         _E,
@@ -226,18 +238,18 @@ RULES: dict[str, Rule] = {
         _E,
         "An entry of a file source's log names a batch other than the one it is in: the file is "
         "read in the wrong batch, or never.",
-        "Restore the file from a backup.",
+        f"{CANNOT}: no other file tells which batch is right. Restore the file from a backup.",
     ),
     "SINK_FILE_MISSING": Rule(
         _E,
         "A file that the sink's log lists is not in the output directory: readers fail.",
-        "Restore the file from a backup, or rewind to the batch that wrote it.",
+        f"{CANNOT}: the rows are nowhere else. Restore the file from a backup.",
     ),
     "SINK_AHEAD": Rule(
         _W,
         "The sink's log has batches that the checkpoint's offsets do not have yet: the sink will "
         "skip them, and their rows are lost unless they are the same as before.",
-        "Rewind the sink together with the checkpoint.",
+        f"Use {_REWIND}, with `--sink OUTPUT`, so that the sink goes back with it.",
     ),
     "CRC_ORPHAN": Rule(
         _E,
@@ -256,12 +268,14 @@ RULES: dict[str, Rule] = {
         _E,
         "A file does not match its hidden Hadoop checksum, and Spark checks this file: loading "
         "the state fails.",
-        "Restore the file from a backup, or rewind to an older version of the state.",
+        f"If the file is right, use {_trusting('CRC_REFUSED')}, which removes the checksum file. "
+        f"Otherwise restore the file from a backup, or use {_REWIND}.",
     ),
     "CHECKSUM_MISMATCH": Rule(
         _E,
         "A state file does not match its checksum file: Spark 4.1 refuses to load it.",
-        "Restore the file from a backup, or rewind to an older version of the state.",
+        f"If the file is right, use {_trusting('CHECKSUM_MISMATCH')}, which removes the checksum "
+        f"file. Otherwise restore the file from a backup, or use {_REWIND}.",
     ),
     "CHECKSUM_UNREADABLE": Rule(
         _E,
@@ -272,22 +286,23 @@ RULES: dict[str, Rule] = {
     "CHECKSUM_ORPHAN": Rule(
         _I,
         "A checksum file exists without its state file.",
-        "Do nothing: Spark's next cleanup removes it.",
+        f"{NOTHING}: Spark's next cleanup removes it.",
     ),
     "STATE_BEHIND": Rule(
         _E,
         "The newest version of a store is older than the version that a restart needs.",
-        f"Restore its files from a backup, or use {_GO_BACK}.",
+        f"Restore its files from a backup, or use {_REWIND}.",
     ),
     "STATE_CHAIN_BROKEN": Rule(
         _E,
         "A store lacks a file of the version that a restart loads.",
-        f"Restore it from a backup, or use {_GO_BACK}.",
+        f"Restore it from a backup, or use {_REWIND}.",
     ),
     "STATE_HOLE": Rule(
         _W,
         "A store lacks a file of an older version that is still retained.",
-        "A restart does not need this file, but the query cannot be rewound to that version.",
+        f"{NOTHING}: a restart does not need this file. Only a rewind to that version is "
+        f"impossible.",
     ),
     "STATE_AHEAD": Rule(
         _W,
@@ -305,43 +320,46 @@ RULES: dict[str, Rule] = {
         _E,
         "An operator has no directory, although a later operator has one or a commit names its "
         "state.",
-        "Restore it from a backup. Without it, a restart fails or begins with empty state.",
+        f"{CANNOT}. Restore it from a backup. Without it, a restart fails or begins with empty "
+        f"state.",
     ),
     "STATE_PARTITION_MISSING": Rule(
         _E,
         "A partition has no directory, although other partitions of its operator have one.",
-        f"Restore it from a backup, or use {_GO_BACK}.",
+        f"Restore it from a backup, or use {_REWIND}.",
     ),
     "STATE_STORE_MISSING": Rule(
         _E,
         "A partition lacks a store that the other partitions of its operator have.",
-        f"Restore it from a backup, or use {_GO_BACK}.",
+        f"Restore it from a backup, or use {_REWIND}.",
     ),
     "STATE_FILE_UNREADABLE": Rule(
         _E,
         "A delta, snapshot or changelog is damaged.",
-        f"Restore it from a backup, or use {_REPAIR}, which removes a broken "
-        f"snapshot that its deltas can replace, and otherwise goes back to a version that loads.",
+        f"Restore it from a backup, or use {_REPAIR}, which removes a broken snapshot that its "
+        f"deltas can replace, or use {_REWIND}.",
     ),
     "STATE_ROW_INVALID": Rule(
         _E,
         "A key or value in a state file does not fit the schema: Spark would read garbage from it.",
-        "Rewind to a version before it, or replace the row with `epochal state put`.",
+        f"Restore the file from a backup, or use {_REWIND}.",
     ),
     "STATE_ROW_CHECKSUM": Rule(
         _E,
         "A row in a state file does not match the checksum that was stored with it.",
-        "Restore the file from a backup, or rewind to a version before it.",
+        f"Restore the file from a backup, or use {_REWIND}.",
     ),
     "STATE_KEY_WRONG_PARTITION": Rule(
         _E,
         "A key is in a partition where Spark does not look for it: Spark treats the key as new.",
-        "Run `epochal state repartition` to move every key to its partition.",
+        f"The file was copied from another partition, or written by another program. Restore it "
+        f"from a backup, or use {_REWIND}. A repartition would keep the foreign rows.",
     ),
     "STATE_SNAPSHOT_DISAGREES": Rule(
         _E,
         "A snapshot's content differs from the previous snapshot plus the deltas since then.",
-        f"If the deltas are right, use {_REPAIR}, which removes the snapshot.",
+        f"If the deltas are right, use {_trusting('STATE_SNAPSHOT_DISAGREES')}, which removes the "
+        f"snapshot. Otherwise use {_REWIND}.",
     ),
     "STATE_STRAY_SNAPSHOT": Rule(
         _E,
@@ -358,60 +376,63 @@ RULES: dict[str, Rule] = {
     "STATE_SCHEMA_UNREADABLE": Rule(
         _E,
         "A state schema file is damaged: a restart fails.",
-        "Restore it from a backup; without it the rows of the state cannot be checked.",
+        f"{CANNOT}. Restore it from a backup; without it the rows of the state cannot be checked.",
     ),
     "STATE_SCHEMA_MISSING": Rule(
         _E,
         "A state store has no schema file, so its rows cannot be read or checked. If the "
         "operator's metadata names the file, a restart fails. Otherwise Spark writes it again when "
         "the query starts.",
-        "Restore it from a backup. If the operator's metadata names the file, nothing else helps.",
+        f"{CANNOT}. Restore it from a backup. If the operator's metadata names the file, nothing "
+        f"else helps.",
     ),
     "OPERATOR_METADATA_MISSING": Rule(
         _E,
         "A stateful operator has no metadata. If its schemas are in `_stateSchema`, a restart "
         "fails, and so do Spark's state readers. Otherwise Spark writes it again when the query "
         "starts.",
-        "Restore it from a backup. If the operator's schemas are in `_stateSchema`, nothing else "
-        "helps.",
+        f"{CANNOT}. Restore it from a backup. If the operator's schemas are in `_stateSchema`, "
+        f"nothing else helps.",
     ),
     "OPERATOR_METADATA_UNREADABLE": Rule(
         _E,
         "The metadata of a stateful operator is damaged: a restart fails, and so do Spark's state "
         "readers.",
-        "Restore it from a backup. If there is no metadata file, Spark writes it on the next "
-        "start.",
+        f"Use {_REPAIR} for a single metadata file: it removes it, and Spark writes it on the next "
+        f"start. {CANNOT} for a log of metadata: restore it from a backup.",
     ),
     "OPERATOR_METADATA_MOVED": Rule(
         _W,
         "The metadata of a stateful operator points at schema files outside this checkpoint, as "
         "it does after a plain copy of the directory.",
-        "Use `epochal checkpoint copy` to copy a checkpoint: it rewrites the paths.",
+        f"Use {_REPAIR}: it rewrites the paths. Next time, copy the checkpoint with Epochal, which "
+        f"does the same.",
     ),
     "ROCKSDB_ZIP_UNREADABLE": Rule(
         _E,
         "A RocksDB snapshot cannot be opened.",
-        f"Restore it from a backup, or use {_GO_BACK}.",
+        f"Restore it from a backup, or use {_REWIND}.",
     ),
     "ROCKSDB_FILE_MISSING": Rule(
         _E,
         "A RocksDB snapshot names a data file that is missing.",
-        f"Restore it from a backup, or use {_GO_BACK}.",
+        f"Restore it from a backup, or use {_REWIND}.",
     ),
     "ROCKSDB_FILE_SIZE": Rule(
         _E,
         "A data file of a RocksDB snapshot does not have the size that the snapshot records.",
-        f"Restore it from a backup, or use {_GO_BACK}.",
+        f"Restore it from a backup, or use {_REWIND}.",
     ),
     "ROCKSDB_ID_MISSING": Rule(
         _E,
         "The commit log names state files that are missing.",
-        f"Restore them from a backup, or use {_GO_BACK}.",
+        f"Restore them from a backup, or use {_REWIND}.",
     ),
     "EDIT_UNFINISHED": Rule(
         _E,
         "An edit was interrupted: the checkpoint is between two states.",
-        "Run the same command again to finish it, or `epochal checkpoint undo` to revert it.",
+        "Run the same command again to finish it, or `epochal checkpoint undo CHECKPOINT` to "
+        "revert it.",
     ),
 }
 

@@ -85,15 +85,19 @@ def verify(
         return _report(files, found, directories, len(names), depth)
     listing = gather(files, directories)
     found = [*twin, *_checkpoint_rules(listing)]
+    operators = operators_of(directories)
     if listing.is_stateful:
         from epochal.tools.verify.check_operators import state_rules
 
-        operators = operators_of(directories)
         facts = state_facts(listing)
         found.extend(state_rules(listing, operators, facts, depth, progress, workers))
     if sink is not None:
         require_directory(sink)
         found.extend(_sink_rules(sink, list_all(sink), listing))
+    if found:
+        from epochal.tools.verify.remedies import with_exact_remedies
+
+        found = list(with_exact_remedies(found, listing, operators, with_sink=sink is not None))
     return _report(files, found, directories, len(listing.offsets.ids), depth)
 
 

@@ -41,6 +41,18 @@ def test_version_1_has_no_chunks() -> None:
     assert parse_schema_file(expected) == [FAMILY]
 
 
+def test_a_file_of_a_preview_of_spark_4_is_named_as_such() -> None:
+    one = struct.pack(">i", 1)
+    family = (
+        utf("total") + one + utf(schema_json(KEY)) + one + utf(schema_json(VALUE))
+        + one + utf('{"keyStateEncoderType":"NoPrefixKeyStateEncoderSpec"}') + one + utf("{    }")
+    )  # fmt: skip
+    with pytest.raises(StateSchemaError, match=r"previews of Spark 4\.0\.0"):
+        parse_schema_file(utf("v3") + one + family)
+    with pytest.raises(StateSchemaError, match=r"chunks"):
+        parse_schema_file(utf("v3") + one + family[:-1])
+
+
 def test_version_3_holds_families_with_ids_encoder_and_user_key() -> None:
     families = [
         FamilySchema("$ttl_cnt", KEY, VALUE, 0, 0, KeyEncoder("range", ordering=(0, 2))),

@@ -1,0 +1,140 @@
+"""Turns Avro-encoded keys and values of RocksDB-backed stores into encoded UnsafeRows. Pure.
+
+transformWithState can store its rows as Avro, so that the schema of a value may change. Keys and
+values are split and prefixed as always; only the rows inside them differ:
+
+    value, whole key       version byte, id of the schema (int16, little-endian), Avro body
+    first part of a key    version byte, Avro body
+    other part of a key    version byte, id of the schema, Avro body
+
+The scanned part of a range key has two fields of bytes per number: the marker, and the number in
+big-endian. Everything after this module sees UnsafeRows of the schema that the store has now.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from epochal.errors import StateFormatError, StateValueError
+from epochal.state.files.rocksdb_keys import ENCODING_VERSION
+from epochal.state.files.schema_file import KeyEncoder
+from epochal.state.rows.avro_row import decode_avro, resolve
+from epochal.state.rows.types import AtomicType, StructField, StructType
+from epochal.state.rows.unsafe_row import encode_row
+from epochal.state.rows.values import Row
+
+_ID = struct.Struct("<h")
+_SIZE = struct.Struct("<i")
+_BINARY = AtomicType("binary")
+_VERSION = bytes([ENCODING_VERSION])
+
+
+@dataclass(frozen=True, slots=True)
+class AvroForm:
+    """How one column family stores its rows as Avro."""
+
+    key: StructType
+    value: StructType
+    encoder: KeyEncoder
+    written: Mapping[int, StructType]
+    """Every schema that values were written with, by its id."""
+
+    def plain_key(self, key: bytes, source: str) -> bytes:
+        """The key as a store of UnsafeRows has it."""
+        match self.encoder.kind:
+            case "prefix":
+                count = self.encoder.prefix_columns
+                head, tail = (
+                    StructType(self.key.fields[:count]),
+                    StructType(self.key.fields[count:]),
+                )
+                first, rest = _halves(key, source)
+                row = _encoded(decode_avro(_body(first, source), head, source=source), head, source)
+                return _joined(row, self._identified(rest, tail, source))
+            case "range":
+                return self._plain_range(key, source)
+            case "plain":
+                return self._identified(key, self.key, source)
+        raise StateFormatError(
+            source, 0, f"keys of the kind {self.encoder.kind} with Avro are not supported"
+        )
+
+    def plain_value(self, value: bytes, source: str) -> bytes:
+        """The value as a store of UnsafeRows has it, with the columns of the newest schema."""
+        number, body = _identity(value, source)
+        written = self.written.get(number)
+        if written is None:
+            raise StateFormatError(
+                source,
+                0,
+                f"a value was written with schema {number}; the schema files have "
+                f"{sorted(self.written)}",
+            )
+        row = decode_avro(body, written, source=source)
+        try:
+            resolved = resolve(row, written, self.value)
+        except UnicodeDecodeError as error:
+            reason = f"bytes that became a string are not UTF-8 ({error.reason})"
+            raise StateFormatError(source, 0, reason) from None
+        return _encoded(resolved, self.value, source)
+
+    def _plain_range(self, key: bytes, source: str) -> bytes:
+        ordering = self.encoder.ordering
+        parts = tuple(
+            StructField(f"{self.key.fields[n].name}_{part}", _BINARY)
+            for n in ordering
+            for part in ("marker", "value")
+        )
+        first, rest = _halves(key, source)
+        found = decode_avro(_body(first, source), StructType(parts), source=source)
+        if any(part is None for part in found):
+            raise StateFormatError(source, 0, "an ordered number of a key lacks a part")
+        columns = StructType(tuple(parts[::2]))
+        row = [marker + number for marker, number in zip(found[::2], found[1::2], strict=True)]
+        others = tuple(f for n, f in enumerate(self.key.fields) if n not in ordering)
+        return _joined(
+            _encoded(tuple(row), columns, source),
+            self._identified(rest, StructType(others), source),
+        )
+
+    def _identified(self, data: bytes, schema: StructType, source: str) -> bytes:
+        """A key, or its second part. Spark reads it with the schema of now, whatever its id."""
+        _, body = _identity(data, source)
+        return _encoded(decode_avro(body, schema, source=source), schema, source)
+
+
+def _body(data: bytes, source: str) -> bytes:
+    if not data.startswith(_VERSION):
+        found = data[0] if data else "missing"
+        raise StateFormatError(
+            source, 0, f"a row's encoding is {found}; only {ENCODING_VERSION} is supported"
+        )
+    return data[1:]
+
+
+def _identity(data: bytes, source: str) -> tuple[int, bytes]:
+    body = _body(data, source)
+    if len(body) < _ID.size:
+        raise StateFormatError(source, 0, "a row has no room for the id of its schema")
+    return _ID.unpack_from(body)[0], body[_ID.size :]
+
+
+def _halves(key: bytes, source: str) -> tuple[bytes, bytes]:
+    size = _SIZE.unpack_from(key)[0] if len(key) >= _SIZE.size else -1
+    end = _SIZE.size + size
+    if size < 0 or end > len(key):
+        raise StateFormatError(source, 0, "the first part of a key is longer than the key")
+    return key[_SIZE.size : end], key[end:]
+
+
+def _joined(first: bytes, rest: bytes) -> bytes:
+    return _SIZE.pack(len(first)) + first + rest
+
+
+def _encoded(row: Row, schema: StructType, source: str) -> bytes:
+    try:
+        return _VERSION + encode_row(row, schema)
+    except StateValueError as error:
+        raise StateFormatError(source, 0, f"an Avro row does not fit its schema: {error}") from None

@@ -1,0 +1,348 @@
+"""Names the exact commands that mend a finding, where they depend on the checkpoint. Pure.
+
+The table in `findings` has a remedy for each code. For many codes the right one depends on what
+else is there: whether a restart needs the file at all, whether `repair` can write it again, and
+which batch a rewind can go back to. A remedy must not lead nowhere, so it is one of three:
+
+- commands that leave a healthy checkpoint if they are run as they are printed;
+- `NOTHING`: a restart is safe as it is, and why;
+- `CANNOT`: no command helps, and what does.
+
+Note: a rewind helps only if the batch is whole, that is, if both logs and all files of its state
+are there and undamaged. So this module needs all findings before it can word one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from epochal.checkpoint.entries import OffsetEntry
+from epochal.checkpoint.file_log import batch_id_of_file_name
+from epochal.checkpoint.layout import (
+    COMMITS,
+    COMPACT_SUFFIX,
+    OFFSETS,
+    SINK_LOG,
+    SOURCES,
+    StateFileKind,
+    parse_state_file,
+)
+from epochal.checkpoint.pinned import CODEC
+from epochal.tools.inspect.listing import CheckpointListing
+from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
+from epochal.tools.verify.check_files import log_offset
+from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, Finding
+
+LOST = frozenset({"STATE_OPERATOR_MISSING", "STATE_PARTITION_MISSING", "STATE_STORE_MISSING"})
+"""Findings that affect every version of the state, so that no batch is whole."""
+DAMAGED = frozenset(
+    {
+        "CHECKSUM_MISMATCH",
+        "CRC_REFUSED",
+        "FILE_UNREADABLE",
+        "ROCKSDB_FILE_MISSING",
+        "ROCKSDB_FILE_SIZE",
+        "ROCKSDB_ZIP_UNREADABLE",
+        "STATE_FILE_UNREADABLE",
+        "STATE_KEY_WRONG_PARTITION",
+        "STATE_ROW_CHECKSUM",
+        "STATE_ROW_INVALID",
+        "STATE_SNAPSHOT_DISAGREES",
+    }
+)
+"""Findings about the content of a state file: no version may depend on it."""
+_OF_STATE = DAMAGED - {"FILE_UNREADABLE"} | {
+    "ROCKSDB_ID_MISSING",
+    "STATE_BEHIND",
+    "STATE_CHAIN_BROKEN",
+}
+_TRUSTED = {
+    "CHECKSUM_MISMATCH": "the file is right, use {}, which removes its checksum",
+    "CRC_REFUSED": "the file is right, use {}, which removes its checksum",
+    "STATE_SNAPSHOT_DISAGREES": "the deltas are right, use {}, which removes the snapshot",
+}
+_REMOVABLE = ("STATE_FILE_UNREADABLE", "STATE_ROW_CHECKSUM")
+"""`repair` removes a snapshot with such a finding if its deltas are there."""
+_REPARTITION = (
+    "A repartition does not help: it keeps the rows that came with the file.",
+    "If all keys are this query's own, and only their partitions are wrong, a repartition helps.",
+)
+_OLD = f"{NOTHING}: a restart does not need this file. Only a rewind to a version that does fails."
+_BACKUP = "restore the files from a backup, or start over with an empty checkpoint directory"
+
+
+def with_exact_remedies(
+    findings: Sequence[Finding],
+    listing: CheckpointListing,
+    operators: Sequence[OperatorListing],
+    *,
+    with_sink: bool,
+) -> Iterator[Finding]:
+    """Yield the findings, each with the remedy that fits this checkpoint.
+
+    `with_sink`: whether the output directory of a file sink was verified too.
+    """
+    advisor = _Advisor(findings, listing, operators, with_sink)
+    for each in findings:
+        yield replace(each, remedy=advisor.remedy(each) or each.remedy)
+
+
+class _Advisor:
+    def __init__(
+        self,
+        findings: Sequence[Finding],
+        listing: CheckpointListing,
+        operators: Sequence[OperatorListing],
+        with_sink: bool,
+    ) -> None:
+        self._findings, self._listing, self._with_sink = findings, listing, with_sink
+        self._stores = {store.path: store for each in operators for store in each.stores}
+
+    def remedy(self, found: Finding) -> str | None:
+        """The remedy of one finding; None for the one in the table."""
+        if found.code in LOST:
+            return f"{CANNOT}: no version of the state is whole without it. {_sentence(_BACKUP)}"
+        if found.code in _OF_STATE:
+            return self._state(found)
+        match found.code:
+            case "LOG_ENTRY_UNREADABLE":
+                return self._entry(found)
+            case "OFFSETS_GAP":
+                return self._gap()
+            case "COMMITS_GAP":
+                lost = self._lost_commits()
+                return None if all(map(self._can_be_written, lost)) else self._old_log()
+            case "REPARTITION_UNFINISHED":
+                then = ", or run the same repartition again to finish it"
+                return self._before_batch(found, then)
+            case "COMMITS_BEHIND":
+                latest = self._listing.commits.latest
+                return self._back_to(self._newest_whole(-1 if latest is None else latest))
+            case "SOURCE_COUNT_CHANGED":
+                then = ", and restart a query that has as many sources as that batch"
+                return self._before_batch(found, then)
+            case "WATERMARK_BACKWARDS":
+                return self._before_batch(found, " if this was not set on purpose")
+            case "CONF_INVALID":
+                return self._invalid_conf()
+            case "SOURCE_LOG_BEHIND":
+                return self._source_behind(found)
+            case "FILE_LOG_HOLE" if found.path.startswith(f"{SOURCES}/"):
+                return (
+                    f"{CANNOT}: the files of the batch are recorded nowhere else. "
+                    f"Restore `sources` from a backup, or start over with an empty checkpoint "
+                    f"directory."
+                )
+            case "FILE_LOG_HOLE":
+                return (
+                    "Use `epochal checkpoint repair CHECKPOINT --sink OUTPUT`: it writes the batch "
+                    "again, if an edit added it or if other entries still list its files."
+                )
+            case "SINK_AHEAD":
+                latest = self._listing.offsets.latest
+                return self._back_to(self._newest_whole(-1 if latest is None else latest))
+            case "OPERATOR_METADATA_UNREADABLE" if found.path.endswith("/_metadata/metadata"):
+                return f"Use {REPAIR}: it removes the file, and Spark writes it on the next start."
+        return None
+
+    # State
+
+    def _state(self, found: Finding) -> str:
+        store, version = self._store_of(found.path), self._version_of(found)
+        needed = store is None or version is None or self._is_needed(found, store)
+        target = None if version is None else self._newest_whole(version - 2)
+        back = self._back_to(target, files="the file")
+        trusts_deltas = found.code == "STATE_SNAPSHOT_DISAGREES"
+        can_trust = not trusts_deltas or (store is not None and self._has_deltas(store))
+        if found.code in _TRUSTED and can_trust:
+            command = f"`{REPAIR.strip('`')} --code {found.code}`"
+            trusted = f"If {_TRUSTED[found.code].format(command)}."
+            return f"{trusted} Otherwise: {back}" if needed else trusted
+        removable = found.code in _REMOVABLE and found.path.endswith(".snapshot")
+        if removable and store is not None and self._has_deltas(store):
+            return f"Use {REPAIR}: it removes the snapshot, which its deltas can replace."
+        if found.code == "STATE_KEY_WRONG_PARTITION" and needed:
+            return f"{back} {_REPARTITION[target is None]}"
+        return back if needed else _OLD
+
+    def _store_of(self, path: str) -> StoreListing | None:
+        if path in self._stores:
+            return self._stores[path]
+        folder = path.rpartition("/")[0]
+        return self._stores.get(folder) or self._stores.get(folder.rpartition("/")[0])
+
+    def _version_of(self, found: Finding) -> int | None:
+        """The first version of the state that the finding affects."""
+        if found.version is not None:
+            return found.version
+        if found.path in self._stores:
+            return max(self._stores[found.path].versions, default=0) + 1
+        number = found.path.rpartition("/")[2].partition(".")[0].partition("_")[0]
+        return int(number) if number.isascii() and number.isdigit() else None
+
+    def _is_needed(self, found: Finding, store: StoreListing) -> bool:
+        return found.code not in DAMAGED or self._needs(store, self._listing.restart_version, found)
+
+    def _needs(self, store: StoreListing, version: int, found: Finding) -> bool:
+        """Whether loading a version of a store reads the file of a finding."""
+        chain = store.chain(version)
+        if found.version is not None:  # a data file, which snapshots from that version on share
+            return chain.snapshot >= found.version
+        file = parse_state_file(found.path.rpartition("/")[2])
+        if file is None:
+            return False
+        if file.kind in (StateFileKind.SNAPSHOT, StateFileKind.ZIP):
+            return file.version == chain.snapshot
+        return file.version in chain.deltas
+
+    def _has_deltas(self, store: StoreListing) -> bool:
+        """Whether the newest version can be loaded without the damaged snapshots."""
+        bad = {each.path for each in self._findings if each.code in DAMAGED}
+        snapshots = {v: n for v, n in store.snapshots.items() if f"{store.path}/{n}" not in bad}
+        deltas = {v: n for v, n in store.deltas.items() if f"{store.path}/{n}" not in bad}
+        good = replace(store, snapshots=snapshots, deltas=deltas)
+        return not good.chain(self._listing.restart_version).missing
+
+    # Logs
+
+    def _entry(self, found: Finding) -> str | None:
+        folder, _, name = found.path.rpartition("/")
+        batch_id = batch_id_of_file_name(name)
+        if batch_id is None:
+            return None
+        newest = self._listing.offsets.latest
+        offsets, commits = self._listing.offsets, self._listing.commits
+        if folder == OFFSETS and newest is not None:
+            if batch_id < newest - 1:
+                return self._old_log()
+            stand_in = batch_id == newest - 1 and newest in commits.entries
+            if (stand_in and newest in offsets.entries) or newest not in commits.ids:
+                return f"Use {REPAIR}, or restore the file from a backup."
+            return self._back_to(self._newest_whole(batch_id - 1))
+        if folder == COMMITS:
+            if batch_id == newest and (batch_id == 0 or self._is_whole(batch_id - 1)):
+                return f"Use {REPAIR}: it removes the commit, so that the batch runs again."
+            if batch_id != newest and self._can_be_written(batch_id):
+                return f"Use {REPAIR}: it writes the commit again."
+            return self._old_log() if batch_id != newest else self._back_to(None)
+        if folder.startswith(f"{SOURCES}/") and self._source_batch_is_known(folder, batch_id):
+            return f"Use {REPAIR}: it writes the batch again, or removes it if no batch needs it."
+        what = "`_spark_metadata`" if folder == SINK_LOG else "`sources`"
+        return (
+            f"{CANNOT}: the batch's files are recorded nowhere else. Restore {what} from a backup."
+        )
+
+    def _source_batch_is_known(self, folder: str, batch_id: int) -> bool:
+        names = self._listing.directories[folder].files
+        ids = {name: batch_id_of_file_name(name) for name in names if not name.startswith(".")}
+        later = (n for name, n in ids.items() if n is not None and name.endswith(COMPACT_SUFFIX))
+        if any(each > batch_id for each in later):
+            return True
+        source = folder.rpartition("/")[2]
+        reached = (log_offset(e.by_source.get(source)) for e in self._offsets.values())
+        is_last = batch_id == max((n for n in ids.values() if n is not None), default=-1)
+        return is_last and all(each is None or each < batch_id for each in reached)
+
+    def _gap(self) -> str | None:
+        newest = self._listing.offsets.latest
+        if newest is None or newest == 0 or newest - 1 in self._listing.offsets.ids:
+            return self._old_log()
+        if newest in self._listing.commits.entries or self._newest_whole(newest) is not None:
+            return None
+        return (
+            f"{CANNOT}: no batch is left from which a restart could continue. {_sentence(_BACKUP)}"
+        )
+
+    def _lost_commits(self) -> list[int]:
+        ids = self._listing.commits.ids
+        return [n for n in self._offsets if ids and ids[0] < n < ids[-1] and n not in ids]
+
+    def _can_be_written(self, batch_id: int) -> bool:
+        """Whether the content of a commit follows from the offsets of the next batch."""
+        versions = {entry.version for entry in self._listing.commits.entries.values()}
+        return versions == {1} and {batch_id, batch_id + 1} <= self._offsets.keys()
+
+    def _old_log(self) -> str:
+        return (
+            f"{NOTHING}: a restart does not need this batch, and Spark will remove it. Only a "
+            f"rewind to it is impossible."
+        )
+
+    def _before_batch(self, found: Finding, then: str) -> str:
+        batch_id = batch_id_of_file_name(found.path.rpartition("/")[2])
+        target = None if batch_id is None else self._newest_whole(batch_id - 1)
+        return self._back_to(target, then)
+
+    def _invalid_conf(self) -> str | None:
+        values = {entry.conf.get(CODEC) for entry in self._offsets.values()}
+        if len(values) > 1:
+            return f"Use {REPAIR}: it restores the value of the batch before."
+        return (
+            f"{CANNOT}: no batch has another value. Write the right value into the second line of "
+            f"the newest files in `offsets`, or restore them from a backup."
+        )
+
+    def _source_behind(self, found: Finding) -> str:
+        source = found.path.rpartition("/")[2]
+        names = self._listing.directories[found.path].files
+        known = (batch_id_of_file_name(n) for n in names if not n.startswith("."))
+        latest = max((n for n in known if n is not None), default=-1)
+        behind = [
+            batch_id
+            for batch_id in self._whole
+            if (log_offset(self._offsets[batch_id].by_source.get(source)) or 0) <= latest
+        ]
+        return self._back_to(max(behind, default=None), files="`sources`")
+
+    # Batches that a rewind can go to
+
+    @property
+    def _offsets(self) -> dict[int, OffsetEntry]:
+        return self._listing.offsets.entries
+
+    def _newest_whole(self, at_most: int) -> int | None:
+        return max((each for each in self._whole if each <= at_most), default=None)
+
+    @cached_property
+    def _whole(self) -> list[int]:
+        both = self._offsets.keys() & self._listing.commits.entries.keys()
+        return sorted(batch_id for batch_id in both if self._is_whole(batch_id))
+
+    def _is_whole(self, batch_id: int) -> bool:
+        """Whether a query could restart right after a batch."""
+        if batch_id not in self._offsets or batch_id not in self._listing.commits.entries:
+            return False
+        if self._stores and batch_id > 0 and batch_id - 1 not in self._offsets:
+            return False
+        if any(each.code in LOST for each in self._findings):
+            return False
+        count = self._listing.partitions_at(batch_id)
+        return all(
+            self._loads(store, batch_id)
+            for store in self._stores.values()
+            if count is None or store.partition < count
+        )
+
+    def _loads(self, store: StoreListing, batch_id: int) -> bool:
+        return not store.chain(batch_id + 1).missing and not any(
+            self._needs(store, batch_id + 1, each)
+            for each in self._findings
+            if each.code in DAMAGED and self._store_of(each.path) is store
+        )
+
+    def _back_to(self, batch_id: int | None, then: str = "", *, files: str = "") -> str:
+        """Advise a rewind to a batch, or say that there is none; `files` could be restored."""
+        if batch_id is None:
+            return f"{CANNOT}: no earlier batch is whole. {_sentence(_BACKUP)}"
+        sink = " --sink OUTPUT" if self._with_sink else ""
+        command = f"`epochal checkpoint rewind CHECKPOINT --to-batch {batch_id}{sink}`"
+        first = f"Restore {files} from a backup, or use {command}" if files else f"Use {command}"
+        text = f"{first}{then}: batch {batch_id} is the newest whole one before the problem."
+        hint = " If the query writes to a file sink, add `--sink OUTPUT`."
+        return text if self._with_sink else text + hint
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,37 @@
+"""Plants a fault and obeys the remedy that `verify` prints for it, to the letter."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.golden.library import Golden, Unpacked, unpack
+from tests.golden.planted import Fault
+
+from epochal.cli.main import main
+from epochal.files.local import LocalFiles
+from epochal.tools.verify.depth import Depth
+from epochal.tools.verify.findings import Finding
+from epochal.tools.verify.verify import verify
+
+AT_ONCE = ("--execute", "--settle-seconds", "0")
+
+
+def planted(fault: Fault, into: Path) -> Unpacked:
+    place = unpack(Golden(fault.release, fault.case), into, relocate=fault.relocate)
+    fault.plant(place.checkpoint)
+    return place
+
+
+def findings_of(place: Unpacked, *, with_sink: bool) -> tuple[Finding, ...]:
+    sink = LocalFiles(place.output) if with_sink else None
+    return verify(LocalFiles(place.checkpoint), depth=Depth.DEEP, sink=sink).findings
+
+
+def commands_in(remedy: str) -> list[list[str]]:
+    return [found.split()[1:] for found in re.findall(r"`(epochal [^`]+)`", remedy)]
+
+
+def obey(command: list[str], place: Unpacked) -> int:
+    places = {"CHECKPOINT": str(place.checkpoint), "OUTPUT": str(place.output)}
+    return main([*(places.get(word, word) for word in command), *AT_ONCE])
