@@ -58,6 +58,7 @@
     │   └── SinkConflictError          the sink already has the epoch, with different output
     ├── QueryError                     a continuous query cannot run, or has stopped
     │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
+    │   ├── WorkerPythonError          the workers' interpreter lacks packages or has other versions
     │   ├── TaskFailedError            a task, or the job of all tasks, failed
     │   ├── DriverLostError            the driver's JVM has ended, and every executor with it
     │   └── QueryFailedError           the query gave up: what `exception()` returns
@@ -127,6 +128,7 @@ from epochal.errors.query import (
     QueryFailedError,
     TaskFailedError,
     TooFewSlotsError,
+    WorkerPythonError,
 )
 from epochal.errors.rpc import (
     RpcError,
@@ -210,4 +212,5 @@ __all__ = [
     "TaskFailedError",
     "TooFewSlotsError",
     "UnsupportedVersionError",
+    "WorkerPythonError",
 ]

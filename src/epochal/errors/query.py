@@ -26,12 +26,33 @@ class TooFewSlotsError(QueryError):
         )
 
 
-class TaskFailedError(QueryError):
-    """A task or the job of all tasks failed; `cause` is its traceback or Spark's message."""
+class WorkerPythonError(QueryError):
+    """The Python workers of the cluster cannot run our tasks."""
 
-    def __init__(self, task: int | None, error: str, cause: str) -> None:
-        super().__init__(task, error, cause)
+    def __init__(self, reason: str, own_python: str) -> None:
+        super().__init__(reason, own_python)
+        self.reason, self.own_python = reason, own_python
+
+    def __str__(self) -> str:
+        return (
+            f"Spark's Python workers cannot run the query: {self.reason}. Set PYSPARK_PYTHON, "
+            f"before the session starts, to an interpreter that every worker has, with the same "
+            f"versions as the driver's {self.own_python}."
+        )
+
+
+class TaskFailedError(QueryError):
+    """A task or the job of all tasks failed; `cause` is its traceback or Spark's message.
+
+    With `in_user_code` the user's own function raised the error, or could not be imported.
+    """
+
+    def __init__(
+        self, task: int | None, error: str, cause: str, in_user_code: bool = False
+    ) -> None:
+        super().__init__(task, error, cause, in_user_code)
         self.task, self.error, self.cause = task, error, cause
+        self.in_user_code = in_user_code
 
     def __str__(self) -> str:
         who = "The job of all tasks" if self.task is None else f"Task {self.task}"

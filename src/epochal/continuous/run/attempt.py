@@ -27,6 +27,7 @@ from epochal.continuous.run.query_settings import task_count
 from epochal.continuous.spark_job.barrier_job import BarrierJob, count_slots, wait_for_slots
 from epochal.continuous.spark_job.placement import executors
 from epochal.continuous.spark_job.task_hosts import tell_place
+from epochal.continuous.spark_job.worker_probe import check_workers
 from epochal.continuous.tasks.task_stores import StateStart
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
@@ -214,6 +215,7 @@ def prepare_attempt(
         opened.tasks = _choose_tasks(sc, opened, readers, slot_seconds, clock)
         _settle_state(opened)
     wait_for_slots(sc, opened.tasks, slot_seconds, clock, stopped)
+    check_workers(sc)
     return Attempt(sc, opened, driver, recovered, positions, post)
 
 

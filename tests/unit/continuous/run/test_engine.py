@@ -100,8 +100,8 @@ class Pretended:
     def fail(self, error: Exception) -> None:
         self.post(AttemptFailed(self.number, error))
 
-    def commit(self, epoch: int) -> None:
-        facts = CommittedEpoch(epoch, 0, 0, 0, (), 0, ())
+    def commit(self, epoch: int, rows: int = 0) -> None:
+        facts = CommittedEpoch(epoch, 0, 0, 0, (), rows, ())
         self._pretence.committed(facts, ())
 
     def _note(self, what: str) -> None:
@@ -140,6 +140,10 @@ class Run:
 
 def boom(attempt: Pretended) -> None:
     attempt.fail(TaskFailedError(0, "ValueError: boom", "Traceback: ValueError: boom"))
+
+
+def users_fault(attempt: Pretended) -> None:
+    attempt.fail(TaskFailedError(0, "KeyError: 'price'", "File my_query.py", in_user_code=True))
 
 
 def stand_by(attempt: Pretended) -> None:
@@ -201,6 +205,26 @@ def test_a_stop_that_takes_too_long_kills_the_tasks() -> None:
     run.engine.stop()
     assert pretence.asked == ["1 start", "1 hold", "1 end"]
     assert run.engine.error is None
+
+
+def test_a_users_function_that_never_worked_ends_the_query_at_once() -> None:
+    run = Run(Pretence(users_fault, stand_by))
+    run.engine.start()
+    assert run.failed().cause == "KeyError: 'price'\nFile my_query.py"
+    assert run.engine.state.restarts == 0
+
+
+def test_a_users_function_that_has_worked_gets_another_attempt() -> None:
+    def after_some_rows(attempt: Pretended) -> None:
+        attempt.commit(0, rows=1)
+        users_fault(attempt)
+
+    pretence = Pretence(after_some_rows, stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    assert wait_for(lambda: "2 start" in pretence.asked)
+    run.engine.stop()
+    assert run.engine.state.restarts == 1
 
 
 def test_a_failure_is_followed_by_another_attempt() -> None:
