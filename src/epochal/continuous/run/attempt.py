@@ -23,7 +23,7 @@ from epochal.connectors.contract import Positions, Source
 from epochal.continuous.plan.pinned_plan import settle_shape
 from epochal.continuous.plan.stages import ReaderPlan, readers_of, readers_of_task
 from epochal.continuous.run.open_query import Opened, pinned_partitions
-from epochal.continuous.run.query_settings import task_count
+from epochal.continuous.run.query_settings import no_slot_left, task_count
 from epochal.continuous.spark_job.barrier_job import BarrierJob, count_slots, wait_for_slots
 from epochal.continuous.spark_job.placement import executors
 from epochal.continuous.spark_job.task_hosts import tell_place
@@ -210,11 +210,16 @@ def prepare_attempt(
     )
     recovered = driver.recover()
     positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
-    if not opened.tasks:
+    first = not opened.tasks
+    if first:
         readers = sum(map(len, positions))
         opened.tasks = _choose_tasks(sc, opened, readers, slot_seconds, clock)
         _settle_state(opened)
     wait_for_slots(sc, opened.tasks, slot_seconds, clock, stopped)
+    if first and opened.options.parallelism is None:
+        slots = count_slots(sc)
+        if slots.free <= opened.tasks:
+            logger.warning("%s", no_slot_left(opened.tasks, slots.total))
     check_workers(sc)
     return Attempt(sc, opened, driver, recovered, positions, post)
 
@@ -257,9 +262,11 @@ def _choose_tasks(
     if options.parallelism is not None:
         return wanted
     deadline = clock.monotonic() + min(GRACE_SECONDS, slot_seconds)
-    while (free := count_slots(sc).free) < wanted and clock.monotonic() < deadline:
+    while (
+        possible := task_count(options, readers, stateful, count_slots(sc).free)
+    ) < wanted and clock.monotonic() < deadline:
         clock.sleep(0.05)
-    return max(1, min(wanted, free))
+    return min(wanted, possible)
 
 
 def _settle_state(opened: Opened) -> None:

@@ -30,7 +30,8 @@ class EngineOptions:
 
     parallelism: int | None = None
     """Number of tasks. Each occupies a slot for as long as the query runs. By default as many as
-    there are free slots, but without state not more than the sources have partitions."""
+    there are free slots, but without state not more than the sources have partitions. Of three or
+    more free slots, one is left to other jobs."""
 
     state_partitions: int | None = None
     """Number of state partitions, fixed for the life of the checkpoint. At most this many tasks can
@@ -163,5 +164,22 @@ def task_count(options: EngineOptions, readers: int, stateful: bool, free: int) 
     """Return how many tasks a run has, given the free slots."""
     if options.parallelism is not None:
         return options.parallelism
-    wanted = free if stateful else min(free, readers)
+    # The tasks never end, and other jobs wait silently for a slot. Of two slots none is left: half
+    # of the throughput would be a high price, so `no_slot_left` warns instead.
+    spared = free - 1 if free > 2 else free
+    wanted = spared if stateful else min(spared, readers)
     return max(1, wanted)
+
+
+def no_slot_left(tasks: int, total: int) -> str:
+    """Return the warning that a query of so many tasks takes every slot that is free."""
+    fewer = (
+        f"set .option('parallelism', {tasks - 1}) for this query, or give Spark more slots"
+        if tasks > 1
+        else "give Spark more slots"
+    )
+    return (
+        f"The query takes every free task slot of Spark, {tasks} in all, for as long as it runs. "
+        f"Other jobs, such as spark.read...show(), then wait for a slot without a message. If you "
+        f"have such jobs, {fewer}: local[{total + 1}] has one more."
+    )
