@@ -58,6 +58,7 @@
     │   └── SinkConflictError          the sink already has the epoch, with different output
     ├── QueryError                     a continuous query cannot run, or has stopped
     │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
+    │   ├── HostSilentError            tasks sent no pulse: their host is cut off or they hang
     │   ├── WorkerPythonError          the workers' interpreter lacks packages or has other versions
     │   ├── TaskFailedError            a task, or the job of all tasks, failed
     │   ├── DriverLostError            the driver's JVM has ended, and every executor with it
@@ -124,6 +125,7 @@ from epochal.errors.pubsub import (
 )
 from epochal.errors.query import (
     DriverLostError,
+    HostSilentError,
     QueryError,
     QueryFailedError,
     TaskFailedError,
@@ -166,6 +168,7 @@ __all__ = [
     "ExchangeError",
     "FrameError",
     "GroupRefusedError",
+    "HostSilentError",
     "KafkaDataLossError",
     "KafkaError",
     "KafkaFencedError",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from epochal.errors.base import EpochalError
 
 
@@ -57,6 +59,23 @@ class TaskFailedError(QueryError):
     def __str__(self) -> str:
         who = "The job of all tasks" if self.task is None else f"Task {self.task}"
         return f"{who} failed: {self.error}\n{self.cause}".rstrip()
+
+
+class HostSilentError(QueryError):
+    """Tasks have sent nothing for too long: their host is cut off, or their processes hang."""
+
+    def __init__(self, silent: Mapping[int, float], executors: Collection[str]) -> None:
+        super().__init__(silent, executors)
+        self.silent, self.executors = dict(silent), sorted(executors)
+
+    def __str__(self) -> str:
+        tasks = ", ".join(str(task) for task in sorted(self.silent))
+        seconds = max(self.silent.values(), default=0.0)
+        lost = f" Excluded executors: {', '.join(self.executors)}." if self.executors else ""
+        return (
+            f"Tasks {tasks} have sent no pulse for {seconds:.0f} s (silenceTimeout), so their host "
+            f"is cut off or their processes hang.{lost} The query restarts on the other slots."
+        )
 
 
 class DriverLostError(QueryError):

@@ -418,6 +418,9 @@ class Engine:
             if lost is not None:
                 self._inbox.put(AttemptFailed(attempt.number, lost))
                 return
+            silent = attempt.find_silent()
+            if silent is not None:
+                self._inbox.put(AttemptFailed(attempt.number, silent))
             now = self._clock.monotonic()
             stalled = now - self._moved
             if attempt.is_reading and stalled > self._opened.options.stall_timeout.total_seconds():

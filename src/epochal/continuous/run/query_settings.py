@@ -88,6 +88,10 @@ class EngineOptions:
     """How long a query may commit no epoch, not even an empty one, before its tasks are restarted
     because one of them hangs. Must be longer than user code takes for one batch."""
 
+    silence_timeout: timedelta = timedelta(seconds=10)
+    """How long a task on a cluster may send no pulse before its host counts as lost, and the query
+    restarts without it. Must be longer than user code holds Python's interpreter lock."""
+
     telemetry: bool = True
     """Whether the dashboard can show the query, and epochs are traced if OpenTelemetry is
     configured. Written a few times a second by the thread that watches the query."""
@@ -116,6 +120,11 @@ class EngineOptions:
                 raise OptionError(f"{name} must be at least 1, not {value}.")
         if self.epoch <= timedelta(0):
             raise OptionError(f"epoch must be longer than 0 seconds, not {self.epoch}.")
+        if self.silence_timeout < timedelta(seconds=1):
+            raise OptionError(
+                f"silenceTimeout must be at least 1 second, not {self.silence_timeout}: a busy "
+                f"host is late by some tenths of a second."
+            )
         if self.metrics_port is not None and not 1 <= self.metrics_port <= 65_535:
             raise OptionError(f"metricsPort must be 1 to 65535, not {self.metrics_port}.")
         if self.min_batches_to_retain < 1:

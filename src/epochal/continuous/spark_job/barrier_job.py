@@ -22,7 +22,7 @@ from pyspark import InheritableThread, SparkContext
 
 from epochal.clock import Clock
 from epochal.connectors.worker_python import worker_python
-from epochal.continuous.spark_job.placement import placed
+from epochal.continuous.spark_job.placement import excluded, placed
 from epochal.errors import DriverLostError, OptionError, QueryError, TooFewSlotsError
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,10 @@ def count_slots(sc: SparkContext) -> Slots:
     # Ask the scheduler itself: the status store may be seconds behind it.
     jvm: Any = sc._jvm
     running = scala.taskScheduler().runningTasksByExecutors()
-    busy = sum(jvm.scala.jdk.javaapi.CollectionConverters.asJava(running).values())
+    counts = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(running))
+    # Spark leaves out the slots of an excluded executor, but not the tasks that were lost there.
+    gone = excluded(sc)
+    busy = sum(count for executor, count in counts.items() if executor not in gone)
     return Slots(total, max(0, total - busy))
 
 

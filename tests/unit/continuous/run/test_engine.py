@@ -20,6 +20,7 @@ from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.effects import ReadingHeld
 from epochal.errors import (
     DriverLostError,
+    HostSilentError,
     OptionError,
     PlanChangedError,
     QueryError,
@@ -70,12 +71,16 @@ class Pretended:
 
     def __init__(self, number: int, pretence: Pretence, post: Any) -> None:
         self.number, self._pretence, self.post = number, pretence, post
+        self.silent: list[Exception] = []
         self.reads, self.will_read, self.limits, self.is_at_boundary = True, False, 0, True
 
     def start(self) -> None:
         self._note("start")
         if self._pretence.scripts:
             self._pretence.scripts.pop(0)(self)
+
+    def find_silent(self) -> Exception | None:
+        return self.silent.pop() if self.silent else None
 
     def hold(self) -> bool:
         self._note("hold")
@@ -205,6 +210,18 @@ def test_a_stop_that_takes_too_long_kills_the_tasks() -> None:
     run.engine.stop()
     assert pretence.asked == ["1 start", "1 hold", "1 end"]
     assert run.engine.error is None
+
+
+def test_a_silent_host_costs_a_restart() -> None:
+    def cut_off(attempt: Pretended) -> None:
+        attempt.silent.append(HostSilentError({1: 10.4}, ["3"]))
+
+    pretence = Pretence(cut_off, stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    assert wait_for(lambda: "2 start" in pretence.asked)
+    run.engine.stop()
+    assert (run.engine.state.restarts, run.engine.error) == (1, None)
 
 
 def test_a_users_function_that_never_worked_ends_the_query_at_once() -> None:
