@@ -16,15 +16,18 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from epochal.errors import WorkerPythonError
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import RDD, SparkContext
+
+T = TypeVar("T")
 
 VARIABLE = "PYSPARK_PYTHON"
 SETTING = "spark.pyspark.python"
@@ -82,24 +85,39 @@ def chosen_python(
     return own if own and local else spark_choice
 
 
+_changing = threading.RLock()
+"""Held while a context has another interpreter than Spark's choice, so that this is undone."""
+
+
 @contextmanager
 def worker_python(sc: SparkContext) -> Iterator[str]:
     """Make Python functions for this interpreter; it is the value of the block.
 
     PySpark writes the interpreter into a function when it sends the function to the JVM.
     """
-    before, context = sc.pythonExec, cast(Any, sc._jsc)
-    sc.pythonExec = chosen_python(
-        before,
-        local=context.sc().isLocal(),
-        environ=os.environ,
-        setting=sc.getConf().get(SETTING),
-        own=sys.executable,
-    )
-    try:
-        yield sc.pythonExec
-    finally:
-        sc.pythonExec = before
+    context: Any = sc._jsc
+    with _changing:
+        before = sc.pythonExec
+        sc.pythonExec = chosen_python(
+            before,
+            local=context.sc().isLocal(),
+            environ=os.environ,
+            setting=sc.getConf().get(SETTING),
+            own=sys.executable,
+        )
+        try:
+            yield sc.pythonExec
+        finally:
+            sc.pythonExec = before
+
+
+def for_worker_python(rdd: RDD[T]) -> tuple[RDD[T], str]:
+    """Return the same RDD with its functions made for this interpreter, and the interpreter."""
+    from pyspark import RDD
+
+    with worker_python(rdd.context) as python:
+        built = rdd._jrdd
+    return RDD(built, rdd.context, rdd._jrdd_deserializer), python
 
 
 def own_python() -> PythonFound:

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import InheritableThread, SparkContext
 
 from epochal.clock import Clock
-from epochal.connectors.worker_python import worker_python
+from epochal.connectors.worker_python import for_worker_python
 from epochal.continuous.spark_job.placement import excluded, placed
 from epochal.errors import DriverLostError, OptionError, QueryError, TooFewSlotsError
 
@@ -216,9 +216,7 @@ class BarrierJob:
         self._sc.setJobGroup(self._group, self._description, interruptOnCancel=True)
         numbers: Sequence[Any] = range(len(self._locations))
         rdd = placed(self._sc, numbers, self._locations)
-        with worker_python(self._sc):
-            job = rdd.barrier().mapPartitions(_each(self._task))
-            assert job._jrdd is not None  # made here, and kept: it holds the interpreter
+        job, _ = for_worker_python(rdd.barrier().mapPartitions(_each(self._task)))
         if not self._cancelled.is_set():
             job.collect()
 

@@ -15,15 +15,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 
 from epochal.connectors.worker_python import (
     QUESTION,
     PythonFound,
     check_python,
+    for_worker_python,
     is_own,
     own_python,
-    worker_python,
 )
 from epochal.continuous.spark_job.barrier_job import failure_text, headline
 from epochal.continuous.spark_job.placement import executors, placed
@@ -37,19 +37,20 @@ def check_workers(sc: SparkContext) -> None:
     if sc in _checked:
         return
     context: Any = sc._jsc
-    with worker_python(sc) as python:
-        if not (context.sc().isLocal() and is_own(python)):
-            own = own_python()
-            for found in _ask(sc, python):
-                check_python(found, own)
+    wishes = [[f"executor_{each.host}_{each.executor_id}"] for each in executors(sc)] or [[]]
+    numbers: Sequence[Any] = range(len(wishes))
+    asking = placed(sc, numbers, wishes).mapPartitions(_answering(QUESTION))
+    job, python = for_worker_python(asking)
+    if not (context.sc().isLocal() and is_own(python)):
+        own = own_python()
+        for found in _answers(job, python):
+            check_python(found, own)
     _checked[sc] = True
 
 
-def _ask(sc: SparkContext, python: str) -> list[PythonFound]:
-    wishes = [[f"executor_{each.host}_{each.executor_id}"] for each in executors(sc)] or [[]]
-    numbers: Sequence[Any] = range(len(wishes))
+def _answers(job: RDD[list[str]], python: str) -> list[PythonFound]:
     try:
-        answers = placed(sc, numbers, wishes).mapPartitions(_answering(QUESTION)).collect()
+        answers = job.collect()
     except Py4JJavaError as error:
         reason = f"{python} does not start there ({headline(failure_text(error)).rstrip('.')})"
         raise WorkerPythonError(reason, sys.executable) from error
