@@ -6,17 +6,31 @@ import os
 import subprocess
 import sys
 import venv
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 180
+SECONDS = 400
 
 SESSION = """
+import os
+import sys
+import traceback
+
 import epochal
 from pyspark.sql import SparkSession
+
+
+def leave(*error):
+    traceback.print_exception(*error)
+    sys.stderr.flush()
+    os._exit(1)  # without the messages of a cluster that shuts down
+
+
+sys.excepthook = leave
 
 spark = (
     SparkSession.builder.master("MASTER")
@@ -72,24 +86,38 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin"
 
 
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended, and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 def ran(
     program: str, home: Path, bare_python: Path, master: str = "local[2]", **more: str
-) -> subprocess.CompletedProcess[str]:
+) -> Ended:
     file = home / "my_query.py"
     file.write_text(SESSION.replace("MASTER", master) + program)
     env = {
         key: text for key, text in os.environ.items() if not key.startswith(("PYSPARK", "SPARK"))
     }
     env |= {"PATH": f"{bare_python}:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src"), **more}
-    return subprocess.run(
-        [sys.executable, str(file)],
-        env=env,
-        cwd=home,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    out, complaints = home / "out.log", home / "err.log"
+    with open(out, "wb") as stdout, open(complaints, "wb") as stderr:
+        # Files, not pipes: Spark's processes keep them open for some time after the program.
+        done = subprocess.run(
+            [sys.executable, str(file)],
+            env=env,
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            timeout=SECONDS,
+            check=False,
+        )
+    return Ended(done.returncode, out.read_text(), complaints.read_text())
 
 
 @pytest.mark.parametrize(
@@ -115,7 +143,7 @@ def test_an_interpreter_without_our_packages_is_named_in_one_sentence(
     bare = str(bare_python / "python3")
     done = ran(program, tmp_path, bare_python, PYSPARK_PYTHON=bare)
     assert done.returncode == 1
-    said = done.stderr.strip().splitlines()[-1]
+    (said,) = [line for line in done.stderr.splitlines() if "WorkerPythonError: " in line]
     assert f"WorkerPythonError: Spark's Python workers cannot run the query: {bare} on " in said
     assert f"no pyarrow, the driver {pa.__version__}" in said
 
@@ -125,7 +153,7 @@ def test_the_workers_of_a_cluster_are_asked_before_the_query_starts(
 ) -> None:
     done = ran(COUNTS, tmp_path, bare_python, "local-cluster[1,2,1024]")
     assert done.returncode == 1
-    said = done.stderr.strip().splitlines()[-1]
+    (said,) = [line for line in done.stderr.splitlines() if "WorkerPythonError: " in line]
     assert "WorkerPythonError: Spark's Python workers cannot run the query: " in said
     assert f"no pyarrow, the driver {pa.__version__}" in said
 
