@@ -29,6 +29,7 @@ FULL: dict[str, str] = {
     r"spark/test_sink_edits_resume\.py.*\[(?!(put|repair_hole)-file_sink_counts)": "more edits",
     r"spark/test_remedies_resume\.py": "each remedy again, with Spark",
     r"spark/test_transform_with_state_parity\.py.*processing_timers\[(?!1-False)": "more variants",
+    r"spark/test_first_contact\.py.*(pubsub|one_sentence|cluster)": "more first programs",
     r"integration/test_docs_blocks\.py.*\[(?!README\.md|quickstart\.md)": "pages beyond the first",
     r"integration/test_docs_blocks\.py.*something_to_run": "a count over all pages",
     r"integration/test_examples\.py.*notebook_runs": "notebooks",

@@ -105,6 +105,25 @@ def test_a_task_that_stands_still_is_replaced(programs: Callable[..., Program]) 
     check(program)
 
 
+@pytest.mark.timeout(500)
+def test_an_executor_that_falls_silent_is_left_out_within_seconds(
+    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Frozen processes look to the driver like a host without network: no answer, no end.
+    program = programs("silenceTimeout=4 seconds")
+    program.recovered(-1)
+    before, executor = program.attempt(), program.executors()[0]
+    program.freeze(executor)
+    seconds = program.recovered(before)
+    story = program.log.read_text(errors="replace")
+    assert "have sent no pulse for 4 s (silenceTimeout)" in story
+    assert "is excluded: its tasks are silent" in story
+    assert seconds < 60  # Spark alone would need two minutes
+    program.stop()
+    rows = check(program)
+    tell(capsys, f"recovered from a frozen executor in {seconds:.1f} s, {rows} rows")
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_task_that_pauses_goes_on(programs: Callable[..., Program]) -> None:

@@ -74,6 +74,16 @@ class Program:
         """The executors' JVMs."""
         return [p for p in self.descendants() if runs(p, "CoarseGrainedExecutorBackend")]
 
+    def freeze(self, pid: int) -> None:
+        """Stop a process and all its descendants, which then neither work nor end."""
+        parents = parents_of_all()
+        family = fresh = [pid]
+        while fresh:
+            fresh = [child for child, parent in parents.items() if parent in fresh]
+            family = [*family, *fresh]
+        for each in family:
+            os.kill(each, signal.SIGSTOP)
+
     def kill(self, kind: str, rng: Random) -> None:
         """Kill one process of a kind. A driver is restarted, as its operator would do."""
         match kind:

@@ -155,6 +155,25 @@ def query_workers(count: int) -> list[int]:
     return found_workers
 
 
+@pytest.mark.parametrize(("parallelism", "warned"), [({}, True), ({"parallelism": 1}, False)])
+def test_a_query_that_leaves_no_slot_to_other_jobs_says_which_option_does(
+    parallelism: dict[str, int],
+    warned: bool,
+    spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = numbers(tmp_path / "in", partitions=2)
+    stream = read_stream(spark).format(source).load()
+    with caplog.at_level(logging.WARNING):
+        query = run(stream.write_stream.format(MemoryOutput()), tmp_path / "c", **parallelism)
+    said = "set .option('parallelism', 1) for this query, or give Spark more slots: local[3]"
+    assert any(said in record.getMessage() for record in caplog.records) is warned
+    if not warned:
+        assert spark.range(3).count() == 3
+    query.stop()
+
+
 def test_too_few_slots_are_named_after_slot_timeout(spark: SparkSession, tmp_path: Path) -> None:
     source = numbers(tmp_path / "in")
     writer = read_stream(spark).format(source).load().write_stream.format(MemoryOutput())

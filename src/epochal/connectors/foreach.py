@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.user_code import USER_CODE
 from epochal.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -55,16 +56,20 @@ class OpenEpoch:
 
     def __init__(self, user: Any, task: int, epoch: int) -> None:
         self._user = user
-        self._wanted = not hasattr(user, "open") or user.open(task, epoch) is not False
+        with USER_CODE:
+            self._wanted = not hasattr(user, "open") or user.open(task, epoch) is not False
 
     def process(self, batch: pa.RecordBatch) -> None:
         if self._wanted:
-            for row in _rows(batch):
-                self._user.process(row)
+            rows = _rows(batch)
+            with USER_CODE:
+                for row in rows:
+                    self._user.process(row)
 
     def close(self, error: Exception | None) -> None:
         if hasattr(self._user, "close"):
-            self._user.close(error)
+            with USER_CODE:
+                self._user.close(error)
 
 
 class ForeachTaskWriter:
@@ -149,7 +154,8 @@ class BatchTaskWriter:
             table = pa.Table.from_batches(rows, self._schema).combine_chunks()
             for batch in table.to_batches():
                 if batch.num_rows:
-                    self._function(batch, epoch)
+                    with USER_CODE:
+                        self._function(batch, epoch)
             return b""
 
         return prepare

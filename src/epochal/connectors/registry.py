@@ -356,6 +356,9 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
 
 
 FILE_FORMATS = ("csv", "json", "parquet", "text")
+LASTING_SINKS = (*FILE_FORMATS, "kafka", "pubsub")
+"""Their output outlives the query, so its checkpoint must too. Others need none, as in Spark."""
+
 SOURCES: dict[str, SourceFormat] = {
     "rate": SourceFormat(_rate_schema, _open_rate),
     "kafka": SourceFormat(_kafka_schema, _open_kafka),

@@ -178,8 +178,8 @@ class EpochCoordinator:
                 return []
             case TaskReady(task=task):
                 return self._make_ready(task)
-            case TaskFailed(task=task, error=error, traceback=traceback):
-                return self._fail(TaskFailedError(task, error, traceback))
+            case TaskFailed(task=task, error=error, traceback=text, in_user_code=users):
+                return self._fail(TaskFailedError(task, error, text, users))
 
     def ask(self, message: TwoWay) -> Answer:
         """Answer a request; return the answer and what else must be done now."""

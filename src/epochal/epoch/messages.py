@@ -128,6 +128,8 @@ class TaskFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     task: int
     error: str
     traceback: str
+    in_user_code: bool = False
+    """Whether the user's function raised it."""
 
 
 EpochRequest: TypeAlias = (

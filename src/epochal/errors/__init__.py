@@ -62,6 +62,8 @@
     │   └── SinkConflictError          the sink already has the epoch, with different output
     ├── QueryError                     a continuous query cannot run, or has stopped
     │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
+    │   ├── HostSilentError            tasks sent no pulse: their host is cut off or they hang
+    │   ├── WorkerPythonError          the workers' interpreter lacks packages or has other versions
     │   ├── TaskFailedError            a task, or the job of all tasks, failed
     │   ├── DriverLostError            the driver's JVM has ended, and every executor with it
     │   └── QueryFailedError           the query gave up: what `exception()` returns
@@ -131,10 +133,12 @@ from epochal.errors.pubsub import (
 )
 from epochal.errors.query import (
     DriverLostError,
+    HostSilentError,
     QueryError,
     QueryFailedError,
     TaskFailedError,
     TooFewSlotsError,
+    WorkerPythonError,
 )
 from epochal.errors.rpc import (
     RpcError,
@@ -174,6 +178,7 @@ __all__ = [
     "ExchangeError",
     "FrameError",
     "GroupRefusedError",
+    "HostSilentError",
     "KafkaDataLossError",
     "KafkaError",
     "KafkaFencedError",
@@ -222,4 +227,5 @@ __all__ = [
     "TaskFailedError",
     "TooFewSlotsError",
     "UnsupportedVersionError",
+    "WorkerPythonError",
 ]

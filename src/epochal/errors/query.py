@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from epochal.errors.base import EpochalError
 
 
@@ -26,16 +28,54 @@ class TooFewSlotsError(QueryError):
         )
 
 
-class TaskFailedError(QueryError):
-    """A task or the job of all tasks failed; `cause` is its traceback or Spark's message."""
+class WorkerPythonError(QueryError):
+    """The Python workers of the cluster cannot run our tasks."""
 
-    def __init__(self, task: int | None, error: str, cause: str) -> None:
-        super().__init__(task, error, cause)
+    def __init__(self, reason: str, own_python: str) -> None:
+        super().__init__(reason, own_python)
+        self.reason, self.own_python = reason, own_python
+
+    def __str__(self) -> str:
+        return (
+            f"Spark's Python workers cannot run the query: {self.reason}. Set PYSPARK_PYTHON, "
+            f"before the session starts, to an interpreter that every worker has, with the same "
+            f"versions as the driver's {self.own_python}."
+        )
+
+
+class TaskFailedError(QueryError):
+    """A task or the job of all tasks failed; `cause` is its traceback or Spark's message.
+
+    With `in_user_code` the user's own function raised the error, or could not be imported.
+    """
+
+    def __init__(
+        self, task: int | None, error: str, cause: str, in_user_code: bool = False
+    ) -> None:
+        super().__init__(task, error, cause, in_user_code)
         self.task, self.error, self.cause = task, error, cause
+        self.in_user_code = in_user_code
 
     def __str__(self) -> str:
         who = "The job of all tasks" if self.task is None else f"Task {self.task}"
         return f"{who} failed: {self.error}\n{self.cause}".rstrip()
+
+
+class HostSilentError(QueryError):
+    """Tasks have sent nothing for too long: their host is cut off, or their processes hang."""
+
+    def __init__(self, silent: Mapping[int, float], executors: Collection[str]) -> None:
+        super().__init__(silent, executors)
+        self.silent, self.executors = dict(silent), sorted(executors)
+
+    def __str__(self) -> str:
+        tasks = ", ".join(str(task) for task in sorted(self.silent))
+        seconds = max(self.silent.values(), default=0.0)
+        lost = f" Excluded executors: {', '.join(self.executors)}." if self.executors else ""
+        return (
+            f"Tasks {tasks} have sent no pulse for {seconds:.0f} s (silenceTimeout), so their host "
+            f"is cut off or their processes hang.{lost} The query restarts on the other slots."
+        )
 
 
 class DriverLostError(QueryError):

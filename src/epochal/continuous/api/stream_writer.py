@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from epochal.connectors.contract import Sink
-from epochal.connectors.registry import open_sink
+from epochal.connectors.registry import LASTING_SINKS, open_sink
 from epochal.continuous.api.step_names import ARROW, format_name, options_of, steps_of
 from epochal.continuous.run.query_settings import split_options
 from epochal.continuous.run.query_spec import QueryDefinition, SinkDefinition
@@ -90,6 +90,12 @@ class StreamWriter:
         given = dict(self.given or {}) | ({} if path is None else {"path": path})
         engine, rest = split_options(given)
         sink, mode, partitioned = self.sink, self.mode, self.partitioned
+        if engine.checkpoint_location is None and str(sink).lower() in LASTING_SINKS:
+            raise OptionError(
+                f"{sink}: the query has no checkpointLocation. Without it the next start would "
+                f"process all input again and write its rows a second time. Set "
+                f".option('checkpointLocation', PATH)."
+            )
         for column in partitioned:
             self.stream.known(column)
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from pyspark import SparkContext
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread, SparkContext
 
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
@@ -23,10 +24,11 @@ from epochal.connectors.contract import Positions, Source
 from epochal.continuous.plan.pinned_plan import settle_shape
 from epochal.continuous.plan.stages import ReaderPlan, readers_of, readers_of_task
 from epochal.continuous.run.open_query import Opened, pinned_partitions
-from epochal.continuous.run.query_settings import task_count
+from epochal.continuous.run.query_settings import no_slot_left, task_count
 from epochal.continuous.spark_job.barrier_job import BarrierJob, count_slots, wait_for_slots
-from epochal.continuous.spark_job.placement import executors
-from epochal.continuous.spark_job.task_hosts import tell_place
+from epochal.continuous.spark_job.placement import exclude, executors
+from epochal.continuous.spark_job.task_hosts import pulsing
+from epochal.continuous.spark_job.worker_probe import check_workers
 from epochal.continuous.tasks.task_stores import StateStart
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 from epochal.epoch.committed import CommittedEpoch
@@ -35,12 +37,19 @@ from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import ReadingHeld
 from epochal.epoch.messages import EpochReply, EpochRequest
 from epochal.epoch.publish_state import StateFiles
+from epochal.errors import HostSilentError
 from epochal.rpc.driver_address import driver_address
 from epochal.rpc.envelope import EndpointType
 from epochal.rpc.server import RpcServer
 from epochal.state.store.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)
+
+EXCLUDE_SECONDS = 2.0
+"""How long to wait for the cluster manager's answer. The exclusion itself is immediate."""
+
+REPLACE_SECONDS = 5.0
+"""How long a restart waits for a replacement of excluded executors. Then it runs on fewer slots."""
 
 GRACE_SECONDS = 1.0
 """How long to wait for slots that a query which has just ended still occupies."""
@@ -96,9 +105,11 @@ class Attempt:
         self._driver.start(readers, tasks, template=_template(opened, self._recovered))
         opened.server.register(self._endpoint, self._driver.handle)
         number, alive = self.number, executors(self._sc)
+        opened.hosts.begin(number)
+        silence = opened.options.silence_timeout.total_seconds() if alive else None
         self._job = BarrierJob(
             self._sc,
-            assigned(self._assignment(), self._readers, tell=len(alive) > 1),
+            assigned(self._assignment(), self._readers, silence_seconds=silence),
             opened.hosts.wishes(tasks, alive),
             group=opened.run_id,
             description=f"continuous query {opened.options.query_name or opened.query_id}",
@@ -108,6 +119,21 @@ class Attempt:
             "query %s run %s attempt %d starts at epoch %d: %d readers on %d tasks",
             *(opened.query_id, opened.run_id, number, self.first_epoch, len(readers), tasks),
         )
+
+    def find_silent(self) -> HostSilentError | None:
+        """Return an error if tasks have become silent, and exclude the executors lost with them."""
+        silent = self._opened.hosts.take_silent()
+        if not silent:
+            return None
+        try:
+            alive = executors(self._sc)
+        except (Py4JError, OSError):
+            alive = []
+        lost = self._opened.hosts.lose(silent, self._opened.tasks, alive)
+        thread = InheritableThread(target=exclude, args=(self._sc, lost), daemon=True)
+        thread.start()
+        thread.join(EXCLUDE_SECONDS)
+        return HostSilentError(silent, lost)
 
     def hold(self) -> bool:
         """End the current epoch and read no more; return False if no task reads yet."""
@@ -129,6 +155,7 @@ class Attempt:
 
     def end(self, timeout_seconds: float) -> None:
         """End tasks and epochs in any state."""
+        self._opened.hosts.end()
         if self._job is not None:
             # Spark reports a job as over while its last tasks may still run. `Leave` ends them.
             self._driver.dismiss()
@@ -208,11 +235,19 @@ def prepare_attempt(
     )
     recovered = driver.recover()
     positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
-    if not opened.tasks:
+    first = not opened.tasks
+    if first:
         readers = sum(map(len, positions))
         opened.tasks = _choose_tasks(sc, opened, readers, slot_seconds, clock)
         _settle_state(opened)
+    elif opened.hosts.has_lost and opened.options.parallelism is None:
+        opened.tasks = _remaining_tasks(sc, opened.tasks, clock)
     wait_for_slots(sc, opened.tasks, slot_seconds, clock, stopped)
+    if first and opened.options.parallelism is None:
+        slots = count_slots(sc)
+        if slots.free <= opened.tasks:
+            logger.warning("%s", no_slot_left(opened.tasks, slots.total))
+    check_workers(sc)
     return Attempt(sc, opened, driver, recovered, positions, post)
 
 
@@ -228,15 +263,20 @@ def start_server(sc: SparkContext) -> RpcServer:
 
 
 def assigned(
-    base: TaskAssignment, readers: Sequence[ReaderPlan], *, tell: bool
+    base: TaskAssignment, readers: Sequence[ReaderPlan], *, silence_seconds: float | None
 ) -> Callable[[int], None]:
-    """Return the function that each task runs; it selects its readers by the task's number."""
+    """Return the function that each task runs; it selects its readers by the task's number.
+
+    With `silence_seconds` the task sends pulses. On a local master there is no host to lose.
+    """
 
     def run(task: int) -> None:
-        if tell:
-            tell_place(base.rpc, base.run_id, task)
-        mine = readers_of_task(readers, task, base.tasks)
-        run_task(replace(base, task=task, readers=mine))
+        mine = replace(base, task=task, readers=readers_of_task(readers, task, base.tasks))
+        if silence_seconds is None:
+            run_task(mine)
+            return
+        with pulsing(base.rpc, base.run_id, base.attempt, task, silence_seconds):
+            run_task(mine)
 
     return run
 
@@ -254,9 +294,21 @@ def _choose_tasks(
     if options.parallelism is not None:
         return wanted
     deadline = clock.monotonic() + min(GRACE_SECONDS, slot_seconds)
-    while (free := count_slots(sc).free) < wanted and clock.monotonic() < deadline:
+    while (
+        possible := task_count(options, readers, stateful, count_slots(sc).free)
+    ) < wanted and clock.monotonic() < deadline:
         clock.sleep(0.05)
-    return max(1, min(wanted, free))
+    return min(wanted, possible)
+
+
+def _remaining_tasks(sc: SparkContext, tasks: int, clock: Clock) -> int:
+    """Return how many tasks fit on the slots that are left, after a wait for replacements."""
+    deadline = clock.monotonic() + REPLACE_SECONDS
+    while (free := count_slots(sc).free) < tasks and clock.monotonic() < deadline:
+        clock.sleep(0.1)
+    if free < tasks:
+        logger.warning("of %d tasks only %d fit on the slots that are left", tasks, max(1, free))
+    return max(1, min(tasks, free))
 
 
 def _settle_state(opened: Opened) -> None:

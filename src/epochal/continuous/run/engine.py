@@ -164,6 +164,8 @@ class Engine:
         self._changed = threading.Condition()
         self._positions: tuple[Positions, ...] = ()
         self._attempt: Attempt | None = None
+        self._committed_rows = False
+        """Whether this run has committed an epoch with rows."""
         self._stop_asked, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"epochal-query-{self.run_id}", daemon=True
@@ -338,7 +340,9 @@ class Engine:
         if isinstance(ending, EpochalError):
             return ending
         text = failure_text(ending)
-        return TaskFailedError(None, headline(text), text)
+        # A task that cannot import a module of the user's fails before it can report.
+        missing = headline(text).startswith("ModuleNotFoundError")
+        return TaskFailedError(None, headline(text), text, in_user_code=missing)
 
     def _wait_for_restart(self, error: Exception) -> None:
         """Wait before the next attempt; raise the error if there is to be none."""
@@ -348,7 +352,9 @@ class Engine:
         if lost is not None:
             raise lost from error
         now = self._clock.monotonic()
-        match self._restarts.after_failure(now, self.state.committed):
+        users = isinstance(error, TaskFailedError) and error.in_user_code
+        hopeless = users and not self._committed_rows
+        match self._restarts.after_failure(now, self.state.committed, hopeless=hopeless):
             case GiveUp(reason):
                 logger.error("%s is not restarted again: %s", self._who(), reason)
                 raise error
@@ -382,6 +388,7 @@ class Engine:
 
     def _note_commit(self, epoch: CommittedEpoch, positions: tuple[Positions, ...]) -> None:
         self._reporter.add(epoch, positions)
+        self._committed_rows = self._committed_rows or epoch.has_data
         self._telemetry.committed(epoch, self.state.attempt)
         with self._changed:
             self._positions = positions
@@ -408,6 +415,9 @@ class Engine:
             if lost is not None:
                 self._inbox.put(AttemptFailed(attempt.number, lost))
                 return
+            silent = attempt.find_silent()
+            if silent is not None:
+                self._inbox.put(AttemptFailed(attempt.number, silent))
             now = self._clock.monotonic()
             if now - looked >= interval:
                 looked = now

@@ -126,7 +126,7 @@ def open_query(
         plan = definition.plan(sources)
         sink = definition.sink.open(files, query_id, plan.output_schema)
         opening.callback(_quietly, sink.close, definition.sink.description)
-        server, hosts = start_server(), TaskHosts()
+        server, hosts = start_server(), TaskHosts(options.silence_timeout.total_seconds(), clock)
         opening.callback(_quietly, server.stop, "the endpoint")
         server.register(endpoint_of(run_id), hosts.note)
         note = QueryNote(

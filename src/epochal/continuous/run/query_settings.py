@@ -30,7 +30,8 @@ class EngineOptions:
 
     parallelism: int | None = None
     """Number of tasks. Each occupies a slot for as long as the query runs. By default as many as
-    there are free slots, but without state not more than the sources have partitions."""
+    there are free slots, but without state not more than the sources have partitions. Of three or
+    more free slots, one is left to other jobs."""
 
     state_partitions: int | None = None
     """Number of state partitions, fixed for the life of the checkpoint. At most this many tasks can
@@ -88,6 +89,10 @@ class EngineOptions:
     because one of them hangs. Must be longer than user code takes for one batch. Neither the start
     of the tasks nor an idle epoch counts."""
 
+    silence_timeout: timedelta = timedelta(seconds=10)
+    """How long a task on a cluster may send no pulse before its host counts as lost, and the query
+    restarts without it. Must be longer than user code holds Python's interpreter lock."""
+
     telemetry: bool = True
     """Whether the dashboard can show the query, and epochs are traced if OpenTelemetry is
     configured. Written a few times a second by the thread that watches the query."""
@@ -125,6 +130,11 @@ class EngineOptions:
         for name, time in times.items():
             if time <= timedelta(0):
                 raise OptionError(f"{name} must be longer than 0 seconds, not {time}.")
+        if self.silence_timeout < timedelta(seconds=1):
+            raise OptionError(
+                f"silenceTimeout must be at least 1 second, not {self.silence_timeout}: a busy "
+                f"host is late by some tenths of a second."
+            )
         if self.metrics_port is not None and not 1 <= self.metrics_port <= 65_535:
             raise OptionError(f"metricsPort must be 1 to 65535, not {self.metrics_port}.")
         if self.min_batches_to_retain < 1:
@@ -191,5 +201,22 @@ def task_count(options: EngineOptions, readers: int, stateful: bool, free: int) 
     """Return how many tasks a run has, given the free slots."""
     if options.parallelism is not None:
         return options.parallelism
-    wanted = free if stateful else min(free, readers)
+    # The tasks never end, and other jobs wait silently for a slot. Of two slots none is left: half
+    # of the throughput would be a high price, so `no_slot_left` warns instead.
+    spared = free - 1 if free > 2 else free
+    wanted = spared if stateful else min(spared, readers)
     return max(1, wanted)
+
+
+def no_slot_left(tasks: int, total: int) -> str:
+    """Return the warning that a query of so many tasks takes every slot that is free."""
+    fewer = (
+        f"set .option('parallelism', {tasks - 1}) for this query, or give Spark more slots"
+        if tasks > 1
+        else "give Spark more slots"
+    )
+    return (
+        f"The query takes every free task slot of Spark, {tasks} in all, for as long as it runs. "
+        f"Other jobs, such as spark.read...show(), then wait for a slot without a message. If you "
+        f"have such jobs, {fewer}: local[{total + 1}] has one more."
+    )

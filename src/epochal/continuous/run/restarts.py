@@ -71,9 +71,17 @@ class Restarts:
         self._fruitless = 0
         self.total = 0
 
-    def after_failure(self, now_seconds: float, committed: int) -> RestartDecision:
-        """Decide what to do about a failure; `committed` is the newest committed epoch."""
+    def after_failure(
+        self, now_seconds: float, committed: int, *, hopeless: bool = False
+    ) -> RestartDecision:
+        """Decide what to do about a failure; `committed` is the newest committed epoch.
+
+        `hopeless` is the failure of a user's function before any row of this run was committed: it
+        never worked, so the next attempt would fail on the same rows.
+        """
         policy = self._policy
+        if hopeless:
+            return GiveUp("the query's own function failed on the first rows of this run")
         stuck = self._committed is not None and committed <= self._committed
         self._fruitless = self._fruitless + 1 if stuck else 0
         self._committed = committed

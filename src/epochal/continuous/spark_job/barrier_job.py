@@ -21,7 +21,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import InheritableThread, SparkContext
 
 from epochal.clock import Clock
-from epochal.continuous.spark_job.placement import placed
+from epochal.connectors.worker_python import for_worker_python
+from epochal.continuous.spark_job.placement import excluded, placed
 from epochal.errors import DriverLostError, OptionError, QueryError, TooFewSlotsError
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,10 @@ def count_slots(sc: SparkContext) -> Slots:
     # Ask the scheduler itself: the status store may be seconds behind it.
     jvm: Any = sc._jvm
     running = scala.taskScheduler().runningTasksByExecutors()
-    busy = sum(jvm.scala.jdk.javaapi.CollectionConverters.asJava(running).values())
+    counts = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(running))
+    # Spark leaves out the slots of an excluded executor, but not the tasks that were lost there.
+    gone = excluded(sc)
+    busy = sum(count for executor, count in counts.items() if executor not in gone)
     return Slots(total, max(0, total - busy))
 
 
@@ -212,7 +216,7 @@ class BarrierJob:
         self._sc.setJobGroup(self._group, self._description, interruptOnCancel=True)
         numbers: Sequence[Any] = range(len(self._locations))
         rdd = placed(self._sc, numbers, self._locations)
-        job = rdd.barrier().mapPartitions(_each(self._task))
+        job, _ = for_worker_python(rdd.barrier().mapPartitions(_each(self._task)))
         if not self._cancelled.is_set():
             job.collect()
 

@@ -8,19 +8,24 @@ is gone, the task runs elsewhere. So correctness must never depend on it.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import struct
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.serializers import (
     AutoBatchedSerializer,
     BatchedSerializer,
     CPickleSerializer,
 )
+
+logger = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("!i")
 _END_OF_DATA = _LENGTH.pack(-1)
@@ -62,15 +67,41 @@ def unpacked(chunks: Sequence[bytes]) -> Iterator[Any]:
         yield from serializer.load_stream(io.BytesIO(frame))
 
 
+_excluded: WeakKeyDictionary[SparkContext, set[str]] = WeakKeyDictionary()
+
+
+def excluded(sc: SparkContext) -> frozenset[str]:
+    """Return the ids of the executors that were excluded. Ids are never used again."""
+    return frozenset(_excluded.get(sc, ()))
+
+
+def exclude(sc: SparkContext, executor_ids: Collection[str]) -> None:
+    """Run nothing more on these executors, and ask the cluster manager to replace them.
+
+    Spark does the same when an executor's heartbeats stay away, but only after two minutes.
+    """
+    known = _excluded.setdefault(sc, set())
+    fresh = [each for each in executor_ids if each not in known]
+    known.update(fresh)
+    context: Any = sc._jsc
+    for executor_id in fresh:
+        logger.warning("executor %s is excluded: its tasks are silent", executor_id)
+        try:
+            context.sc().killAndReplaceExecutor(executor_id)
+        except (Py4JError, OSError) as error:
+            logger.warning("executor %s could not be replaced: %s", executor_id, error)
+
+
 def executors(sc: SparkContext) -> list[Executor]:
-    """Return the executors that are alive now, without the driver."""
+    """Return the executors that are alive now and not excluded, without the driver."""
+    gone = {"driver", *excluded(sc)}
     context: Any = sc._jsc
     listed = context.sc().statusStore().executorList(True)
     found = [listed.apply(index) for index in range(listed.size())]
     return [
         Executor(each.hostPort().rpartition(":")[0], each.id())
         for each in found
-        if each.id() != "driver"
+        if each.id() not in gone
     ]
 
 

@@ -28,6 +28,7 @@ from pyspark import RDD, SparkContext
 from epochal.checkpoint.layout import DEFAULT_STORE, state_store_path
 from epochal.checkpoint.operator_metadata import StoreMetadata
 from epochal.clock import SystemClock
+from epochal.connectors.worker_python import worker_python
 from epochal.continuous.spark_job.placement import placed_beside, this_executor, unpacked
 from epochal.files import open_files
 from epochal.rpc.client import RpcClient
@@ -129,7 +130,7 @@ def map_partitions_with_state_store(
     results = placed_beside(rdd, wishes).mapPartitionsWithIndex(
         lambda index, chunks: task.run(index, fn, chunks)
     )
-    with _worker_pool(sc, "state"):
+    with _worker_pool(sc, "state"), worker_python(sc):
         built = results._jrdd
     # Not the pipelined RDD: Spark would run the user's later steps in the state workers too.
     return RDD(built, sc, results._jrdd_deserializer)

@@ -1,6 +1,10 @@
-"""Remembers where tasks ran, so that a restart can place them there again.
+"""Remembers where tasks run and when each was last heard, from the pulses that tasks send.
 
-Their state files are in the page cache of that host.
+A restart places tasks where they ran before: their state files are in the page cache of that host.
+
+A host that is cut off sends nothing, not even the end of its connections. Spark notices it after
+`spark.network.timeout`, two minutes. Pulses show it in seconds. Executors whose tasks are all
+silent are then excluded, so that the next attempt does not wait for them.
 
 Note: a preference for an executor that is gone is worse than none. Spark would wait for it
 (`spark.locality.wait`), and a barrier job waits as a whole.
@@ -9,22 +13,34 @@ Note: a preference for an executor that is gone is worse than none. Spark would 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import msgspec
 
+from epochal.clock import Clock, SystemClock
 from epochal.continuous.spark_job.placement import Executor, this_executor
 from epochal.epoch.messages import Done
+from epochal.errors import RpcError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.envelope import EndpointType, RpcAddress
 
+PULSES_PER_SILENCE = 5
+"""So that a few lost or late pulses do not count as silence."""
+
+
+END_SECONDS = 2.0
+
 
 class TaskPlaced(msgspec.Struct, frozen=True, array_like=True, tag="placed"):
-    """A task runs on this executor. One-way."""
+    """A task runs on this executor, and is alive. One-way, repeated."""
 
     task: int
     host: str
     executor: str
+    attempt: int = 0
+    left: bool = False
+    """The last pulse: the task has ended."""
 
 
 def endpoint_of(run_id: str) -> EndpointType:
@@ -32,18 +48,103 @@ def endpoint_of(run_id: str) -> EndpointType:
     return EndpointType(f"TaskPlaces-{run_id}", TaskPlaced, Done)
 
 
+class Pulses:
+    """When each task of an attempt was last heard. Pure."""
+
+    def __init__(self, silence_seconds: float) -> None:
+        self._silence_seconds = silence_seconds
+        self._heard: dict[int, float] = {}
+        self._looked: float | None = None
+
+    def heard(self, task: int, now: float) -> None:
+        """Note a pulse of a task."""
+        self._heard[task] = now
+
+    def left(self, task: int) -> None:
+        """Expect no more pulses of a task."""
+        self._heard.pop(task, None)
+
+    def take_silent(self, now: float) -> dict[int, float]:
+        """Return the tasks that have just become silent, with the seconds since their last pulse.
+
+        Must be called often. If it was not, this process itself was suspended, and pulses may be
+        waiting to be received: then the silence of all tasks counts from now.
+        """
+        looked, self._looked = self._looked, now
+        if looked is not None and now - looked > self._silence_seconds / 2:
+            self._heard = dict.fromkeys(self._heard, now)
+        silent = {
+            task: now - at for task, at in self._heard.items() if now - at > self._silence_seconds
+        }
+        for task in silent:
+            del self._heard[task]
+        return silent
+
+
+def lost_executors(
+    silent: Collection[int], placed: Mapping[int, Executor], alive: Collection[Executor]
+) -> set[Executor]:
+    """Return the executors on which no task can run any more. Pure.
+
+    One task that is silent beside others that are not has a problem of its own. If all tasks on a
+    host are silent, and those on another are not, no executor on that host is worth a try.
+    """
+    quiet = {placed[task] for task in silent if task in placed}
+    heard = {executor for task, executor in placed.items() if task not in silent}
+    lost = quiet - heard
+    heard_hosts = {executor.host for executor in heard}
+    if heard:
+        lost_hosts = {executor.host for executor in lost} - heard_hosts
+        lost |= {executor for executor in alive if executor.host in lost_hosts}
+    lost &= set(alive)
+    # With no other executor a restart can only try the same ones again.
+    return lost if set(alive) - lost else set()
+
+
 class TaskHosts:
     """The executors on which the tasks of a run were last seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_seconds: float = 10.0, clock: Clock | None = None) -> None:
+        self._silence_seconds, self._clock = silence_seconds, clock or SystemClock()
         self._lock = threading.Lock()
         self._seen: dict[int, Executor] = {}
+        self._attempt, self._pulses = 0, Pulses(silence_seconds)
+        self.has_lost = False
+        """Whether executors were excluded in this run."""
+
+    def begin(self, attempt: int) -> None:
+        """Expect pulses of this attempt, and forget those of earlier ones."""
+        with self._lock:
+            self._attempt, self._pulses = attempt, Pulses(self._silence_seconds)
+
+    def end(self) -> None:
+        """Expect no more pulses."""
+        self.begin(-1)
 
     def note(self, placed: TaskPlaced, peer: bytes = b"") -> None:
-        """Record where a task runs."""
+        """Record where a task runs, and that it is alive."""
         del peer
         with self._lock:
+            if placed.attempt != self._attempt:
+                return
             self._seen[placed.task] = Executor(placed.host, placed.executor)
+            if placed.left:
+                self._pulses.left(placed.task)
+            else:
+                self._pulses.heard(placed.task, self._clock.monotonic())
+
+    def take_silent(self) -> dict[int, float]:
+        """Return the tasks that have just become silent, with the length of their silence."""
+        with self._lock:
+            return self._pulses.take_silent(self._clock.monotonic())
+
+    def lose(self, silent: Collection[int], tasks: int, alive: Collection[Executor]) -> set[str]:
+        """Return the ids of the executors that were lost with these tasks."""
+        with self._lock:
+            placed = {task: seen for task, seen in self._seen.items() if task < tasks}
+        lost = lost_executors(silent, placed, alive)
+        self.has_lost = self.has_lost or bool(lost)
+        return {executor.executor_id for executor in lost}
 
     def wishes(self, tasks: int, alive: Collection[Executor]) -> list[list[str]]:
         """Return preferred locations by task: where it last ran, if that executor is alive."""
@@ -55,9 +156,43 @@ class TaskHosts:
         ]
 
 
-def tell_place(address: RpcAddress, run_id: str, task: int) -> None:
-    """Report to the driver where this task runs; called in the task."""
-    here = this_executor()
-    client = RpcClient(address)
-    client.send(endpoint_of(run_id), TaskPlaced(task, here.host, here.executor_id))
-    client.close()
+@contextmanager
+def pulsing(
+    address: RpcAddress, run_id: str, attempt: int, task: int, silence_seconds: float
+) -> Iterator[None]:
+    """Report to the driver where this task runs, again and again until the block ends."""
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=_pulse,
+        args=(address, run_id, attempt, task, silence_seconds / PULSES_PER_SILENCE, ended),
+        name="epochal-pulse",
+        daemon=True,
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(END_SECONDS)
+
+
+def _pulse(
+    address: RpcAddress,
+    run_id: str,
+    attempt: int,
+    task: int,
+    every_seconds: float,
+    ended: threading.Event,
+) -> None:
+    here, endpoint, client = this_executor(), endpoint_of(run_id), RpcClient(address)
+    placed = TaskPlaced(task, here.host, here.executor_id, attempt)
+    try:
+        left = False
+        while not left:
+            left = ended.wait(0.0)
+            # A driver that cannot be reached is another thread's concern.
+            with suppress(RpcError):
+                client.send(endpoint, msgspec.structs.replace(placed, left=left))
+            ended.wait(every_seconds)
+    finally:
+        client.close()

@@ -26,13 +26,13 @@ import queue
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import WriterContext
+from epochal.connectors.user_code import is_users, report_of
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.task import EpochCut, TaskCore
@@ -273,10 +273,12 @@ class _Worker:
 
     def report_failure(self, error: BaseException) -> None:
         """Report the error that ends the task to the driver, if it can be reached."""
-        text = "".join(traceback.format_exception(error))
-        name = type(error).__name__
         failed = TaskFailed(
-            self._assignment.attempt, self._assignment.task, f"{name}: {error}", text
+            self._assignment.attempt,
+            self._assignment.task,
+            f"{type(error).__name__}: {error}",
+            report_of(error),
+            is_users(error),
         )
         with suppress(RpcError):
             self._rpc.send(self._endpoint, failed)

@@ -22,6 +22,7 @@ from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.effects import ReadingHeld
 from epochal.errors import (
     DriverLostError,
+    HostSilentError,
     OptionError,
     PlanChangedError,
     QueryError,
@@ -72,12 +73,16 @@ class Pretended:
 
     def __init__(self, number: int, pretence: Pretence, post: Any) -> None:
         self.number, self._pretence, self.post = number, pretence, post
+        self.silent: list[Exception] = []
         self.reads, self.will_read, self.limits, self.is_at_boundary = True, False, 0, True
 
     def start(self) -> None:
         self._note("start")
         if self._pretence.scripts:
             self._pretence.scripts.pop(0)(self)
+
+    def find_silent(self) -> Exception | None:
+        return self.silent.pop() if self.silent else None
 
     def hold(self) -> bool:
         self._note("hold")
@@ -102,8 +107,8 @@ class Pretended:
     def fail(self, error: Exception) -> None:
         self.post(AttemptFailed(self.number, error))
 
-    def commit(self, epoch: int) -> None:
-        facts = CommittedEpoch(epoch, 0, 0, 0, (), 0, ())
+    def commit(self, epoch: int, rows: int = 0) -> None:
+        facts = CommittedEpoch(epoch, 0, 0, 0, (), rows, ())
         self._pretence.committed(facts, ())
 
     def _note(self, what: str) -> None:
@@ -143,6 +148,10 @@ class Run:
 
 def boom(attempt: Pretended) -> None:
     attempt.fail(TaskFailedError(0, "ValueError: boom", "Traceback: ValueError: boom"))
+
+
+def users_fault(attempt: Pretended) -> None:
+    attempt.fail(TaskFailedError(0, "KeyError: 'price'", "File my_query.py", in_user_code=True))
 
 
 def stand_by(attempt: Pretended) -> None:
@@ -224,6 +233,38 @@ def test_a_stop_that_takes_too_long_kills_the_tasks() -> None:
     run.engine.stop()
     assert pretence.asked == ["1 start", "1 hold", "1 end"]
     assert run.engine.error is None
+
+
+def test_a_silent_host_costs_a_restart() -> None:
+    def cut_off(attempt: Pretended) -> None:
+        attempt.silent.append(HostSilentError({1: 10.4}, ["3"]))
+
+    pretence = Pretence(cut_off, stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    assert wait_for(lambda: "2 start" in pretence.asked)
+    run.engine.stop()
+    assert (run.engine.state.restarts, run.engine.error) == (1, None)
+
+
+def test_a_users_function_that_never_worked_ends_the_query_at_once() -> None:
+    run = Run(Pretence(users_fault, stand_by))
+    run.engine.start()
+    assert run.failed().cause == "KeyError: 'price'\nFile my_query.py"
+    assert run.engine.state.restarts == 0
+
+
+def test_a_users_function_that_has_worked_gets_another_attempt() -> None:
+    def after_some_rows(attempt: Pretended) -> None:
+        attempt.commit(0, rows=1)
+        users_fault(attempt)
+
+    pretence = Pretence(after_some_rows, stand_by)
+    run = Run(pretence)
+    run.engine.start()
+    assert wait_for(lambda: "2 start" in pretence.asked)
+    run.engine.stop()
+    assert run.engine.state.restarts == 1
 
 
 def test_a_failure_is_followed_by_another_attempt() -> None:

@@ -6,7 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from epochal.continuous.run.query_settings import EngineOptions, split_options, task_count
+from epochal.continuous.run.query_settings import (
+    EngineOptions,
+    no_slot_left,
+    split_options,
+    task_count,
+)
 from epochal.errors import OptionError
 
 
@@ -73,8 +78,13 @@ def test_an_idle_epoch_may_be_longer_than_the_stall_timeout() -> None:
     ("parallelism", "readers", "stateful", "slots", "tasks"),
     [
         (None, 1, False, 8, 1),
-        (None, 50, False, 8, 8),
-        (None, 1, True, 8, 8),
+        (None, 50, False, 8, 7),
+        (None, 1, True, 8, 7),
+        (None, 7, False, 8, 7),
+        (None, 50, True, 3, 2),
+        (None, 50, True, 2, 2),
+        (None, 50, True, 1, 1),
+        (None, 50, True, 0, 1),
         (None, 0, False, 8, 1),
         (3, 1, False, 8, 3),
         (12, 50, True, 8, 12),
@@ -85,3 +95,13 @@ def test_tasks_are_as_many_as_have_something_to_do(
 ) -> None:
     options = EngineOptions(parallelism=parallelism)
     assert task_count(options, readers, stateful, slots) == tasks
+
+
+def test_a_query_that_takes_every_slot_names_the_option_that_leaves_one() -> None:
+    assert no_slot_left(2, 2) == (
+        "The query takes every free task slot of Spark, 2 in all, for as long as it runs. Other "
+        "jobs, such as spark.read...show(), then wait for a slot without a message. If you have "
+        "such jobs, set .option('parallelism', 1) for this query, or give Spark more slots: "
+        "local[3] has one more."
+    )
+    assert "such jobs, give Spark more slots: local[2] has one more." in no_slot_left(1, 1)

@@ -17,6 +17,7 @@ from epochal.connectors.pubsub.data_source.spark_sink import PubSubWriters
 from epochal.connectors.pubsub.data_source.spark_source import PubSubReaders
 from epochal.connectors.pubsub.pubsub_access import EMULATOR
 from epochal.connectors.pubsub.pubsub_options import CONF_PREFIX
+from epochal.connectors.worker_python import check_here, worker_python
 from epochal.rpc.driver_address import driver_address
 
 
@@ -44,4 +45,12 @@ def register(spark: SparkSession) -> None:
     for name, text in defaults.items():
         if text and f"{CONF_PREFIX}{name}".lower() not in set_keys:
             conf[f"{CONF_PREFIX}{name}"] = text
-    spark.dataSource.register(type("PubSubDataSource", (PubSubDataSource,), {"conf": conf}))
+    source = type("PubSubDataSource", (PubSubDataSource,), {"conf": conf})
+    # A session of Spark Connect has no context: its server chooses the interpreter.
+    sc = getattr(spark, "_sc", None)
+    if sc is None:
+        spark.dataSource.register(source)
+        return
+    with worker_python(sc) as python:
+        check_here(python)  # Spark plans reads and writes with it, on the driver's host
+        spark.dataSource.register(source)

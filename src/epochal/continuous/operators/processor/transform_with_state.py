@@ -23,6 +23,7 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
 from epochal.clock import SystemClock
+from epochal.connectors.user_code import USER_CODE
 from epochal.continuous.operators.cells import drop_late, key_sorter, micros
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.processor.processor_handle import (
@@ -163,8 +164,9 @@ class _Partition:
         if self._handle is None:
             mode = self._spec.time_mode
             handle = ProcessorHandle(self._variables, self.rows, self.timers, mode, self.cursor)
-            self._processor = cloudpickle.loads(self._spec.processor)
-            self._processor.init(handle)
+            with USER_CODE:
+                self._processor = cloudpickle.loads(self._spec.processor)
+                self._processor.init(handle)
             handle.enter(Phase.INITIALIZED)
             self._handle = handle
         self._handle.enter(phase)
@@ -188,11 +190,13 @@ class _Partition:
             info = ExpiredTimerInfo(time_ms)
             for key in key_sorter(True)(keys) if len(keys) > 1 else keys:
                 self.cursor.key = key
-                results.extend(
-                    processor.handleExpiredTimer(
-                        key=self._key_form.row_of(key), timerValues=values, expiredTimerInfo=info
+                row = self._key_form.row_of(key)
+                with USER_CODE:
+                    results.extend(
+                        processor.handleExpiredTimer(
+                            key=row, timerValues=values, expiredTimerInfo=info
+                        )
                     )
-                )
                 self.timers.delete(key, time_ms)
         self.cursor.key = NoKey()
         return results
@@ -241,11 +245,12 @@ class TransformWithState:
         values = self._timer_values(at)
         cursor = state.cursor
         results: list[Any] = []
-        for stored, key, rows in self._api.groups(batch):
-            cursor.key = stored
-            results.extend(handle_rows(key, rows(), values))
-        cursor.key = NoKey()
-        return list(self._api.output(results))
+        with USER_CODE:
+            for stored, key, rows in self._api.groups(batch):
+                cursor.key = stored
+                results.extend(handle_rows(key, rows(), values))
+            cursor.key = NoKey()
+            return list(self._api.output(results))
 
     def due_ms(self) -> int | None:
         if not self._seeded:
@@ -320,7 +325,8 @@ class TransformWithState:
             for stored, key, rows in api.initial(mine):
                 for each in rows():
                     state.cursor.key = stored
-                    handle_initial(key, each, values)
+                    with USER_CODE:
+                        handle_initial(key, each, values)
             state.cursor.key = NoKey()
 
     def _owners(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from epochal.connectors.user_code import USER_CODE, name_of
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.stateless.expressions import Expr, column_of, evaluate
 from epochal.errors import OptionError
@@ -38,8 +39,9 @@ class MapInArrow:
         self._function, self._schema = function, schema
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
-        for result in self._function(iter((batch,))):
-            yield fit(result, self._schema, "map_in_arrow")
+        with USER_CODE:
+            for result in _results(self._function, batch, pa.RecordBatch, "map_in_arrow"):
+                yield fit(result, self._schema, "map_in_arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,17 @@ class MapInPandas:
         self._function, self._schema = function, schema
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
-        for frame in self._function(iter((batch.to_pandas(),))):
-            missing = [name for name in self._schema.names if name not in frame.columns]
-            if missing:
-                raise _missing("map_in_pandas", missing, list(frame.columns))
-            yield pa.RecordBatch.from_pandas(
-                frame[self._schema.names], schema=self._schema, preserve_index=False
-            )
+        import pandas as pd
+
+        given = batch.to_pandas()
+        with USER_CODE:
+            for frame in _results(self._function, given, pd.DataFrame, "map_in_pandas"):
+                missing = [name for name in self._schema.names if name not in frame.columns]
+                if missing:
+                    raise _missing("map_in_pandas", missing, list(frame.columns))
+                yield pa.RecordBatch.from_pandas(
+                    frame[self._schema.names], schema=self._schema, preserve_index=False
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,29 @@ class ArrowExpression:
         for result in plan.to_table(use_threads=False).to_batches():
             if result.num_rows:
                 yield fit(result, self._spec.schema, name)
+
+
+def _results(
+    function: Callable[[Iterator[Any]], Any], given: Any, kind: type, operator: str
+) -> Iterator[Any]:
+    """Call the user's function with one batch; OptionError if it does not return batches."""
+    results = function(iter((given,)))
+    # A batch, a DataFrame and a text can be iterated too, but over columns or characters.
+    if isinstance(results, kind | str | bytes) or not isinstance(results, Iterable):
+        raise _not_batches(operator, function, kind, "returned", results)
+    for result in results:
+        if not isinstance(result, kind):
+            raise _not_batches(operator, function, kind, "yielded", result)
+        yield result
+
+
+def _not_batches(operator: str, function: Any, kind: type, verb: str, found: Any) -> OptionError:
+    form = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    shown = "None" if found is None else f"a {type(found).__name__}"
+    return OptionError(
+        f"{operator}: the function {name_of(function)} {verb} {shown}. It must return an iterator "
+        f"of {form}, or be a generator that yields them."
+    )
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema, operator: str) -> pa.RecordBatch:
