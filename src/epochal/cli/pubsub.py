@@ -55,6 +55,22 @@ def serve(
             metavar="N", min=1, help="Reject messages while the stored ones take this many bytes."
         ),
     ] = 1 << 30,
+    deny: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METHOD",
+            help="Refuse this call, such as GetSubscription, with PERMISSION_DENIED, as for an "
+            "account without the permission; may be repeated.",
+        ),
+    ] = None,
+    require_routing: Annotated[
+        bool,
+        typer.Option(
+            "--require-routing",
+            help="Refuse calls without the header x-goog-request-params that Google's clients "
+            "send.",
+        ),
+    ] = False,
 ) -> None:
     """Serve topics and subscriptions to any Pub/Sub client, until interrupted.
 
@@ -64,19 +80,27 @@ def serve(
     """
     wanted_topics, wanted_subscriptions = _resources(project, topic or [], subscription or [])
     try:
-        from epochal.connectors.pubsub.server.pubsub_server import Wanted
+        from epochal.connectors.pubsub.server.call_checks import CallChecks
+        from epochal.connectors.pubsub.server.pubsub_server import Wanted, method_names
         from epochal.connectors.pubsub.server.pubsub_server import serve as run
     except ImportError as error:
         raise OptionError(
             f"The Pub/Sub server needs {error.name}, which is not installed. Run pip install "
             f"'epochal[pubsub]'."
         ) from error
+    for each in deny or ():
+        if each not in method_names():
+            raise OptionError(
+                f"--deny {each} names no call of Pub/Sub. The calls are "
+                f"{', '.join(method_names())}."
+            )
     wanted = Wanted(
         host=host,
         port=port,
         max_bytes=max_bytes,
         topics=wanted_topics,
         subscriptions=wanted_subscriptions,
+        checks=CallChecks(deny=frozenset(deny or ()), require_routing=require_routing),
     )
     run(wanted, started=lambda address: print_line(f"export PUBSUB_EMULATOR_HOST={address}"))
 

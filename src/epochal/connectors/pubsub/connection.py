@@ -173,10 +173,15 @@ class Subscriptions:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def ensure(self, options: SourceOptions) -> Any:
-        """Return the subscription's description; create it if it is missing and that is wanted."""
+    def ensure(self, options: SourceOptions) -> Any | None:
+        """Look at the subscription; create it if it is missing and that is wanted.
+
+        Returns its description, or None if the account may not read it.
+        """
         try:
-            return self.describe(options.subscription)
+            found = self.look(options.subscription)
+            if found is not None or not options.create_subscription:
+                return found
         except PubSubFailedError as error:
             if error.code != "NOT_FOUND" or not options.create_subscription:
                 raise
@@ -192,9 +197,23 @@ class Subscriptions:
         except PubSubFailedError as error:
             if error.code != "ALREADY_EXISTS":
                 raise
-            # Another process created it since `describe`.
-            return self.describe(options.subscription)
+            # Another process created it since `look`, or it existed and we may not look.
+            return self.look(options.subscription)
         return pubsub.Subscription.deserialize(response)
+
+    def look(self, name: str) -> Any | None:
+        """As `describe`, but return None if the account may not describe the subscription.
+
+        Reading does not need that permission, and roles/pubsub.subscriber does not include it. If
+        the account may not read either, the stream fails with the reason.
+        """
+        try:
+            return self.describe(name)
+        except PubSubFailedError as error:
+            if error.code != "PERMISSION_DENIED":
+                raise
+            logger.info("%s is read without checking that it exists: %s", name, error)
+            return None
 
     def describe(self, name: str) -> Any:
         from google.pubsub_v1.types import pubsub

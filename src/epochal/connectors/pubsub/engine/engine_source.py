@@ -93,11 +93,11 @@ class PubSubSource:
     def discover(self, known: Positions) -> Positions:
         """Return new streams if the options now ask for more; streams are never removed.
 
-        Raises if the subscription no longer exists.
+        Raises if the subscription no longer exists, as far as the account may know.
         """
         connection = Connection(self._options)
         try:
-            Subscriptions(connection).describe(self._options.subscription)
+            Subscriptions(connection).look(self._options.subscription)
         finally:
             connection.close()
         wanted = (str(number) for number in range(self._partitions))

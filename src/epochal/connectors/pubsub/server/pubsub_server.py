@@ -16,8 +16,9 @@ from google.pubsub_v1.types import pubsub
 
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.pubsub.server.broker import DEFAULT_MAX_BYTES, Broker
+from epochal.connectors.pubsub.server.call_checks import CallChecks
 from epochal.connectors.pubsub.server.descriptions import SubscriptionPb, TopicPb
-from epochal.connectors.pubsub.server.pull_stream import streaming_pull
+from epochal.connectors.pubsub.server.pull_stream import STREAMING_PULL, streaming_pull
 from epochal.connectors.pubsub.server.service import Service
 from epochal.errors import ComponentError
 
@@ -46,6 +47,7 @@ class Wanted:
     """Full names."""
     subscriptions: Sequence[tuple[str, str]] = field(default=())
     """Full names of subscriptions and of their topics."""
+    checks: CallChecks = field(default_factory=CallChecks)
 
 
 def serve(wanted: Wanted, *, started: Callable[[str], None]) -> None:
@@ -57,8 +59,14 @@ def serve(wanted: Wanted, *, started: Callable[[str], None]) -> None:
     asyncio.run(_serve(wanted, SystemClock(), started))
 
 
+def method_names() -> list[str]:
+    """Return the names of all calls that the server knows."""
+    service = Service(Broker(), SystemClock())
+    return sorted([*service.publisher(), *service.subscriber(), STREAMING_PULL])
+
+
 async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -> None:
-    service = Service(Broker(max_bytes=wanted.max_bytes), clock)
+    service = Service(Broker(max_bytes=wanted.max_bytes), clock, wanted.checks)
     for topic in wanted.topics:
         service.create_topic(TopicPb(name=topic))
     for name, topic in wanted.subscriptions:
@@ -95,7 +103,7 @@ def handlers(service: Service) -> tuple[Any, ...]:
     publisher, subscriber = (
         {
             name: grpc.unary_unary_rpc_method_handler(
-                service.unary(decide),
+                service.unary(name, decide),
                 request_deserializer=kind.pb().FromString,
                 response_serializer=_serialised,
             )
@@ -103,7 +111,7 @@ def handlers(service: Service) -> tuple[Any, ...]:
         }
         for table in (service.publisher(), service.subscriber())
     )
-    subscriber["StreamingPull"] = grpc.stream_stream_rpc_method_handler(
+    subscriber[STREAMING_PULL] = grpc.stream_stream_rpc_method_handler(
         stream, request_deserializer=pubsub.StreamingPullRequest.pb().FromString
     )
     return (
