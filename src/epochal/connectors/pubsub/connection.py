@@ -11,16 +11,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 
 from epochal.connectors.pubsub.credentials import find_credentials
-from epochal.connectors.pubsub.pubsub_access import Access, emulator_host
+from epochal.connectors.pubsub.pubsub_access import ROUTING_HEADER, Access, emulator_host
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.statuses import Backoff, failure, judge
 from epochal.errors import PubSubClosedError, PubSubFailedError
@@ -74,23 +75,33 @@ class Connection:
     def request_timeout_s(self) -> float:
         return self._access.request_timeout / timedelta(seconds=1)
 
-    def stream(self, path: str) -> Any:
-        """Return a callable that opens a bidirectional stream of raw bytes."""
-        return self._channel.stream_stream(path)
+    def stream(self, requests: Iterator[bytes], subscription: str) -> Any:
+        """Open a StreamingPull of raw bytes."""
+        path = f"/{SUBSCRIBER}/StreamingPull"
+        metadata = routing(SUBSCRIBER, "StreamingPull", subscription)
+        return self._channel.stream_stream(path)(requests, metadata=metadata)
 
-    def future(self, service: str, method: str, request: bytes) -> Any:
+    def future(self, service: str, method: str, request: bytes, *, resource: str) -> Any:
         """Start a unary call. The caller waits for it and handles its status."""
-        return self._call(service, method).future(request, timeout=self.request_timeout_s)
+        return self._call(service, method).future(
+            request, timeout=self.request_timeout_s, metadata=routing(service, method, resource)
+        )
 
     def call(self, service: str, method: str, request: bytes, *, what: str, resource: str) -> bytes:
-        """Make a unary call, with retries; raises PubSubFailedError when they end."""
+        """Make a unary call, with retries; raises PubSubFailedError when they end.
+
+        `resource` is the full name of the resource in the request.
+        """
         retry, failures = self._retry, 0
+        metadata = routing(service, method, resource)
         start = retry.monotonic()
         while True:
             if self._closed.is_set():
                 raise PubSubClosedError(f"{what} {resource}: the connection is closed.")
             try:
-                answer: bytes = self._call(service, method)(request, timeout=self.request_timeout_s)
+                answer: bytes = self._call(service, method)(
+                    request, timeout=self.request_timeout_s, metadata=metadata
+                )
                 return answer
             except grpc.RpcError as error:
                 failures += 1
@@ -127,6 +138,18 @@ class Connection:
         if found is None:
             found = self._calls[path] = self._channel.unary_unary(path)
         return found
+
+
+def routing(service: str, method: str, resource: str) -> tuple[tuple[str, str], ...]:
+    """Return the header by which Google routes a call without reading the request.
+
+    It names the request's field with the resource, and the resource. The fields of the calls that
+    we make have one of three names.
+    """
+    field = "topic" if service == PUBLISHER else "subscription"
+    if method.startswith("Create"):
+        field = "name"
+    return ((ROUTING_HEADER, f"{field}={quote(resource)}"),)
 
 
 def open_channel(access: Access) -> Any:

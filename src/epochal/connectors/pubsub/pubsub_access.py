@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 EMULATOR = "PUBSUB_EMULATOR_HOST"
+ROUTING_HEADER = "x-goog-request-params"
+"""The header by which Google routes a call to the region and shard of its resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

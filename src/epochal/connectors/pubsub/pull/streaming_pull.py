@@ -36,7 +36,7 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
-from epochal.connectors.pubsub.connection import SUBSCRIBER, Connection, status_of
+from epochal.connectors.pubsub.connection import Connection, status_of
 from epochal.connectors.pubsub.protobuf_wire import field, varint
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Span
@@ -313,7 +313,7 @@ class Puller:
             if self._closing:
                 return iter(())
             self._requests = requests
-            call = self._connection.stream(f"/{SUBSCRIBER}/StreamingPull")(_heartbeats(requests))
+            call = self._connection.stream(_heartbeats(requests), self._settings.subscription)
             self._call = call
         found: Iterator[bytes] = iter(call)
         return found

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from epochal.connectors.pubsub.pubsub_access import ROUTING_HEADER
 from epochal.connectors.pubsub.server import refusals
 from epochal.errors import PubSubRefusedError
-
-ROUTING_HEADER = "x-goog-request-params"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
