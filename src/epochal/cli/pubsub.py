@@ -27,6 +27,31 @@ app = group_app(
 )
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Make message and acknowledgement ids repeatable. By default no two starts of the "
+        "server give the same ids.",
+    ),
+]
+Deny = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="METHOD",
+        help="Refuse this call, such as GetSubscription, with PERMISSION_DENIED, as for an account "
+        "without the permission; may be repeated.",
+    ),
+]
+RequireRouting = Annotated[
+    bool,
+    typer.Option(
+        "--require-routing",
+        help="Refuse calls without the header x-goog-request-params that Google's clients send.",
+    ),
+]
+
 
 @app.callback()
 def root() -> None:
@@ -55,22 +80,9 @@ def serve(
             metavar="N", min=1, help="Reject messages while the stored ones take this many bytes."
         ),
     ] = 1 << 30,
-    deny: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="METHOD",
-            help="Refuse this call, such as GetSubscription, with PERMISSION_DENIED, as for an "
-            "account without the permission; may be repeated.",
-        ),
-    ] = None,
-    require_routing: Annotated[
-        bool,
-        typer.Option(
-            "--require-routing",
-            help="Refuse calls without the header x-goog-request-params that Google's clients "
-            "send.",
-        ),
-    ] = False,
+    seed: Seed = None,
+    deny: Deny = None,
+    require_routing: RequireRouting = False,
 ) -> None:
     """Serve topics and subscriptions to any Pub/Sub client, until interrupted.
 
@@ -88,16 +100,17 @@ def serve(
             f"The Pub/Sub server needs {error.name}, which is not installed. Run pip install "
             f"'epochal[pubsub]'."
         ) from error
-    for each in deny or ():
-        if each not in method_names():
-            raise OptionError(
-                f"--deny {each} names no call of Pub/Sub. The calls are "
-                f"{', '.join(method_names())}."
-            )
+    unknown = sorted(set(deny or ()) - set(method_names()))
+    if unknown:
+        raise OptionError(
+            f"--deny {unknown[0]} names no call of Pub/Sub. The calls are "
+            f"{', '.join(method_names())}."
+        )
     wanted = Wanted(
         host=host,
         port=port,
         max_bytes=max_bytes,
+        seed=seed,
         topics=wanted_topics,
         subscriptions=wanted_subscriptions,
         checks=CallChecks(deny=frozenset(deny or ()), require_routing=require_routing),

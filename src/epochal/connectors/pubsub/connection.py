@@ -196,7 +196,7 @@ class Subscriptions:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def ensure(self, options: SourceOptions) -> Any | None:
+    def ensure(self, options: SourceOptions) -> Any:
         """Look at the subscription; create it if it is missing and that is wanted.
 
         Returns its description, or None if the account may not read it.
@@ -224,7 +224,7 @@ class Subscriptions:
             return self.look(options.subscription)
         return pubsub.Subscription.deserialize(response)
 
-    def look(self, name: str) -> Any | None:
+    def look(self, name: str) -> Any:
         """As `describe`, but return None if the account may not describe the subscription.
 
         Reading does not need that permission, and roles/pubsub.subscriber does not include it. If

@@ -142,7 +142,7 @@ class DriverEndpoint:
                 self._server.push(DRIVER, [peers[name]], Settle(order.committed, order.acks))
 
     def expire(self, batch: int) -> None:
-        """Forget the message ids of a batch, because its copies are about to be deleted."""
+        """Forget the messages of a batch, because its copies are about to be deleted."""
         with self._changed:
             if self._seen is not None:
                 self._seen.expire(batch)
@@ -216,11 +216,13 @@ class DriverEndpoint:
                     self._seen.settled(slot, copied=message.copied)
             case Admit():
                 assert self._seen is not None
-                repeated, unsure = self._seen.admit((message.batch, message.partition), message.ids)
+                repeated, unsure = self._seen.admit(
+                    (message.batch, message.partition), message.keys
+                )
                 return Known(repeated, unsure)
             case Loaded():
                 assert self._seen is not None
-                self._seen.load((message.batch, message.partition), message.ids)
+                self._seen.load((message.batch, message.partition), message.keys)
             case Confirmed():
                 grants.confirmed(message.sidecar, message.slots)
                 self._refused += message.refused

@@ -403,14 +403,14 @@ def _parsed(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[
 
 def _loaded(copies: Copies, *, new: bool) -> Seen:
     seen = Seen()
-    for slot, ids in copies.ids():
+    for slot, keys in copies.message_keys():
         if new:
             raise OptionError(
                 f"pubsub: {copies.url} has copies of batch {slot[0]}, but this query has no "
                 f"checkpoint yet. They belong to another query, and this one would read them as "
                 f"its own. Give another walLocation, or delete it if that query has ended."
             )
-        seen.load(slot, ids)
+        seen.load(slot, keys)
     return seen
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ import grpc.aio
 from google.pubsub_v1.types import pubsub
 
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.pubsub.server.broker import DEFAULT_MAX_BYTES, Broker
+from epochal.connectors.pubsub.server.broker import DEFAULT_MAX_BYTES, SEEDS, Broker
 from epochal.connectors.pubsub.server.call_checks import CallChecks
 from epochal.connectors.pubsub.server.descriptions import SubscriptionPb, TopicPb
 from epochal.connectors.pubsub.server.pull_stream import STREAMING_PULL, streaming_pull
@@ -43,6 +44,8 @@ class Wanted:
     host: str = "127.0.0.1"
     port: int = 8085
     max_bytes: int = DEFAULT_MAX_BYTES
+    seed: int | None = None
+    """Determines message and acknowledgement ids; None for ids that no earlier start has used."""
     topics: Sequence[str] = ()
     """Full names."""
     subscriptions: Sequence[tuple[str, str]] = field(default=())
@@ -66,7 +69,9 @@ def method_names() -> list[str]:
 
 
 async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -> None:
-    service = Service(Broker(max_bytes=wanted.max_bytes), clock, wanted.checks)
+    # A client must never take a new message for one that it got before a restart.
+    seed = secrets.randbelow(SEEDS) if wanted.seed is None else wanted.seed
+    service = Service(Broker(seed=seed, max_bytes=wanted.max_bytes), clock, wanted.checks)
     for topic in wanted.topics:
         service.create_topic(TopicPb(name=topic))
     for name, topic in wanted.subscriptions:

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from epochal.connectors.arrow_stream import encode_stream
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.pubsub_options import source_options
-from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
+from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA, message_keys
 from epochal.connectors.pubsub.pull.streaming_pull import Puller, pull_settings
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Slot
@@ -240,8 +240,8 @@ class Feed:
         """Drop messages the query has seen, and write the rest to disk before it can be read."""
         assert self._copies is not None
         try:
-            ids = [str(i) for part in batches for i in part.column("message_id").to_pylist()]
-            known = self._ask(Admit(*slot, ids)) if ids else Known([], [])
+            keys = [key for part in batches for key in message_keys(part)]
+            known = self._ask(Admit(*slot, keys)) if keys else Known([], [])
             assert isinstance(known, Known)
             batches = self._thinned(slot, known) if known.repeated or known.unsure else batches
             other = self._copies.decide(slot, self.schema, batches)
@@ -274,9 +274,9 @@ class Feed:
     def _from_copy(self, slot: Slot) -> list[pa.RecordBatch]:
         assert self._copies is not None
         found = self._copies.read_or_seal(slot, self.schema)
-        ids = [str(i) for part in found for i in part.column("message_id").to_pylist()]
-        self._ask(Loaded(self.name, *slot, ids))
-        logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(ids))
+        keys = [key for part in found for key in message_keys(part)]
+        self._ask(Loaded(self.name, *slot, keys))
+        logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(keys))
         return found
 
     def _fetch(self, grant: Grant, reading: Reading) -> list[pa.RecordBatch] | None:

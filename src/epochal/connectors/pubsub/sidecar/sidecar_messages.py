@@ -91,7 +91,7 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, tag="admit"):
 
     batch: int
     partition: int
-    ids: list[str]
+    keys: list[str]
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
@@ -100,7 +100,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     sidecar: str
     batch: int
     partition: int
-    ids: list[str]
+    keys: list[str]
 
 
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
