@@ -112,6 +112,26 @@ def test_what_comes_again_counts_once(spark: SparkSession, world: World, tmp_pat
     assert world.left(subscription) == []
 
 
+def test_a_query_waits_for_pubsub_and_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    topic, name = "projects/test/topics/top", "projects/test/subscriptions/sub"
+    output = MemoryOutput()
+    with pubsub_world("--subscription", "sub:top") as before:
+        stream = read(spark, before, name, requestTimeout="1s")
+        query = run(stream, output, tmp_path / "c", discoverInterval="100 milliseconds")
+        before.publish(topic, bodies(0, 10))
+        wait_for(output, 10)
+        assert query.status["degraded"] == ""
+    until(lambda: "UNAVAILABLE" in query.status["degraded"], "the sign of the outage")
+    port = before.address.rpartition(":")[2]
+    with pubsub_world("--subscription", "sub:top", "--port", port) as after:
+        after.publish(topic, bodies(10, 10))
+        wait_for(output, 20)
+        until(lambda: query.status["degraded"] == "", "the end of the sign")
+        assert query.status["restarts"] == 0
+        query.stop()
+    assert data(output) == bodies(0, 20)
+
+
 def test_killed_workers_cost_nothing(spark: SparkSession, world: World, tmp_path: Path) -> None:
     topic = world.topic()
     subscription = world.subscription(topic, ack_deadline_seconds=10)

@@ -9,6 +9,7 @@ opening one. gRPC's threads do not survive a fork. `subprocess` is safe.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 PUBLISHER, SUBSCRIBER = "google.pubsub.v1.Publisher", "google.pubsub.v1.Subscriber"
 MAX_MESSAGE_BYTES = 64 << 20
+CALL_RETRY_S = 30.0
 _LIMITS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -53,6 +55,14 @@ class Retry:
     monotonic: Callable[[], float] = time.monotonic
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A kind of call that keeps failing, and is being retried."""
+
+    since_s: float
+    text: str
+
+
 class Connection:
     """One channel. It is thread-safe; `close` wakes threads that wait to retry."""
 
@@ -62,6 +72,7 @@ class Connection:
         self._closed = threading.Event()
         self._channel = open_channel(access)
         self._calls: dict[str, Any] = {}
+        self._troubles: dict[str, Trouble] = {}
 
     @property
     def retry(self) -> Retry:
@@ -69,7 +80,9 @@ class Connection:
 
     @property
     def retry_timeout_s(self) -> float:
-        return self._access.retry_timeout / timedelta(seconds=1)
+        """How long to retry; infinity for ever."""
+        found = self._access.retry_timeout
+        return math.inf if found is None else found / timedelta(seconds=1)
 
     @property
     def request_timeout_s(self) -> float:
@@ -90,8 +103,10 @@ class Connection:
     def call(self, service: str, method: str, request: bytes, *, what: str, resource: str) -> bytes:
         """Make a unary call, with retries; raises PubSubFailedError when they end.
 
-        `resource` is the full name of the resource in the request.
+        `resource` is the full name of the resource in the request. These calls are made when a
+        query starts and ends, so they are never retried for ever: somebody waits for them.
         """
+        limit_s = CALL_RETRY_S if math.isinf(self.retry_timeout_s) else self.retry_timeout_s
         retry, failures = self._retry, 0
         metadata = routing(service, method, resource)
         start = retry.monotonic()
@@ -106,27 +121,52 @@ class Connection:
             except grpc.RpcError as error:
                 failures += 1
                 status = status_of(error)
-                self.wait_after(status, failures, start, what=what, resource=resource)
+                self.wait_after(
+                    status, failures, start, what=what, resource=resource, limit_s=limit_s
+                )
 
     def wait_after(
-        self, status: tuple[str, str], failures: int, start: float, *, what: str, resource: str
+        self,
+        status: tuple[str, str],
+        failures: int,
+        start: float,
+        *,
+        what: str,
+        resource: str,
+        limit_s: float | None = None,
     ) -> None:
-        """Wait before the next retry, or raise if the status or `retryTimeout` forbids one.
+        """Wait before the next retry, or raise if the status or the time limit forbids one.
 
-        `start` is the time of the first failure, or of the call.
+        `start` is the time of the first failure, or of the call. The limit is `retryTimeout`,
+        unless another one is given.
         """
+        limit_s = self.retry_timeout_s if limit_s is None else limit_s
         code, text = status
         tried_s = self._retry.monotonic() - start
         if not judge(code, text).retryable:
             raise failure(what, resource, code, text)
         wait_s = self._retry.backoff.wait_s(failures, self._retry.chance())
-        if tried_s + wait_s > self.retry_timeout_s:
+        if tried_s + wait_s > limit_s:
             raise failure(what, resource, code, text, tried_s=tried_s)
+        trouble = Trouble(time.monotonic(), f"{what} {resource}: {code}: {text}")
+        if self._troubles.setdefault(what, trouble) is trouble:
+            logger.warning("%s; retrying until it works again", trouble.text)
         logger.info(
             "%s %s: %s: %s; retrying in %.2f s (failure %d)",
             *(what, resource, code, text, wait_s, failures),
         )
         self._closed.wait(wait_s)
+
+    def recovered(self, what: str) -> None:
+        """Note that this kind of call works again."""
+        trouble = self._troubles.pop(what, None)
+        if trouble is not None:
+            seconds = time.monotonic() - trouble.since_s
+            logger.warning("works again after %.1f s: %s", seconds, trouble.text)
+
+    def trouble(self) -> Trouble | None:
+        """Return what has been failing for the longest time and is being retried, if anything."""
+        return min(list(self._troubles.values()), key=lambda each: each.since_s, default=None)
 
     def close(self) -> None:
         self._closed.set()

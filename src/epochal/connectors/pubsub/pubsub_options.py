@@ -45,6 +45,8 @@ def _with_aliases(*names: str, default: Any) -> Any:
 class SourceOptions(Access):
     """Options of `readStream.format("pubsub")` and of the engine's source."""
 
+    retry_timeout: timedelta | None = None
+    """A reader waits for ever: no message is lost or acknowledged while Pub/Sub is away."""
     subscription_id: str
     topic_id: str | None = None
     create_subscription: bool = False

@@ -12,6 +12,7 @@ until it is confirmed. So a lost message only delays it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -63,6 +64,7 @@ class _Sidecar:
     peer: PeerId
     number: int
     """The number of its newest report. Older reports may arrive later and are ignored."""
+    degraded_s: float = 0.0
 
 
 class DriverEndpoint:
@@ -157,12 +159,15 @@ class DriverEndpoint:
         with self._changed:
             now_s = time.monotonic()
             total = self._grants.buffered(now_s)
+            live = self._grants.live(now_s)
+            known = [self._sidecars[name] for name in live if name in self._sidecars]
             return {
                 "buffered": total.buffered_rows,
                 "buffered_bytes": total.buffered_bytes,
                 "pubsub_backlog_count": total.buffered_rows + total.held_rows,
+                "degraded_seconds": math.ceil(max((each.degraded_s for each in known), default=0)),
                 "refused_acks": self._refused,
-                "sidecars": len(self._grants.live(now_s)),
+                "sidecars": len(live),
             }
 
     def close(self) -> None:
@@ -241,7 +246,7 @@ class DriverEndpoint:
             # A report that was overtaken. Its counts are stale, but the orders are current.
             orders = self._grants.orders(state.sidecar)
             return Settle(orders.committed, orders.acks)
-        known.number = state.number
+        known.number, known.degraded_s = state.number, state.degraded_s
         known.peer = known.peer if peer is None else peer
         if state.failure and not self._failure:
             self._failure = f"{state.sidecar}: {state.failure}"

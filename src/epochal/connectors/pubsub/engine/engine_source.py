@@ -17,7 +17,8 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Protocol
 
 import pyarrow as pa
@@ -93,9 +94,11 @@ class PubSubSource:
     def discover(self, known: Positions) -> Positions:
         """Return new streams if the options now ask for more; streams are never removed.
 
-        Raises if the subscription no longer exists, as far as the account may know.
+        Raises if the subscription no longer exists, as far as the account may know, and if Pub/Sub
+        cannot be reached. The engine then shows the query as degraded; it looks again soon, so the
+        call is not retried here.
         """
-        connection = Connection(self._options)
+        connection = Connection(replace(self._options, retry_timeout=timedelta(0)))
         try:
             Subscriptions(connection).look(self._options.subscription)
         finally:

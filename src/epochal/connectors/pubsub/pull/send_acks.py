@@ -79,6 +79,7 @@ class Settler:
         while len(ids):
             try:
                 future.result()
+                connection.recovered(method.what)
                 return
             except grpc.RpcError as error:
                 failures += 1

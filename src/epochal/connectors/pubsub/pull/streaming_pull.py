@@ -15,7 +15,8 @@ wake-up costs more than a message.
 Note: only the bytes in the queue are bounded here. Messages that were taken are held by the caller;
 the server stops sending at `max_outstanding_messages` until some are settled. After a fatal error,
 the next `take` raises it and drops what is still queued. Nothing is lost, because those messages
-were not acknowledged.
+were not acknowledged. That Pub/Sub cannot be reached is not fatal unless `retryTimeout` says so,
+and only the stream decides it: an acknowledgement that gets no answer just means a redelivery.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Span
 from epochal.connectors.pubsub.pull.received_rows import decode
 from epochal.connectors.pubsub.pull.send_acks import Settler
-from epochal.errors import PubSubClosedError
+from epochal.errors import PubSubClosedError, PubSubUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ GATHER_S, BUSY_GATHER_S, BUSY_BYTES = 0.002, 0.01, 256 << 10
 gather first, and longer if the last decoding had BUSY_BYTES: then throughput matters more than
 latency."""
 HALF_CLOSE_S = 3.0
+READING = "reading"
+"""What the stream does, for errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,8 @@ class PullStats:
     queued: int
     queued_bytes: int
     exactly_once: bool | None
+    degraded_s: float
+    """How long Pub/Sub has not been reachable; 0 if it is."""
 
 
 class Puller:
@@ -206,8 +211,15 @@ class Puller:
                 queued=sum(each.batch.num_rows for each in self._ready),
                 queued_bytes=self._raw_bytes + self._ready_bytes,
                 exactly_once=self._exactly_once,
+                degraded_s=self.degraded_s,
                 **self._counts,
             )
+
+    @property
+    def degraded_s(self) -> float:
+        """How long Pub/Sub has not been reachable; 0 if it is. Retries go on meanwhile."""
+        trouble = self._connection.trouble()
+        return 0.0 if trouble is None else max(time.monotonic() - trouble.since_s, 0.001)
 
     @property
     def failure(self) -> Exception | None:
@@ -304,7 +316,7 @@ class Puller:
             failures += 1
             self._counts["reconnects"] += 1
             resource = self._settings.subscription
-            self._connection.wait_after(status, failures, start, what="reading", resource=resource)
+            self._connection.wait_after(status, failures, start, what=READING, resource=resource)
 
     def _open(self) -> Iterator[bytes]:
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -315,6 +327,10 @@ class Puller:
             self._requests = requests
             call = self._connection.stream(_heartbeats(requests), self._settings.subscription)
             self._call = call
+        # The server sends metadata once it has accepted the stream, or with its first message.
+        call.initial_metadata()
+        if call.is_active():
+            self._connection.recovered(READING)
         found: Iterator[bytes] = iter(call)
         return found
 
@@ -387,6 +403,9 @@ class Puller:
                 with self._lock:
                     lots = self._book.all_held()
                 refused = self._settler.extend(lots, self._settings.ack_deadline_s)
+            except PubSubUnavailableError as error:
+                logger.warning("leases were not extended: %s", error)
+                continue
             except Exception as error:  # noqa: BLE001 - `take` must raise any error
                 self._fail(error)
                 return
@@ -416,7 +435,8 @@ class Puller:
             except Exception as error:  # noqa: BLE001 - the futures and `take` must raise any error
                 for _, future in acks:
                     future.set_exception(error)
-                self._fail(error)
+                if not isinstance(error, PubSubUnavailableError):
+                    self._fail(error)
                 continue
             self._counts["acked"] += sum(map(len, to_ack)) - len(refused)
             self._counts["nacked"] += sum(map(len, to_nack))
