@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Positions
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
+from epochal.connectors.pubsub.engine.hand_back import HandBack
 from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
 from epochal.connectors.pubsub.parse.parse import Parser, ParseSpec
 from epochal.connectors.pubsub.pubsub_options import SourceOptions, settled
@@ -47,8 +48,12 @@ class PubSubReaders:
 
     def open(self, partitions: Positions) -> PubSubReader:
         options, settings = self.options, pull_settings(self.options)
-        pullers = {name: Puller(Connection(options), settings) for name in partitions}
-        return PubSubReader(options, self.parse, partitions, pullers)
+        hand_back = HandBack(options) if partitions else None
+        pullers = {
+            name: Puller(Connection(options), settings, holdings=hand_back, stream=number)
+            for number, name in enumerate(partitions)
+        }
+        return PubSubReader(options, self.parse, partitions, pullers, hand_back)
 
 
 class Pulls(Protocol):
@@ -151,7 +156,9 @@ class PubSubReader:
         parse: ParseSpec | None,
         partitions: Positions,
         pullers: Mapping[str, Pulls],
+        hand_back: HandBack | None = None,
     ) -> None:
+        self._hand_back = hand_back
         self._counts = {partition: int(count) for partition, count in partitions.items()}
         self._columns = list((ACK_SCHEMA if options.include_ack_id else MESSAGE_SCHEMA).names)
         self._parser: Parser | None = None if parse is None else parse.open()
@@ -209,6 +216,8 @@ class PubSubReader:
         with ThreadPoolExecutor(max(len(self._pullers), 1)) as pool:
             for puller in self._pullers.values():
                 pool.submit(puller.close, timeout_s=CLOSE_S)
+        if self._hand_back is not None:
+            self._hand_back.close()
         if self._dead is not None:
             self._dead.close()
 

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import pyarrow as pa
@@ -118,11 +118,30 @@ class PullStats:
     """How long Pub/Sub has not been reachable; 0 if it is."""
 
 
-class Puller:
-    """One StreamingPull and the leases of its messages. It owns the connection and closes it."""
+class Holdings(Protocol):
+    """Is told which messages a puller holds, so that it can give them back if we are killed."""
 
-    def __init__(self, connection: Connection, settings: PullSettings) -> None:
+    def held(self, stream: int, ack_ids: pa.Array[Any]) -> None: ...
+
+    def settled(self, stream: int, spans: Sequence[Span]) -> None: ...
+
+
+class Puller:
+    """One StreamingPull and the leases of its messages. It owns the connection and closes it.
+
+    `holdings` is told what this stream, number `stream` of the process, holds.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: PullSettings,
+        *,
+        holdings: Holdings | None = None,
+        stream: int = 0,
+    ) -> None:
         self._connection, self._settings = connection, settings
+        self._holdings, self._stream = holdings, stream
         self._settler = Settler(connection, settings.subscription)
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -378,6 +397,8 @@ class Puller:
                 if not responses:
                     return
                 received = decode(responses)
+                if self._holdings is not None and received.batch.num_rows:
+                    self._holdings.held(self._stream, received.batch.column("ack_id"))
                 with self._lock:
                     self._decoded_at = time.monotonic()
                     self._gather_s = GATHER_S if size < BUSY_BYTES else BUSY_GATHER_S
@@ -432,6 +453,9 @@ class Puller:
             try:
                 refused = self._settler.acknowledge(to_ack)
                 self._settler.extend(to_nack, 0)
+                if self._holdings is not None:
+                    done = [span for spans, _ in acks for span in spans]
+                    self._holdings.settled(self._stream, [*done, *nacks])
             except Exception as error:  # noqa: BLE001 - the futures and `take` must raise any error
                 for _, future in acks:
                     future.set_exception(error)
