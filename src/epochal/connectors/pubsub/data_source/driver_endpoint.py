@@ -161,10 +161,12 @@ class DriverEndpoint:
             total = self._grants.buffered(now_s)
             live = self._grants.live(now_s)
             known = [self._sidecars[name] for name in live if name in self._sidecars]
+            backlog = total.buffered_rows + total.held_rows
+            self._grants.show(backlog)
             return {
                 "buffered": total.buffered_rows,
                 "buffered_bytes": total.buffered_bytes,
-                "pubsub_backlog_count": total.buffered_rows + total.held_rows,
+                "pubsub_backlog_count": backlog,
                 "degraded_seconds": math.ceil(max((each.degraded_s for each in known), default=0)),
                 "refused_acks": self._refused,
                 "sidecars": len(live),

@@ -29,10 +29,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyspark.sql import datasource
 
+from epochal.connectors.pubsub.data_source.databricks_columns import DATABRICKS_COLUMNS, renamed
 from epochal.connectors.pubsub.data_source.driver_endpoint import DriverEndpoint
 from epochal.connectors.pubsub.parse.parse import ParseSpec, parse_spec
 from epochal.connectors.pubsub.pubsub_access import emulator_host
 from epochal.connectors.pubsub.pubsub_options import (
+    ColumnNames,
     Delivery,
     SourceOptions,
     merged_source_options,
@@ -87,6 +89,8 @@ class PubSubReaders:
     def schema(self) -> Any:
         options = self._source_options()
         parse = _parse_spec(options)
+        if options.column_names is ColumnNames.DATABRICKS:
+            return DATABRICKS_COLUMNS
         if parse is None:
             return COLUMNS + (", ack_id STRING" if options.include_ack_id else "")
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -189,6 +193,8 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             rows = iter(copies.read_or_seal((reading.batch, reading.partition), schema))
         else:
             rows = read_rows(reading)
+        if self.options.column_names is ColumnNames.DATABRICKS:
+            return renamed(rows)
         return rows if self.options.parse is None else _parsed(rows, self.options)
 
     def stop(self) -> None:

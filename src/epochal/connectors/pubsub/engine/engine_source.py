@@ -28,11 +28,11 @@ from epochal.connectors.pubsub.connection import Connection, Subscriptions
 from epochal.connectors.pubsub.engine.hand_back import HandBack
 from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
 from epochal.connectors.pubsub.parse.parse import Parser, ParseSpec
-from epochal.connectors.pubsub.pubsub_options import SourceOptions, settled
+from epochal.connectors.pubsub.pubsub_options import ColumnNames, SourceOptions, settled
 from epochal.connectors.pubsub.pull.ack_leases import Span
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, pull_settings
-from epochal.errors import PubSubError
+from epochal.errors import OptionError, PubSubError
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +243,12 @@ class PubSubReader:
 
 def row_schema(options: SourceOptions, parse: ParseSpec | None) -> pa.Schema:
     """Return the source's columns for these options."""
+    if options.column_names is not ColumnNames.EPOCHAL:
+        raise OptionError(
+            f"pubsub: columnNames={options.column_names} is for queries that move from Databricks "
+            f"to Spark's readStream. In a continuous query, remove it and rename columns with "
+            f"select."
+        )
     schema = ACK_SCHEMA if options.include_ack_id else MESSAGE_SCHEMA
     if parse is None:
         return schema
