@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import struct
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from datetime import timedelta
 from enum import IntEnum
 from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -63,7 +63,7 @@ class HandBack:
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        self._send(Kind.OPTIONS, 0, pickle.dumps(options))
+        self._send(Kind.OPTIONS, 0, msgspec.msgpack.encode(options))
 
     def held(self, stream: int, ack_ids: pa.Array[Any]) -> None:
         """The task has got these messages from a stream, after those of the calls before."""
@@ -105,7 +105,7 @@ def main(file: BinaryIO) -> None:
             break
         match Kind(kind):
             case Kind.OPTIONS:
-                options = pickle.loads(content)
+                options = msgspec.msgpack.decode(content, type=SourceOptions)
             case Kind.HELD:
                 for batch in pa.ipc.open_stream(pa.BufferReader(content)):
                     books[stream].add(batch.column("ack_id"))
