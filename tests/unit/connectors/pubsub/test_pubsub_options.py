@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,3 +198,12 @@ def test_databricks_columns_exclude_columns_that_databricks_does_not_have() -> N
         source_options({**given, "includeAckId": "true"})
     with pytest.raises(OptionError, match="In a continuous query, remove it"):
         row_schema(source_options(given), None)
+
+
+def test_missing_credentials_say_when_the_emulators_address_must_be_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nowhere.json"))
+    with pytest.raises(OptionError, match=r"PUBSUB_EMULATOR_HOST before epochal\.register\(spark"):
+        find_credentials(Access(project_id="p"))
