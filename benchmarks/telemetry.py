@@ -101,7 +101,7 @@ def watching(report: Report, name: str, output: Output) -> None:
         telemetry.acknowledged(number, 0.001)
 
     def work() -> None:
-        telemetry.tick("Processing", 0, 0, 0, None)
+        telemetry.tick("Processing", 0, 0, 0, "", None)
 
     took = cpu_us(work, EPOCHS // 2)
     reports = [progress_of(number) for number in range(REPORTS)]
@@ -138,7 +138,7 @@ def tail(report: Report, directory: Path) -> None:
     for number in range(rounds):
         for each in range(EPOCHS_PER_SECOND):
             telemetry.committed(epoch_of(EPOCHS_PER_SECOND * number + each), 0)
-        telemetry.tick("Processing", 0, 0, 0, progress_of(number).report)
+        telemetry.tick("Processing", 0, 0, 0, "", progress_of(number).report)
         before = time.thread_time()
         reader.read()
         spent += time.thread_time() - before

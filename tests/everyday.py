@@ -24,6 +24,7 @@ FULL: dict[str, str] = {
     r"simulation/test_engine_pubsub\.py.*it_comes\[[1-3]\]": "180 of 240 seeds",
     r"contract/test_(files|edits|log_race)\.py.*\[hdfs": "HDFS; local disk, memory and S3 stay",
     r"contract/test_edits\.py.*\[s3": "edits on S3; the files' contract on S3 stays",
+    r"contract/test_pubsub_server\.py.*\[pstest": "Google's own server for tests; it needs Go",
     r"spark/test_edits_resume\.py.*output\[(?!(rewind|stay|copy)-windowed\])": "more edits",
     r"spark/test_state_edits_resume\.py.*output\[(?!(put|repartition)-windowed\])": "more edits",
     r"spark/test_sink_edits_resume\.py.*\[(?!(put|repair_hole)-file_sink_counts)": "more edits",

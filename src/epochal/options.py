@@ -18,12 +18,19 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from epochal.errors import OptionError
 
 T = TypeVar("T")
 
+ByteSize: TypeAlias = Annotated[int, "bytes"]
+"""A number of bytes, which an option may give with a unit: `10m`."""
+UNITS_BYTES = {
+    unit + ending: 1024**power
+    for power, unit in enumerate(("", "k", "m", "g", "t", "p"))
+    for ending in ("", "b")
+}
 UNITS_MS = {
     "us": 0.001,
     "microsecond": 0.001,
@@ -57,7 +64,7 @@ class OptionInfo:
 
 def read_options(cls: type[T], given: Mapping[str, str], *, of: str) -> T:
     """Build a `cls` from the options that a user gave; errors start with `of`."""
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     names = {name.lower(): field.name for field in fields.values() for name in _names(field)}
     prefixes = {
@@ -159,7 +166,21 @@ def _unknown(of: str, key: str, cls: type[Any]) -> str:
     return f"{of} has no option {key!r}; it would be ignored.{suggestion(key, known)}"
 
 
+def parse_size(text: str, what: str) -> int:
+    """Parse `1048576`, `10m` or `1 GB`, as Spark does: units are powers of 1024."""
+    found = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", text)
+    scale = UNITS_BYTES.get(found[2].lower()) if found else None
+    if found is None or scale is None:
+        raise OptionError(
+            f"{what} must be a number of bytes, with a unit if you like, such as 10m or 1g, not "
+            f"{text!r}."
+        )
+    return int(found[1]) * int(scale)
+
+
 def _parsed(hint: Any, text: Any, what: str) -> Any:
+    if hint == ByteSize:
+        return parse_size(_as_text(text, what), what)
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         (inner,) = (arm for arm in typing.get_args(hint) if arm is not type(None))

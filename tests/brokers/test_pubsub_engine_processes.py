@@ -83,7 +83,7 @@ class Query:
         self.failed: list[Exception] = []
         self.held = threading.Event()
         once = options.get("delivery") == "exactly-once"
-        repeats = DropRepeatsSpec(("message_id",), MESSAGE_SCHEMA, 600_000)
+        repeats = DropRepeatsSpec(("message_id",), MESSAGE_SCHEMA, 600_000, "publish_time")
         self.plan = QueryPlan(
             sources=(
                 SourcePlan(

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.integration.pubsub_engine import Engine, Make, engines
-from tests.integration.pubsub_world import World, bodies
+from tests.integration.pubsub_world import World, bodies, pubsub_world
 from tests.waiting import eventually
+
+from epochal.connectors.pubsub.connection import Connection
+from epochal.connectors.pubsub.pubsub_access import Access
+from epochal.testing.pubsub import running_server
 
 
 @pytest.fixture
@@ -120,3 +124,36 @@ def test_acknowledgements_of_an_exactly_once_subscription_are_confirmed(
     engine.end()
     assert sorted(engine.ids) == sorted(sent)
     assert world.left(name) == []
+
+
+def test_new_messages_with_the_ids_of_old_ones_are_processed(tmp_path: Path) -> None:
+    topic, subscription = "projects/test/topics/top", "projects/test/subscriptions/sub"
+    server = ("--seed", "7", "--subscription", "sub:top")
+    options = {
+        "subscriptionId": subscription,
+        "delivery": "exactly-once",
+        "walLocation": str(tmp_path / "wal"),
+    }
+    with engines(tmp_path, options) as make:
+        with pubsub_world(*server) as before:
+            sent = before.publish(topic, bodies(5))
+            engine = make(**before.options)
+            engine.run(lambda: sorted(engine.ids) == sent)
+            engine.settle()
+            engine.reader.stop()
+        with pubsub_world(*server) as after:
+            assert after.publish(topic, bodies(5)) == sent
+            again = make(engine.logs, **after.options)
+            again.run(lambda: sorted(again.ids) == sent)
+            again.settle()
+
+
+def test_two_starts_of_the_embedded_server_give_other_ids() -> None:
+    ids = []
+    for seed in ((), (), ("--seed", "7"), ("--seed", "7")):
+        with running_server("--project", "test", "--topic", "top", *seed) as server:
+            connection = Connection(Access(emulator_host=server.address, project_id="test"))
+            ids += World(server.address, connection).publish("projects/test/topics/top", [b"x"])
+            connection.close()
+    assert len(set(ids)) == 3
+    assert ids[2] == ids[3]

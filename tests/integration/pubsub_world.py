@@ -40,7 +40,9 @@ class World:
 
     def ask(self, service: str, method: str, request: Any) -> bytes:
         payload = type(request).serialize(request)
-        return self.connection.call(service, method, payload, what=method, resource="")
+        names = [getattr(request, name, "") for name in ("name", "subscription", "topic")]
+        resource = next(filter(None, names))
+        return self.connection.call(service, method, payload, what=method, resource=resource)
 
     def topic(self) -> str:
         name = f"projects/{PROJECT}/topics/t-{uuid.uuid4().hex}"
@@ -127,7 +129,8 @@ def bodies(count: int) -> list[bytes]:
 
 @contextmanager
 def pubsub_world(*options: str) -> Iterator[World]:
-    with running_server("--project", PROJECT, *options) as server:
+    """Start a server that refuses calls without the header by which Google routes them."""
+    with running_server("--project", PROJECT, "--require-routing", *options) as server:
         connection = Connection(Access(emulator_host=server.address, project_id=PROJECT))
         try:
             yield World(server.address, connection)

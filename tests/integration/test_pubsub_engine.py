@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,14 @@ def bodies(first: int, count: int) -> list[bytes]:
     return [b"%05d" % number for number in range(first, first + count)]
 
 
+def kill_a_worker() -> bool:
+    for worker in workers():
+        with suppress(ProcessLookupError):  # Spark ends idle workers of earlier queries
+            os.kill(worker, signal.SIGKILL)
+            return True
+    return False
+
+
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
 def test_an_idle_stream_acknowledges_what_it_has_committed(
     spark: SparkSession, world: World, tmp_path: Path, delivery: str
@@ -113,6 +122,26 @@ def test_what_comes_again_counts_once(spark: SparkSession, world: World, tmp_pat
     assert world.left(subscription) == []
 
 
+def test_a_query_waits_for_pubsub_and_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    topic, name = "projects/test/topics/top", "projects/test/subscriptions/sub"
+    output = MemoryOutput()
+    with pubsub_world("--subscription", "sub:top") as before:
+        stream = read(spark, before, name, requestTimeout="1s")
+        query = run(stream, output, tmp_path / "c", discoverInterval="100 milliseconds")
+        before.publish(topic, bodies(0, 10))
+        wait_for(output, 10)
+        assert query.status["degraded"] == ""
+    until(lambda: "UNAVAILABLE" in query.status["degraded"], "the sign of the outage")
+    port = before.address.rpartition(":")[2]
+    with pubsub_world("--subscription", "sub:top", "--port", port) as after:
+        after.publish(topic, bodies(10, 10))
+        wait_for(output, 20)
+        until(lambda: query.status["degraded"] == "", "the end of the sign")
+        assert query.status["restarts"] == 0
+        query.stop()
+    assert data(output) == bodies(0, 20)
+
+
 def test_killed_workers_cost_nothing(spark: SparkSession, world: World, tmp_path: Path) -> None:
     topic = world.topic()
     subscription = world.subscription(topic, ack_deadline_seconds=10)
@@ -123,7 +152,7 @@ def test_killed_workers_cost_nothing(spark: SparkSession, world: World, tmp_path
     query = run(stream, output, tmp_path / "c", parallelism=2, maxRestarts=20)
     for turn in range(3):
         world.publish(topic, bodies(turn * 200, 100))
-        os.kill(eventually(workers, "a worker")[0], signal.SIGKILL)
+        eventually(kill_a_worker, "a worker")
         world.publish(topic, bodies(turn * 200 + 100, 100))
     eventually(lambda: len(data(output)) >= 600, "all of them")
     query.stop()

@@ -144,7 +144,10 @@ class PubSubWorld(World):
         self.service = PubSub(shape.rows * shape.partitions, self.clock, self.chance)
         self.service.on_ack = self._note_ack
         stage = StagePlan(
-            0, DropRepeatsSpec(("message_id",), MESSAGE_SCHEMA, WINDOW_MS), MESSAGE_SCHEMA, ()
+            0,
+            DropRepeatsSpec(("message_id",), MESSAGE_SCHEMA, WINDOW_MS, "publish_time"),
+            MESSAGE_SCHEMA,
+            (),
         )
         last = StagePlan(0, stage.stateful, stage.input_schema, (KeepIds(),))
         once = self.exactly_once

@@ -267,3 +267,45 @@ def test_two_queries_share_a_subscription(
         query.stop()
     assert sorted(sinks[0].ids + sinks[1].ids) == sorted(sent)
     assert world.left(subscription, seconds=1) == []
+
+
+def test_an_idle_query_shows_no_backlog(
+    world: World, topic: str, read: Read, tmp_path: Path
+) -> None:
+    sent = world.publish(topic, [b"x"] * 50)
+    sink = Sink()
+    query = start(read(), sink, tmp_path)
+    wait(query, lambda: sorted(sink.ids) == sorted(sent))
+
+    def backlog() -> str:
+        progress = query.lastProgress
+        return str(progress["sources"][0]["latestOffset"]) if progress else ""
+
+    wait(query, lambda: bool(re.search(r"pubsub_backlog_count\W+0\b", backlog())))
+    query.stop()
+
+
+def test_a_query_written_for_databricks_runs_with_its_columns_and_sizes(
+    world: World, topic: str, read: Read, tmp_path: Path
+) -> None:
+    frame = read(
+        subscriptionId="made-for-databricks",
+        topicId=topic,
+        createSubscription="true",
+        columnNames="databricks",
+        maxBytesPerTrigger="10m",
+        numFetchPartitions="2",
+    )
+    assert frame.schema.simpleString() == (
+        "struct<messageId:string,payload:binary,attributes:string,publishTimestampInMillis:bigint>"
+    )
+    found: list[Any] = []
+    writer = frame.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
+    wait(query, lambda: query.status["isDataAvailable"] or bool(query.lastProgress))
+    (sent,) = world.publish(topic, [{"data": b"body", "attributes": {"a": "1"}}])
+    wait(query, lambda: bool(found))
+    query.stop()
+    (row,) = found
+    assert (row.messageId, bytes(row.payload), row.attributes) == (sent, b"body", '{"a": "1"}')
+    assert abs(row.publishTimestampInMillis / 1000 - time.time()) < 300

@@ -27,6 +27,31 @@ app = group_app(
 )
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Make message and acknowledgement ids repeatable. By default no two starts of the "
+        "server give the same ids.",
+    ),
+]
+Deny = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="METHOD",
+        help="Refuse this call, such as GetSubscription, with PERMISSION_DENIED, as for an account "
+        "without the permission; may be repeated.",
+    ),
+]
+RequireRouting = Annotated[
+    bool,
+    typer.Option(
+        "--require-routing",
+        help="Refuse calls without the header x-goog-request-params that Google's clients send.",
+    ),
+]
+
 
 @app.callback()
 def root() -> None:
@@ -55,6 +80,9 @@ def serve(
             metavar="N", min=1, help="Reject messages while the stored ones take this many bytes."
         ),
     ] = 1 << 30,
+    seed: Seed = None,
+    deny: Deny = None,
+    require_routing: RequireRouting = False,
 ) -> None:
     """Serve topics and subscriptions to any Pub/Sub client, until interrupted.
 
@@ -64,19 +92,28 @@ def serve(
     """
     wanted_topics, wanted_subscriptions = _resources(project, topic or [], subscription or [])
     try:
-        from epochal.connectors.pubsub.server.pubsub_server import Wanted
+        from epochal.connectors.pubsub.server.call_checks import CallChecks
+        from epochal.connectors.pubsub.server.pubsub_server import Wanted, method_names
         from epochal.connectors.pubsub.server.pubsub_server import serve as run
     except ImportError as error:
         raise OptionError(
             f"The Pub/Sub server needs {error.name}, which is not installed. Run pip install "
             f"'epochal[pubsub]'."
         ) from error
+    unknown = sorted(set(deny or ()) - set(method_names()))
+    if unknown:
+        raise OptionError(
+            f"--deny {unknown[0]} names no call of Pub/Sub. The calls are "
+            f"{', '.join(method_names())}."
+        )
     wanted = Wanted(
         host=host,
         port=port,
         max_bytes=max_bytes,
+        seed=seed,
         topics=wanted_topics,
         subscriptions=wanted_subscriptions,
+        checks=CallChecks(deny=frozenset(deny or ()), require_routing=require_routing),
     )
     run(wanted, started=lambda address: print_line(f"export PUBSUB_EMULATOR_HOST={address}"))
 

@@ -55,9 +55,13 @@ SchemaOf: TypeAlias = Callable[[str, Mapping[str, str], pa.Schema | None], pa.Sc
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The columns that identify a row of a source that may redeliver, and how long to keep them."""
+    """The columns that identify a row of a source that may redeliver, and how long to keep them.
+
+    `version` is the column, if any, that tells apart rows with the same values in `columns`.
+    """
 
     columns: tuple[str, ...]
+    version: str | None
     window_ms: int
 
 
@@ -330,7 +334,9 @@ def _pubsub_identity(options: Mapping[str, str]) -> Identity | None:
     found = source_options(options)
     if found.delivery is not Delivery.EXACTLY_ONCE:
         return None
-    return Identity(("message_id",), found.dedup_window // timedelta(milliseconds=1))
+    return Identity(
+        ("message_id",), "publish_time", found.dedup_window // timedelta(milliseconds=1)
+    )
 
 
 def _open_pubsub(request: SourceRequest) -> Source:

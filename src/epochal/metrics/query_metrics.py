@@ -114,6 +114,7 @@ class QueryMetrics:
         return [
             (table.QUERY_UP, [Sample({}, int(self._end is None))]),
             (table.QUERY_FAILED, [Sample({}, int(failed))]),
+            (table.DEGRADED, [Sample({}, int(bool(status and status.degraded)))]),
             (table.RESTARTS, [Sample({}, status.restarts if status else 0)]),
             (table.ATTEMPT, [Sample({}, status.attempt if status else 0)]),
             (table.START_TIME, [Sample({}, self._run.started_ms / 1000)]),

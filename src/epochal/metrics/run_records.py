@@ -74,6 +74,8 @@ class StatusChanged(msgspec.Struct, frozen=True, tag="status", tag_field="kind")
     epoch: int
     attempt: int
     restarts: int
+    degraded: str = ""
+    """Why a source cannot be reached; empty if all can. Runs of release 0.1 do not record it."""
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):

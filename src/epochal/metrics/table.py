@@ -40,6 +40,11 @@ QUERY_UP = MetricSpec(
 )
 QUERY_FAILED = MetricSpec(f"{_E}query_failed", "gauge", "1 if the query ended with an error.")
 RESTARTS = MetricSpec(f"{_E}query_restarts_total", "counter", "Restarts of the query's tasks.")
+DEGRADED = MetricSpec(
+    f"{_E}query_degraded",
+    "gauge",
+    "1 while a source cannot be reached from the driver and the query waits for it.",
+)
 ATTEMPT = MetricSpec(f"{_E}query_attempt", "gauge", "The number of the current attempt.")
 START_TIME = MetricSpec(f"{_E}query_start_time_seconds", "gauge", "When the run started.")
 EPOCH = MetricSpec(f"{_E}epoch", "gauge", "The newest committed epoch: Spark's batch id.")
@@ -88,7 +93,8 @@ GROUP_LAG = MetricSpec(
 
 METRICS = (
     *(INPUT_RATE, PROCESSING_RATE, LATENCY, WATERMARK, STATE_ROWS, STATE_BYTES),
-    *(QUERY_UP, QUERY_FAILED, RESTARTS, ATTEMPT, START_TIME, EPOCH, EPOCHS, LAST_COMMIT),
+    *(QUERY_UP, QUERY_FAILED, DEGRADED, RESTARTS, ATTEMPT, START_TIME),
+    *(EPOCH, EPOCHS, LAST_COMMIT),
     *(ROWS_IN, ROWS_OUT, EPOCH_LATENCY, PHASE_SECONDS, BEHIND),
     *(OPERATOR_ROWS, OPERATOR_UPDATED, OPERATOR_REMOVED, GROUP_LAG),
 )

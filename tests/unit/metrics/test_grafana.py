@@ -88,6 +88,7 @@ def test_no_metric_is_missing_from_the_dashboard_without_a_reason() -> None:
         "spark_streaming_latency",  # the histogram shows more
         "spark_streaming_states_usedBytes",
         "epochal_query_failed",  # used by an alert
+        "epochal_query_degraded",  # used by an alert
         "epochal_query_attempt",
         "epochal_query_start_time_seconds",
     }

@@ -153,3 +153,12 @@ def test_every_metric_is_described_on_its_page() -> None:
     page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     described = set(re.findall(r"^\| `(\w+)`", page, re.M))
     assert {spec.name for spec in METRICS} <= described
+
+
+def test_a_degraded_query_shows_until_its_sources_can_be_reached() -> None:
+    metrics = filled()
+    assert value(metrics, "epochal_query_degraded") == 0
+    metrics.write([StatusChanged(1, "Processing", -1, 2, 1, "Pub/Sub is away")])
+    assert value(metrics, "epochal_query_degraded") == 1
+    metrics.write([StatusChanged(1, "Processing", -1, 2, 1)])
+    assert value(metrics, "epochal_query_degraded") == 0

@@ -9,18 +9,20 @@ opening one. gRPC's threads do not survive a fork. `subprocess` is safe.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 
 from epochal.connectors.pubsub.credentials import find_credentials
-from epochal.connectors.pubsub.pubsub_access import Access, emulator_host
+from epochal.connectors.pubsub.pubsub_access import ROUTING_HEADER, Access, emulator_host
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.statuses import Backoff, failure, judge
 from epochal.errors import PubSubClosedError, PubSubFailedError
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 PUBLISHER, SUBSCRIBER = "google.pubsub.v1.Publisher", "google.pubsub.v1.Subscriber"
 MAX_MESSAGE_BYTES = 64 << 20
+CALL_RETRY_S = 30.0
 _LIMITS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -52,6 +55,14 @@ class Retry:
     monotonic: Callable[[], float] = time.monotonic
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A kind of call that keeps failing, and is being retried."""
+
+    since_s: float
+    text: str
+
+
 class Connection:
     """One channel. It is thread-safe; `close` wakes threads that wait to retry."""
 
@@ -61,6 +72,7 @@ class Connection:
         self._closed = threading.Event()
         self._channel = open_channel(access)
         self._calls: dict[str, Any] = {}
+        self._troubles: dict[str, Trouble] = {}
 
     @property
     def retry(self) -> Retry:
@@ -68,54 +80,93 @@ class Connection:
 
     @property
     def retry_timeout_s(self) -> float:
-        return self._access.retry_timeout / timedelta(seconds=1)
+        """How long to retry; infinity for ever."""
+        found = self._access.retry_timeout
+        return math.inf if found is None else found / timedelta(seconds=1)
 
     @property
     def request_timeout_s(self) -> float:
         return self._access.request_timeout / timedelta(seconds=1)
 
-    def stream(self, path: str) -> Any:
-        """Return a callable that opens a bidirectional stream of raw bytes."""
-        return self._channel.stream_stream(path)
+    def stream(self, requests: Iterator[bytes], subscription: str) -> Any:
+        """Open a StreamingPull of raw bytes."""
+        path = f"/{SUBSCRIBER}/StreamingPull"
+        metadata = routing(SUBSCRIBER, "StreamingPull", subscription)
+        return self._channel.stream_stream(path)(requests, metadata=metadata)
 
-    def future(self, service: str, method: str, request: bytes) -> Any:
+    def future(self, service: str, method: str, request: bytes, *, resource: str) -> Any:
         """Start a unary call. The caller waits for it and handles its status."""
-        return self._call(service, method).future(request, timeout=self.request_timeout_s)
+        return self._call(service, method).future(
+            request, timeout=self.request_timeout_s, metadata=routing(service, method, resource)
+        )
 
     def call(self, service: str, method: str, request: bytes, *, what: str, resource: str) -> bytes:
-        """Make a unary call, with retries; raises PubSubFailedError when they end."""
+        """Make a unary call, with retries; raises PubSubFailedError when they end.
+
+        `resource` is the full name of the resource in the request. These calls are made when a
+        query starts and ends, so they are never retried for ever: somebody waits for them.
+        """
+        limit_s = CALL_RETRY_S if math.isinf(self.retry_timeout_s) else self.retry_timeout_s
         retry, failures = self._retry, 0
+        metadata = routing(service, method, resource)
         start = retry.monotonic()
         while True:
             if self._closed.is_set():
                 raise PubSubClosedError(f"{what} {resource}: the connection is closed.")
             try:
-                answer: bytes = self._call(service, method)(request, timeout=self.request_timeout_s)
+                answer: bytes = self._call(service, method)(
+                    request, timeout=self.request_timeout_s, metadata=metadata
+                )
                 return answer
             except grpc.RpcError as error:
                 failures += 1
                 status = status_of(error)
-                self.wait_after(status, failures, start, what=what, resource=resource)
+                self.wait_after(
+                    status, failures, start, what=what, resource=resource, limit_s=limit_s
+                )
 
     def wait_after(
-        self, status: tuple[str, str], failures: int, start: float, *, what: str, resource: str
+        self,
+        status: tuple[str, str],
+        failures: int,
+        start: float,
+        *,
+        what: str,
+        resource: str,
+        limit_s: float | None = None,
     ) -> None:
-        """Wait before the next retry, or raise if the status or `retryTimeout` forbids one.
+        """Wait before the next retry, or raise if the status or the time limit forbids one.
 
-        `start` is the time of the first failure, or of the call.
+        `start` is the time of the first failure, or of the call. The limit is `retryTimeout`,
+        unless another one is given.
         """
+        limit_s = self.retry_timeout_s if limit_s is None else limit_s
         code, text = status
         tried_s = self._retry.monotonic() - start
         if not judge(code, text).retryable:
             raise failure(what, resource, code, text)
         wait_s = self._retry.backoff.wait_s(failures, self._retry.chance())
-        if tried_s + wait_s > self.retry_timeout_s:
+        if tried_s + wait_s > limit_s:
             raise failure(what, resource, code, text, tried_s=tried_s)
+        trouble = Trouble(time.monotonic(), f"{what} {resource}: {code}: {text}")
+        if self._troubles.setdefault(what, trouble) is trouble:
+            logger.warning("%s; retrying until it works again", trouble.text)
         logger.info(
             "%s %s: %s: %s; retrying in %.2f s (failure %d)",
             *(what, resource, code, text, wait_s, failures),
         )
         self._closed.wait(wait_s)
+
+    def recovered(self, what: str) -> None:
+        """Note that this kind of call works again."""
+        trouble = self._troubles.pop(what, None)
+        if trouble is not None:
+            seconds = time.monotonic() - trouble.since_s
+            logger.warning("works again after %.1f s: %s", seconds, trouble.text)
+
+    def trouble(self) -> Trouble | None:
+        """Return what has been failing for the longest time and is being retried, if anything."""
+        return min(list(self._troubles.values()), key=lambda each: each.since_s, default=None)
 
     def close(self) -> None:
         self._closed.set()
@@ -127,6 +178,18 @@ class Connection:
         if found is None:
             found = self._calls[path] = self._channel.unary_unary(path)
         return found
+
+
+def routing(service: str, method: str, resource: str) -> tuple[tuple[str, str], ...]:
+    """Return the header by which Google routes a call without reading the request.
+
+    It names the request's field with the resource, and the resource. The fields of the calls that
+    we make have one of three names.
+    """
+    field = "topic" if service == PUBLISHER else "subscription"
+    if method.startswith("Create"):
+        field = "name"
+    return ((ROUTING_HEADER, f"{field}={quote(resource)}"),)
 
 
 def open_channel(access: Access) -> Any:
@@ -174,9 +237,14 @@ class Subscriptions:
         self._connection = connection
 
     def ensure(self, options: SourceOptions) -> Any:
-        """Return the subscription's description; create it if it is missing and that is wanted."""
+        """Look at the subscription; create it if it is missing and that is wanted.
+
+        Returns its description, or None if the account may not read it.
+        """
         try:
-            return self.describe(options.subscription)
+            found = self.look(options.subscription)
+            if found is not None or not options.create_subscription:
+                return found
         except PubSubFailedError as error:
             if error.code != "NOT_FOUND" or not options.create_subscription:
                 raise
@@ -192,9 +260,23 @@ class Subscriptions:
         except PubSubFailedError as error:
             if error.code != "ALREADY_EXISTS":
                 raise
-            # Another process created it since `describe`.
-            return self.describe(options.subscription)
+            # Another process created it since `look`, or it existed and we may not look.
+            return self.look(options.subscription)
         return pubsub.Subscription.deserialize(response)
+
+    def look(self, name: str) -> Any:
+        """As `describe`, but return None if the account may not describe the subscription.
+
+        Reading does not need that permission, and roles/pubsub.subscriber does not include it. If
+        the account may not read either, the stream fails with the reason.
+        """
+        try:
+            return self.describe(name)
+        except PubSubFailedError as error:
+            if error.code != "PERMISSION_DENIED":
+                raise
+            logger.info("%s is read without checking that it exists: %s", name, error)
+            return None
 
     def describe(self, name: str) -> Any:
         from google.pubsub_v1.types import pubsub

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from epochal.connectors.pubsub.pubsub_access import Access, emulator_host
+from epochal.connectors.pubsub.pubsub_access import EMULATOR, Access, emulator_host
 from epochal.errors import OptionError
 
 SCOPES = ("https://www.googleapis.com/auth/pubsub",)
@@ -97,7 +97,8 @@ def _default_credentials() -> tuple[Any, str | None]:
         found, project = google.auth.default(scopes=SCOPES)
     except DefaultCredentialsError as error:
         raise OptionError(
-            f"pubsub: no credentials were found: {error} Give credentialsFile or credentialsJson, "
-            f"or set PUBSUB_EMULATOR_HOST to use an emulator."
+            f"pubsub: no credentials were found: {error} Give credentialsFile or credentialsJson. "
+            f"To use an emulator, give emulatorHost, or set {EMULATOR} before "
+            f"epochal.register(spark): Spark's own processes do not see it later."
         ) from error
     return found, project

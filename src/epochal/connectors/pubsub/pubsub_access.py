@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 EMULATOR = "PUBSUB_EMULATOR_HOST"
+ROUTING_HEADER = "x-goog-request-params"
+"""The header by which Google routes a call to the region and shard of its resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +27,8 @@ class Access:
     private_key_id: str | None = None
     request_timeout: timedelta = timedelta(seconds=20)
     """The deadline of every unary call."""
-    retry_timeout: timedelta = timedelta(seconds=30)
-    """How long to keep retrying without a success before giving up."""
+    retry_timeout: timedelta | None = timedelta(seconds=30)
+    """How long to keep retrying without a success before giving up; None for ever."""
 
 
 def emulator_host(access: Access) -> str | None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 from epochal.connectors.pubsub.credentials import find_credentials
 from epochal.connectors.pubsub.pubsub_access import Access, emulator_host
 from epochal.errors import OptionError
-from epochal.options import option_name, options_of, read_options, suggestion
+from epochal.options import ByteSize, option_name, options_of, read_options, suggestion
 
 CONF_PREFIX = "spark.pubsub."
 PROJECT_VARIABLES = ("PUBSUB_PROJECT_ID", "GOOGLE_CLOUD_PROJECT")
@@ -30,6 +30,13 @@ MIN_DEADLINE_S, MAX_DEADLINE_S = 10, 600
 SPARK_OPTIONS = {"path", "checkpointlocation", "queryname"}
 """Options that Spark adds for itself, in lower case. They are ignored here."""
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
+
+
+class ColumnNames(StrEnum):
+    """Whose names and types the source's columns have."""
+
+    EPOCHAL = "epochal"
+    DATABRICKS = "databricks"
 
 
 class Delivery(StrEnum):
@@ -45,6 +52,8 @@ def _with_aliases(*names: str, default: Any) -> Any:
 class SourceOptions(Access):
     """Options of `readStream.format("pubsub")` and of the engine's source."""
 
+    retry_timeout: timedelta | None = None
+    """A reader waits for ever: no message is lost or acknowledged while Pub/Sub is away."""
     subscription_id: str
     topic_id: str | None = None
     create_subscription: bool = False
@@ -53,14 +62,14 @@ class SourceOptions(Access):
     seek_to_snapshot: str | None = None
     num_partitions: int | None = _with_aliases("numFetchPartitions", default=None)
     max_records_per_fetch: int = _with_aliases("maxRecordsPerPartition", default=100_000)
-    max_bytes_per_trigger: int | None = None
+    max_bytes_per_trigger: ByteSize | None = None
     max_fetch_period: timedelta = timedelta(seconds=10)
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     dedup_window: timedelta = timedelta(minutes=10)
     ack_deadline: timedelta = timedelta(seconds=60)
     max_outstanding_messages: int = 400_000
-    max_outstanding_bytes: int = 256 << 20
-    reservoir_bytes: int = _with_aliases("maxReservoirBytes", default=256 << 20)
+    max_outstanding_bytes: ByteSize = 256 << 20
+    reservoir_bytes: ByteSize = field(default=256 << 20, metadata={"also": ("maxReservoirBytes",)})
     spill_dir: str | None = None
     wal_location: str | None = None
     """Where `delivery=exactly-once` keeps copies of batches until `dedupWindow` has passed."""
@@ -70,6 +79,8 @@ class SourceOptions(Access):
     drain_silence: timedelta = timedelta(seconds=2)
     """After this long without a message, `availableNow` treats the subscription as drained."""
     include_ack_id: bool = False
+    column_names: ColumnNames = ColumnNames.EPOCHAL
+    """`databricks`: messageId, payload, attributes as JSON, publishTimestampInMillis."""
     parse: str | None = None
     parse_schema: str | None = None
     parse_message: str | None = None
@@ -89,6 +100,12 @@ class SourceOptions(Access):
                 _positive(name, getattr(self, name))
         if self.seek_to_timestamp and self.seek_to_snapshot:
             raise OptionError("pubsub: give seekToTimestamp or seekToSnapshot, not both.")
+        if self.column_names is ColumnNames.DATABRICKS and (self.parse or self.include_ack_id):
+            raise OptionError(
+                "pubsub: columnNames=databricks gives exactly the columns of Databricks' "
+                "connector, so it cannot be combined with parse or includeAckId. Remove one of "
+                "them."
+            )
         if self.create_subscription and self.topic_id is None:
             raise OptionError(
                 f"pubsub: createSubscription needs topicId, the topic to create subscription "
@@ -121,7 +138,7 @@ class SinkOptions(Access):
     topic_id: str
     batch_size: int = MAX_PUBLISH_MESSAGES
     linger_ms: int = _with_aliases("lingerMillis", default=50)
-    max_batch_bytes: int = 1 << 20
+    max_batch_bytes: ByteSize = 1 << 20
     max_in_flight: int = 8
     """The number of publish requests that may be in flight at once."""
     ordered: bool | None = None

@@ -35,8 +35,9 @@ TABLE: Mapping[str, Verdict] = {
     "NOT_FOUND": Verdict(False, _GONE),
     "PERMISSION_DENIED": Verdict(
         False,
-        "Grant the account roles/pubsub.subscriber to read, roles/pubsub.publisher to write, "
-        "roles/pubsub.editor to create or seek.",
+        "Grant the account roles/pubsub.subscriber on the subscription to read or seek, "
+        "roles/pubsub.publisher on the topic to write, roles/pubsub.editor on the project to "
+        "create or delete subscriptions.",
     ),
     "UNAUTHENTICATED": Verdict(False, "The credentials are missing, wrong or expired: renew them."),
     "FAILED_PRECONDITION": Verdict(

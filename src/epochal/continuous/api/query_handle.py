@@ -51,11 +51,12 @@ class StreamingQuery:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the query is doing, with Spark's keys and three of our own.
+        """What the query is doing, with Spark's keys and four of our own.
 
         `isDataAvailable` and `isTriggerActive` apply to micro-batches only and are always False.
         `epoch` is the newest committed epoch, -1 before the first one. `restarts` is how often the
-        tasks were restarted in this run.
+        tasks were restarted in this run. `degraded` says why a source cannot be reached from the
+        driver at the moment; it is empty if all can.
         """
         state = self._engine.state
         return {
@@ -65,6 +66,7 @@ class StreamingQuery:
             "epoch": state.committed,
             "attempt": state.attempt,
             "restarts": state.restarts,
+            "degraded": state.degraded,
         }
 
     @property

@@ -73,4 +73,6 @@ class StreamReader:
         identity = source_identity(source, options)
         if identity is None:
             return stream
-        return stream.stage(DropRepeatsSpec(identity.columns, schema, identity.window_ms))
+        return stream.stage(
+            DropRepeatsSpec(identity.columns, schema, identity.window_ms, identity.version)
+        )

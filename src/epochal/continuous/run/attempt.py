@@ -37,7 +37,7 @@ from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.effects import ReadingHeld
 from epochal.epoch.messages import EpochReply, EpochRequest
 from epochal.epoch.publish_state import StateFiles
-from epochal.errors import HostSilentError
+from epochal.errors import HostSilentError, PubSubUnavailableError
 from epochal.rpc.driver_address import driver_address
 from epochal.rpc.envelope import EndpointType
 from epochal.rpc.server import RpcServer
@@ -282,7 +282,12 @@ def assigned(
 
 
 def _with_new_partitions(source: Source, known: Positions) -> Positions:
-    found = source.discover(known)
+    try:
+        found = source.discover(known)
+    except PubSubUnavailableError as error:
+        # The tasks wait until they can read, and the watching thread looks again.
+        logger.warning("looking for new partitions failed: %s", error)
+        return known
     return {**known, **found} if found else known
 
 

@@ -128,6 +128,8 @@ class EngineState:
     committed: int = -1
     attempt: int = -1
     restarts: int = 0
+    degraded: str = ""
+    """Why a source cannot be reached at the moment; empty if all can."""
 
 
 class Engine:
@@ -425,9 +427,11 @@ class Engine:
 
     def _write_telemetry(self, report: dict[str, Any] | None) -> None:
         at = self.state
-        self._telemetry.tick(at.message, at.committed, at.attempt, at.restarts, report)
+        status = at.message, at.committed, at.attempt, at.restarts, at.degraded
+        self._telemetry.tick(*status, report)
 
     def _look_for_partitions(self, attempt: int) -> None:
+        degraded = ""
         for source, known in zip(self._opened.sources, self._positions, strict=False):
             try:
                 found = source.discover(known)
@@ -436,9 +440,11 @@ class Engine:
                 return
             except Exception as error:  # noqa: BLE001  a broken source fails in the tasks
                 logger.warning("%s: looking for new partitions failed: %s", self._who(), error)
+                degraded = str(error)
                 continue
             if found:
                 self._inbox.put(NewPartitions(tuple(sorted(found))))
+        self._show(degraded=degraded)
 
     def _who(self) -> str:
         name = f" {self.name!r}" if self.name else ""

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from epochal.clock import Clock
 from epochal.epoch.committed import CommittedEpoch
 from epochal.errors import OptionError
@@ -75,12 +77,18 @@ class Telemetry:
         self._acks.append((epoch, seconds))
 
     def tick(
-        self, message: str, epoch: int, attempt: int, restarts: int, report: dict[str, Any] | None
+        self,
+        message: str,
+        epoch: int,
+        attempt: int,
+        restarts: int,
+        degraded: str,
+        report: dict[str, Any] | None,
     ) -> None:
         """Write what has happened since the last call; called by the watching thread."""
         with self._lock:
             if self._outputs and not self._closed:
-                self._write_news(message, epoch, attempt, restarts, report)
+                self._write_news(message, epoch, attempt, restarts, degraded, report)
             else:
                 self._epochs.clear()
                 self._acks.clear()
@@ -98,16 +106,21 @@ class Telemetry:
         self._on_close()
 
     def _write_news(
-        self, message: str, epoch: int, attempt: int, restarts: int, report: dict[str, Any] | None
+        self,
+        message: str,
+        epoch: int,
+        attempt: int,
+        restarts: int,
+        degraded: str,
+        report: dict[str, Any] | None,
     ) -> None:
         records: list[Record] = list(self._finished())
         now_ms = self._clock.now_ms()
         if report is not None:
             records.append(Progressed(now_ms, report))
-        before, status = self._status, StatusChanged(now_ms, message, epoch, attempt, restarts)
-        if before is None or (before.message, before.attempt, before.restarts) != (
-            *(message, attempt, restarts),
-        ):
+        before = self._status
+        status = StatusChanged(now_ms, message, epoch, attempt, restarts, degraded)
+        if before is None or msgspec.structs.replace(before, at_ms=now_ms, epoch=epoch) != status:
             self._status = status
             records.append(status)
         if records:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from epochal.connectors.pubsub.connection import Connection, Retry
 from epochal.connectors.pubsub.credentials import find_credentials
+from epochal.connectors.pubsub.engine.engine_source import row_schema
 from epochal.connectors.pubsub.pubsub_access import Access
 from epochal.connectors.pubsub.pubsub_options import (
     Delivery,
@@ -172,3 +174,36 @@ def test_retries_end_before_the_retry_timeout() -> None:
         connection.wait_after(("ABORTED", "x"), 4, 0.0, what="trying", resource="r")
     assert waits == [1, 2, 3]
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("10m", 10 << 20), ("10 MB", 10 << 20), ("1g", 1 << 30), ("512K", 512 << 10), ("77", 77)],
+)
+def test_sizes_may_have_sparks_units(text: str, size: int) -> None:
+    given = {"subscriptionId": "sub", "projectId": "p", "maxBytesPerTrigger": text}
+    assert source_options(given).max_bytes_per_trigger == size
+
+
+@pytest.mark.parametrize("text", ["10x", "m", "1.5m", "-1", ""])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    given = {"subscriptionId": "sub", "projectId": "p", "maxBytesPerTrigger": text}
+    with pytest.raises(OptionError, match="pubsub: maxBytesPerTrigger must be a number of bytes"):
+        source_options(given)
+
+
+def test_databricks_columns_exclude_columns_that_databricks_does_not_have() -> None:
+    given = {"subscriptionId": "sub", "projectId": "p", "columnNames": "databricks"}
+    with pytest.raises(OptionError, match="cannot be combined with parse or includeAckId"):
+        source_options({**given, "includeAckId": "true"})
+    with pytest.raises(OptionError, match="In a continuous query, remove it"):
+        row_schema(source_options(given), None)
+
+
+def test_missing_credentials_say_when_the_emulators_address_must_be_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nowhere.json"))
+    with pytest.raises(OptionError, match=r"PUBSUB_EMULATOR_HOST before epochal\.register\(spark"):
+        find_credentials(Access(project_id="p"))

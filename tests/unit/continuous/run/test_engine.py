@@ -242,7 +242,7 @@ def test_a_silent_host_costs_a_restart() -> None:
     pretence = Pretence(cut_off, stand_by)
     run = Run(pretence)
     run.engine.start()
-    assert wait_for(lambda: "2 start" in pretence.asked)
+    eventually(lambda: "2 start" in pretence.asked)
     run.engine.stop()
     assert (run.engine.state.restarts, run.engine.error) == (1, None)
 
@@ -262,7 +262,7 @@ def test_a_users_function_that_has_worked_gets_another_attempt() -> None:
     pretence = Pretence(after_some_rows, stand_by)
     run = Run(pretence)
     run.engine.start()
-    assert wait_for(lambda: "2 start" in pretence.asked)
+    eventually(lambda: "2 start" in pretence.asked)
     run.engine.stop()
     assert run.engine.state.restarts == 1
 

@@ -53,8 +53,10 @@ def epoch(number: int, committed_ms: int) -> CommittedEpoch:
     )
 
 
-def tick(telemetry: Telemetry, message: str = "Processing", report: Any = None) -> None:
-    telemetry.tick(message, 7, 0, 0, report)
+def tick(
+    telemetry: Telemetry, message: str = "Processing", report: Any = None, degraded: str = ""
+) -> None:
+    telemetry.tick(message, 7, 0, 0, degraded, report)
 
 
 def test_an_epoch_is_told_when_its_sources_know_of_it() -> None:
@@ -131,3 +133,11 @@ def test_without_outputs_nothing_piles_up() -> None:
 def test_times_of_tasks_come_with_the_record() -> None:
     record = record_of(replace(epoch(0, 500), stage_ms=1.5), 3, None)
     assert (record.state_ms, record.stage_ms, record.attempt) == (3.5, 1.5, 3)
+
+
+def test_a_source_that_cannot_be_reached_is_told_once_and_when_it_is_back() -> None:
+    kept = Kept()
+    telemetry = Telemetry([kept], ManualClock(now_ms=50_000))
+    for degraded in ("", "Pub/Sub is away", "Pub/Sub is away", ""):
+        tick(telemetry, degraded=degraded)
+    assert [each.degraded for each in kept.of(StatusChanged)] == ["", "Pub/Sub is away", ""]

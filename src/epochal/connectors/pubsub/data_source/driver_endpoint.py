@@ -12,6 +12,7 @@ until it is confirmed. So a lost message only delays it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -63,6 +64,7 @@ class _Sidecar:
     peer: PeerId
     number: int
     """The number of its newest report. Older reports may arrive later and are ignored."""
+    degraded_s: float = 0.0
 
 
 class DriverEndpoint:
@@ -142,7 +144,7 @@ class DriverEndpoint:
                 self._server.push(DRIVER, [peers[name]], Settle(order.committed, order.acks))
 
     def expire(self, batch: int) -> None:
-        """Forget the message ids of a batch, because its copies are about to be deleted."""
+        """Forget the messages of a batch, because its copies are about to be deleted."""
         with self._changed:
             if self._seen is not None:
                 self._seen.expire(batch)
@@ -157,12 +159,17 @@ class DriverEndpoint:
         with self._changed:
             now_s = time.monotonic()
             total = self._grants.buffered(now_s)
+            live = self._grants.live(now_s)
+            known = [self._sidecars[name] for name in live if name in self._sidecars]
+            backlog = total.buffered_rows + total.held_rows
+            self._grants.show(backlog)
             return {
                 "buffered": total.buffered_rows,
                 "buffered_bytes": total.buffered_bytes,
-                "pubsub_backlog_count": total.buffered_rows + total.held_rows,
+                "pubsub_backlog_count": backlog,
+                "degraded_seconds": math.ceil(max((each.degraded_s for each in known), default=0)),
                 "refused_acks": self._refused,
-                "sidecars": len(self._grants.live(now_s)),
+                "sidecars": len(live),
             }
 
     def close(self) -> None:
@@ -216,11 +223,13 @@ class DriverEndpoint:
                     self._seen.settled(slot, copied=message.copied)
             case Admit():
                 assert self._seen is not None
-                repeated, unsure = self._seen.admit((message.batch, message.partition), message.ids)
+                repeated, unsure = self._seen.admit(
+                    (message.batch, message.partition), message.keys
+                )
                 return Known(repeated, unsure)
             case Loaded():
                 assert self._seen is not None
-                self._seen.load((message.batch, message.partition), message.ids)
+                self._seen.load((message.batch, message.partition), message.keys)
             case Confirmed():
                 grants.confirmed(message.sidecar, message.slots)
                 self._refused += message.refused
@@ -239,7 +248,7 @@ class DriverEndpoint:
             # A report that was overtaken. Its counts are stale, but the orders are current.
             orders = self._grants.orders(state.sidecar)
             return Settle(orders.committed, orders.acks)
-        known.number = state.number
+        known.number, known.degraded_s = state.number, state.degraded_s
         known.peer = known.peer if peer is None else peer
         if state.failure and not self._failure:
             self._failure = f"{state.sidecar}: {state.failure}"

@@ -1,7 +1,7 @@
 """`epochal.register(spark)` registers the Pub/Sub data source with a session.
 
 Note: Spark creates data sources in processes that have no session, so `spark.pubsub.*` is copied
-from the session's conf here. Register again after changing it.
+from the session's conf here, and so is PUBSUB_EMULATOR_HOST. Register again after changing either.
 """
 
 from __future__ import annotations

@@ -29,10 +29,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyspark.sql import datasource
 
+from epochal.connectors.pubsub.data_source.databricks_columns import DATABRICKS_COLUMNS, renamed
 from epochal.connectors.pubsub.data_source.driver_endpoint import DriverEndpoint
 from epochal.connectors.pubsub.parse.parse import ParseSpec, parse_spec
 from epochal.connectors.pubsub.pubsub_access import emulator_host
 from epochal.connectors.pubsub.pubsub_options import (
+    ColumnNames,
     Delivery,
     SourceOptions,
     merged_source_options,
@@ -87,6 +89,8 @@ class PubSubReaders:
     def schema(self) -> Any:
         options = self._source_options()
         parse = _parse_spec(options)
+        if options.column_names is ColumnNames.DATABRICKS:
+            return DATABRICKS_COLUMNS
         if parse is None:
             return COLUMNS + (", ack_id STRING" if options.include_ack_id else "")
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -189,6 +193,8 @@ class _Reader(datasource.DataSourceStreamReader):  # type: ignore[misc]
             rows = iter(copies.read_or_seal((reading.batch, reading.partition), schema))
         else:
             rows = read_rows(reading)
+        if self.options.column_names is ColumnNames.DATABRICKS:
+            return renamed(rows)
         return rows if self.options.parse is None else _parsed(rows, self.options)
 
     def stop(self) -> None:
@@ -403,14 +409,14 @@ def _parsed(rows: Iterator[pa.RecordBatch], options: SourceOptions) -> Iterator[
 
 def _loaded(copies: Copies, *, new: bool) -> Seen:
     seen = Seen()
-    for slot, ids in copies.ids():
+    for slot, keys in copies.message_keys():
         if new:
             raise OptionError(
                 f"pubsub: {copies.url} has copies of batch {slot[0]}, but this query has no "
                 f"checkpoint yet. They belong to another query, and this one would read them as "
                 f"its own. Give another walLocation, or delete it if that query has ended."
             )
-        seen.load(slot, ids)
+        seen.load(slot, keys)
     return seen
 
 

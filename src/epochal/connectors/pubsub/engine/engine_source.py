@@ -17,20 +17,22 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Protocol
 
 import pyarrow as pa
 
 from epochal.connectors.contract import Positions
 from epochal.connectors.pubsub.connection import Connection, Subscriptions
+from epochal.connectors.pubsub.engine.hand_back import HandBack
 from epochal.connectors.pubsub.parse.dead_letters import DeadLetters
 from epochal.connectors.pubsub.parse.parse import Parser, ParseSpec
-from epochal.connectors.pubsub.pubsub_options import SourceOptions, settled
+from epochal.connectors.pubsub.pubsub_options import ColumnNames, SourceOptions, settled
 from epochal.connectors.pubsub.pull.ack_leases import Span
 from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
 from epochal.connectors.pubsub.pull.streaming_pull import Pulled, Puller, pull_settings
-from epochal.errors import PubSubError
+from epochal.errors import OptionError, PubSubError
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +48,12 @@ class PubSubReaders:
 
     def open(self, partitions: Positions) -> PubSubReader:
         options, settings = self.options, pull_settings(self.options)
-        pullers = {name: Puller(Connection(options), settings) for name in partitions}
-        return PubSubReader(options, self.parse, partitions, pullers)
+        hand_back = HandBack(options) if partitions else None
+        pullers = {
+            name: Puller(Connection(options), settings, holdings=hand_back, stream=number)
+            for number, name in enumerate(partitions)
+        }
+        return PubSubReader(options, self.parse, partitions, pullers, hand_back)
 
 
 class Pulls(Protocol):
@@ -93,11 +99,13 @@ class PubSubSource:
     def discover(self, known: Positions) -> Positions:
         """Return new streams if the options now ask for more; streams are never removed.
 
-        Raises if the subscription no longer exists.
+        Raises if the subscription no longer exists, as far as the account may know, and if Pub/Sub
+        cannot be reached. The engine then shows the query as degraded; it looks again soon, so the
+        call is not retried here.
         """
-        connection = Connection(self._options)
+        connection = Connection(replace(self._options, retry_timeout=timedelta(0)))
         try:
-            Subscriptions(connection).describe(self._options.subscription)
+            Subscriptions(connection).look(self._options.subscription)
         finally:
             connection.close()
         wanted = (str(number) for number in range(self._partitions))
@@ -148,7 +156,9 @@ class PubSubReader:
         parse: ParseSpec | None,
         partitions: Positions,
         pullers: Mapping[str, Pulls],
+        hand_back: HandBack | None = None,
     ) -> None:
+        self._hand_back = hand_back
         self._counts = {partition: int(count) for partition, count in partitions.items()}
         self._columns = list((ACK_SCHEMA if options.include_ack_id else MESSAGE_SCHEMA).names)
         self._parser: Parser | None = None if parse is None else parse.open()
@@ -206,6 +216,8 @@ class PubSubReader:
         with ThreadPoolExecutor(max(len(self._pullers), 1)) as pool:
             for puller in self._pullers.values():
                 pool.submit(puller.close, timeout_s=CLOSE_S)
+        if self._hand_back is not None:
+            self._hand_back.close()
         if self._dead is not None:
             self._dead.close()
 
@@ -231,6 +243,12 @@ class PubSubReader:
 
 def row_schema(options: SourceOptions, parse: ParseSpec | None) -> pa.Schema:
     """Return the source's columns for these options."""
+    if options.column_names is not ColumnNames.EPOCHAL:
+        raise OptionError(
+            f"pubsub: columnNames={options.column_names} is for queries that move from Databricks "
+            f"to Spark's readStream. In a continuous query, remove it and rename columns with "
+            f"select."
+        )
     schema = ACK_SCHEMA if options.include_ack_id else MESSAGE_SCHEMA
     if parse is None:
         return schema

@@ -6,11 +6,18 @@ the original message.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.parse.parse import PARSE_ERROR, Parsed
-from epochal.connectors.pubsub.publish.encode import Encoder
+from epochal.connectors.pubsub.publish.encode import (
+    MAX_ATTRIBUTES,
+    MAX_VALUE_BYTES,
+    RESERVED_KEY,
+    Encoder,
+)
 from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
 from epochal.connectors.pubsub.pubsub_options import SinkOptions, SourceOptions, full_name
 
@@ -64,10 +71,23 @@ def _letters(bad: pa.RecordBatch) -> pa.RecordBatch:
         strict=True,
     )
     attributes = [
-        [*(pairs or ()), (ERROR_ATTRIBUTE, error), (ID_ATTRIBUTE, message_id)]
+        [*_kept(pairs or ()), (ERROR_ATTRIBUTE, _short(str(error))), (ID_ATTRIBUTE, message_id)]
         for pairs, error, message_id in rows
     ]
     kind = bad.schema.field("attributes").type
     return pa.RecordBatch.from_arrays(
         [bad.column("data"), pa.array(attributes, kind)], names=["data", "attributes"]
     )
+
+
+def _kept(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the attributes that may be published again, and leave room for ours.
+
+    Pub/Sub itself adds attributes with reserved names, but accepts none from a publisher.
+    """
+    kept = [pair for pair in pairs if not pair[0].lower().startswith(RESERVED_KEY)]
+    return kept[: MAX_ATTRIBUTES - 2]
+
+
+def _short(text: str) -> str:
+    return text.encode()[:MAX_VALUE_BYTES].decode(errors="ignore")

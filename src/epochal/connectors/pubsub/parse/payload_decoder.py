@@ -26,7 +26,7 @@ def decode_each(
 ) -> tuple[list[Any], list[str | None]]:
     """Call `decode` with each index and payload; return the values and the errors.
 
-    Where `decode` raises one of `caught`, the value is None and the error is its text.
+    Where `decode` raises one of `caught`, the value is None and the error is its reason.
     """
     values: list[Any] = []
     errors: list[str | None] = []
@@ -36,8 +36,17 @@ def decode_each(
             errors.append(None)
         except caught as error:
             values.append(None)
-            errors.append(f"{type(error).__name__}: {error}")
+            errors.append(reason(error, payload))
     return values, errors
+
+
+def reason(error: Exception, payload: bytes) -> str:
+    """Return why a payload cannot be decoded. Some libraries raise errors without a text."""
+    text = str(error).strip()
+    if isinstance(error, EOFError | IndexError | StopIteration):
+        found = f"the payload of {len(payload)} bytes ends too early for the schema"
+        text = f"{found} ({text})" if text else found
+    return f"{type(error).__name__}: {text or f'the payload of {len(payload)} bytes is malformed'}"
 
 
 def unsupported_type(field: str, kind: object) -> PayloadError:

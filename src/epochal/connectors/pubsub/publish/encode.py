@@ -31,6 +31,8 @@ from epochal.errors import PayloadError
 DATA_COLUMNS = ("data", "value")
 ADDED_BY_SOURCE = frozenset({"message_id", "publish_time", "delivery_attempt", "ack_id"})
 _ORDERING_KEY = 5
+MAX_ATTRIBUTES, MAX_KEY_BYTES, MAX_VALUE_BYTES = 100, 256, 1024
+RESERVED_KEY = "goog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,31 @@ class Encoder:
 def _attributes(pairs: Any) -> bytes:
     if not pairs:
         return b""
-    return b"".join([attribute(key, "" if v is None else str(v)) for key, v in pairs.items()])
+    if len(pairs) > MAX_ATTRIBUTES:
+        raise PayloadError(
+            f"A message has {len(pairs)} attributes, but Pub/Sub accepts at most {MAX_ATTRIBUTES}. "
+            f"Put some of them into the payload."
+        )
+    texts = {key: "" if value is None else str(value) for key, value in pairs.items()}
+    for key, text in texts.items():
+        _check_attribute(key, text)
+    return b"".join([attribute(key, text) for key, text in texts.items()])
+
+
+def _check_attribute(key: str, text: str) -> None:
+    """Raise PayloadError for an attribute that Pub/Sub would refuse with its whole request."""
+    if not key or key.lower().startswith(RESERVED_KEY):
+        raise PayloadError(
+            f"{key!r} cannot be the name of an attribute: Pub/Sub reserves names that start with "
+            f"{RESERVED_KEY}, and accepts no empty one. Rename it."
+        )
+    # A character has at most four bytes, so most texts need no encoding to be measured.
+    for what, value, most in (("name", key, MAX_KEY_BYTES), ("value", text, MAX_VALUE_BYTES)):
+        if len(value) > most // 4 and (size := len(value.encode())) > most:
+            raise PayloadError(
+                f"The {what} of attribute {key[:80]!r} has {size} bytes, but Pub/Sub accepts at "
+                f"most {most}. Shorten it, or put it into the payload."
+            )
 
 
 def _check_attributes(kind: Any, name: str) -> None:

@@ -253,13 +253,17 @@ class Publisher:
     ) -> None:
         request = b"".join((self._head, *messages))
         began = self._connection.retry.monotonic()
-        future = self._connection.future(PUBLISHER, "Publish", request)
+        future = self._start(request)
         with self._lock:
             if key:
                 self._busy.add(key)
             self._in_flight.append(_Sent(key, request, runs, size, future, began))
             self._requests += 1
         future.add_done_callback(self._wake)
+
+    def _start(self, request: bytes) -> Any:
+        topic = self._settings.topic
+        return self._connection.future(PUBLISHER, "Publish", request, resource=topic)
 
     def _wake(self, _future: Any) -> None:
         with self._lock:
@@ -294,7 +298,7 @@ class Publisher:
             )
             with self._lock:
                 self._retries += 1
-            future = self._connection.future(PUBLISHER, "Publish", sent.request)
+            future = self._start(sent.request)
         with self._lock:
             self._in_flight.remove(sent)
             self._busy.discard(sent.key)

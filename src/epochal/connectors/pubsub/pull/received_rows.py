@@ -68,6 +68,16 @@ def decode(responses: Sequence[bytes]) -> Received:
     return Received(batch, _exactly_once(outer.column("subscription_properties")))
 
 
+def message_keys(batch: pa.RecordBatch) -> list[str]:
+    """Return the text that identifies each message: its id and its publish time.
+
+    Google never repeats an id within a topic. Test servers do when they are restarted.
+    """
+    ids = batch.column("message_id").to_pylist()
+    times = batch.column("publish_time").cast(pa.int64()).to_pylist()
+    return [f"{each}@{time}" for each, time in zip(ids, times, strict=True)]
+
+
 def _null_if(values: Any, nothing: str | int) -> Any:
     empty = pc.equal(values, pa.scalar(nothing, values.type))
     if not len(values) or empty.false_count == 0:

@@ -63,7 +63,7 @@ class Settler:
         waiting: deque[tuple[Ids, Any]] = deque()
         for ids in lots:
             request = self._request(method, ids, tail)
-            waiting.append((ids, self._connection.future(SUBSCRIBER, method.name, request)))
+            waiting.append((ids, self._start(method, request)))
             if len(waiting) >= IN_FLIGHT:
                 self._reap(method, tail, *waiting.popleft(), refused)
         while waiting:
@@ -79,6 +79,7 @@ class Settler:
         while len(ids):
             try:
                 future.result()
+                connection.recovered(method.what)
                 return
             except grpc.RpcError as error:
                 failures += 1
@@ -94,7 +95,12 @@ class Settler:
                     status, failures, start, what=what, resource=self._subscription
                 )
                 request = self._request(method, ids, tail)
-                future = connection.future(SUBSCRIBER, method.name, request)
+                future = self._start(method, request)
+
+    def _start(self, method: Method, request: bytes) -> Any:
+        return self._connection.future(
+            SUBSCRIBER, method.name, request, resource=self._subscription
+        )
 
     def _request(self, method: Method, ids: Ids, tail: bytes) -> bytes:
         return ids.encoded(method.ids_field, self._head, tail)

@@ -15,7 +15,8 @@ wake-up costs more than a message.
 Note: only the bytes in the queue are bounded here. Messages that were taken are held by the caller;
 the server stops sending at `max_outstanding_messages` until some are settled. After a fatal error,
 the next `take` raises it and drops what is still queued. Nothing is lost, because those messages
-were not acknowledged.
+were not acknowledged. That Pub/Sub cannot be reached is not fatal unless `retryTimeout` says so,
+and only the stream decides it: an acknowledgement that gets no answer just means a redelivery.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import pyarrow as pa
 
-from epochal.connectors.pubsub.connection import SUBSCRIBER, Connection, status_of
+from epochal.connectors.pubsub.connection import Connection, status_of
 from epochal.connectors.pubsub.protobuf_wire import field, varint
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Span
 from epochal.connectors.pubsub.pull.received_rows import decode
 from epochal.connectors.pubsub.pull.send_acks import Settler
-from epochal.errors import PubSubClosedError
+from epochal.errors import PubSubClosedError, PubSubUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ GATHER_S, BUSY_GATHER_S, BUSY_BYTES = 0.002, 0.01, 256 << 10
 gather first, and longer if the last decoding had BUSY_BYTES: then throughput matters more than
 latency."""
 HALF_CLOSE_S = 3.0
+READING = "reading"
+"""What the stream does, for errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +114,34 @@ class PullStats:
     queued: int
     queued_bytes: int
     exactly_once: bool | None
+    degraded_s: float
+    """How long Pub/Sub has not been reachable; 0 if it is."""
+
+
+class Holdings(Protocol):
+    """Is told which messages a puller holds, so that it can give them back if we are killed."""
+
+    def held(self, stream: int, ack_ids: pa.Array[Any]) -> None: ...
+
+    def settled(self, stream: int, spans: Sequence[Span]) -> None: ...
 
 
 class Puller:
-    """One StreamingPull and the leases of its messages. It owns the connection and closes it."""
+    """One StreamingPull and the leases of its messages. It owns the connection and closes it.
 
-    def __init__(self, connection: Connection, settings: PullSettings) -> None:
+    `holdings` is told what this stream, number `stream` of the process, holds.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: PullSettings,
+        *,
+        holdings: Holdings | None = None,
+        stream: int = 0,
+    ) -> None:
         self._connection, self._settings = connection, settings
+        self._holdings, self._stream = holdings, stream
         self._settler = Settler(connection, settings.subscription)
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -206,8 +230,15 @@ class Puller:
                 queued=sum(each.batch.num_rows for each in self._ready),
                 queued_bytes=self._raw_bytes + self._ready_bytes,
                 exactly_once=self._exactly_once,
+                degraded_s=self.degraded_s,
                 **self._counts,
             )
+
+    @property
+    def degraded_s(self) -> float:
+        """How long Pub/Sub has not been reachable; 0 if it is. Retries go on meanwhile."""
+        trouble = self._connection.trouble()
+        return 0.0 if trouble is None else max(time.monotonic() - trouble.since_s, 0.001)
 
     @property
     def failure(self) -> Exception | None:
@@ -304,7 +335,7 @@ class Puller:
             failures += 1
             self._counts["reconnects"] += 1
             resource = self._settings.subscription
-            self._connection.wait_after(status, failures, start, what="reading", resource=resource)
+            self._connection.wait_after(status, failures, start, what=READING, resource=resource)
 
     def _open(self) -> Iterator[bytes]:
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -313,8 +344,12 @@ class Puller:
             if self._closing:
                 return iter(())
             self._requests = requests
-            call = self._connection.stream(f"/{SUBSCRIBER}/StreamingPull")(_heartbeats(requests))
+            call = self._connection.stream(_heartbeats(requests), self._settings.subscription)
             self._call = call
+        # The server sends metadata once it has accepted the stream, or with its first message.
+        call.initial_metadata()
+        if call.is_active():
+            self._connection.recovered(READING)
         found: Iterator[bytes] = iter(call)
         return found
 
@@ -362,6 +397,8 @@ class Puller:
                 if not responses:
                     return
                 received = decode(responses)
+                if self._holdings is not None and received.batch.num_rows:
+                    self._holdings.held(self._stream, received.batch.column("ack_id"))
                 with self._lock:
                     self._decoded_at = time.monotonic()
                     self._gather_s = GATHER_S if size < BUSY_BYTES else BUSY_GATHER_S
@@ -387,6 +424,9 @@ class Puller:
                 with self._lock:
                     lots = self._book.all_held()
                 refused = self._settler.extend(lots, self._settings.ack_deadline_s)
+            except PubSubUnavailableError as error:
+                logger.warning("leases were not extended: %s", error)
+                continue
             except Exception as error:  # noqa: BLE001 - `take` must raise any error
                 self._fail(error)
                 return
@@ -413,10 +453,14 @@ class Puller:
             try:
                 refused = self._settler.acknowledge(to_ack)
                 self._settler.extend(to_nack, 0)
+                if self._holdings is not None:
+                    done = [span for spans, _ in acks for span in spans]
+                    self._holdings.settled(self._stream, [*done, *nacks])
             except Exception as error:  # noqa: BLE001 - the futures and `take` must raise any error
                 for _, future in acks:
                     future.set_exception(error)
-                self._fail(error)
+                if not isinstance(error, PubSubUnavailableError):
+                    self._fail(error)
                 continue
             self._counts["acked"] += sum(map(len, to_ack)) - len(refused)
             self._counts["nacked"] += sum(map(len, to_nack))

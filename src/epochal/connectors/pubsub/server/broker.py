@@ -38,6 +38,9 @@ from epochal.connectors.pubsub.server.refusals import (
 WEEK_US = 7 * 86_400 * SECOND_US
 HOUR_US = 3600 * SECOND_US
 DEFAULT_MAX_BYTES = 1 << 30
+MESSAGES_PER_SEED = 1_000_000_000
+SEEDS = 9 * 10 ** (NUMBER_LENGTH - 1) // MESSAGES_PER_SEED
+"""How many seeds have message ids of their own."""
 
 Draft = tuple[bytes, str, Mapping[str, str]]
 """A message before it is numbered: the publisher's PubsubMessage, ordering key and attributes."""
@@ -93,7 +96,7 @@ class Broker:
         self.memory = Memory()
         self.woken: set[str] = set()
         self._seed, self._max_bytes = seed, max_bytes
-        self._number = 10 ** (NUMBER_LENGTH - 1) + seed % 1_000_000 * 1_000_000_000
+        self._number = 10 ** (NUMBER_LENGTH - 1) + seed % SEEDS * MESSAGES_PER_SEED
         self._incarnations = 0
 
     def topic(self, name: str) -> Topic:

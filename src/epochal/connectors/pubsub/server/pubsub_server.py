@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -15,9 +16,10 @@ import grpc.aio
 from google.pubsub_v1.types import pubsub
 
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.pubsub.server.broker import DEFAULT_MAX_BYTES, Broker
+from epochal.connectors.pubsub.server.broker import DEFAULT_MAX_BYTES, SEEDS, Broker
+from epochal.connectors.pubsub.server.call_checks import CallChecks
 from epochal.connectors.pubsub.server.descriptions import SubscriptionPb, TopicPb
-from epochal.connectors.pubsub.server.pull_stream import streaming_pull
+from epochal.connectors.pubsub.server.pull_stream import STREAMING_PULL, streaming_pull
 from epochal.connectors.pubsub.server.service import Service
 from epochal.errors import ComponentError
 
@@ -42,10 +44,13 @@ class Wanted:
     host: str = "127.0.0.1"
     port: int = 8085
     max_bytes: int = DEFAULT_MAX_BYTES
+    seed: int | None = None
+    """Determines message and acknowledgement ids; None for ids that no earlier start has used."""
     topics: Sequence[str] = ()
     """Full names."""
     subscriptions: Sequence[tuple[str, str]] = field(default=())
     """Full names of subscriptions and of their topics."""
+    checks: CallChecks = field(default_factory=CallChecks)
 
 
 def serve(wanted: Wanted, *, started: Callable[[str], None]) -> None:
@@ -57,8 +62,16 @@ def serve(wanted: Wanted, *, started: Callable[[str], None]) -> None:
     asyncio.run(_serve(wanted, SystemClock(), started))
 
 
+def method_names() -> list[str]:
+    """Return the names of all calls that the server knows."""
+    service = Service(Broker(), SystemClock())
+    return sorted([*service.publisher(), *service.subscriber(), STREAMING_PULL])
+
+
 async def _serve(wanted: Wanted, clock: Clock, started: Callable[[str], None]) -> None:
-    service = Service(Broker(max_bytes=wanted.max_bytes), clock)
+    # A client must never take a new message for one that it got before a restart.
+    seed = secrets.randbelow(SEEDS) if wanted.seed is None else wanted.seed
+    service = Service(Broker(seed=seed, max_bytes=wanted.max_bytes), clock, wanted.checks)
     for topic in wanted.topics:
         service.create_topic(TopicPb(name=topic))
     for name, topic in wanted.subscriptions:
@@ -95,7 +108,7 @@ def handlers(service: Service) -> tuple[Any, ...]:
     publisher, subscriber = (
         {
             name: grpc.unary_unary_rpc_method_handler(
-                service.unary(decide),
+                service.unary(name, decide),
                 request_deserializer=kind.pb().FromString,
                 response_serializer=_serialised,
             )
@@ -103,7 +116,7 @@ def handlers(service: Service) -> tuple[Any, ...]:
         }
         for table in (service.publisher(), service.subscriber())
     )
-    subscriber["StreamingPull"] = grpc.stream_stream_rpc_method_handler(
+    subscriber[STREAMING_PULL] = grpc.stream_stream_rpc_method_handler(
         stream, request_deserializer=pubsub.StreamingPullRequest.pb().FromString
     )
     return (

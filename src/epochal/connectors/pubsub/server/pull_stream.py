@@ -24,6 +24,7 @@ from epochal.connectors.pubsub.server.service import Service, abort
 from epochal.errors import PubSubRefusedError
 
 Response: Any = pubsub.StreamingPullResponse.pb()
+STREAMING_PULL = "StreamingPull"
 BATCH_MESSAGES = 1000
 BATCH_BYTES = 1 << 20
 """Well below the 4 MiB that gRPC clients accept by default. A larger message is sent alone."""
@@ -35,6 +36,7 @@ async def streaming_pull(service: Service, requests: AsyncIterator[Any], context
         first = await anext(aiter(requests), None)
         if first is None:
             raise refusals.invalid("The stream ended before its first request.")
+        service.checks.check(STREAMING_PULL, first, context.invocation_metadata() or ())
         stream = _Stream(service, first)
         with service.waiting(stream.subscription.name) as event:
             reader = asyncio.create_task(stream.read(requests, event))

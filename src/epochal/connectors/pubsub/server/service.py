@@ -19,6 +19,7 @@ from google.rpc import error_details_pb2, status_pb2
 from epochal.clock import Clock
 from epochal.connectors.pubsub.server import refusals
 from epochal.connectors.pubsub.server.broker import Broker, Draft, Snapshot, Subscription, Topic
+from epochal.connectors.pubsub.server.call_checks import CallChecks
 from epochal.connectors.pubsub.server.descriptions import (
     MUTABLE,
     MUTABLE_IN_TOPICS,
@@ -46,8 +47,9 @@ Decide = Callable[[Any], Any]
 class Service:
     """All calls except StreamingPull."""
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
+    def __init__(self, broker: Broker, clock: Clock, checks: CallChecks | None = None) -> None:
         self.broker = broker
+        self.checks = checks or CallChecks()
         self._clock = clock
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._closing = False
@@ -93,11 +95,12 @@ class Service:
             self.broker.tick(self.now_us())
             self.wake()
 
-    def unary(self, decide: Decide) -> Callable[[Any, Any], Any]:
+    def unary(self, name: str, decide: Decide) -> Callable[[Any, Any], Any]:
         """Wrap a decision as a gRPC method: refusals become statuses, and waiters are woken."""
 
         async def answer(request: Any, context: Any) -> Any:
             try:
+                self.checks.check(name, request, context.invocation_metadata() or ())
                 response = decide(request)
                 return await response if asyncio.iscoroutine(response) else response
             except PubSubRefusedError as refused:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import encode_stream
+from epochal.connectors.pubsub.pull.received_rows import message_keys
 from epochal.connectors.pubsub.sidecar.grants import Slot
 from epochal.files import Files, open_files
 
@@ -63,8 +64,8 @@ class Copies:
             found = self.decide(slot, schema, ())
         return found or []
 
-    def ids(self) -> Iterator[tuple[Slot, list[str]]]:
-        """Yield the message ids of every copy."""
+    def message_keys(self) -> Iterator[tuple[Slot, list[str]]]:
+        """Yield the keys of the messages of every copy."""
         for batch in self.batches():
             for info in self._files.list(str(batch)):
                 name = info.name.removesuffix(SUFFIX)
@@ -72,7 +73,7 @@ class Copies:
                     continue
                 slot = batch, int(name)
                 rows = self.read(slot) or []
-                yield slot, [i for part in rows for i in _texts(part.column("message_id"))]
+                yield slot, [key for part in rows for key in message_keys(part)]
 
     def batches(self) -> list[int]:
         """Return the batches that have copies, in order."""
@@ -91,7 +92,3 @@ def open_copies(location: str, subscription: str) -> Copies:
 
 def _path(slot: Slot) -> str:
     return f"{slot[0]}/{slot[1]}{SUFFIX}"
-
-
-def _texts(column: pa.Array[pa.StringScalar]) -> list[str]:
-    return [str(each) for each in column.to_pylist()]

@@ -39,6 +39,7 @@ class Reason(StrEnum):
     BOOTSTRAP = "no sidecar is up"
     DATA = "rows are buffered"
     FLUSH = "the last batch is not committed"
+    REFRESH = "the progress shows messages that are acknowledged by now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ class Grants:
         self._sidecars: dict[str, _Sidecar] = {}
         self._batches: dict[int, _Batch] = {}
         self._unconfirmed: dict[Slot, str] = {}
+        self._shown, self._is_shown = 0, True
         self._bootstrapped_s: float | None = None
         self._busy_s: float | None = None
 
@@ -177,16 +179,23 @@ class Grants:
         live = self.live(now_s)
         buffered = sum(self._sidecars[name].report.buffered_rows for name in live)
         share = -(-buffered // self._partitions) if reason is Reason.DATA else self._rows
-        count = 0 if reason is Reason.FLUSH else self._partitions
+        empty = reason in (Reason.FLUSH, Reason.REFRESH)
+        count = 0 if empty else self._partitions
         plan = Plan(self.latest, count, min(share, self._rows), reason)
         self._batches[plan.batch] = _Batch(plan, [_Partition() for _ in range(count)])
         for sidecar in self._sidecars.values():
             sidecar.promised = 0
         if reason is Reason.BOOTSTRAP:
             self._bootstrapped_s = now_s
-        if reason is not Reason.FLUSH:
+        if not empty:
             self._busy_s = now_s
+        self._is_shown = False
         return plan
+
+    def show(self, backlog: int) -> None:
+        """The progress of the newest batch shows this backlog; it stays until there is another."""
+        if not self._is_shown:
+            self._shown, self._is_shown = backlog, True
 
     def planned(self, batch: int) -> Plan | None:
         """Return the plan of a batch, or None if an earlier run planned it: it must stay empty."""
@@ -283,6 +292,9 @@ class Grants:
         idle = self._busy_s is None or now_s - self._busy_s >= FLUSH_AFTER_S
         if self.rows_uncommitted and (idle or draining):
             return Reason.FLUSH
+        now = self.buffered(now_s)
+        if self._shown and not now.buffered_rows + now.held_rows and (idle or draining):
+            return Reason.REFRESH
         return None
 
     def _choose(self, asking: str, buffered: int, rows: int, now_s: float) -> str:

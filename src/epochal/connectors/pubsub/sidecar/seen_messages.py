@@ -16,36 +16,36 @@ from epochal.connectors.pubsub.sidecar.grants import Slot
 
 
 class Seen:
-    """The message ids that one query has seen within `dedupWindow`, about 100 bytes each."""
+    """The keys of messages that one query has seen within `dedupWindow`, about 120 bytes each."""
 
     def __init__(self) -> None:
         self._where: dict[str, Slot] = {}
-        self._ids: dict[Slot, list[str]] = {}
+        self._keys: dict[Slot, list[str]] = {}
         self._copied: set[Slot] = set()
 
     def __len__(self) -> int:
         return len(self._where)
 
-    def load(self, slot: Slot, ids: list[str]) -> None:
-        """Add the ids of a copy that was found on disk."""
+    def load(self, slot: Slot, keys: list[str]) -> None:
+        """Add the keys of a copy that was found on disk."""
         self._forget(slot)
-        self._ids[slot] = ids
-        self._where.update(dict.fromkeys(ids, slot))
+        self._keys[slot] = keys
+        self._where.update(dict.fromkeys(keys, slot))
         self._copied.add(slot)
 
-    def admit(self, slot: Slot, ids: list[str]) -> tuple[list[int], list[int]]:
+    def admit(self, slot: Slot, keys: list[str]) -> tuple[list[int], list[int]]:
         """Decide which messages of a partition are duplicates, and which may be.
 
-        Returns two lists of positions in `ids`. All other messages belong to this partition from
+        Returns two lists of positions in `keys`. All other messages belong to this partition from
         now on. A second call for the same partition replaces the first.
         """
         if slot in self._copied:
-            return list(range(len(ids))), []
+            return list(range(len(keys))), []
         self._forget(slot)
         mine: list[str] = []
         repeated: list[int] = []
         unsure: list[int] = []
-        for position, each in enumerate(ids):
+        for position, each in enumerate(keys):
             found = self._where.get(each)
             if found is None:
                 self._where[each] = slot
@@ -54,7 +54,7 @@ class Seen:
                 repeated.append(position)
             else:
                 unsure.append(position)
-        self._ids[slot] = mine
+        self._keys[slot] = mine
         return repeated, unsure
 
     def settled(self, slot: Slot, *, copied: bool) -> None:
@@ -66,16 +66,16 @@ class Seen:
 
     def commit(self, end: int) -> None:
         """Batches up to `end` are committed: forget partitions that have no copy by now."""
-        for slot in [s for s in self._ids if s[0] <= end and s not in self._copied]:
+        for slot in [s for s in self._keys if s[0] <= end and s not in self._copied]:
             self._forget(slot)
 
     def expire(self, batch: int) -> None:
         """Forget a batch: its messages are acknowledged and its window has passed."""
-        for slot in [s for s in self._ids if s[0] == batch]:
+        for slot in [s for s in self._keys if s[0] == batch]:
             self._copied.discard(slot)
             self._forget(slot)
 
     def _forget(self, slot: Slot) -> None:
-        for each in self._ids.pop(slot, ()):
+        for each in self._keys.pop(slot, ()):
             if self._where.get(each) == slot:
                 del self._where[each]

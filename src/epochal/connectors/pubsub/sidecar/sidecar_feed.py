@@ -1,8 +1,8 @@
-"""One query in a sidecar: its stream, its reservoir and its conversation with the driver.
+"""One query in a sidecar: its streams, its reservoir and its conversation with the driver.
 
-One thread takes messages from the stream. Another reports to the driver and carries out its orders.
-Workers' reads and other sidecars' fetches run on further threads. One lock guards the reservoir. A
-lock per partition makes a second reader of the partition wait for the first.
+Each stream has a thread that takes its messages. Another thread reports to the driver and carries
+out its orders. Workers' reads and other sidecars' fetches run on further threads. One lock guards
+the reservoir. A lock per partition makes a second reader of the partition wait for the first.
 
 Note: with copies, a partition may be read only after its copy is on disk. The reservoir alone does
 not guarantee this, because it has the rows earlier. The partition's lock does.
@@ -28,10 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.connectors.arrow_stream import encode_stream
-from epochal.connectors.pubsub.connection import Connection
 from epochal.connectors.pubsub.pubsub_options import source_options
-from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA
-from epochal.connectors.pubsub.pull.streaming_pull import Puller, pull_settings
+from epochal.connectors.pubsub.pull.received_rows import ACK_SCHEMA, MESSAGE_SCHEMA, message_keys
 from epochal.connectors.pubsub.sidecar.copies import Copies, open_copies
 from epochal.connectors.pubsub.sidecar.grants import Slot
 from epochal.connectors.pubsub.sidecar.reservoir import Reservoir, spans_of
@@ -56,6 +54,7 @@ from epochal.connectors.pubsub.sidecar.sidecar_messages import (
     place_of,
 )
 from epochal.connectors.pubsub.sidecar.spill import SpillFiles
+from epochal.connectors.pubsub.sidecar.streams import Streams
 from epochal.errors import EpochalError, PubSubReaderError, RpcError, RpcTimeoutError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.envelope import PeerId
@@ -71,7 +70,6 @@ DRIVER_LOST_S = 10.0
 OPENING_S = 3.0
 """How long a stream may take to open before it counts as idle."""
 PIECE_BYTES = 4 << 20
-TAKEN_ROWS = 50_000
 
 
 class Feed:
@@ -103,6 +101,7 @@ class Feed:
         # those that Pub/Sub has answered, with the number of refused messages.
         self._acking: set[Slot] = set()
         self._acked: list[tuple[Slot, int]] = []
+        self._streams = Streams(options, self._keep, self._fail)
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -120,14 +119,9 @@ class Feed:
             self._release()
             raise
         self._server.start()
-        self._puller = Puller(Connection(options), pull_settings(options))
-        threads = ("taker", self._take), ("reporter", self._report)
-        self._threads = [
-            threading.Thread(target=work, name=f"pubsub-{name}", daemon=True)
-            for name, work in threads
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._streams.open()
+        self._reporter = threading.Thread(target=self._report, name="pubsub-reporter", daemon=True)
+        self._reporter.start()
         logger.info("sidecar %s reads %s", self.name, options.subscription)
 
     # Requests of workers and other sidecars.
@@ -170,7 +164,7 @@ class Feed:
             self._leaving = True
         self.closed.set()
         self._wake()
-        self._puller.close()
+        self._streams.close()
         with self._changed:
             self._reservoir.drain()
             self._changed.notify_all()
@@ -179,9 +173,8 @@ class Feed:
                 self._asking.ask(DRIVER, Goodbye(self.name), timeout_seconds=1.0)
             except RpcError as error:
                 logger.info("%s", error)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(2.0)
+        if self._reporter is not threading.current_thread():
+            self._reporter.join(2.0)
         self._release()
         logger.info("sidecar %s has left", self.name)
 
@@ -240,8 +233,8 @@ class Feed:
         """Drop messages the query has seen, and write the rest to disk before it can be read."""
         assert self._copies is not None
         try:
-            ids = [str(i) for part in batches for i in part.column("message_id").to_pylist()]
-            known = self._ask(Admit(*slot, ids)) if ids else Known([], [])
+            keys = [key for part in batches for key in message_keys(part)]
+            known = self._ask(Admit(*slot, keys)) if keys else Known([], [])
             assert isinstance(known, Known)
             batches = self._thinned(slot, known) if known.repeated or known.unsure else batches
             other = self._copies.decide(slot, self.schema, batches)
@@ -268,15 +261,15 @@ class Feed:
             "batch %d partition %d: dropped %d duplicates; gave back %d possible duplicates",
             *(slot[0], slot[1], len(repeated), len(unsure)),
         )
-        self._puller.nack(spans_of(back))
+        self._streams.nack(spans_of(back))
         return found
 
     def _from_copy(self, slot: Slot) -> list[pa.RecordBatch]:
         assert self._copies is not None
         found = self._copies.read_or_seal(slot, self.schema)
-        ids = [str(i) for part in found for i in part.column("message_id").to_pylist()]
-        self._ask(Loaded(self.name, *slot, ids))
-        logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(ids))
+        keys = [key for part in found for key in message_keys(part)]
+        self._ask(Loaded(self.name, *slot, keys))
+        logger.info("batch %d partition %d: read %d rows from its copy", *slot, len(keys))
         return found
 
     def _fetch(self, grant: Grant, reading: Reading) -> list[pa.RecordBatch] | None:
@@ -332,16 +325,6 @@ class Feed:
 
     # The stream.
 
-    def _take(self) -> None:
-        try:
-            while not self.closed.is_set():
-                pulled = self._puller.take(TAKEN_ROWS, timeout_s=1.0)
-                if pulled is not None:
-                    self._keep(pulled.batch, pulled.first)
-        except Exception as error:  # noqa: BLE001 - any error must fail the query
-            if not self.closed.is_set():
-                self._fail(error)
-
     def _keep(self, batch: pa.RecordBatch, first: int) -> None:
         rows = batch.select(self.schema.names)
         with self._changed:
@@ -370,8 +353,12 @@ class Feed:
         return self._asking.ask(DRIVER, message)
 
     def _state(self) -> State:
+        degraded_s = self._streams.degraded_s
         with self._changed:
             self._numbers += 1
+            if degraded_s:
+                # Silence means nothing while Pub/Sub is away: `availableNow` must not end now.
+                self._fresh_s = time.monotonic()
             return State(
                 self.name,
                 self._place,
@@ -381,6 +368,7 @@ class Feed:
                 self._reservoir.held_rows,
                 time.monotonic() - self._fresh_s,
                 self._failure,
+                degraded_s,
             )
 
     def _report(self) -> None:
@@ -435,7 +423,7 @@ class Feed:
                 if slot in acks:
                     self._acking.add(slot)
                     spans = spans_of(self._reservoir.settle(slot))
-                    futures.append((slot, self._puller.ack(spans)))
+                    futures.append((slot, self._streams.ack(spans)))
                 else:
                     back.append(slot)
             gone = [slot for slot in acks if slot not in self._acking]
@@ -452,7 +440,7 @@ class Feed:
                     continue
                 spans = spans_of(self._reservoir.give_back(slot))
             logger.info("batch %d partition %d: giving its messages back to Pub/Sub", *slot)
-            self._puller.nack(spans)
+            self._streams.nack(spans)
 
     def _on_acked(self, slot: Slot, future: Future[dict[int, str]]) -> None:
         refused = 0

@@ -56,6 +56,8 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
     held_rows: int
     idle_s: float
     failure: str = ""
+    degraded_s: float = 0.0
+    """How long it has not been able to reach Pub/Sub; 0 if it can."""
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
@@ -91,7 +93,7 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, tag="admit"):
 
     batch: int
     partition: int
-    ids: list[str]
+    keys: list[str]
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
@@ -100,7 +102,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     sidecar: str
     batch: int
     partition: int
-    ids: list[str]
+    keys: list[str]
 
 
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):

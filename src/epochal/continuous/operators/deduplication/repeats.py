@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from epochal.continuous.operators.aggregation.grouping import key_schema
-from epochal.continuous.operators.cells import hashable, keys_of
+from epochal.continuous.operators.cells import cells, hashable, keys_of
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.deduplication.seen_keys import (
     EXPIRY_SCHEMA,
@@ -31,11 +31,16 @@ STEP_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DropRepeatsSpec:
-    """The plan: rows are identified by `key` and remembered for `window_ms`."""
+    """The plan: rows are identified by `key` and remembered for `window_ms`.
+
+    With `version`, a timestamp column, rows with the same key but another time are different rows.
+    The key is then a single text. State holds both in the key's column, as KEY@MICROSECONDS.
+    """
 
     key: tuple[str, ...]
     output_schema: pa.Schema
     window_ms: int
+    version: str | None = None
 
     @property
     def name(self) -> str:
@@ -55,6 +60,9 @@ class DropRepeats:
     def __init__(self, spec: DropRepeatsSpec, partitions: Sequence[int]) -> None:
         self._partitions = {each: SeenKeys() for each in partitions}
         self._key_columns = [spec.output_schema.get_field_index(each) for each in spec.key]
+        self._version = -1
+        if spec.version is not None:
+            self._version = spec.output_schema.get_field_index(spec.version)
         self._window_ms = spec.window_ms
         self._began_ms: int | None = None
 
@@ -72,10 +80,12 @@ class DropRepeats:
         state = self._partitions[partition]
         expiry: Row = (self._expiry_us(at.now_ms),)
         new: list[int] = []
-        for index, key in enumerate(keys_of(batch, self._key_columns)):
+        for index, (key, plain) in enumerate(self._keys(batch)):
             known = state.values.get(key)
             if known is None:
-                new.append(index)
+                # Release 0.1 stored the plain key. It stands for rows with any time.
+                if plain not in state.values:
+                    new.append(index)
                 state.ends.add(expiry[0], key)
             elif known == expiry:
                 continue
@@ -109,6 +119,15 @@ class DropRepeats:
 
     def cut(self, epoch: int) -> list[StateChanges]:
         return [state.changes(number) for number, state in self._partitions.items()]
+
+    def _keys(self, batch: pa.RecordBatch) -> Iterable[tuple[Row, Row]]:
+        """Yield the key of each row as it is stored, and without its version."""
+        plain = keys_of(batch, self._key_columns)
+        if self._version < 0:
+            return zip(plain, plain, strict=True)
+        times = cells(batch.column(self._version))
+        stored = [(f"{key}@{time}",) for (key,), time in zip(plain, times, strict=True)]
+        return zip(stored, plain, strict=True)
 
     def _note_time(self, at: Moment) -> int:
         if self._began_ms is None:

@@ -162,6 +162,14 @@ def test_avro_becomes_a_struct(tmp_path: Path) -> None:
         assert all(error for _, error in found[1:])
 
 
+def test_every_avro_error_has_a_reason() -> None:
+    whole = avro(ORDER)
+    payloads = [b"", *(whole[:size] for size in range(1, len(whole))), whole + b"x", b"\xff" * 40]
+    errors = [error or "" for _, error in parsed(spec("avro", json.dumps(AVRO)), *payloads)]
+    assert [error for error in errors if error and len(error.partition(": ")[2]) < 10] == []
+    assert errors[0] == "EOFError: the payload of 0 bytes ends too early for the schema"
+
+
 def test_avro_may_be_json_if_the_attribute_says_so() -> None:
     schema = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
     encoding = [("googclient_schemaencoding", "JSON")]

@@ -140,3 +140,27 @@ def test_ordering_needs_a_key() -> None:
     ordered = SinkOptions(topic_id="topic", project_id="p", ordered=True)
     with pytest.raises(PayloadError, match="no column ordering_key"):
         plan_layout(batch(data=[b""]).schema, ordered)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"k": "x" * 1025}, "The value of attribute 'k' has 1025 bytes, but Pub/Sub accepts at"),
+        ({"k": "ü" * 513}, "The value of attribute 'k' has 1026 bytes"),
+        ({"k" * 257: "x"}, "has 257 bytes, but Pub/Sub accepts at most 256"),
+        ({"googclient": "x"}, "'googclient' cannot be the name of an attribute"),
+        ({str(n): "" for n in range(101)}, "has 101 attributes, but Pub/Sub accepts at most 100"),
+    ],
+)
+def test_attributes_that_pubsub_refuses_are_named(attributes: dict[str, str], said: str) -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    rows = batch(data=[b"x"], attributes=pa.array([list(attributes.items())], kind))
+    with pytest.raises(PayloadError, match=said):
+        messages(rows)
+
+
+def test_attributes_may_be_as_long_as_pubsub_allows() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    longest = {"k" * 256: "ü" * 512, **{str(n): "" for n in range(99)}}
+    rows = batch(data=[b"x"], attributes=pa.array([list(longest.items())], kind))
+    assert [dict(each.attributes) for each in messages(rows)] == [longest]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +20,11 @@ def copies(tmp_path: Path) -> Copies:
 
 
 def rows(*ids: str) -> list[pa.RecordBatch]:
-    found = [{"message_id": each, "data": b"x", "attributes": [("k", "v")]} for each in ids]
+    sent = datetime(1970, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
+    found = [
+        {"message_id": each, "data": b"x", "attributes": [("k", "v")], "publish_time": sent}
+        for each in ids
+    ]
     return [pa.RecordBatch.from_pylist(found, schema=MESSAGE_SCHEMA)]
 
 
@@ -40,10 +45,16 @@ def test_a_partition_that_was_sealed_stays_empty(copies: Copies) -> None:
     assert copies.read((3, 0)) == []
 
 
-def test_ids_are_those_of_all_copies_until_they_are_dropped(copies: Copies) -> None:
+def test_messages_are_known_by_id_and_time_from_all_copies_until_they_are_dropped(
+    copies: Copies,
+) -> None:
     copies.decide((3, 0), MESSAGE_SCHEMA, rows("a", "b"))
     copies.decide((4, 0), MESSAGE_SCHEMA, rows("c"))
     copies.read_or_seal((4, 1), MESSAGE_SCHEMA)
-    assert list(copies.ids()) == [((3, 0), ["a", "b"]), ((4, 0), ["c"]), ((4, 1), [])]
+    assert list(copies.message_keys()) == [
+        ((3, 0), ["a@5", "b@5"]),
+        ((4, 0), ["c@5"]),
+        ((4, 1), []),
+    ]
     copies.drop(3)
     assert copies.batches() == [4]

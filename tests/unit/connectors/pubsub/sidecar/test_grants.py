@@ -179,3 +179,30 @@ def test_partitions_share_what_is_buffered_up_to_their_limit() -> None:
     plan = grants.next_batch(1, 0)
     assert plan is not None
     assert plan.rows == 40
+
+
+def test_an_idle_query_runs_one_more_batch_if_its_progress_shows_a_backlog(grants: Grants) -> None:
+    batch = planned(grants, "a")
+    grants.show(100)
+    assert grants.claim((batch, 0), "a", 100, 0) == Mine()
+    grants.filled((batch, 0), "a", 100)
+    grants.heard("a", Report(held_rows=100), 1)
+    flush = grants.next_batch(batch, 2)
+    assert flush == Plan(batch + 1, 0, 1000, Reason.FLUSH)
+    grants.show(100)
+    grants.commit(batch)
+    assert grants.next_batch(batch + 1, 3) is None  # the messages are not acknowledged yet
+    grants.heard("a", Report(), 4)
+    refresh = grants.next_batch(batch + 1, 4)
+    assert refresh == Plan(batch + 2, 0, 1000, Reason.REFRESH)
+    grants.show(0)
+    assert grants.next_batch(batch + 2, 5) is None
+
+
+def test_without_progress_there_is_no_batch_to_refresh_it(grants: Grants) -> None:
+    batch = planned(grants, "a")
+    grants.claim((batch, 0), "a", 100, 0)
+    grants.heard("a", Report(), 1)
+    assert grants.next_batch(batch, 2) is not None
+    grants.commit(batch)
+    assert grants.next_batch(batch + 1, 9) is None

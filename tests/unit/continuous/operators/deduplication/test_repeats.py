@@ -74,3 +74,33 @@ def test_keys_are_due_only_after_the_operator_ran_for_a_whole_window() -> None:
     again = restarted(operator)
     turn(again, 500, "b")
     assert again.due_ms() == 560_000
+
+
+VERSIONED = columns(id=pa.string(), sent=pa.timestamp("us", tz="UTC"))
+WITH_TIME = DropRepeatsSpec(("id",), VERSIONED, window_ms=60_000, version="sent")
+
+
+def passed(operator: DropRepeats, seconds: float, *rows: tuple[str, int]) -> list[tuple[str, int]]:
+    """Process rows of (id, microseconds), and return those that passed."""
+    batch = table(VERSIONED, list(rows))
+    found = [row for part in operator.process(0, batch, at(seconds)) for row in part.to_pylist()]
+    operator.expire(at(seconds))
+    return [(row["id"], int(row["sent"].timestamp() * 1_000_000)) for row in found]
+
+
+def test_an_id_that_is_used_again_for_a_later_message_is_another_row() -> None:
+    operator = WITH_TIME.open([0], 1)
+    assert passed(operator, 0, ("m0", 5), ("m1", 5), ("m0", 5)) == [("m0", 5), ("m1", 5)]
+    assert passed(operator, 1, ("m0", 9), ("m0", 5)) == [("m0", 9)]
+    (changes,) = operator.cut(0)
+    assert sorted(key for key, _ in changes.puts) == [("m0@5",), ("m0@9",), ("m1@5",)]
+
+
+def test_ids_that_release_0_1_stored_without_a_time_are_known_until_they_expire() -> None:
+    operator = WITH_TIME.open([0], 1)
+    operator.load(0, "default", [(("m0",), (60_000_000,)), (("m1",), (60_000_000,))])
+    assert passed(operator, 0, ("m0", 5)) == []
+    assert passed(operator, 61, ("m0", 5), ("m1", 5)) == []
+    (changes,) = operator.cut(0)
+    assert sorted(changes.removes) == [("m0",), ("m1",)]
+    assert sorted(key for key, _ in changes.puts) == [("m0@5",), ("m1@5",)]
