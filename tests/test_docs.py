@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,12 @@ def make_docs() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@cache
+def generated_pages() -> dict[str, str]:
+    pages: dict[str, str] = make_docs().pages()
+    return pages
 
 
 def name_of(page: Path) -> str:
@@ -60,7 +67,7 @@ def resolve(target: str) -> object:
     "name", ["cli.md", "api.md", "findings.md", "decisions/index.md", "drawings/imports.svg"]
 )
 def test_generated_pages_are_current(name: str) -> None:
-    assert (ROOT / "docs" / name).read_text() == make_docs().pages()[name], "run `make docs`"
+    assert (ROOT / "docs" / name).read_text() == generated_pages()[name], "run `make docs`"
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -42,6 +42,9 @@ CARRIES_CODE = {
     "continuous/spark_job/placement.py",
     # `epochal run FILE`: the program that the user names.
     "cli/run_program.py",
+    # The question about a worker's versions, a constant: it must run where `epochal` is missing.
+    "connectors/worker_python.py",
+    "continuous/spark_job/worker_probe.py",
 }
 
 

@@ -26,14 +26,14 @@ def main() -> None:
         batch = reader.read(1000)
         count += 0 if batch is None else batch.num_rows
         if batch is None:
-            time.sleep(0.01)
+            time.sleep(0.01)  # a reader never blocks
     reader.ended(0)
     reader.committed(0)
     say("ready")
     for line in sys.stdin:
         if line == "read more\n":
             while (batch := reader.read(1000)) is None:
-                time.sleep(0.01)
+                time.sleep(0.01)  # a reader never blocks
             say("more")
         else:
             reader.close()

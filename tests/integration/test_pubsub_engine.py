@@ -131,12 +131,12 @@ def test_a_query_waits_for_pubsub_and_says_so(spark: SparkSession, tmp_path: Pat
         before.publish(topic, bodies(0, 10))
         wait_for(output, 10)
         assert query.status["degraded"] == ""
-    until(lambda: "UNAVAILABLE" in query.status["degraded"], "the sign of the outage")
+    eventually(lambda: "UNAVAILABLE" in query.status["degraded"], "the sign of the outage")
     port = before.address.rpartition(":")[2]
     with pubsub_world("--subscription", "sub:top", "--port", port) as after:
         after.publish(topic, bodies(10, 10))
         wait_for(output, 20)
-        until(lambda: query.status["degraded"] == "", "the end of the sign")
+        eventually(lambda: query.status["degraded"] == "", "the end of the sign")
         assert query.status["restarts"] == 0
         query.stop()
     assert data(output) == bodies(0, 20)
