@@ -40,8 +40,8 @@ class World:
 
     def ask(self, service: str, method: str, request: Any) -> bytes:
         payload = type(request).serialize(request)
-        names = [getattr(request, name, "") for name in ("name", "subscription", "topic")]
-        resource = next(filter(None, names))
+        fields = ("name", "subscription", "topic", "snapshot")
+        resource = next(filter(None, (getattr(request, field, "") for field in fields)))
         return self.connection.call(service, method, payload, what=method, resource=resource)
 
     def topic(self) -> str:

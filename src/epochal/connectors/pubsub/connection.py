@@ -91,13 +91,13 @@ class Connection:
     def stream(self, requests: Iterator[bytes], subscription: str) -> Any:
         """Open a StreamingPull of raw bytes."""
         path = f"/{SUBSCRIBER}/StreamingPull"
-        metadata = routing(SUBSCRIBER, "StreamingPull", subscription)
+        metadata = routing("StreamingPull", subscription)
         return self._channel.stream_stream(path)(requests, metadata=metadata)
 
     def future(self, service: str, method: str, request: bytes, *, resource: str) -> Any:
         """Start a unary call. The caller waits for it and handles its status."""
         return self._call(service, method).future(
-            request, timeout=self.request_timeout_s, metadata=routing(service, method, resource)
+            request, timeout=self.request_timeout_s, metadata=routing(method, resource)
         )
 
     def call(self, service: str, method: str, request: bytes, *, what: str, resource: str) -> bytes:
@@ -108,7 +108,7 @@ class Connection:
         """
         limit_s = CALL_RETRY_S if math.isinf(self.retry_timeout_s) else self.retry_timeout_s
         retry, failures = self._retry, 0
-        metadata = routing(service, method, resource)
+        metadata = routing(method, resource)
         start = retry.monotonic()
         while True:
             if self._closed.is_set():
@@ -180,15 +180,14 @@ class Connection:
         return found
 
 
-def routing(service: str, method: str, resource: str) -> tuple[tuple[str, str], ...]:
+def routing(method: str, resource: str) -> tuple[tuple[str, str], ...]:
     """Return the header by which Google routes a call without reading the request.
 
-    It names the request's field with the resource, and the resource. The fields of the calls that
-    we make have one of three names.
+    It names the request's field with the resource, and the resource. Requests that create something
+    call the field `name`, all others call it by the kind of resource.
     """
-    field = "topic" if service == PUBLISHER else "subscription"
-    if method.startswith("Create"):
-        field = "name"
+    kind = resource.rpartition("/")[0].rpartition("/")[2]
+    field = "name" if method.startswith("Create") else kind.removesuffix("s")
     return ((ROUTING_HEADER, f"{field}={quote(resource)}"),)
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import pytest
 from google.api_core.gapic_v1.routing_header import to_grpc_metadata
 
-from epochal.connectors.pubsub.connection import PUBLISHER, SUBSCRIBER, routing
+from epochal.connectors.pubsub.connection import routing
 
 
 @pytest.mark.parametrize(
-    ("service", "method", "field", "resource"),
+    ("method", "field", "resource"),
     [
-        (PUBLISHER, "Publish", "topic", "projects/p/topics/t%+~"),
-        (SUBSCRIBER, "StreamingPull", "subscription", "projects/p/subscriptions/s"),
-        (SUBSCRIBER, "Acknowledge", "subscription", "projects/p:x/subscriptions/s"),
-        (SUBSCRIBER, "CreateSubscription", "name", "projects/p/subscriptions/s"),
+        ("Publish", "topic", "projects/p/topics/t%+~"),
+        ("StreamingPull", "subscription", "projects/p/subscriptions/s"),
+        ("Acknowledge", "subscription", "projects/p:x/subscriptions/s"),
+        ("CreateSubscription", "name", "projects/p/subscriptions/s"),
+        ("DeleteSnapshot", "snapshot", "projects/p/snapshots/s"),
     ],
 )
-def test_the_routing_header_is_googles(
-    service: str, method: str, field: str, resource: str
-) -> None:
-    assert routing(service, method, resource) == (to_grpc_metadata([(field, resource)]),)
+def test_the_routing_header_is_googles(method: str, field: str, resource: str) -> None:
+    assert routing(method, resource) == (to_grpc_metadata([(field, resource)]),)
