@@ -33,12 +33,12 @@ NO_TESTS = 5
 """How pytest ends when no test has the marks that were asked for."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "integration": ("integration",),
     "spark": ("spark",),
-    "brokers": ("brokers",),
+    "integration": ("integration",),
     "fault": ("fault",),
-    "contract": ("contract",),
+    "brokers": ("brokers",),
     "simulation": ("simulation", "fuzz"),
+    "contract": ("contract",),
     "golden": ("golden",),
     "unit": ("unit", "transcripts", "packaging", "test_*.py"),
 }
