@@ -46,7 +46,7 @@ def mended(fault: Fault, base: Path) -> Unpacked | None:
     if found.remedy.startswith(CANNOT):
         return None
     for command in commands_in(found.remedy)[:1]:
-        assert obey(command, place) == 0
+        assert obey(command, place) < 2  # 1: verify still finds what the next start removes
     drop_rows_after(place, max(Checkpoint(str(place.checkpoint)).commits.batch_ids()))
     return place
 
