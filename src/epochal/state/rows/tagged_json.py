@@ -200,7 +200,9 @@ def row_from_json(value: Any, schema: StructType, path: str) -> tuple[Any, ...]:
     unknown = sorted(value.keys() - set(names))
     if unknown:
         raise StateValueError(
-            f"{path}.{unknown[0]}", "struct", f"there is no such field; the fields are {names}"
+            f"{path}.{unknown[0]}",
+            "struct",
+            f"there is no such field; the fields are {', '.join(names)}",
         )
     missing = [name for name in names if name not in value]
     if missing:
@@ -208,7 +210,7 @@ def row_from_json(value: Any, schema: StructType, path: str) -> tuple[Any, ...]:
             path,
             "struct",
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; the fields are "
-            f"{names}. Write null for a field that has no value",
+            f"{', '.join(names)}. Write null for a field that has no value",
         )
     return tuple(
         from_json(value[name], field.data_type, f"{path}.{name}")
