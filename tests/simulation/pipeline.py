@@ -87,7 +87,7 @@ class RunningTotalSpec:
     """Count and sum per key."""
 
     name: str = "transformWithStateExec"
-    key: tuple[str, ...] = ("key",)
+    keys: tuple[tuple[str, ...], ...] = (("key",),)
     output_schema: pa.Schema = TOTALS
     stores: tuple[StoreSchema, ...] = (
         StoreSchema(
@@ -112,9 +112,9 @@ class RunningTotal:
         self.totals[partition] = {key: (count, total) for (key,), (count, total) in rows}
 
     def process(
-        self, partition: int, batch: pa.RecordBatch, at: Moment
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
-        del at
+        del at, side
         totals, changed = self.totals[partition], self._changed[partition]
         counts, sums = [], []
         keys: list[Any] = batch.column(0).to_pylist()

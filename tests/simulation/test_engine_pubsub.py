@@ -53,8 +53,10 @@ def acknowledge_one_epoch_too_many(patch: pytest.MonkeyPatch) -> None:
 
 
 def pass_repetitions_on(patch: pytest.MonkeyPatch) -> None:
-    def process(self: DropRepeats, partition: int, batch: pa.RecordBatch, at: Moment) -> Any:
-        del self, partition, at
+    def process(
+        self: DropRepeats, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
+    ) -> Any:
+        del self, partition, at, side
         return (batch,)
 
     patch.setattr(DropRepeats, "process", process)

@@ -125,7 +125,7 @@ def _stateful_step(spec: StatefulSpec) -> str:
             name = "drop_repeats"
         case _:
             name = spec.name
-    return f"{name} by {_columns(spec.key)}"
+    return f"{name} by {_columns(spec.keys[0])}"
 
 
 def _window(window: Window) -> str:

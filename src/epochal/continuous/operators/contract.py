@@ -44,6 +44,8 @@ class StoreSchema:
     name: str
     key: StructType
     value: StructType
+    prefix_columns: int = 0
+    """How many columns of the key prefix scans use: `numColsPrefixKey` in Spark's metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,12 @@ class StatefulOperator(Protocol):
         ...
 
     def process(
-        self, partition: int, batch: pa.RecordBatch, at: Moment
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
-        """Process rows whose keys belong to one state partition."""
+        """Process rows of one input whose keys belong to one state partition.
+
+        `side` numbers the inputs: a join has two, all other operators have one.
+        """
         ...
 
     def due_ms(self) -> int | None:
@@ -123,8 +128,8 @@ class StatefulSpec(Protocol):
         ...
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """The columns whose hash determines the state partition of a row."""
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """For each input, the columns whose hash determines the state partition of a row."""
         ...
 
     @property

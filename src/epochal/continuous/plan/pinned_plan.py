@@ -78,7 +78,7 @@ def shape_of(plan: QueryPlan) -> Shape:
         OperatorShape(
             stage.operator_id,
             stage.stateful.name,
-            tuple(stage.stateful.key),
+            stage.stateful.keys[0],
             tuple(store.name for store in stage.stateful.stores),
         )
         for stage in plan.stages

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import ReaderFactory
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.operators.stateless.expressions import Call, Column, Expr
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 

@@ -87,7 +87,7 @@ class Opened:
             lines.append(" -> ".join([f"source {number}: {self.note.sources[number]}", *names]))
         for stage in plan.stages:
             names = [type(each).__name__.removesuffix("Spec") for each in stage.operators]
-            keyed = f"{stage.stateful.name} by ({', '.join(stage.stateful.key)})"
+            keyed = f"{stage.stateful.name} by ({', '.join(stage.stateful.keys[0])})"
             stateful = f"state {stage.operator_id}: {keyed}, {plan.state_partitions} partitions"
             lines.append(" -> ".join(["exchange", stateful, *names]))
         lines += [

@@ -159,7 +159,7 @@ class TaskCore:
             _Stage(each, partitions, plan.state_partitions, self._start_ms) for each in plan.stages
         ]
         self._splits = [
-            KeySplit(each.input_schema, each.stateful.key, plan.state_partitions, tasks)
+            KeySplit(each.input_schema, each.stateful.keys[0], plan.state_partitions, tasks)
             for each in plan.stages
         ]
         self._exchange = Exchange(

@@ -91,11 +91,11 @@ class Driver:
         }
 
     def _split(self, batch: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
-        if self.partitions == 1 or not self.spec.key:
+        if self.partitions == 1 or not self.spec.keys[0]:
             yield 0, batch
             return
-        schema = spark_schema(pa.schema([batch.schema.field(each) for each in self.spec.key]))
-        columns = [batch.column(each) for each in self.spec.key]
+        schema = spark_schema(pa.schema([batch.schema.field(each) for each in self.spec.keys[0]]))
+        columns = [batch.column(each) for each in self.spec.keys[0]]
         owners = partition_ids(columns, schema, self.partitions)
         for partition in range(self.partitions):
             mine = np.flatnonzero(owners == partition)

@@ -46,7 +46,7 @@ TEXT, NUMBER = struct("user", "string"), struct("n", "long")
 class Keyed:
     """A stateful operator that is only planned."""
 
-    key: tuple[str, ...] = ("user",)
+    keys: tuple[tuple[str, ...], ...] = (("user",),)
     name: str = "stateStoreSave"
     stores: tuple[StoreSchema, ...] = (StoreSchema("default", TEXT, NUMBER),)
     output_schema: pa.Schema = SCHEMA
@@ -89,7 +89,7 @@ def test_the_same_plan_may_start_again_and_again(files: Files) -> None:
     [
         plan_of(),
         plan_of(Keyed(), Keyed()),
-        plan_of(Keyed(key=("device",))),
+        plan_of(Keyed(keys=(("device",),))),
         plan_of(Keyed(name="dedupe")),
         plan_of(Keyed(stores=(StoreSchema("counts", TEXT, NUMBER),))),
     ],

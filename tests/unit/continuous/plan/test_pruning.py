@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Positions, SourceReader
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.operators.stateless.expressions import Call, Column, Literal
+from epochal.continuous.operators.expressions.expr import Call, Column, Literal
 from epochal.continuous.operators.stateless.row_operators import (
     FilterSpec,
     MapInArrowSpec,

@@ -281,7 +281,9 @@ class PassOn(RunningTotalSpec):
 
 
 class Passing(RunningTotal):
-    def process(self, partition: int, batch: pa.RecordBatch, at: Moment) -> list[pa.RecordBatch]:
+    def process(
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
+    ) -> list[pa.RecordBatch]:
         list(super().process(partition, batch, at))
         return [batch]
 
@@ -289,7 +291,7 @@ class Passing(RunningTotal):
 def test_stages_follow_each_other_each_aligned_by_itself() -> None:
     plan = query(ListWriter(), rows=300, keys=13, state_partitions=5, per_read=7)
     stages = (
-        StagePlan(0, replace(PassOn(), key=("id",)), EVENTS, ()),
+        StagePlan(0, replace(PassOn(), keys=(("id",),)), EVENTS, ()),
         StagePlan(1, RunningTotalSpec(), EVENTS, ()),
     )
     world = Tasks(replace(plan, stages=stages), 3, source_partitions=3)
@@ -319,7 +321,9 @@ class Clockwork(RunningTotal):
         super().__init__(partitions)
         self.seen, self.due = seen, 5_000
 
-    def process(self, partition: int, batch: pa.RecordBatch, at: Moment) -> list[pa.RecordBatch]:
+    def process(
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
+    ) -> list[pa.RecordBatch]:
         return []
 
     def due_ms(self) -> int | None:

@@ -146,6 +146,10 @@ class AggregateSpec:
         return self.grouping
 
     @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        return (self.key,)
+
+    @property
     def stores(self) -> tuple[StoreSchema, ...]:
         buffers = Buffers(self.aggregates, self.input_schema)
         if self.is_session:
@@ -219,7 +223,7 @@ class Groups:
             self._schedule(state, key)
 
     def process(
-        self, partition: int, batch: pa.RecordBatch, at: Moment
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         if self._timed:
             batch = drop_late(batch, self._ends(batch), at.late_ms)

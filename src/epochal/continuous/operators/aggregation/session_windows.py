@@ -94,7 +94,7 @@ class Sessions:
             state.count += 1
 
     def process(
-        self, partition: int, batch: pa.RecordBatch, at: Moment
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         stamps = micros(batch.column(self._time))
         batch = batch.filter(stamps.is_valid())

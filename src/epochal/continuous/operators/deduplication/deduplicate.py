@@ -72,6 +72,10 @@ class DropDuplicatesSpec:
         return "dedupeWithinWatermark" if self.within_watermark else "dedupe"
 
     @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        return (self.key,)
+
+    @property
     def stores(self) -> tuple[StoreSchema, ...]:
         value = EXPIRY_SCHEMA if self.within_watermark else _EMPTY_SCHEMA
         return (StoreSchema(STORE, key_schema(self.output_schema, self.key), value),)
@@ -100,7 +104,7 @@ class DropDuplicates:
             self._schedule(state, key, value)
 
     def process(
-        self, partition: int, batch: pa.RecordBatch, at: Moment
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         if self._time >= 0:
             batch = drop_late(batch, micros(batch.column(self._time)), at.late_ms)

@@ -47,6 +47,10 @@ class DropRepeatsSpec:
         return "dropRepeats"
 
     @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        return (self.key,)
+
+    @property
     def stores(self) -> tuple[StoreSchema, ...]:
         return (StoreSchema(STORE, key_schema(self.output_schema, self.key), EXPIRY_SCHEMA),)
 
@@ -74,7 +78,7 @@ class DropRepeats:
             state.ends.add(value[0], key)
 
     def process(
-        self, partition: int, batch: pa.RecordBatch, at: Moment
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         self._note_time(at)
         state = self._partitions[partition]

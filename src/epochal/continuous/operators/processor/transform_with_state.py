@@ -130,6 +130,10 @@ class TransformWithStateSpec:
         return spark_schema(pa.schema([self.input_schema.field(each) for each in self.key]))
 
     @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        return (self.key,)
+
+    @property
     def stores(self) -> tuple[StoreSchema, ...]:
         key = self.key_schema
         found = [each.store(key) for each in self.variables]
@@ -233,7 +237,7 @@ class TransformWithState:
             state.rows[store].load(rows)
 
     def process(
-        self, partition: int, batch: pa.RecordBatch, at: Moment
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         self._seed(at)
         if self._event_time >= 0:

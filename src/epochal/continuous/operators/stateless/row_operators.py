@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from epochal.connectors.user_code import USER_CODE, name_of
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.stateless.expressions import Expr, column_of, evaluate
+from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
+from epochal.continuous.operators.expressions.expr import Expr
 from epochal.errors import OptionError
 
 ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]

@@ -21,13 +21,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType, _parse_datatype_json_value
 
-from epochal.continuous.operators.stateless.expressions import (
-    Call,
-    Column,
-    Expr,
-    Literal,
-    check_supported,
-)
+from epochal.continuous.operators.expressions.evaluate import check_supported
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.errors import OptionError
 
 Node: TypeAlias = dict[str, Any]
@@ -141,13 +136,12 @@ def _expr(name: str, node: Node, arguments: list[Expr], session: _Session) -> Ex
             return arguments[0]
         case _:
             extra: dict[str, Any] = {}
-            if "dataType" in node:
-                extra["type"] = _arrow_type(node["dataType"])
+            kind = _arrow_type(node["dataType"]) if "dataType" in node else pa.null()
             if "ordinal" in node:
                 extra["ordinal"] = node["ordinal"]
             if "timeZoneId" in node:
                 extra["zone"] = session.zone
-            return Call(name, tuple(arguments), session.ansi, extra)
+            return Call(name, tuple(arguments), kind, "ansi" if session.ansi else "legacy", extra)
 
 
 def _arrow_type(described: Any) -> pa.DataType:

@@ -1,0 +1,1 @@
+"""Column expressions: their trees, and their evaluation over Arrow with Spark's semantics."""
