@@ -1,0 +1,257 @@
+"""Stream-stream joins give, batch by batch, the output and the state of Spark's own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.join_runs import (
+    PARTITIONS,
+    Batch,
+    File,
+    Side,
+    Stores,
+    run_spark,
+    spark_state,
+    turn,
+)
+from tests.spark.sessions import local_session
+from tests.unit.continuous.operators.driving import Driver
+
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
+from epochal.continuous.operators.joins.stream_join import JoinInput, Kind, StreamJoinSpec
+
+pytestmark = pytest.mark.timeout(400)
+
+TIME = pa.timestamp("us", tz="UTC")
+WINDOW = pa.struct([("start", TIME), ("end", TIME)])
+KINDS: tuple[Kind, ...] = ("inner", "left_outer", "right_outer", "full_outer", "left_semi")
+DELAY = "4 seconds"
+BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    made = local_session().newSession()
+    made.conf.set("spark.sql.session.timeZone", "UTC")
+    made.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
+    # A batch here has ten rows: compiling code for it takes longer than everything else.
+    made.conf.set("spark.sql.codegen.wholeStage", "false")
+    made.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    return made
+
+
+def second(number: float) -> datetime:
+    return BEGIN + timedelta(seconds=number)
+
+
+def call(function: str, *arguments: Expr) -> Call:
+    return Call(function, arguments, pa.bool_())
+
+
+def shifted(column: int, seconds: int) -> Expr:
+    by = Literal(pa.scalar(seconds * 1_000_000, pa.duration("us")))
+    return Call("TimestampAddInterval", (Column(column), by), TIME)
+
+
+def both(first: Expr, second: Expr) -> Expr:
+    return call("And", first, second)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How two streams of (key, time, number) are joined."""
+
+    sql: str
+    """The condition of the join in Spark."""
+    key: tuple[str, ...]
+    condition: Expr | None = None
+    windows: bool = False
+    watermarks: tuple[bool, bool] = (True, True)
+    needed: tuple[str, ...] = ("k",)
+    """Columns that Spark's optimizer demands to be there on a side that is not preserved."""
+
+
+WITHIN = both(
+    call("GreaterThanOrEqual", Column(4), Column(1)),
+    call("LessThanOrEqual", Column(4), shifted(1, 3)),
+)
+FORMS = {
+    "key": Form("lk = rk AND lt = rt", ("k", "t"), needed=("k", "t")),
+    "range": Form(
+        "lk = rk AND rt >= lt AND rt <= lt + INTERVAL 3 SECONDS",
+        ("k",),
+        WITHIN,
+        needed=("k", "t"),
+    ),
+    "range-one-side": Form(
+        "lk = rk AND rt >= lt AND rt <= lt + INTERVAL 3 SECONDS AND lv > 2",
+        ("k",),
+        both(WITHIN, call("GreaterThan", Column(2), Literal(pa.scalar(2, pa.int64())))),
+        needed=("k", "t", "v"),
+    ),
+    "windows": Form("lk = rk AND lt = rt", ("k", "t"), windows=True, needed=("k", "t")),
+    "no-watermark": Form("lk = rk", ("k",), watermarks=(False, False)),
+    "one-watermark": Form(
+        "lk = rk AND lt = rt", ("k", "t"), watermarks=(True, False), needed=("k", "t")
+    ),
+    "numbers": Form(
+        "lk = rk AND lv < rv",
+        ("k",),
+        call("LessThan", Column(2), Column(5)),
+        needed=("k", "v"),
+    ),
+}
+
+
+def random_files(seed: int, files: int) -> list[File]:
+    rng = random.Random(seed)
+    found = []
+    for place in range(files):
+        count = 0 if place == 3 and seed % 2 else rng.randrange(3, 12)
+        found.append([random_row(rng, place) for _ in range(count)])
+    return found
+
+
+def random_row(rng: random.Random, place: int) -> tuple[Any, ...]:
+    key = rng.choice(["a", "a", "b", "c", None])
+    at = None if rng.random() < 0.08 else second(max(1, 4 * place + rng.randrange(-9, 4)))
+    return (key, at, rng.randrange(6))
+
+
+def spark_side(form: Form, side: int, files: list[File]) -> Side:
+    letter = "lr"[side]
+
+    def prepared(frame: DataFrame) -> DataFrame:
+        if form.watermarks[side]:
+            frame = frame.withWatermark(f"{letter}t", DELAY)
+        if form.windows:
+            window = F.window(f"{letter}t", "5 seconds").alias(f"{letter}t")
+            frame = frame.select(f"{letter}k", window, f"{letter}v")
+        return frame
+
+    return Side(f"{letter}k string, {letter}t timestamp, {letter}v long", files, prepared)
+
+
+def our_rows(form: Form, kind: Kind, side: int, rows: File) -> File:
+    """The rows as Spark's optimizer passes them to the join."""
+    preserved = {"left_outer": (0,), "right_outer": (1,), "full_outer": (0, 1)}.get(kind, ())
+    if form.windows:
+        rows = [(key, window_of(at), number) for key, at, number in rows if at is not None]
+    if side in preserved:
+        return rows
+    needed = ["ktv".index(name) for name in form.needed]
+    if "lv > 2" in form.sql and side == 0:
+        rows = [row for row in rows if row[2] > 2]
+    return [row for row in rows if all(row[index] is not None for index in needed)]
+
+
+def window_of(at: datetime) -> dict[str, datetime]:
+    start = (at - BEGIN).total_seconds() // 5 * 5
+    return {"start": second(start), "end": second(start + 5)}
+
+
+def spec_of(form: Form, kind: Kind) -> StreamJoinSpec:
+    schemas = []
+    for letter in "lr":
+        time = WINDOW if form.windows else TIME
+        fields = [(f"{letter}k", pa.string()), (f"{letter}t", time), (f"{letter}v", pa.int64())]
+        schemas.append(pa.schema(fields))
+    left, right = (
+        JoinInput(
+            schema,
+            3,
+            tuple(f"{letter}{name}" for name in form.key),
+            f"{letter}t" if marked else None,
+            4000,
+        )
+        for letter, schema, marked in zip("lr", schemas, form.watermarks, strict=True)
+    )
+    fields = list(schemas[0]) if kind == "left_semi" else [*schemas[0], *schemas[1]]
+    return StreamJoinSpec(kind, left, right, form.condition, pa.schema(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A join, its input, and what Spark made of it."""
+
+    form: Form
+    kind: Kind
+    spec: StreamJoinSpec
+    files: tuple[list[File], list[File]]
+    batches: list[Batch]
+    place: Path
+
+    def turn(self, driver: Driver, batch: Batch) -> list[str]:
+        given = []
+        if batch.file is not None:
+            for side, schema in enumerate((self.spec.left.schema, self.spec.right.schema)):
+                rows = self.files[side][batch.file]
+                given.append((side, schema, our_rows(self.form, self.kind, side, rows)))
+        return turn(driver, batch, given)
+
+    def sides(self) -> tuple[Side, Side]:
+        return (
+            spark_side(self.form, 0, self.files[0]),
+            spark_side(self.form, 1, self.files[1]),
+        )
+
+    def joined(self) -> Callable[[DataFrame, DataFrame], DataFrame]:
+        return lambda left, right: left.join(right, F.expr(self.form.sql), self.kind)
+
+
+def spark_case(
+    spark: SparkSession, place: Path, name: str, kind: Kind, seed: int = 1, files: int = 6
+) -> Case:
+    form = FORMS[name]
+    given = (random_files(seed, files), random_files(seed + 1000, files))
+    case = Case(form, kind, spec_of(form, kind), given, [], place)
+    case.batches.extend(run_spark(spark, place, case.sides(), case.joined()))
+    assert len(case.batches) >= files
+    return case
+
+
+def check_replay(case: Case) -> list[Stores]:
+    """Compare every batch's output and state; return the states."""
+    driver = Driver(case.spec, PARTITIONS)
+    states = []
+    for batch in case.batches:
+        assert case.turn(driver, batch) == batch.output, batch
+        stored = spark_state(case.place / "checkpoint", case.spec.stores, batch.number + 1)
+        assert driver.stores == stored, batch
+        states.append({place: dict(rows) for place, rows in stored.items()})
+        driver.restart()
+    assert any(batch.output for batch in case.batches)
+    return states
+
+
+@pytest.fixture
+def idle_batches(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(request.param).lower())
+    yield
+    spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+
+
+MATRIX = [
+    *((kind, name) for kind in KINDS for name in ("key", "range", "windows", "range-one-side")),
+    ("inner", "no-watermark"),
+    ("inner", "one-watermark"),
+    ("left_semi", "one-watermark"),
+    ("inner", "numbers"),
+    ("left_semi", "no-watermark"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), MATRIX)
+def test_output_and_state_of_each_batch_are_sparks(
+    spark: SparkSession, tmp_path: Path, kind: Kind, name: str
+) -> None:
+    check_replay(spark_case(spark, tmp_path, name, kind))
