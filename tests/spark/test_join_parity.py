@@ -24,7 +24,7 @@ from tests.spark.join_runs import (
     turn,
 )
 from tests.spark.sessions import local_session
-from tests.unit.continuous.operators.driving import Driver
+from tests.unit.continuous.operators.driving import Driver, columns
 
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.continuous.operators.joins.stream_join import JoinInput, Kind, StreamJoinSpec
@@ -76,6 +76,8 @@ class Form:
     condition: Expr | None = None
     windows: bool = False
     watermarks: tuple[bool, bool] = (True, True)
+    pushed: Expr | None = None
+    """The condition if Spark moves what concerns the left side alone in front of the join."""
     needed: tuple[str, ...] = ("k",)
     """Columns that Spark's optimizer demands to be there on a side that is not preserved."""
 
@@ -96,7 +98,8 @@ FORMS = {
         "lk = rk AND rt >= lt AND rt <= lt + INTERVAL 3 SECONDS AND lv > 2",
         ("k",),
         both(WITHIN, call("GreaterThan", Column(2), Literal(pa.scalar(2, pa.int64())))),
-        needed=("k", "t", "v"),
+        pushed=WITHIN,
+        needed=("k", "t"),
     ),
     "windows": Form("lk = rk AND lt = rt", ("k", "t"), windows=True, needed=("k", "t")),
     "no-watermark": Form("lk = rk", ("k",), watermarks=(False, False)),
@@ -141,15 +144,19 @@ def spark_side(form: Form, side: int, files: list[File]) -> Side:
     return Side(f"{letter}k string, {letter}t timestamp, {letter}v long", files, prepared)
 
 
+def preserved(kind: Kind) -> tuple[int, ...]:
+    """The sides of which an outer join emits all rows."""
+    return {"left_outer": (0,), "right_outer": (1,), "full_outer": (0, 1)}.get(kind, ())
+
+
 def our_rows(form: Form, kind: Kind, side: int, rows: File) -> File:
     """The rows as Spark's optimizer passes them to the join."""
-    preserved = {"left_outer": (0,), "right_outer": (1,), "full_outer": (0, 1)}.get(kind, ())
     if form.windows:
         rows = [(key, window_of(at), number) for key, at, number in rows if at is not None]
-    if side in preserved:
+    if side in preserved(kind):
         return rows
     needed = ["ktv".index(name) for name in form.needed]
-    if "lv > 2" in form.sql and side == 0:
+    if form.pushed is not None and side == 0:
         rows = [row for row in rows if row[2] > 2]
     return [row for row in rows if all(row[index] is not None for index in needed)]
 
@@ -163,8 +170,8 @@ def spec_of(form: Form, kind: Kind) -> StreamJoinSpec:
     schemas = []
     for letter in "lr":
         time = WINDOW if form.windows else TIME
-        fields = [(f"{letter}k", pa.string()), (f"{letter}t", time), (f"{letter}v", pa.int64())]
-        schemas.append(pa.schema(fields))
+        types = {f"{letter}k": pa.string(), f"{letter}t": time, f"{letter}v": pa.int64()}
+        schemas.append(columns(**types))
     left, right = (
         JoinInput(
             schema,
@@ -176,7 +183,8 @@ def spec_of(form: Form, kind: Kind) -> StreamJoinSpec:
         for letter, schema, marked in zip("lr", schemas, form.watermarks, strict=True)
     )
     fields = list(schemas[0]) if kind == "left_semi" else [*schemas[0], *schemas[1]]
-    return StreamJoinSpec(kind, left, right, form.condition, pa.schema(fields))
+    condition = form.condition if 0 in preserved(kind) else form.pushed or form.condition
+    return StreamJoinSpec(kind, left, right, condition, pa.schema(fields))
 
 
 @dataclass(frozen=True, slots=True)

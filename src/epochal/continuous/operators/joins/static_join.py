@@ -80,6 +80,9 @@ class StaticJoin:
         self._table_rows = table.num_rows
         self._null_safe = spec.null_safe or (False,) * len(spec.stream_key)
         self._index = _index(table, spec.table_key, self._null_safe)
+        self._unique: dict[Row, int] | None = None
+        if all(len(rows) == 1 for rows in self._index.values()):
+            self._unique = {key: rows[0] for key, rows in self._index.items()}
         self._outer = spec.kind in ("left_outer", "right_outer")
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
@@ -116,14 +119,15 @@ class StaticJoin:
                 np.arange(self._table_rows), batch.num_rows
             )
         columns = [batch.schema.get_field_index(name) for name in key]
-        rows: list[int] = []
-        places: list[int] = []
-        index = self._index
-        for number, found in enumerate(map(index.get, keys_of(batch, columns))):
-            if found is not None:
-                places += found
-                rows += [number] * len(found)
-        return np.array(rows, np.int64), np.array(places, np.int64)
+        keys = keys_of(batch, columns)
+        if self._unique is not None:
+            unique = self._unique
+            found = np.array([unique.get(key, -1) for key in keys], np.int64)
+            rows = np.flatnonzero(found >= 0)
+            return rows, found[rows]
+        each = [self._index.get(key, ()) for key in keys]
+        rows = np.repeat(np.arange(len(keys)), [len(places) for places in each])
+        return rows, np.array([place for places in each for place in places], np.int64)
 
     def _marked(self, batch: pa.RecordBatch, rows: Any) -> Sequence[pa.RecordBatch]:
         """Rows of the stream, by whether they have a match."""
