@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from tests.spark.join_runs import (
     File,
     Side,
     Stores,
+    replace_state,
+    rewound,
     run_spark,
     spark_state,
     turn,
@@ -27,6 +30,7 @@ from tests.spark.sessions import local_session
 from tests.unit.continuous.operators.driving import Driver, columns
 
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
+from epochal.continuous.operators.joins.join_bounds import Sides, value_watermark_ms
 from epochal.continuous.operators.joins.stream_join import JoinInput, Kind, StreamJoinSpec
 
 pytestmark = pytest.mark.timeout(400)
@@ -78,6 +82,7 @@ class Form:
     watermarks: tuple[bool, bool] = (True, True)
     pushed: Expr | None = None
     """The condition if Spark moves what concerns the left side alone in front of the join."""
+    floats: bool = False
     needed: tuple[str, ...] = ("k",)
     """Columns that Spark's optimizer demands to be there on a side that is not preserved."""
 
@@ -106,6 +111,13 @@ FORMS = {
     "one-watermark": Form(
         "lk = rk AND lt = rt", ("k", "t"), watermarks=(True, False), needed=("k", "t")
     ),
+    "floats": Form(
+        "lk = rk AND rt >= lt AND rt <= lt + INTERVAL 3 SECONDS",
+        ("k",),
+        WITHIN,
+        floats=True,
+        needed=("k", "t"),
+    ),
     "numbers": Form(
         "lk = rk AND lv < rv",
         ("k",),
@@ -115,12 +127,18 @@ FORMS = {
 }
 
 
-def random_files(seed: int, files: int) -> list[File]:
+FLOATS = {"a": 0.0, "b": -0.0, "c": math.nan}
+
+
+def random_files(seed: int, files: int, floats: bool) -> list[File]:
     rng = random.Random(seed)
     found = []
     for place in range(files):
         count = 0 if place == 3 and seed % 2 else rng.randrange(3, 12)
-        found.append([random_row(rng, place) for _ in range(count)])
+        rows = [random_row(rng, place) for _ in range(count)]
+        if floats:
+            rows = [(FLOATS.get(key), *rest) for key, *rest in rows]
+        found.append(rows)
     return found
 
 
@@ -141,7 +159,53 @@ def spark_side(form: Form, side: int, files: list[File]) -> Side:
             frame = frame.select(f"{letter}k", window, f"{letter}v")
         return frame
 
-    return Side(f"{letter}k string, {letter}t timestamp, {letter}v long", files, prepared)
+    kind = "double" if form.floats else "string"
+    return Side(f"{letter}k {kind}, {letter}t timestamp, {letter}v long", files, prepared)
+
+
+LT, RT = Column(1), Column(3)
+
+
+def micros(column: Expr, number: int) -> Expr:
+    return Call(
+        "TimestampAddInterval", (column, Literal(pa.scalar(number, pa.duration("us")))), TIME
+    )
+
+
+def double(column: Expr) -> Expr:
+    return Call("Cast", (column,), pa.float64())
+
+
+CONDITIONS: dict[str, Expr] = {
+    "lt < rt": call("LessThan", LT, RT),
+    "lt >= rt": call("GreaterThanOrEqual", LT, RT),
+    "lt > rt + INTERVAL 10 SECONDS": call("GreaterThan", LT, micros(RT, 10_000_000)),
+    "lt <= rt + INTERVAL '0.0015' SECOND": call("LessThanOrEqual", LT, micros(RT, 1_500)),
+    "lt - INTERVAL 1 DAY >= rt": call("GreaterThanOrEqual", micros(LT, -86_400_000_000), RT),
+    "lt > rt + INTERVAL 1 SECOND + INTERVAL 1 SECOND": call(
+        "GreaterThan", LT, micros(micros(RT, 1_000_000), 1_000_000)
+    ),
+    "cast(lt AS double) > cast(rt AS double) + 10.5D": call(
+        "GreaterThan",
+        double(LT),
+        Call("Add", (double(RT), Literal(pa.scalar(10.5))), pa.float64()),
+    ),
+    "lt > rt AND lt < rt + INTERVAL 5 SECONDS": both(
+        call("GreaterThan", LT, RT), call("LessThan", LT, micros(RT, 5_000_000))
+    ),
+    "lv > 5L": call("GreaterThan", Column(0), Literal(pa.scalar(5, pa.int64()))),
+    "lv < rv": call("LessThan", Column(0), Column(2)),
+    "lt > TIMESTAMP '2024-01-01 00:00:00'": call(
+        "GreaterThan", LT, Literal(pa.scalar(BEGIN, TIME))
+    ),
+    "year(lt) > 5": call(
+        "GreaterThan", Call("Year", (LT,), pa.int32()), Literal(pa.scalar(5, pa.int32()))
+    ),
+    "lt > rt + INTERVAL 1 MONTH": call(
+        "GreaterThan", LT, Call("TimestampAddYMInterval", (RT, Literal(pa.scalar(1))), TIME)
+    ),
+}
+"""Conditions over left number and time, right number and time."""
 
 
 def preserved(kind: Kind) -> tuple[int, ...]:
@@ -158,7 +222,13 @@ def our_rows(form: Form, kind: Kind, side: int, rows: File) -> File:
     needed = ["ktv".index(name) for name in form.needed]
     if form.pushed is not None and side == 0:
         rows = [row for row in rows if row[2] > 2]
-    return [row for row in rows if all(row[index] is not None for index in needed)]
+    rows = [row for row in rows if all(row[index] is not None for index in needed)]
+    return [row[: own_columns(form, kind, side)] for row in rows]
+
+
+def own_columns(form: Form, kind: Kind, side: int) -> int:
+    """Spark does not pass on columns that only a semi join's result would need."""
+    return len(form.needed) if kind == "left_semi" and side == 1 else 3
 
 
 def window_of(at: datetime) -> dict[str, datetime]:
@@ -168,14 +238,15 @@ def window_of(at: datetime) -> dict[str, datetime]:
 
 def spec_of(form: Form, kind: Kind) -> StreamJoinSpec:
     schemas = []
-    for letter in "lr":
+    for side, letter in enumerate("lr"):
         time = WINDOW if form.windows else TIME
-        types = {f"{letter}k": pa.string(), f"{letter}t": time, f"{letter}v": pa.int64()}
-        schemas.append(columns(**types))
+        key = pa.float64() if form.floats else pa.string()
+        types = {f"{letter}k": key, f"{letter}t": time, f"{letter}v": pa.int64()}
+        schemas.append(columns(**dict(list(types.items())[: own_columns(form, kind, side)])))
     left, right = (
         JoinInput(
             schema,
-            3,
+            len(schema),
             tuple(f"{letter}{name}" for name in form.key),
             f"{letter}t" if marked else None,
             4000,
@@ -220,7 +291,10 @@ def spark_case(
     spark: SparkSession, place: Path, name: str, kind: Kind, seed: int = 1, files: int = 6
 ) -> Case:
     form = FORMS[name]
-    given = (random_files(seed, files), random_files(seed + 1000, files))
+    given = (
+        random_files(seed, files, form.floats),
+        random_files(seed + 1000, files, form.floats),
+    )
     case = Case(form, kind, spec_of(form, kind), given, [], place)
     case.batches.extend(run_spark(spark, place, case.sides(), case.joined()))
     assert len(case.batches) >= files
@@ -255,6 +329,7 @@ MATRIX = [
     ("left_semi", "one-watermark"),
     ("inner", "numbers"),
     ("left_semi", "no-watermark"),
+    ("full_outer", "floats"),
 ]
 
 
@@ -263,3 +338,76 @@ def test_output_and_state_of_each_batch_are_sparks(
     spark: SparkSession, tmp_path: Path, kind: Kind, name: str
 ) -> None:
     check_replay(spark_case(spark, tmp_path, name, kind))
+
+
+@pytest.mark.parametrize("idle_batches", [False], indirect=True)
+@pytest.mark.parametrize(("kind", "name"), [("full_outer", "range"), ("left_outer", "windows")])
+def test_output_and_state_are_sparks_without_idle_batches(
+    spark: SparkSession, tmp_path: Path, kind: Kind, name: str, idle_batches: None
+) -> None:
+    case = spark_case(spark, tmp_path, name, kind, seed=2)
+    assert len(case.batches) == 6
+    check_replay(case)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "seed"),
+    [
+        ("full_outer", "range", 5),
+        ("left_semi", "range", 6),
+        ("left_outer", "key", 7),
+        ("right_outer", "windows", 8),
+        ("inner", "range", 9),
+    ],
+)
+def test_either_engine_goes_on_from_the_others_state(
+    spark: SparkSession, tmp_path: Path, kind: Kind, name: str, seed: int
+) -> None:
+    case = spark_case(spark, tmp_path, name, kind, seed=seed)
+    states = check_replay(case)
+    stop = 2
+    rest = [batch for batch in case.batches if batch.number > stop]
+
+    ours = Driver(case.spec, PARTITIONS)
+    ours.stores = spark_state(tmp_path / "checkpoint", case.spec.stores, stop + 1)
+    ours.late_ms, ours.epoch = case.batches[stop].watermark_ms, stop + 1
+    ours.restart()
+    assert [case.turn(ours, batch) for batch in rest] == [batch.output for batch in rest]
+
+    replace_state(rewound(tmp_path, stop, "resumed"), case.spec.stores, states[: stop + 1])
+    sides, joined = case.sides(), case.joined()
+    resumed = run_spark(spark, tmp_path, sides, joined, "resumed")
+    assert [(each.number, each.output) for each in resumed] == [
+        (each.number, each.output) for each in rest
+    ]
+
+
+def test_bounds_of_event_time_are_sparks(spark: SparkSession) -> None:
+    left, right = (
+        spark.readStream.format("rate")
+        .load()
+        .selectExpr(f"value AS {letter}v", f"timestamp AS {letter}t")
+        .withWatermark(f"{letter}t", DELAY)
+        for letter in "lr"
+    )
+    sides = Sides(2, (1, 3))
+    for text, condition in CONDITIONS.items():
+        plan = left.join(right, F.expr(text))._jdf.queryExecution().analyzed()
+        for side in (0, 1):
+            for watermark_ms in (0, 7, 1_700_000_000_123):
+                expected = spark_bound(spark, plan, side, watermark_ms)
+                found = value_watermark_ms(condition, side, sides, watermark_ms)
+                assert found == expected, (text, side, watermark_ms)
+
+
+def spark_bound(spark: SparkSession, plan: Any, side: int, watermark_ms: int) -> int | None:
+    """What Spark's own function says about the condition of a join."""
+    catalyst: Any = spark._jvm.org.apache.spark.sql.catalyst
+    some = spark._jvm.scala.Option
+    attributes = getattr(catalyst.expressions, "AttributeSet$").__getattr__("MODULE$")
+    children = (plan.left(), plan.right())
+    mine, other = (attributes.apply(children[which].output()) for which in (side, 1 - side))
+    found = catalyst.analysis.StreamingJoinHelper.getStateValueWatermark(
+        mine, other, plan.condition(), some.apply(watermark_ms)
+    )
+    return int(found.get()) if found.isDefined() else None
