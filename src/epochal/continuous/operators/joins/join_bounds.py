@@ -200,7 +200,7 @@ def _is_number_or_time(kind: pa.DataType) -> bool:
 
 
 def _constant_micros(value: pa.Scalar[Any]) -> float:
-    """A constant in microseconds. A plain number counts seconds."""
+    """A constant in microseconds. A plain number counts seconds. (A timestamp gives no bound.)"""
     kind, types = value.type, pa.types
     found: Any = value.as_py()
     if found is None:
@@ -217,10 +217,6 @@ def _constant_micros(value: pa.Scalar[Any]) -> float:
         return float(found["days"] * _MICROS_PER_DAY + found["microseconds"])
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return float(found) * 1_000_000.0
-    if types.is_timestamp(kind) and kind.tz is not None:
-        # Spark multiplies these microseconds once more, so the bound is useless there as well.
-        micros: Any = value.cast(pa.timestamp("us", "UTC"))
-        return float(micros.value) * 1_000_000.0
     raise _NotLinearError
 
 
