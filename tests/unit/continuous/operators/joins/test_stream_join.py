@@ -15,6 +15,7 @@ from tests.unit.continuous.operators.driving import Driver, at_ms, columns, in_a
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.continuous.operators.joins.stream_join import JoinInput, Kind, StreamJoinSpec
 from epochal.errors import StateLoadError
+from epochal.state.rows.unsafe_row import decode_row, encode_row
 
 TIME = pa.timestamp("us", tz="UTC")
 CLICKS = columns(user=pa.string(), clicked=TIME, page=pa.int64())
@@ -155,6 +156,20 @@ def test_a_semi_join_emits_each_left_row_once_in_every_order() -> None:
         driver.cut()
         assert values(driver, "left") == {("a", 0): ("a", 9_000_000, 3, False)}
         assert driver.turn_of_sides([(RIGHT, buy("a", 2600, 30))]) == []
+
+
+def test_a_semi_join_does_not_emit_rows_that_earlier_releases_stored_as_matched() -> None:
+    driver = Driver(join("left_semi"))
+    driver.turn_of_sides([(LEFT, click("a", 1000, 1))])
+    driver.cut()
+    schema = driver.schemas["left-keyWithIndexToValue"].value
+    store = driver.stores[0, "left-keyWithIndexToValue"]
+    ((key, value),) = store.items()
+    store[key] = encode_row((*decode_row(value, schema)[:-1], True), schema)
+    driver.restart()
+    assert driver.turn_of_sides([(RIGHT, buy("a", 1500, 2))]) == []
+    driver.cut()
+    assert values(driver, "left") == {}
 
 
 def test_removal_moves_the_last_row_of_a_key_into_its_place() -> None:
