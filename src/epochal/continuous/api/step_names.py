@@ -46,9 +46,10 @@ def steps_of(stream: Stream) -> str:
         _chain(each.definition.description, each.operators, stream.watermarks)
         for each in stream.inputs
     ]
+    befores = [stream.inputs[0].operators, *(stage.operators for stage in stream.stages)]
     stages = [
-        _chain(_stateful_step(stage.stateful), stage.operators, stream.watermarks)
-        for stage in stream.stages
+        _chain(_stateful_step(stage.stateful, before), stage.operators, stream.watermarks)
+        for stage, before in zip(stream.stages, befores, strict=False)
     ]
     sources = chains[0] if len(chains) == 1 else f"union({', '.join(chains)})"
     return ARROW.join([sources, *stages])
@@ -109,12 +110,15 @@ def _step(spec: OperatorSpec, watermarks: Sequence[Watermark]) -> str:
     return type(spec).__name__.removesuffix("Spec")
 
 
-def _stateful_step(spec: StatefulSpec) -> str:
+def _stateful_step(spec: StatefulSpec, before: Sequence[OperatorSpec]) -> str:
+    """Describe a stateful operator; `before` are the operators between it and the exchange."""
     match spec:
         case TransformWithStateSpec():
             name = "transform_with_state"
-        case AggregateSpec(aggregates=aggregates, window=window):
-            keys = [each for each in spec.grouping if window is None or each != window.name]
+        case AggregateSpec(aggregates=aggregates, key=key):
+            last = before[-1] if before else None
+            window = last.window if isinstance(last, AssignWindowsSpec) else None
+            keys = [each for each in key if window is None or each != window.name]
             made = _columns([each.alias for each in aggregates])
             return f"agg({made}) by {groups_of(keys, window)}"
         case DropDuplicatesSpec(within_watermark=True):
