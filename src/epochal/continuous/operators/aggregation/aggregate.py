@@ -170,7 +170,7 @@ class Groups:
         self._timed = spec.event_time is not None and spec.output_mode != COMPLETE
         self._time = -1 if spec.event_time is None else spec.key.index(spec.event_time)
         self._is_window = self._time >= 0 and pa.types.is_struct(kinds[self._time])
-        self._arrow_allowed = all(map(_groups_in_arrow, kinds))
+        self._arrow_allowed = all(map(arrow_groups_like_spark, kinds))
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         state = self._partitions[partition]
@@ -225,10 +225,10 @@ class Groups:
 
     def cut(self, epoch: int) -> list[StateChanges]:
         changes = []
-        stored = self._buffers.stored
         for number, state in self._partitions.items():
             groups, dirty, state.dirty = state.groups, state.dirty, set()
-            puts = [(key, stored(groups[key])) for key in dirty if key in groups]
+            keys = [key for key in dirty if key in groups]
+            puts = list(zip(keys, self._buffers.stored([groups[key] for key in keys]), strict=True))
             removes = [key for key in dirty if key not in groups]
             changes.append(StateChanges(DEFAULT_STORE, number, puts, removes, len(groups)))
         return changes
@@ -276,12 +276,7 @@ class Groups:
             # Arrow cannot group by nothing: group by a constant and drop it again.
             constant = pa.array([0]).take([0] * batch.num_rows)
             return [((), kept) for _, kept in buffers.group_in_arrow(batch, [constant])]
-        widths = [each.type.num_fields for each in columns]
-        if not any(widths):
-            return buffers.group_in_arrow(batch, columns)
-        # Arrow cannot group by a struct either: group by its fields and rebuild it.
-        flat = [part for each in columns for part in _parts(each)]
-        return [(_rebuilt(key, widths), kept) for key, kept in buffers.group_in_arrow(batch, flat)]
+        return buffers.group_in_arrow(batch, columns)
 
     def _output_rows(self, state: _Partition, keys: Sequence[Row]) -> pa.RecordBatch:
         columns = [
@@ -290,24 +285,3 @@ class Groups:
         ]
         columns += self._buffers.results([state.groups[key] for key in keys])
         return pa.RecordBatch.from_arrays(columns, schema=self._output)
-
-
-def _groups_in_arrow(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        fields = [kind.field(i).type for i in range(kind.num_fields)]
-        return bool(fields) and all(map(arrow_groups_like_spark, fields))
-    return arrow_groups_like_spark(kind)
-
-
-def _parts(column: Array) -> list[Array]:
-    return column.flatten() if pa.types.is_struct(column.type) else [column]
-
-
-def _rebuilt(parts: Row, widths: Sequence[int]) -> Row:
-    """Put the fields of structs together again. A column of width 0 is no struct."""
-    key: list[object] = []
-    index = 0
-    for width in widths:
-        key.append(parts[index : index + width] if width else parts[index])
-        index += width or 1
-    return tuple(key)

@@ -24,7 +24,7 @@ from epochal.continuous.operators.aggregation.calls import (
     Fold,
 )
 from epochal.continuous.operators.aggregation.sums import as_they_are
-from epochal.continuous.operators.cells import Array, holds_floats
+from epochal.continuous.operators.cells import Array
 from epochal.errors import OptionError
 from epochal.state.rows.arrow_types import spark_type
 from epochal.state.rows.types import AtomicType, StructField
@@ -127,9 +127,15 @@ def _ordering(call: AggregateCall, kind: pa.DataType) -> Less:
         raise OptionError(
             f"{call.function} of {call.arguments[-1]!r}: values of type {kind} cannot be ordered"
         )
-    if pa.types.is_nested(kind) or holds_floats(kind):
+    if pa.types.is_floating(kind):
+        return _less_with_nan
+    if pa.types.is_nested(kind):
         return lambda a, b: bool(rank(a) < rank(b))
     return operator.lt
+
+
+def _less_with_nan(a: float, b: float) -> bool:
+    return a < b or (b != b and a == a)
 
 
 def _extreme(call: AggregateCall, kind: pa.DataType, name: str) -> Fold:

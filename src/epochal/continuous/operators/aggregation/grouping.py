@@ -65,22 +65,22 @@ class Buffers:
         """Merge the earlier and the later buffers of a group."""
         return tuple([m(a, b) for m, a, b in zip(self._merges, before, later, strict=True)])
 
-    def stored(self, buffers: Row) -> Row:
-        """The row of a group in state."""
-        if self._plain:
-            return buffers
-        found: list[Any] = []
-        for fold, buffer in zip(self._folds, buffers, strict=True):
+    def stored(self, groups: Sequence[Row]) -> Sequence[Row]:
+        """The rows of some groups in state."""
+        if self._plain or not groups:
+            return groups
+        columns: list[Column] = []
+        for fold, buffers in zip(self._folds, zip(*groups, strict=True), strict=True):
             if fold.store is not None:
-                found.extend(fold.store(buffer))
+                columns.extend(zip(*map(fold.store, buffers), strict=True))
             elif len(fold.fields) == 1:
-                found.append(buffer)
+                columns.append(buffers)
             else:
-                found.extend(buffer)
-        return tuple(found)
+                columns.extend(zip(*buffers, strict=True))
+        return list(zip(*columns, strict=True))
 
     def loaded(self, row: Row) -> Row:
-        """The reverse of `stored`."""
+        """The buffers of a group from its row in state."""
         if self._plain:
             return row
         found: list[Buffer] = []
@@ -126,15 +126,17 @@ class Buffers:
         return [(key, tuple(buffers)) for key, buffers in groups.items()]
 
     def group_in_arrow(self, batch: pa.RecordBatch, keys: Sequence[Array]) -> Partials:
-        """Group by columns whose types `arrow_groups_like_spark` allows."""
-        names = [f"k{number}" for number in range(len(keys))]
-        arrays: list[Array] = list(keys)
+        """Group by columns whose types `arrow_groups_like_spark` allows, without null structs."""
+        # Arrow cannot group by a struct: group by its fields and rebuild it.
+        arrays = [part for each in keys for part in _parts(each)]
+        key_names = [f"k{number}" for number in range(len(arrays))]
+        names = list(key_names)
         wanted: list[Any] = []
         for number, (call, fold) in enumerate(zip(self._calls, self._folds, strict=True)):
             if fold.arrow is None:
                 continue
             names.append(f"v{number}")
-            arrays.append(_source(call, fold, batch, keys[0]))
+            arrays.append(_source(call, fold, batch, arrays[0]))
             rows = not call.arguments and call.filter is None
             wanted += [
                 _arrow_aggregation(f"v{number}", function, rows=rows)
@@ -145,13 +147,19 @@ class Buffers:
             arrays.append(pa.array(range(batch.num_rows)))
             wanted.append((_ROWS, "list"))
         made = pa.Table.from_arrays(arrays, names=names)
-        grouped = made.group_by(names[: len(keys)], use_threads=False).aggregate(wanted)
-        columns = [grouped.column(name).combine_chunks() for name in names[: len(keys)]]
-        found = list(zip(*(cells(each, keys=True) for each in columns), strict=True))
+        grouped = made.group_by(key_names, use_threads=False).aggregate(wanted)
+        parts = iter(cells(grouped.column(name).combine_chunks(), keys=True) for name in key_names)
+        columns = [
+            list(zip(*[next(parts) for _ in range(each.type.num_fields)], strict=True))
+            if pa.types.is_struct(each.type)
+            else next(parts)
+            for each in keys
+        ]
+        found = list(zip(*columns, strict=True))
         if not self._folds:
             return [(key, ()) for key in found]
-        parts = [self._from_arrow(number, batch, grouped) for number in range(len(self._folds))]
-        return list(zip(found, zip(*parts, strict=True), strict=True))
+        buffers = [self._from_arrow(number, batch, grouped) for number in range(len(self._folds))]
+        return list(zip(found, zip(*buffers, strict=True), strict=True))
 
     def arrow_differs(self, batch: pa.RecordBatch) -> bool:
         """Whether Arrow would ignore a NaN or silently overflow an integer sum."""
@@ -219,10 +227,21 @@ def key_schema(schema: pa.Schema, names: Sequence[str]) -> StructType:
 
 
 def arrow_groups_like_spark(kind: pa.DataType) -> bool:
-    """Whether Arrow groups this type as Spark does: not floats (NaN, -0.0), not nested types."""
+    """Whether Arrow groups this type as Spark does: not floats (NaN, -0.0) or lists."""
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i).type for i in range(kind.num_fields)]
+        return bool(fields) and all(map(_is_flat, fields))
+    return _is_flat(kind)
+
+
+def _is_flat(kind: pa.DataType) -> bool:
     return not (
         pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_dictionary(kind)
     )
+
+
+def _parts(column: Array) -> list[Array]:
+    return column.flatten() if pa.types.is_struct(column.type) else [column]
 
 
 def _source(call: AggregateCall, fold: Fold, batch: pa.RecordBatch, any_key: Array) -> Array:

@@ -140,7 +140,7 @@ class Sessions:
                 sessions = state.sessions.get(key, [])
                 index = bisect_left(sessions, start, key=_start)
                 if index < len(sessions) and sessions[index].start == start:
-                    kept = self._buffers.stored(sessions[index].buffers)
+                    (kept,) = self._buffers.stored([sessions[index].buffers])
                     puts.append(((*key, start), (*self._grouping(key, sessions[index]), *kept)))
                 else:
                     removes.append((*key, start))
