@@ -41,6 +41,7 @@ def session_store(
         name,
         StructType((*(fields[each] for each in key), start)),
         StructType((*fields.values(), *buffers.fields)),
+        prefix_columns=len(key),
     )
 
 
