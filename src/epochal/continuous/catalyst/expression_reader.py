@@ -38,15 +38,8 @@ from epochal.errors import OptionError
 
 _MODES: dict[str, Mode] = {"ANSI": "ansi", "LEGACY": "legacy", "TRY": "try"}
 _TYPES = "org.apache.spark.sql.types."
-_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 
-_SAME = (
-    "Alias",
-    "KnownNullable",
-    "KnownNotNull",
-    "KnownFloatingPointNormalized",
-    "TaggingExpression",
-)
+_SAME = ("Alias", "KnownNullable", "KnownNotNull", "KnownFloatingPointNormalized")
 """Expressions whose value is that of their only child."""
 
 
@@ -138,7 +131,8 @@ class ExpressionReader:
 
     def scalar_fields(self, product: JavaObject) -> tuple[Mode, dict[str, Any]]:
         """The mode of a call or an aggregate function, and its scalar fields."""
-        mode, extra = self._mode, {}
+        mode = self._mode
+        extra: dict[str, Any] = {}
         for name, value in fields(product):
             match value:
                 case bool() | int() | float() | str():

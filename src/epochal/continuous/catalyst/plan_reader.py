@@ -12,7 +12,15 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from epochal.continuous.catalyst.plan_sources import RELATIONS, PlanSources
-from epochal.continuous.catalyst.plan_steps import DELAY, Reading, Steps, id_of, ids_of, metadata_of
+from epochal.continuous.catalyst.plan_steps import (
+    DELAY,
+    Reading,
+    Steps,
+    id_of,
+    ids_of,
+    metadata_of,
+    without_ids,
+)
 from epochal.continuous.catalyst.refusals import JVM_ONLY, USE_A_FUNCTION, Operator
 from epochal.continuous.catalyst.releases import stateful_operators
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, simple_name
@@ -26,7 +34,7 @@ from epochal.continuous.catalyst.stateful_nodes import (
 from epochal.continuous.operators.expressions.expr import Column, Literal
 from epochal.continuous.operators.stateless.expand import ExpandSpec
 from epochal.continuous.operators.stateless.row_operators import FilterSpec
-from epochal.continuous.plan.logical import Step, Union, Watermarked
+from epochal.continuous.plan.logical import Step, StreamSource, Union, Watermarked
 from epochal.errors import OptionError
 
 _SAME_ROWS = {
@@ -109,7 +117,10 @@ class PlanReader:
             runs = "cannot run"
         elif operator_id >= 0:
             runs = f"{IN_TASKS}, after an exchange by key; its state is in state/{operator_id}"
-        findings.operators.insert(place, Operator(depth, _text(node), runs))
+        text = _text(node)
+        if isinstance(found.tree, StreamSource) and name in RELATIONS:
+            text, runs = f"Source {found.tree.number}", found.tree.description
+        findings.operators.insert(place, Operator(depth, text, runs))
         return found
 
     def _skip(self, node: JavaObject, depth: int) -> Reading | None:
@@ -254,5 +265,5 @@ _READERS: dict[str, _Reader] = {
 
 def _text(node: JavaObject) -> str:
     """A node in one line."""
-    text = str(node.simpleString(25)).lstrip("~").replace("\n", " ")
+    text = without_ids(str(node.simpleString(25)).lstrip("~").replace("\n", " "))
     return text if len(text) <= 110 else f"{text[:107]}..."

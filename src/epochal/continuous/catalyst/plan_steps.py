@@ -7,6 +7,7 @@ the node above can find them. Ids may repeat, as in `select(x, x)`; then the val
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +29,8 @@ from epochal.errors import OptionError
 
 DELAY = "spark.watermarkDelayMs"
 SESSION_WINDOW = "spark.sessionWindow"
+
+_IDS = re.compile(r"#\d+L?(-T\d+ms)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +179,14 @@ def _with_moment(reading: Reading, calls: tuple[Any, ...]) -> Reading:
     return Reading(Step(reading.tree, spec, spec.schema), (*reading.ids, *(-1 for _ in calls)))
 
 
+def without_ids(text: str) -> str:
+    """A text of Spark's without the ids of columns, which differ from run to run."""
+    return _IDS.sub("", text)
+
+
 def _called(expr: JavaObject) -> str:
     """How to name an expression in a message: by its column, or by its text."""
     if simple_name(expr) in ("Alias", "AttributeReference"):
         return f"column {str(expr.name())!r}"
-    text = str(expr.toString())
+    text = without_ids(str(expr.toString()))
     return text if len(text) <= 80 else f"{text[:77]}..."

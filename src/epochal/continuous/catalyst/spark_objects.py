@@ -94,7 +94,7 @@ def _arrow(kind: DataType) -> pa.DataType:
 
 
 def scalar_of(value: JavaObject, kind: pa.DataType) -> pa.Scalar[Any]:
-    """A value in Catalyst's internal form (days, microseconds, UTF8String, …) as an Arrow scalar."""
+    """A value in Catalyst's internal form (days, microseconds, …) as an Arrow scalar."""
     if value is None:
         return pa.scalar(None, kind)
     types = pa.types
@@ -112,7 +112,7 @@ def scalar_of(value: JavaObject, kind: pa.DataType) -> pa.Scalar[Any]:
         return pa.scalar(value, kind)
     if kind == INTERVAL:
         months, days, micros = (get_field(value, each) for each in _INTERVAL_FIELDS)
-        return pa.scalar(pa.MonthDayNano([months, days, micros * 1000]), kind)
+        return pa.scalar((months, days, micros * 1000), kind)
     raise OptionError(f"constants of type {kind} are not supported")
 
 

@@ -19,6 +19,7 @@ from epochal.continuous.catalyst.plan_steps import (
     Steps,
     ids_of,
     metadata_of,
+    without_ids,
 )
 from epochal.continuous.catalyst.releases import preorder
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, option, simple_name
@@ -53,14 +54,14 @@ def read_aggregate(
         for each in items(node.groupingExpressions())
     ]
     arguments = _Columns(
-        unique_names([str(each.name()) for each in keys]),
+        unique_names([without_ids(str(each.name())) for each in keys]),
         values,
         [steps.type_of("Aggregate", each) for each in keys],
     )
     filters = dict(_filters(node))
     calls = []
     attributes = list(items(last.aggregateAttributes()))
-    names = unique_names([*arguments.names, *(str(each.name()) for each in attributes)])
+    names = unique_names([*arguments.names, *(f"_aggregate{n}" for n in range(len(attributes)))])
     for number, expr in enumerate(items(last.aggregateExpressions())):
         condition = filters.get(int(expr.resultId().id()))
         calls.append(_call(steps, child, expr, condition, names[len(keys) + number], arguments))
