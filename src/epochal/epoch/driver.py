@@ -70,6 +70,7 @@ from epochal.epoch.messages import (
     TaskReady,
 )
 from epochal.epoch.pace import Pace
+from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
 
@@ -156,15 +157,22 @@ class EpochDriver:
         assert found is not None, "call recover() first"
         self._readers = tuple(readers)
         self._template = template or found.base or self._template
+        query = self._resources.query
         with self._lock:
             self._coordinator = EpochCoordinator(
                 attempt=self.attempt,
                 first_epoch=found.first_epoch,
                 readers=len(self._readers),
                 tasks=tasks,
-                highs=found.highs,
-                delays_ms=self._resources.delays_ms,
-                watermark_ms=found.watermark_ms,
+                watermark=QueryWatermark(
+                    first_epoch=found.first_epoch,
+                    highs=found.highs,
+                    delays_ms=query.delays_ms,
+                    watermark_ms=found.watermark_ms,
+                    late_ms=found.late_ms,
+                    moves=query.moves,
+                    policy=query.policy(self._template),
+                ),
                 pace=self._pace,
                 tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
             )

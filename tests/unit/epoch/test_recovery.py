@@ -12,7 +12,14 @@ from epochal.checkpoint.entries import CommitEntry, ControlBatch, OffsetEntry
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.epoch.messages import PreparedState
-from epochal.epoch.recovery import DropEpoch, Logs, RecoveryPlan, open_epoch, plan_recovery
+from epochal.epoch.recovery import (
+    DropEpoch,
+    Logs,
+    QueryShape,
+    RecoveryPlan,
+    open_epoch,
+    plan_recovery,
+)
 from epochal.errors import MalformedFileError, RecoveryError
 
 URL = "file:/checkpoint"
@@ -46,7 +53,8 @@ def logs(
 
 
 def plan(found: Logs, **more: Any) -> RecoveryPlan:
-    return plan_recovery(found, **{"attempt": 2, "sources": 1, **more})
+    query = QueryShape(more.pop("sources", 1), more.pop("delays_ms", ()), **more.pop("query", {}))
+    return plan_recovery(found, query, **{"attempt": 2, **more})
 
 
 def refusal(found: Logs, **more: Any) -> RecoveryError:

@@ -112,10 +112,10 @@ class StreamWriter:
 
         name = sink if isinstance(sink, str) else sink[0] if isinstance(sink, tuple) else "sink"
         return QueryDefinition(
-            tuple(each.definition for each in self.stream.inputs),
+            self.stream.tree,
             SinkDefinition(str(name), opened),
-            self.stream.plan,
             engine,
+            self.stream.spark.sparkContext.defaultParallelism,
         )
 
 

@@ -88,8 +88,7 @@ class Attempt:
     ) -> None:
         self.number, self.first_epoch = driver.attempt, recovered.first_epoch
         self.positions = positions
-        base = recovered.base
-        offsets = [None] * len(positions) if base is None else list(base.by_source.values())
+        offsets = recovered.offsets or (None,) * len(positions)
         self.offsets: list[str | None] = list(offsets)
         """Where the first epoch begins, as Spark logs it."""
         self._sc, self._opened, self._driver = sc, opened, driver
@@ -221,6 +220,8 @@ def prepare_attempt(
         owned=opened.guard.still_mine,
         run_id=opened.run_id,
         delays_ms=tuple(mark.delay_ms for mark in opened.plan.watermarks),
+        watermarks_move=opened.plan.watermarks_move,
+        offset_lines=opened.plan.offset_lines,
         min_batches_to_retain=opened.options.min_batches_to_retain,
     )
     listeners = Listeners(

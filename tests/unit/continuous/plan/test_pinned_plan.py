@@ -20,7 +20,7 @@ from epochal.continuous.plan.pinned_plan import (
     settle_shape,
     shape_of,
 )
-from epochal.continuous.plan.stages import QueryPlan, StagePlan
+from epochal.continuous.plan.stages import QueryPlan, StagePlan, Target
 from epochal.errors import (
     CheckpointError,
     MalformedFileError,
@@ -61,7 +61,9 @@ class NoWriters:
 
 
 def plan_of(*stateful: Keyed) -> QueryPlan:
-    stages = tuple(StagePlan(i, each, SCHEMA, ()) for i, each in enumerate(stateful))
+    stages = tuple(
+        StagePlan(i, each, (SCHEMA,), (), Target(i + 1)) for i, each in enumerate(stateful)
+    )
     return QueryPlan((), (), stages, NoWriters(), SCHEMA, state_partitions=3)
 
 
