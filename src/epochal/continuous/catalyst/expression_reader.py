@@ -8,7 +8,7 @@ with the evaluator's fields in `extra`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from epochal.continuous.operators.expressions.expr import (
     Literal,
     Mode,
 )
+from epochal.errors import OptionError
 
 _MODES: dict[str, Mode] = {"ANSI": "ansi", "LEGACY": "legacy", "TRY": "try"}
 _TYPES = "org.apache.spark.sql.types."
@@ -45,9 +46,19 @@ _SAME = ("Alias", "KnownNullable", "KnownNotNull", "KnownFloatingPointNormalized
 class ExpressionReader:
     """Reads expressions over the columns of one plan node."""
 
-    def __init__(self, spark: SparkSession, columns: Mapping[int, int], width: int) -> None:
-        """`columns` maps the ids of Spark's attributes to indexes in a batch of `width` columns."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        columns: Mapping[int, int],
+        width: int,
+        collect: Callable[[JavaObject], pa.Table] | None = None,
+    ) -> None:
+        """`columns` maps the ids of Spark's attributes to indexes in a batch of `width` columns.
+
+        `collect` returns the rows of a plan without streams: scalar subqueries need it.
+        """
         self._spark, self._columns, self._width = spark, dict(columns), width
+        self._collect = collect
         ansi = str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         self._mode: Mode = "ansi" if ansi else "legacy"
         self._zone = str(spark.conf.get("spark.sql.session.timeZone"))
@@ -67,12 +78,14 @@ class ExpressionReader:
                 return self._call(f"{owner}.{expr.functionName()}", expr, expr.arguments())
             case "Invoke":
                 return self._invoke(expr)
+            case "ScalarSubquery" if self._collect is not None:
+                return self._subquery(expr, self._collect)
         if name in _SAME:
             return self.read(expr.children().apply(0))
         return self._call(name, expr, expr.children())
 
     def _call(self, name: str, expr: JavaObject, arguments: JavaObject) -> Expr:
-        mode, extra = self._fields(expr)
+        mode, extra = self.scalar_fields(expr)
         kind = arrow_type_of(expr.dataType())
         return Call(name, tuple(self.read(each) for each in items(arguments)), kind, mode, extra)
 
@@ -81,7 +94,7 @@ class ExpressionReader:
         if simple_name(target) != "Literal":
             return self._call("Invoke", expr, expr.children())
         evaluator = target.value()
-        mode, extra = self._fields(evaluator)
+        mode, extra = self.scalar_fields(evaluator)
         arguments = tuple(self.read(each) for each in items(expr.arguments()))
         name = f"{simple_name(evaluator)}.{expr.functionName()}"
         return Call(name, arguments, arrow_type_of(expr.dataType()), mode, extra)
@@ -90,11 +103,22 @@ class ExpressionReader:
         first, parameters = self._width, list(items(expr.arguments()))
         inner = ExpressionReader.__new__(ExpressionReader)
         inner._spark, inner._mode, inner._zone = self._spark, self._mode, self._zone
+        inner._collect = self._collect
         inner._width = first + len(parameters)
         inner._columns = self._columns | {
             each.exprId().id(): first + number for number, each in enumerate(parameters)
         }
         return Lambda(inner.read(expr.function()), first, len(parameters))
+
+    def _subquery(self, expr: JavaObject, collect: Callable[[JavaObject], pa.Table]) -> Expr:
+        """The only value of a subquery, which is evaluated here and now."""
+        if expr.plan().isStreaming():
+            raise OptionError("a scalar subquery over a stream is not supported")
+        kind, values = arrow_type_of(expr.dataType()), collect(expr.plan()).column(0)
+        if len(values) > 1:
+            raise OptionError(f"a scalar subquery returned {len(values)} rows, not one")
+        found = values.combine_chunks().cast(kind)
+        return Literal(found[0] if len(found) else pa.scalar(None, kind))
 
     def _literal(self, expr: JavaObject) -> Expr:
         kind, value = arrow_type_of(expr.dataType()), expr.value()
@@ -105,8 +129,8 @@ class ExpressionReader:
         found = DataFrame(made, self._spark).toArrow().column(0).combine_chunks()
         return Literal(found.cast(kind)[0])
 
-    def _fields(self, product: JavaObject) -> tuple[Mode, dict[str, Any]]:
-        """The mode of a call, and its scalar fields."""
+    def scalar_fields(self, product: JavaObject) -> tuple[Mode, dict[str, Any]]:
+        """The mode of a call or an aggregate function, and its scalar fields."""
         mode = self._mode
         extra: dict[str, Any] = {}
         for name, value in fields(product):
