@@ -21,6 +21,7 @@ FULL: dict[str, str] = {
     r"fuzz/test_mutated_checkpoints.*\[\w+-[1-9]\d*\]": "more rounds of the same mutations",
     r"fuzz/test_mutated_state.*\[(1-|0-rocksdb|0-codec)": "more rounds, and more kinds of stores",
     r"simulation/test_engine\.py.*goes_wrong\[[2-7]\]": "1,500 of 2,000 seeds",
+    r"simulation/test_engine_trees\.py.*goes_wrong\[[1-3]\]": "600 of 800 seeds",
     r"simulation/test_engine_pubsub\.py.*it_comes\[[1-3]\]": "180 of 240 seeds",
     r"contract/test_(files|edits|log_race)\.py.*\[hdfs": "HDFS; local disk, memory and S3 stay",
     r"contract/test_edits\.py.*\[s3": "edits on S3; the files' contract on S3 stays",
