@@ -94,7 +94,11 @@ class Attempt:
         """Where the first epoch begins, as Spark logs it."""
         self._sc, self._opened, self._driver = sc, opened, driver
         self._recovered, self._post = recovered, post
-        self._readers = readers_of(positions)
+        self.watermark_ms = recovered.watermark_ms
+        """The watermark with which the first epoch begins."""
+        self.has_new_watermark = base is not None and base.watermark_ms < self.watermark_ms
+        """Whether no epoch has run with that watermark yet, so that state may be due."""
+        self._readers = readers_of(positions, opened.ends)
         self._endpoint = endpoint_of(opened.run_id)
         self._job: BarrierJob | None = None
 
@@ -235,6 +239,7 @@ def prepare_attempt(
     )
     recovered = driver.recover()
     positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
+    opened.find_ends(positions)
     first = not opened.tasks
     if first:
         readers = sum(map(len, positions))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
@@ -18,14 +18,14 @@ from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.operator_metadata import read_operator
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
-from epochal.connectors.contract import Sink, Source
+from epochal.connectors.contract import Positions, Sink, Source
 from epochal.continuous.plan.pinned_plan import check_empty, settle_id
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.run.progress import OperatorNote, QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
-from epochal.errors import EpochalError
+from epochal.errors import EpochalError, OptionError
 from epochal.files import Files, open_files
 from epochal.rpc.server import RpcServer
 
@@ -51,6 +51,8 @@ class Opened:
     server: RpcServer
     tasks: int = 0
     """0 until the first attempt has counted the slots."""
+    ends: tuple[Positions, ...] | None = None
+    """Where the sources ended at the start, with `availableNow`; the run reads no further."""
     hosts: TaskHosts = field(default_factory=TaskHosts)
     _closing: ExitStack = field(default_factory=ExitStack)
     _attempted: bool = False
@@ -74,6 +76,29 @@ class Opened:
             for stage in self.plan.stages
         )
         self.note = replace(self.note, operators=operators)
+
+    def find_ends(self, positions: Sequence[Positions]) -> None:
+        """Fix where the run ends, unless an earlier attempt has done so or it has no end."""
+        if self.ends is not None or not self.options.available_now:
+            return
+        found = []
+        for name, source, at in zip(self.note.sources, self.sources, positions, strict=True):
+            latest = source.latest()
+            if latest is None:
+                raise OptionError(
+                    f"Source {name} cannot tell where it ends, so trigger(availableNow=True) does "
+                    f"not know when to stop. Use trigger(epoch=...), and stop the query yourself."
+                )
+            # Offsets express boundaries exactly, so that Spark can go on from the end.
+            found.append(source.boundary(latest) if source.lag(at, latest) > 0 else at)
+        self.ends = tuple(found)
+
+    def is_read(self, positions: Sequence[Positions]) -> bool:
+        """Return whether everything up to the ends of the run is read; False without ends."""
+        return self.ends is not None and all(
+            source.lag(at, end) <= 0
+            for source, at, end in zip(self.sources, positions, self.ends, strict=True)
+        )
 
     def close(self) -> None:
         """Close sink and sources and release the checkpoint. May be called again."""

@@ -25,6 +25,9 @@ class EngineOptions:
     epoch: timedelta = timedelta(milliseconds=100)
     """Length of an epoch. Output becomes visible and durable once per epoch."""
 
+    available_now: bool = False
+    """Whether to process what the sources contain at the start, and then to end."""
+
     idle_epoch: timedelta = timedelta(seconds=10)
     """Length of an epoch in which nothing happens."""
 

@@ -455,6 +455,8 @@ def _open_sources(plan: QueryPlan, readers: Sequence[ReaderPlan]) -> list[_Sourc
             found.append(None)
             continue
         reader = source.readers.open({each.partition: each.position for each in mine})
+        if ends := {each.partition: each.end for each in mine if each.end is not None}:
+            reader.limit(ends)
         numbers = {each.partition: each.reader for each in mine}
         acknowledging = cast(AcknowledgingReader, reader) if source.acknowledges_in_tasks else None
         found.append(_Source(reader, numbers, _Chain(source.operators), acknowledging))

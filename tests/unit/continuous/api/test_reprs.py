@@ -17,8 +17,8 @@ from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.continuous.api.readwriter import StreamReader
 from epochal.continuous.api.step_names import duration_text
 from epochal.continuous.api.stream import Input, Stream
-from epochal.continuous.run.engine import EngineState
 from epochal.continuous.run.query_spec import SourceDefinition
+from epochal.continuous.run.run_events import EngineState
 
 COLUMNS: Any = {
     "user": pa.string(),
