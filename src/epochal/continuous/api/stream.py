@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.connectors.contract import Source
+from epochal.continuous.api.outputs import UPDATE, checked_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
-from epochal.continuous.api.stream_writer import UPDATE, StreamWriter, checked_mode
+from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregation.aggregates import Aggregate, Function
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec

@@ -24,7 +24,7 @@ from epochal.connectors.contract import Positions, Source
 from epochal.continuous.plan.pinned_plan import settle_shape
 from epochal.continuous.plan.stages import ReaderPlan, readers_of, readers_of_task
 from epochal.continuous.run.open_query import Opened, pinned_partitions
-from epochal.continuous.run.query_settings import no_slot_left, task_count
+from epochal.continuous.run.query_settings import check_kept, no_slot_left, task_count
 from epochal.continuous.spark_job.barrier_job import BarrierJob, count_slots, wait_for_slots
 from epochal.continuous.spark_job.placement import exclude, executors
 from epochal.continuous.spark_job.task_hosts import pulsing
@@ -299,13 +299,15 @@ def _with_new_partitions(source: Source, known: Positions) -> Positions:
 def _choose_tasks(
     sc: SparkContext, opened: Opened, readers: int, slot_seconds: float, clock: Clock
 ) -> int:
-    options, stateful = opened.options, bool(opened.plan.stages)
-    wanted = task_count(options, readers, stateful, count_slots(sc).total)
+    options, stateful, kept = opened.options, bool(opened.plan.stages), opened.kept_slots
+    total = count_slots(sc).total
+    wanted = task_count(options, readers, stateful, total, kept)
+    check_kept(wanted, total, kept, opened.note.sink)
     if options.parallelism is not None:
         return wanted
     deadline = clock.monotonic() + min(GRACE_SECONDS, slot_seconds)
     while (
-        possible := task_count(options, readers, stateful, count_slots(sc).free)
+        possible := task_count(options, readers, stateful, count_slots(sc).free, kept)
     ) < wanted and clock.monotonic() < deadline:
         clock.sleep(0.05)
     return min(wanted, possible)

@@ -53,6 +53,8 @@ class Opened:
     """0 until the first attempt has counted the slots."""
     ends: tuple[Positions, ...] | None = None
     """Where the sources ended at the start, with `availableNow`; the run reads no further."""
+    kept_slots: int = 0
+    """Slots that the tasks must leave free, for Spark jobs over the output."""
     hosts: TaskHosts = field(default_factory=TaskHosts)
     _closing: ExitStack = field(default_factory=ExitStack)
     _attempted: bool = False
@@ -172,6 +174,7 @@ def open_query(
             plan=replace(plan, writers=sink.writers),
             note=note,
             server=server,
+            kept_slots=definition.sink.slots,
             hosts=hosts,
             _closing=opening.pop_all(),
         )

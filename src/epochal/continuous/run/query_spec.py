@@ -43,6 +43,8 @@ class SinkDefinition:
     description: str
     open: Callable[[Files, str, pa.Schema], Sink]
     """Takes the checkpoint, the query's id and the schema of the rows."""
+    slots: int = 0
+    """How many of Spark's slots the query's tasks must leave free, for jobs over its output."""
 
 
 @dataclass(frozen=True, slots=True)
