@@ -39,6 +39,7 @@ from epochal.checkpoint.spark_json import (
     text_lines,
     to_json,
 )
+from epochal.continuous.operators.contract import StatefulSpec
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.errors import (
     CheckpointError,
@@ -190,8 +191,7 @@ def settle_shape(files: Files, plan: QueryPlan) -> None:
         for store in stage.stateful.stores:
             family = FamilySchema(DEFAULT_FAMILY, store.key, store.value)
             settle_schema(files.at(state_store_path(stage.operator_id, 0, store.name)), family)
-    for shape in asked:
-        _settle_operator(files, shape, plan.state_partitions)
+        _settle_operator(files, stage.operator_id, stage.stateful, plan.state_partitions)
 
 
 def is_ours(files: Files) -> bool:
@@ -229,12 +229,14 @@ def _stored_shape(files: Files) -> Shape | None:
     )
 
 
-def _settle_operator(files: Files, shape: OperatorShape, partitions: int) -> None:
-    if read_operator(files, shape.operator_id) is not None:
+def _settle_operator(files: Files, operator: int, spec: StatefulSpec, partitions: int) -> None:
+    if read_operator(files, operator) is not None:
         return
-    stores = tuple(StoreMetadata(name, 0, partitions) for name in shape.stores)
-    metadata = OperatorMetadata(1, shape.operator_id, shape.name, stores)
-    path = operator_metadata_path(shape.operator_id)
+    stores = tuple(
+        StoreMetadata(store.name, store.prefix_columns, partitions) for store in spec.stores
+    )
+    metadata = OperatorMetadata(1, operator, spec.name, stores)
+    path = operator_metadata_path(operator)
     with storage_errors(join_url(files.url, path)):
         try:
             files.create(path, OPERATOR_FORMAT.serialize(metadata))

@@ -6,7 +6,7 @@ schema, and then fills in the two things the plan lacks: `writers` and `state_pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -56,3 +56,5 @@ class QueryDefinition:
     plan: Callable[[Sequence[Source]], QueryPlan]
     """Makes the plan from the open sources, with `UNOPENED` writers and 0 state partitions."""
     options: EngineOptions = field(default_factory=EngineOptions)
+    session: Mapping[str, str] = field(default_factory=dict)
+    """What `state_settings.session_settings` returns: how the session keeps state."""
