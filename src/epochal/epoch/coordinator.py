@@ -130,6 +130,7 @@ class EpochCoordinator:
         watermark_ms: int = 0,
         pace: Pace | None = None,
         tell_commits: bool = False,
+        first_limits: tuple[tuple[int, str], ...] | None = None,
     ) -> None:
         self.attempt = attempt
         self.phase = Phase.REGISTERING
@@ -154,6 +155,8 @@ class EpochCoordinator:
         self._last_epoch: int | None = None
         """The last epoch with rows before a hold; None while epochs follow each other freely."""
         self._limited = False
+        self._first_limits = first_limits
+        """Where the readers must end the first epoch. Reading is held after it."""
         self._active = False
         self._tell_commits = tell_commits
         self.now = self._since = 0.0
@@ -303,7 +306,9 @@ class EpochCoordinator:
         if self.phase is not Phase.PREPARING or len(self._ready) < self._tasks:
             return []
         self.phase = Phase.RUNNING
-        effects = self._announce()
+        if self._first_limits is not None:
+            self._limited, self._last_epoch = True, self.current
+        effects = self._announce(limits=self._first_limits)
         return effects + (self._hold() if self._hold_asked else [])
 
     def _report(self, report: CommitPartitionEpoch | ReportPartitionOffset) -> list[Effect]:

@@ -17,9 +17,17 @@ from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_of, manifest_to_json
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.publish_state import StateFiles
-from epochal.epoch.recovery import DropEpoch, Logs, RecoveryPlan, open_epoch, plan_recovery
+from epochal.epoch.recovery import (
+    DropEpoch,
+    ForgetPlanned,
+    Logs,
+    RecoveryPlan,
+    SetAside,
+    open_epoch,
+    plan_recovery,
+)
 from epochal.errors import CheckpointLostError, ClaimExpiredError, ConcurrentUpdateError
-from epochal.files import join_url
+from epochal.files import Files, join_url
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +48,8 @@ class EpochResources:
     run_id: str
     delays_ms: tuple[int, ...] = ()
     """The delay of each watermark of the plan."""
+    planned: Files | None = None
+    """Where entries are set aside that Spark planned: `.epochal/planned`."""
     min_batches_to_retain: int = 100
 
 
@@ -56,6 +66,8 @@ class Recovered:
     watermark_ms: int
     base: OffsetEntry | None
     """The entry before the first epoch. It has the pinned settings and the log's version."""
+    planned: OffsetEntry | None = None
+    """Where the first epoch must end, if Spark planned it and did not commit it."""
 
 
 def read_logs(resources: EpochResources) -> Logs:
@@ -68,7 +80,13 @@ def read_logs(resources: EpochResources) -> Logs:
         tuple(commit_ids),
         {epoch: entry for epoch, entry in found if entry is not None},
         resources.commits.get(commit_ids[-1]) if commit_ids else None,
+        planned_entries(resources.planned),
     )
+
+
+def planned_entries(planned: Files | None) -> dict[int, OffsetEntry]:
+    """Return the entries that were set aside, by epoch."""
+    return {} if planned is None else dict(OffsetLog(planned, read_only=True).get_range())
 
 
 def newest_attempt(offsets: OffsetLog) -> int:
@@ -97,10 +115,17 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
     )
     for step in plan.steps:
         logger.info("recovering epoch %d: %s", step.epoch, type(step).__name__)
-        if isinstance(step, DropEpoch):
-            resources.offsets.purge_after(step.epoch - 1)
-        else:
-            follow_up(resources, step)
+        match step:
+            case DropEpoch(epoch):
+                resources.offsets.purge_after(epoch - 1)
+            case SetAside(epoch, entry):
+                if resources.planned is not None:
+                    OffsetLog(resources.planned).add(epoch, entry)
+            case ForgetPlanned(epoch):
+                if resources.planned is not None:
+                    OffsetLog(resources.planned).purge(epoch)
+            case _:
+                follow_up(resources, step)
     state = None if plan.manifest is None else plan.manifest.state
     return Recovered(
         plan.first_epoch,
@@ -109,6 +134,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
         plan.highs,
         plan.watermark_ms,
         plan.base,
+        plan.planned,
     )
 
 

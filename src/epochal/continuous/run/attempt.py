@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext
 
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
-from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Source
@@ -96,6 +96,8 @@ class Attempt:
         """The watermark with which the first epoch begins."""
         self.has_new_watermark = base is not None and base.watermark_ms < self.watermark_ms
         """Whether no epoch has run with that watermark yet, so that state may be due."""
+        self.is_planned = recovered.planned is not None
+        """Whether the first epoch is a batch that Spark planned. The attempt ends after it."""
         self._readers = readers_of(positions, opened.ends)
         self._endpoint = endpoint_of(opened.run_id)
         self._job: BarrierJob | None = None
@@ -219,6 +221,7 @@ def prepare_attempt(
         owned=opened.guard.still_mine,
         run_id=opened.run_id,
         delays_ms=tuple(mark.delay_ms for mark in opened.plan.watermarks),
+        planned=opened.files.at(PLANNED),
         min_batches_to_retain=opened.options.min_batches_to_retain,
     )
     listeners = Listeners(
@@ -324,7 +327,7 @@ def _settle_state(opened: Opened) -> None:
 
 
 def _template(opened: Opened, recovered: Recovered) -> OffsetEntry | None:
-    if recovered.base is not None:
-        return None
+    if recovered.base is not None or recovered.planned is not None:
+        return None  # the driver copies that entry
     partitions = {SHUFFLE_PARTITIONS: str(opened.plan.state_partitions)}
     return OffsetEntry(1, (), conf={**opened.settings, **partitions})

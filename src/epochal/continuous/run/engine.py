@@ -248,7 +248,7 @@ class Engine:
     def _run_attempt(self) -> Outcome:
         attempt = self._attempt
         assert attempt is not None
-        if self._opened.is_read(attempt.positions):
+        if self._opened.is_read(attempt.positions) and not attempt.is_planned:
             if not attempt.has_new_watermark:
                 return Stopped()  # `availableNow`, and there is nothing new
             self._inbox.put(AllRead())

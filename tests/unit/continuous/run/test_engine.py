@@ -78,6 +78,7 @@ class Pretended:
     offsets: tuple[str, ...] = ()
     watermark_ms = 0
     has_new_watermark = False
+    is_planned = False
 
     def __init__(self, number: int, pretence: Pretence, post: Any) -> None:
         self.number, self._pretence, self.post = number, pretence, post
