@@ -50,6 +50,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "continuous.operators.deduplication",
         "continuous.operators.processor",
         "continuous.plan",
+        "continuous.catalyst",
         "continuous.tasks",
         "continuous.spark_job",
         "continuous.run",

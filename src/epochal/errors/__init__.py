@@ -61,6 +61,7 @@
     │   ├── DriverSilentError          a task has not heard from its driver for too long
     │   └── SinkConflictError          the sink already has the epoch, with different output
     ├── QueryError                     a continuous query cannot run, or has stopped
+    │   ├── UnsupportedPlanError       a DataFrame has parts that cannot run here
     │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
     │   ├── HostSilentError            tasks sent no pulse: their host is cut off or they hang
     │   ├── WorkerPythonError          the workers' interpreter lacks packages or has other versions
@@ -140,6 +141,7 @@ from epochal.errors.query import (
     QueryFailedError,
     TaskFailedError,
     TooFewSlotsError,
+    UnsupportedPlanError,
     WorkerPythonError,
 )
 from epochal.errors.rpc import (
@@ -229,6 +231,7 @@ __all__ = [
     "StorageError",
     "TaskFailedError",
     "TooFewSlotsError",
+    "UnsupportedPlanError",
     "UnsupportedVersionError",
     "WorkerPythonError",
 ]

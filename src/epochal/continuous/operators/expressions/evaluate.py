@@ -19,6 +19,7 @@ from epochal.continuous.operators.expressions import (
     comparison,
     dates_times,
     nested_values,
+    planner_functions,
     texts,
 )
 from epochal.continuous.operators.expressions.casts import cast
@@ -42,6 +43,7 @@ FUNCTIONS: dict[str, Function] = {
     **comparison.FUNCTIONS,
     **dates_times.FUNCTIONS,
     **nested_values.FUNCTIONS,
+    **planner_functions.FUNCTIONS,
     **texts.FUNCTIONS,
 }
 
