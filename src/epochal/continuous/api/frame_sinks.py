@@ -70,7 +70,8 @@ class ViewedOutput(MemoryOutput):
             self._show()
 
     def _show(self) -> None:
-        table = self.table().rename_columns(self._spark_schema.names)
+        # As one chunk: PySpark loses the rows of a table whose first chunk is empty.
+        table = self.table().combine_chunks().rename_columns(self._spark_schema.names)
         found = self._spark.createDataFrame(table, self._spark_schema)
         found.createOrReplaceTempView(self._name)
 

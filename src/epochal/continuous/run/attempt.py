@@ -321,7 +321,7 @@ def _remaining_tasks(sc: SparkContext, tasks: int, clock: Clock) -> int:
 
 
 def _settle_state(opened: Opened) -> None:
-    chosen = opened.options.state_partitions or opened.tasks
+    chosen = opened.options.state_partitions or opened.state_partitions or opened.tasks
     opened.settle_partitions(pinned_partitions(opened.files) or chosen)
     settle_shape(opened.files, opened.plan)
 

@@ -25,6 +25,7 @@ from epochal.continuous.run.progress import OperatorNote, QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.state_settings import check_state, settings_in_force, state_conf
+from epochal.continuous.run.take_over import newest_entry
 from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files, open_files
@@ -58,6 +59,8 @@ class Opened:
     """0 until the first attempt has counted the slots."""
     ends: tuple[Positions, ...] | None = None
     """Where the sources ended at the start, with `availableNow`; the run reads no further."""
+    state_partitions: int | None = None
+    """Of a new checkpoint; None for as many as there are tasks."""
     kept_slots: int = 0
     """Slots that the tasks must leave free, for Spark jobs over the output."""
     hosts: TaskHosts = field(default_factory=TaskHosts)
@@ -189,6 +192,7 @@ def open_query(
             ),
             note=note,
             server=server,
+            state_partitions=definition.state_partitions,
             kept_slots=definition.sink.slots,
             hosts=hosts,
             _closing=opening.pop_all(),
@@ -197,8 +201,8 @@ def open_query(
 
 def pinned_partitions(files: Files) -> int | None:
     """Return the number of state partitions that the checkpoint fixes; None if it is new."""
-    newest = OffsetLog(files.at(OFFSETS), read_only=True).get_latest()
-    pinned = None if newest is None else newest[1].conf.get(SHUFFLE_PARTITIONS)
+    newest = newest_entry(files)
+    pinned = None if newest is None else newest.conf.get(SHUFFLE_PARTITIONS)
     if pinned is not None:
         return int(pinned)
     # A first run that ended before its first epoch has left no offsets, but operator metadata.

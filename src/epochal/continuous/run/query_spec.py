@@ -58,3 +58,5 @@ class QueryDefinition:
     options: EngineOptions = field(default_factory=EngineOptions)
     session: Mapping[str, str] = field(default_factory=dict)
     """What `state_settings.session_settings` returns: how the session keeps state."""
+    state_partitions: int | None = None
+    """Of a new checkpoint; None for as many as there are tasks."""

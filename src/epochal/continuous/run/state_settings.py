@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epochal.checkpoint.entries import CommitLog, OffsetLog
-from epochal.checkpoint.layout import COMMITS, OFFSETS, STATE
+from epochal.checkpoint.entries import CommitLog
+from epochal.checkpoint.layout import COMMITS, STATE
 from epochal.checkpoint.pinned import (
     CODEC,
     MERGE_OPERATOR,
@@ -24,6 +24,7 @@ from epochal.checkpoint.pinned import (
     conf_in_force,
     conf_of_new_query,
 )
+from epochal.continuous.run.take_over import newest_entry
 from epochal.files import Files, join_url
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
@@ -47,8 +48,8 @@ def session_settings(spark: SparkSession, keys: Collection[str] = SESSION_KEYS) 
 
 def settings_in_force(files: Files, session: Mapping[str, str]) -> dict[str, str]:
     """The settings that the checkpoint pins, or that a new one will pin."""
-    newest = OffsetLog(files.at(OFFSETS), read_only=True).get_latest()
-    return conf_of_new_query(session) if newest is None else conf_in_force(newest[1].conf, session)
+    newest = newest_entry(files)
+    return conf_of_new_query(session) if newest is None else conf_in_force(newest.conf, session)
 
 
 def state_conf(files: Files, settings: Mapping[str, str]) -> StateStoreConf:
