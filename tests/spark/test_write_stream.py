@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.frames import PATIENCE_SECONDS, add_file, rows_of, stream, words
+from tests.spark.frames import COLUMNS, PATIENCE_SECONDS, add_file, rows_of, stream, words
 
 import epochal
 from epochal.checkpoint import Checkpoint
@@ -155,25 +155,18 @@ def test_a_writer_of_rows_gets_rows_as_from_pyspark(
     spark: SparkSession, source: Path, tmp_path: Path
 ) -> None:
     out = str(tmp_path / "rows")
-    shown = (
-        stream(spark, source)
-        .limit(10**6)
-        .select(
-            "id", F.struct("word", "at").alias("nested"), F.create_map("word", "id").alias("counts")
-        )
-    )
 
     def keep(row: Any) -> None:
         with open(out, "a") as file:
             file.write(f"{row!r}\n")
 
-    shown = shown.filter("id = 4")
-    end(epochal.write_stream(shown).foreach(keep).trigger(availableNow=True).start())
-    expected = spark.read.schema("id bigint, word string, at timestamp").json(str(source))
-    wanted = expected.filter("id = 4").select(
-        "id", F.struct("word", "at").alias("nested"), F.create_map("word", "id").alias("counts")
-    )
-    assert Path(out).read_text() == f"{wanted.collect()[0]!r}\n"
+    def nested(rows: DataFrame) -> DataFrame:
+        return rows.filter("id = 4").select("id", F.struct("word", "at").alias("nested"))
+
+    rows = nested(stream(spark, source))
+    end(epochal.write_stream(rows).foreach(keep).trigger(availableNow=True).start())
+    (wanted,) = nested(spark.read.schema(COLUMNS).json(str(source))).collect()
+    assert Path(out).read_text() == f"{wanted!r}\n"
 
 
 @pytest.mark.parametrize(

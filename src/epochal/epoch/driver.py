@@ -70,6 +70,8 @@ from epochal.epoch.messages import (
     TaskReady,
 )
 from epochal.epoch.pace import Pace
+from epochal.epoch.query_watermark import QueryWatermark
+from epochal.epoch.recovery import offsets_of_sources
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
 
@@ -156,15 +158,22 @@ class EpochDriver:
         assert found is not None, "call recover() first"
         self._readers = tuple(readers)
         self._template = template or found.base or found.planned or self._template
+        query = self._resources.query
         with self._lock:
             self._coordinator = EpochCoordinator(
                 attempt=self.attempt,
                 first_epoch=found.first_epoch,
                 readers=len(self._readers),
                 tasks=tasks,
-                highs=found.highs,
-                delays_ms=self._resources.delays_ms,
-                watermark_ms=found.watermark_ms,
+                watermark=QueryWatermark(
+                    first_epoch=found.first_epoch,
+                    highs=found.highs,
+                    delays_ms=query.delays_ms,
+                    watermark_ms=found.watermark_ms,
+                    late_ms=found.late_ms,
+                    moves=query.moves,
+                    policy=query.policy(self._template),
+                ),
                 pace=self._pace,
                 tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
                 first_limits=self._planned_limits(found.planned),
@@ -385,7 +394,9 @@ class EpochDriver:
         """Return where each reader must end the first epoch; None if that is free."""
         if planned is None:
             return None
-        pairs = zip(self._resources.sources, planned.by_source.values(), strict=True)
+        path = f"the batch that was set aside in {self._resources.url}"
+        offsets = offsets_of_sources(planned, self._resources.query, path)
+        pairs = zip(self._resources.sources, offsets, strict=True)
         ends = [{} if offset is None else source.resume(offset) for source, offset in pairs]
         return tuple(
             (reader, ends[source][partition])

@@ -16,6 +16,7 @@ from epochal.epoch.recovery import (
     DropEpoch,
     ForgetPlanned,
     Logs,
+    QueryShape,
     RecoveryPlan,
     SetAside,
     open_epoch,
@@ -54,7 +55,8 @@ def logs(
 
 
 def plan(found: Logs, **more: Any) -> RecoveryPlan:
-    return plan_recovery(found, **{"attempt": 2, "sources": 1, **more})
+    query = QueryShape(more.pop("sources", 1), more.pop("delays_ms", ()), **more.pop("query", {}))
+    return plan_recovery(found, query, **{"attempt": 2, **more})
 
 
 def refusal(found: Logs, **more: Any) -> RecoveryError:
@@ -113,18 +115,18 @@ def test_the_word_of_a_sink_that_does_not_decide_has_no_weight_against_a_manifes
 def test_a_batch_that_spark_planned_and_did_not_write_is_run_as_planned() -> None:
     found = plan(logs({3: sparks(3), 4: sparks(4)}, (3,)), sink_decided=False)
     steps = (SetAside(4, sparks(4)), DropEpoch(4))
-    assert found == RecoveryPlan(steps, 4, sparks(3), None, (), 0, sparks(4))
+    assert found == RecoveryPlan(steps, 4, sparks(3), None, (), 0, planned=sparks(4))
 
 
 def test_the_first_batch_of_all_is_run_as_spark_planned_it() -> None:
     found = plan(logs({0: sparks(0)}, ()))
     steps = (SetAside(0, sparks(0)), DropEpoch(0))
-    assert found == RecoveryPlan(steps, 0, None, None, (), 0, sparks(0))
+    assert found == RecoveryPlan(steps, 0, None, None, (), 0, planned=sparks(0))
 
 
 def test_a_plan_that_was_set_aside_before_a_crash_is_still_run() -> None:
     found = plan(replace(logs({3: sparks(3)}, (3,)), planned={4: sparks(4)}))
-    assert found == RecoveryPlan((), 4, sparks(3), None, (), 0, sparks(4))
+    assert found == RecoveryPlan((), 4, sparks(3), None, (), 0, planned=sparks(4))
 
 
 @pytest.mark.parametrize("epoch", [2, 3, 5])

@@ -107,9 +107,9 @@ class StreamWriter:
         for column in self.partitioned:
             self.stream.known(column)
         return QueryDefinition(
-            tuple(each.definition for each in self.stream.inputs),
+            self.stream.tree,
             sink_definition(self.sink, rest, self.mode, self.partitioned),
-            self.stream.plan,
             engine,
-            session_settings(self.stream.spark),
+            parallelism=self.stream.spark.sparkContext.defaultParallelism,
+            session=session_settings(self.stream.spark),
         )

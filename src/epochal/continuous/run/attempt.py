@@ -86,15 +86,14 @@ class Attempt:
     ) -> None:
         self.number, self.first_epoch = driver.attempt, recovered.first_epoch
         self.positions = positions
-        base = recovered.base
-        offsets = [None] * len(positions) if base is None else list(base.by_source.values())
+        offsets = recovered.offsets or (None,) * len(positions)
         self.offsets: list[str | None] = list(offsets)
         """Where the first epoch begins, as Spark logs it."""
         self._sc, self._opened, self._driver = sc, opened, driver
         self._recovered, self._post = recovered, post
         self.watermark_ms = recovered.watermark_ms
         """The watermark with which the first epoch begins."""
-        self.has_new_watermark = base is not None and base.watermark_ms < self.watermark_ms
+        self.has_new_watermark = recovered.late_ms < self.watermark_ms
         """Whether no epoch has run with that watermark yet, so that state may be due."""
         self.is_planned = recovered.planned is not None
         """Whether the first epoch is a batch that Spark planned. The attempt ends after it."""
@@ -222,6 +221,8 @@ def prepare_attempt(
         run_id=opened.run_id,
         delays_ms=tuple(mark.delay_ms for mark in opened.plan.watermarks),
         planned=opened.files.at(PLANNED),
+        watermarks_move=opened.plan.watermarks_move,
+        offset_lines=opened.plan.offset_lines,
         min_batches_to_retain=opened.options.min_batches_to_retain,
     )
     listeners = Listeners(

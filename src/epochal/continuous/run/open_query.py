@@ -19,8 +19,10 @@ from epochal.checkpoint.operator_metadata import read_operator
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Sink, Source
+from epochal.continuous.operators.contract import OperatorSpec
+from epochal.continuous.plan.compile import compile_plan
 from epochal.continuous.plan.pinned_plan import check_empty, settle_id
-from epochal.continuous.plan.stages import QueryPlan
+from epochal.continuous.plan.stages import QueryPlan, Target, is_linear
 from epochal.continuous.run.progress import OperatorNote, QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
@@ -117,14 +119,19 @@ class Opened:
     def explanation(self) -> str:
         """Return the plan as text, sources first."""
         plan, lines = self.plan, [f"== Continuous query {self.query_id} =="]
+        is_tree = not is_linear(plan)
         for number, source in enumerate(plan.sources):
-            names = [type(each).__name__.removesuffix("Spec") for each in source.operators]
-            lines.append(" -> ".join([f"source {number}: {self.note.sources[number]}", *names]))
+            for branch in source.branches:
+                steps = [f"source {number}: {self.note.sources[number]}", *_names(branch.operators)]
+                steps += [_place(plan, branch.to)] * is_tree
+                lines.append(" -> ".join(steps))
         for stage in plan.stages:
-            names = [type(each).__name__.removesuffix("Spec") for each in stage.operators]
-            keyed = f"{stage.stateful.name} by ({', '.join(stage.stateful.keys[0])})"
+            keys = " and ".join(f"({', '.join(key)})" for key in stage.stateful.keys)
+            keyed = f"{stage.stateful.name} by {keys}"
             stateful = f"state {stage.operator_id}: {keyed}, {plan.state_partitions} partitions"
-            lines.append(" -> ".join(["exchange", stateful, *names]))
+            steps = ["exchange", stateful, *_names(stage.operators)]
+            steps += [_place(plan, stage.to)] * is_tree
+            lines.append(" -> ".join(steps))
         lines += [
             f"watermark {mark.index}: {mark.column}, {mark.delay_ms} ms" for mark in plan.watermarks
         ]
@@ -154,11 +161,16 @@ def open_query(
             check_empty(files)
         query_id = settle_id(files, has_history)
         sources: list[Source] = []
-        for number, each in enumerate(definition.sources):
-            source = each.open(files, number)
+        for each in definition.sources:
+            source = definition.open_source(each, files)
             opening.callback(_quietly, source.close, each.description)
             sources.append(source)
-        plan = definition.plan(sources)
+        plan = compile_plan(
+            definition.tree,
+            sources,
+            watermarks_move=definition.watermarks_move,
+            offset_lines=definition.offset_lines,
+        )
         settings = settings_in_force(files, definition.session)
         conf = state_conf(files, settings)
         if plan.stages:
@@ -197,6 +209,18 @@ def open_query(
             hosts=hosts,
             _closing=opening.pop_all(),
         )
+
+
+def _names(operators: Sequence[OperatorSpec]) -> list[str]:
+    return [type(each).__name__.removesuffix("Spec") for each in operators]
+
+
+def _place(plan: QueryPlan, to: Target) -> str:
+    if to.stage == plan.sink:
+        return "sink"
+    stage = plan.stages[to.stage]
+    side = f", input {to.side}" if len(stage.input_schemas) > 1 else ""
+    return f"exchange to state {stage.operator_id}{side}"
 
 
 def pinned_partitions(files: Files) -> int | None:
