@@ -48,6 +48,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "continuous.operators.stateless",
         "continuous.operators.aggregation",
         "continuous.operators.deduplication",
+        "continuous.operators.joins",
         "continuous.operators.processor",
         "continuous.plan",
         "continuous.catalyst",

@@ -99,7 +99,7 @@ def _steps(node: Node) -> str:
         case Union(children=children):
             return f"union({', '.join(map(_steps, children))})"
         case Stateful(children=(child,), spec=spec):
-            return f"{_steps(child)}{ARROW}{_stateful_step(spec)}"
+            return f"{_steps(child)}{ARROW}{_stateful_step(spec, child)}"
         case Stateful(children=children, spec=spec):
             return f"{spec.name}({', '.join(map(_steps, children))})"
 
@@ -117,12 +117,16 @@ def _step(spec: OperatorSpec) -> str:
     return type(spec).__name__.removesuffix("Spec")
 
 
-def _stateful_step(spec: StatefulSpec) -> str:
+def _stateful_step(spec: StatefulSpec, before: Node) -> str:
+    """Describe a stateful operator; `before` is its input."""
     match spec:
         case TransformWithStateSpec():
             name = "transform_with_state"
-        case AggregateSpec(aggregates=aggregates, window=window):
-            keys = [each for each in spec.grouping if window is None or each != window.name]
+        case AggregateSpec(aggregates=aggregates, key=key):
+            window = None
+            if isinstance(before, Step) and isinstance(before.operator, AssignWindowsSpec):
+                window = before.operator.window
+            keys = [each for each in key if window is None or each != window.name]
             made = _columns([each.alias for each in aggregates])
             return f"agg({made}) by {groups_of(keys, window)}"
         case DropDuplicatesSpec(within_watermark=True):

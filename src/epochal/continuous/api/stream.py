@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 from epochal.continuous.api.outputs import UPDATE, checked_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
 from epochal.continuous.api.stream_writer import StreamWriter
-from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
-from epochal.continuous.operators.aggregation.aggregates import Aggregate, Function
+from epochal.continuous.operators.aggregation.named import Aggregate, Function, planned
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
@@ -278,7 +277,7 @@ class GroupedStream:
 
         Each keyword names a column of the result: `rows="count"`, `total=("sum", "amount")`.
         """
-        spec = AggregateSpec.plan(
+        before, spec = planned(
             keys=self.keys,
             window=self.window,
             aggregates=[_aggregate(name, asked) for name, asked in aggregates.items()],
@@ -287,8 +286,8 @@ class GroupedStream:
             output_mode=checked_mode(output_mode),
         )
         stream = self.stream
-        if spec.before is not None:
-            stream = stream.then(spec.before, spec.input_schema)
+        if before is not None:
+            stream = stream.then(before, spec.input_schema)
         return stream.stage(spec)
 
     def count(self, output_mode: str = UPDATE) -> Stream:

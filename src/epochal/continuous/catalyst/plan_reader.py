@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from epochal.continuous.catalyst.join_nodes import read_static_join, read_stream_join
+from epochal.continuous.catalyst.plan_findings import JVM_ONLY, USE_A_FUNCTION, Operator
 from epochal.continuous.catalyst.plan_sources import RELATIONS, PlanSources
 from epochal.continuous.catalyst.plan_steps import (
     DELAY,
@@ -21,7 +23,6 @@ from epochal.continuous.catalyst.plan_steps import (
     metadata_of,
     without_ids,
 )
-from epochal.continuous.catalyst.refusals import JVM_ONLY, USE_A_FUNCTION, Operator
 from epochal.continuous.catalyst.releases import stateful_operators
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, simple_name
 from epochal.continuous.catalyst.stateful_nodes import (
@@ -33,6 +34,7 @@ from epochal.continuous.catalyst.stateful_nodes import (
 )
 from epochal.continuous.operators.expressions.expr import Column, Literal
 from epochal.continuous.operators.stateless.expand import ExpandSpec
+from epochal.continuous.operators.stateless.generate import GENERATORS, GenerateSpec
 from epochal.continuous.operators.stateless.row_operators import FilterSpec
 from epochal.continuous.plan.logical import Step, StreamSource, Union, Watermarked
 from epochal.errors import OptionError
@@ -174,7 +176,13 @@ class PlanReader:
         raise OptionError("this operator is not supported")
 
     def _join(self, node: JavaObject, children: list[Reading | None], operator_id: int) -> Reading:
-        raise OptionError("this operator is not supported")
+        left, right = children
+        if left is None or right is None:
+            return read_static_join(self._steps, node, left, right)
+        physical = self._operator("Join", operator_id)
+        if physical is None:
+            return placeholder(self._steps, node)
+        return read_stream_join(self._steps, node, left, right, physical, operator_id)
 
     def _operator(self, name: str, operator_id: int) -> JavaObject | None:
         """The physical operator with this id; None if the plan could not be planned."""
@@ -236,6 +244,24 @@ def _expand(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
     return steps.step(child, ExpandSpec(projections, schema), schema, ids_of(attributes))
 
 
+def _generate(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+    (child,) = children
+    generator = node.generator()
+    name = simple_name(generator)
+    if name not in GENERATORS:
+        steps.findings.refuse("Generate", f"the generator {name} is not supported", USE_A_FUNCTION)
+        return placeholder(steps, node)
+    dropped = set(items(node.unrequiredChildIndex()))
+    kept = tuple(index for index in range(len(child.ids)) if index not in dropped)
+    attributes = list(items(node.output()))
+    schema = steps.schema_of("Generate", attributes)
+    arguments = tuple(
+        steps.expression("Generate", child, each) for each in items(generator.children())
+    )
+    spec = GenerateSpec(name, arguments, kept, bool(node.outer()), schema)
+    return steps.step(child, spec, schema, ids_of(attributes))
+
+
 def _watermark(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
     (child,) = children
     column = child.name_of(node.eventTime())
@@ -259,6 +285,7 @@ _READERS: dict[str, _Reader] = {
     "Filter": _filter,
     "Union": _union,
     "Expand": _expand,
+    "Generate": _generate,
     "EventTimeWatermark": _watermark,
 }
 

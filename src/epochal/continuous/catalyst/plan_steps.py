@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from epochal.continuous.catalyst.expression_reader import ExpressionReader
-from epochal.continuous.catalyst.refusals import USE_A_FUNCTION, Findings
+from epochal.continuous.catalyst.plan_findings import USE_A_FUNCTION, Findings
 from epochal.continuous.catalyst.releases import Planner
 from epochal.continuous.catalyst.spark_objects import JavaObject, arrow_type_from_json, simple_name
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.evaluate import unsupported
-from epochal.continuous.operators.expressions.expr import Column, Expr, Literal
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Lambda, Literal
 from epochal.continuous.operators.stateless.moment_columns import MomentColumnsSpec, lifted
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.plan.logical import Node, Step, unique_names
@@ -156,7 +156,12 @@ class Steps:
     def projected(
         self, reading: Reading, columns: Sequence[Expr], schema: pa.Schema, ids: tuple[int, ...]
     ) -> Reading:
-        """Append a projection."""
+        """Append a projection. It becomes one with the projection below if nothing is lost."""
+        below = reading.tree
+        if isinstance(below, Step) and isinstance(below.operator, ProjectSpec):
+            joined = _joined(columns, below.operator.columns)
+            if joined is not None:
+                columns, reading = joined, Reading(below.child, ())
         return self.step(reading, ProjectSpec(tuple(columns), schema), schema, ids)
 
     def step(
@@ -172,6 +177,37 @@ class Steps:
             if DELAY in found:
                 return each, int(found[DELAY])
         return None
+
+
+def _joined(columns: Sequence[Expr], below: Sequence[Expr]) -> list[Expr] | None:
+    """The columns over what `below` is computed from; None if that would repeat work.
+
+    One of the two must only select columns. The parameters of lambdas have indexes after those of
+    the columns, so lambdas stay where they are.
+    """
+    if all(isinstance(each, Column) for each in columns):
+        return [below[each.index] for each in columns if isinstance(each, Column)]
+    if all(isinstance(each, Column) for each in below) and not any(map(_has_lambda, columns)):
+        return [_selected(each, below) for each in columns]
+    return None
+
+
+def _selected(expr: Expr, below: Sequence[Expr]) -> Expr:
+    match expr:
+        case Column(index):
+            return below[index]
+        case Call(arguments=arguments):
+            return replace(expr, arguments=tuple(_selected(each, below) for each in arguments))
+    return expr
+
+
+def _has_lambda(expr: Expr) -> bool:
+    match expr:
+        case Lambda():
+            return True
+        case Call(arguments=arguments):
+            return any(map(_has_lambda, arguments))
+    return False
 
 
 def _with_moment(reading: Reading, calls: tuple[Any, ...]) -> Reading:

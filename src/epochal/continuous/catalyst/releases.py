@@ -16,7 +16,13 @@ from pyspark.errors import AnalysisException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
-from epochal.continuous.catalyst.spark_objects import JavaObject, items, option, simple_name
+from epochal.continuous.catalyst.spark_objects import (
+    JavaObject,
+    arrow_type_of,
+    items,
+    option,
+    simple_name,
+)
 
 _SQL = "org.apache.spark.sql"
 _STREAMING = f"{_SQL}.execution.streaming"
@@ -44,8 +50,15 @@ class Planner:
     """Plans queries in a clone of a session."""
 
     def __init__(
-        self, spark: SparkSession, *, output_mode: str, pinned: Mapping[str, str] | None
+        self,
+        spark: SparkSession,
+        *,
+        output_mode: str,
+        pinned: Mapping[str, str] | None,
+        runs_jobs: bool = True,
     ) -> None:
+        """Without `runs_jobs`, `collect` returns no rows."""
+        self._runs_jobs = runs_jobs
         self._jvm: Any = spark._jvm
         self._release = release_of(spark)
         self.session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
@@ -91,9 +104,22 @@ class Planner:
 
     def collect(self, plan: JavaObject) -> pa.Table:
         """The rows of a logical plan without streams."""
+        if not self._runs_jobs:
+            fields = [(str(each.name()), arrow_type_of(each.dataType())) for each in _output(plan)]
+            return pa.schema(fields).empty_table()
         datasets = self._object(f"{_SQL}.classic.Dataset")
         found: pa.Table = DataFrame(datasets.ofRows(self._js, plan), self.session).toArrow()
         return found
+
+    def join_keys(
+        self, join: JavaObject
+    ) -> tuple[tuple[list[JavaObject], list[JavaObject]], JavaObject | None]:
+        """The keys of both sides that must be equal, and what else must hold; None if nothing."""
+        pattern = self._object(f"{_SQL}.catalyst.planning.ExtractEquiJoinKeys")
+        found = option(pattern.unapply(join))
+        if found is None:
+            return ([], []), option(join.condition())
+        return (list(items(found._2())), list(items(found._3()))), option(found._4())
 
     def normalized(self, expr: JavaObject) -> JavaObject:
         """A grouping expression with one form of NaN and zero, as Spark's planner makes it."""
@@ -232,6 +258,10 @@ def preorder(plan: JavaObject) -> Iterator[JavaObject]:
     yield plan
     for child in items(plan.children()):
         yield from preorder(child)
+
+
+def _output(plan: JavaObject) -> list[JavaObject]:
+    return list(items(plan.output()))
 
 
 def _first_sentence(message: str) -> str:

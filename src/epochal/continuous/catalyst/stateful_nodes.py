@@ -46,7 +46,7 @@ def read_aggregate(
     save, last = physical
     session = _is_session(save)
     conf = f"spark.sql.streaming.{'sessionWindow' if session else 'aggregation'}.stateFormatVersion"
-    if not _known_format(steps, "Aggregate", save, (1 if session else 2,), conf):
+    if not known_format(steps, "Aggregate", save, (1 if session else 2,), conf):
         return placeholder(steps, node)
     keys = list(items(last.groupingExpressions()))
     values = [
@@ -209,9 +209,10 @@ def _is_session(save: JavaObject) -> bool:
     return simple_name(save) == "SessionWindowStateStoreSaveExec"
 
 
-def _known_format(
+def known_format(
     steps: Steps, operator: str, physical: JavaObject, known: tuple[int, ...], conf: str
 ) -> bool:
+    """Whether the state of an operator has a format that we can read; a refusal if not."""
     found = int(physical.stateFormatVersion())
     if found not in known:
         steps.findings.refuse(

@@ -18,10 +18,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from epochal.continuous.catalyst.plan_findings import Findings, Operator
 from epochal.continuous.catalyst.plan_reader import PlanReader
 from epochal.continuous.catalyst.plan_sources import PlanSources
 from epochal.continuous.catalyst.plan_steps import Steps
-from epochal.continuous.catalyst.refusals import Findings, Operator
 from epochal.continuous.catalyst.releases import Planner
 from epochal.continuous.plan.logical import Node, StreamSource
 from epochal.errors import UnsupportedPlanError
@@ -53,7 +53,7 @@ def read_plan(
     state; None for a new checkpoint.
     """
     findings = Findings()
-    found = _read(df, output_mode, pinned, findings)
+    found = _read(df, output_mode, pinned, findings, runs_jobs=True)
     if found is None or findings.refusals:
         raise UnsupportedPlanError(findings.refusals)
     return found
@@ -64,7 +64,7 @@ def explain_plan(
 ) -> str:
     """Say where each operator of a DataFrame runs, and list all that cannot run."""
     findings = Findings()
-    _read(df, output_mode, pinned, findings)
+    _read(df, output_mode, pinned, findings, runs_jobs=False)
     lines = [f"{'  ' * each.depth}{each.text}: {each.runs}" for each in findings.operators]
     if findings.notes:
         lines += ["", "Notes:", *(f"  - {each}" for each in findings.notes)]
@@ -74,7 +74,12 @@ def explain_plan(
 
 
 def _read(
-    df: DataFrame, output_mode: str, pinned: Mapping[str, str] | None, findings: Findings
+    df: DataFrame,
+    output_mode: str,
+    pinned: Mapping[str, str] | None,
+    findings: Findings,
+    *,
+    runs_jobs: bool,
 ) -> Translation | None:
     frame: Any = df
     if _is_connect(frame):
@@ -85,7 +90,7 @@ def _read(
         )
         return None
     analyzed = frame._jdf.queryExecution().analyzed()
-    planner = Planner(df.sparkSession, output_mode=output_mode, pinned=pinned)
+    planner = Planner(df.sparkSession, output_mode=output_mode, pinned=pinned, runs_jobs=runs_jobs)
     refused = planner.check(analyzed)
     if refused is not None:
         findings.refuse("Spark", refused, "change the query so that Spark accepts it")

@@ -38,16 +38,16 @@ class QueryDefinition:
     tree: Node
     sink: SinkDefinition
     options: EngineOptions = field(default_factory=EngineOptions)
-    session: Mapping[str, str] = field(default_factory=dict)
-    """What `state_settings.session_settings` returns: how the session keeps state."""
-    state_partitions: int | None = None
-    """Of a new checkpoint; None for as many as there are tasks."""
     parallelism: int = 1
     """The number of partitions of a source that does not determine it: that of the session."""
     watermarks_move: WatermarksMove = "turn"
     """"epoch" for queries that must behave like Spark's micro-batches."""
     offset_lines: tuple[int, ...] | None = None
     """The source of each line in the offset log, if the tree does not say it."""
+    session: Mapping[str, str] = field(default_factory=dict)
+    """What `state_settings.session_settings` returns: how the session keeps state."""
+    state_partitions: int | None = None
+    """Of a new checkpoint; None for as many as there are tasks."""
 
     @property
     def sources(self) -> tuple[StreamSource, ...]:

@@ -42,12 +42,23 @@ class Driver:
         late_ms: int | None = None,
     ) -> Rows:
         """Process and expire, as one micro-batch."""
+        return self.turn_of_sides([(0, batch)], now_ms, watermark_ms, late_ms)
+
+    def turn_of_sides(
+        self,
+        batches: Iterable[tuple[int, pa.RecordBatch | None]],
+        now_ms: int = 0,
+        watermark_ms: int = -1,
+        late_ms: int | None = None,
+    ) -> Rows:
+        """Process batches of (side, rows) in this order, then expire, as one micro-batch."""
         late = self.late_ms if late_ms is None else late_ms
         at = Moment(now_ms, watermark_ms, self.epoch, late)
         output: list[pa.RecordBatch] = []
-        if batch is not None and batch.num_rows:
-            for partition, part in self._split(batch):
-                output.extend(self.operator.process(partition, part, at))
+        for side, batch in batches:
+            if batch is not None and batch.num_rows:
+                for partition, part in self._split(batch, side):
+                    output.extend(self.operator.process(partition, part, at, side))
         output.extend(self.operator.expire(at))
         self.late_ms = watermark_ms
         for each in output:
@@ -90,12 +101,13 @@ class Driver:
             for key, value in rows.items()
         }
 
-    def _split(self, batch: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
-        if self.partitions == 1 or not self.spec.keys[0]:
+    def _split(self, batch: pa.RecordBatch, side: int) -> Iterable[tuple[int, pa.RecordBatch]]:
+        key = self.spec.keys[side]
+        if self.partitions == 1 or not key:
             yield 0, batch
             return
-        schema = spark_schema(pa.schema([batch.schema.field(each) for each in self.spec.keys[0]]))
-        columns = [batch.column(each) for each in self.spec.keys[0]]
+        schema = spark_schema(pa.schema([batch.schema.field(each) for each in key]))
+        columns = [batch.column(each) for each in key]
         owners = partition_ids(columns, schema, self.partitions)
         for partition in range(self.partitions):
             mine = np.flatnonzero(owners == partition)

@@ -1,0 +1,1 @@
+"""Operators that join two streams, or a stream with a table."""

@@ -1,0 +1,238 @@
+"""The stored rows of one side of a join, in one partition.
+
+Layout and order are those of Spark's stores, so that either engine can continue from the other's
+state. Store `keyToNumValues` has the number of rows of each key, `keyWithIndexToValue` has each row
+under its key and an index from 0. A value ends with `matched`: whether the row ever matched.
+Removing a row moves the last one of its key into its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from epochal.continuous.operators.agenda import Agenda
+from epochal.continuous.operators.cells import hashable
+from epochal.continuous.operators.contract import Row, StateChanges
+from epochal.errors import StateLoadError
+
+TimeOf = Callable[[Row, Row], Any]
+"""Takes a key and a row; returns the time in microseconds at which the row expires, or None."""
+
+
+def time_at(place: int, *, in_key: bool, window: bool) -> TimeOf:
+    """How to find the time in a key or a row: a timestamp, or the end of a window."""
+
+    def of_key(key: Row, row: Row) -> Any:
+        return key[place]
+
+    def of_key_window(key: Row, row: Row) -> Any:
+        return None if key[place] is None else key[place][1]
+
+    def of_row(key: Row, row: Row) -> Any:
+        return row[place]
+
+    def of_row_window(key: Row, row: Row) -> Any:
+        return None if row[place] is None else row[place][1]
+
+    if in_key:
+        return of_key_window if window else of_key
+    return of_row_window if window else of_row
+
+
+class KeyRows:
+    """The rows of one key."""
+
+    __slots__ = ("due", "moved", "old", "rows", "stored")
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.stored = 0
+        """How many rows the store has."""
+        self.old = 0
+        """How many of `rows` are from earlier epochs."""
+        self.moved: set[int] | None = None
+        """Indexes at which the store has another row, if it has one. None if there are none."""
+        self.due: int | None = None
+        """The earliest time on the agenda at which a row expires."""
+
+    def note_moved(self, indexes: Iterable[int]) -> None:
+        if self.moved is None:
+            self.moved = set()
+        self.moved.update(indexes)
+
+    def mark_matched(self, index: int) -> None:
+        row = self.rows[index]
+        if not row[-1]:
+            self.rows[index] = (*row[:-1], True)
+            self.note_moved((index,))
+
+    def remove_old(self, index: int) -> None:
+        """Remove a row of an earlier epoch: the last one of those takes its place."""
+        last = self.old - 1
+        self.rows[index] = self.rows[last]
+        self.note_moved((index,))
+        self.old = last
+        self.remove_new(last)
+
+    def remove_new(self, index: int) -> None:
+        """Remove a row without changing the order of the others."""
+        del self.rows[index]
+        self.note_moved(range(index, min(len(self.rows), self.stored)))
+
+    def evict(self, key: Row, time_of: TimeOf, until: int) -> list[Row]:
+        """Remove and return the rows that expire, in Spark's order."""
+        rows, index, evicted = self.rows, 0, []
+        while index < len(rows):
+            time = time_of(key, rows[index])
+            if time is None or time > until:
+                index += 1
+                continue
+            evicted.append(rows[index])
+            last = rows.pop()
+            if index < len(rows):
+                rows[index] = last
+                self.note_moved((index,))
+        return evicted
+
+
+class SideState:
+    """All rows of one side in one partition."""
+
+    def __init__(self, side: str, time_of: TimeOf | None) -> None:
+        self.keys: dict[Row, KeyRows] = {}
+        self._side, self._time_of = side, time_of
+        self._dirty: dict[Row, KeyRows] = {}
+        self._ends: Agenda[Row] = Agenda()
+        self._rows = 0
+        self._counts: dict[Row, int] | None = None
+        self._loaded: dict[Row, dict[int, Row]] | None = None
+
+    def load_counts(self, rows: Iterable[tuple[Row, Row]]) -> None:
+        self._counts = {hashable(key): value[0] for key, value in rows}
+        self._finish_loading()
+
+    def load_values(self, rows: Iterable[tuple[Row, Row]]) -> None:
+        loaded: dict[Row, dict[int, Row]] = {}
+        for (*key, index), value in rows:
+            loaded.setdefault(hashable(tuple(key)), {})[index] = value
+        self._loaded = loaded
+        self._finish_loading()
+
+    def append(self, keys: Sequence[Row], rows: Iterable[Row]) -> None:
+        """Store new rows."""
+        known, dirty, time_of = self.keys, self._dirty, self._time_of
+        for key, row in zip(keys, rows, strict=True):
+            found = known.get(key)
+            if found is None:
+                # A key that was removed in this epoch may still be in the store.
+                found = known[key] = dirty.get(key) or KeyRows()
+            if len(found.rows) < found.stored:
+                found.note_moved((len(found.rows),))
+            found.rows.append(row)
+            dirty[key] = found
+            if time_of is not None:
+                time = time_of(key, row)
+                if time is not None and (found.due is None or time < found.due):
+                    found.due = time
+                    self._ends.add(time, key)
+        self._rows += len(keys)
+
+    def touch(self, key: Row, rows: KeyRows, removed: int = 0) -> None:
+        """Note that rows of a key changed, and how many of them were removed."""
+        self._dirty[key] = rows
+        self._rows -= removed
+        if not rows.rows:
+            self.keys.pop(key, None)
+
+    def expire(self, until: int, *, forgets: Callable[[Row], bool] | None) -> list[Row]:
+        """Remove and return the rows that expire at or before `until`, in microseconds.
+
+        Rows of this epoch for which `forgets` is true are treated as never stored: they are
+        neither returned, nor do they affect the order of the others.
+        """
+        assert self._time_of is not None
+        evicted: list[Row] = []
+        for key in dict.fromkeys(key for _, keys in self._ends.take(until) for key in keys):
+            found = self.keys.get(key)
+            if found is None:
+                continue
+            before = len(found.rows)
+            if forgets is not None and found.old < before:
+                self._forget_new(key, found, until, forgets)
+            evicted += found.evict(key, self._time_of, until)
+            self.touch(key, found, before - len(found.rows))
+            found.due = None
+            if found.rows:
+                times = [self._time_of(key, row) for row in found.rows]
+                found.due = min((each for each in times if each is not None), default=None)
+            if found.due is not None:
+                self._ends.add(found.due, key)
+        return evicted
+
+    def changes(self, partition: int) -> list[StateChanges]:
+        """The changes since the last call."""
+        dirty, self._dirty = self._dirty, {}
+        counts: list[tuple[Row, Row]] = []
+        values: list[tuple[Row, Row]] = []
+        gone: list[Row] = []
+        gone_values: list[Row] = []
+        for key, found in dirty.items():
+            rows, count, stored = found.rows, len(found.rows), found.stored
+            if count != stored:
+                if count:
+                    counts.append((key, (count,)))
+                else:
+                    gone.append(key)
+            if found.moved is not None:
+                kept = min(count, stored)
+                values += [((*key, at), rows[at]) for at in found.moved if at < kept]
+                found.moved = None
+            if count > stored:
+                values += [((*key, at), rows[at]) for at in range(stored, count)]
+            elif count < stored:
+                gone_values += [(*key, at) for at in range(count, stored)]
+            found.stored = found.old = count
+        return [
+            StateChanges(counts_store(self._side), partition, counts, gone, len(self.keys)),
+            StateChanges(values_store(self._side), partition, values, gone_values, self._rows),
+        ]
+
+    def _forget_new(
+        self, key: Row, found: KeyRows, until: int, forgets: Callable[[Row], bool]
+    ) -> None:
+        assert self._time_of is not None
+        kept = found.rows[: found.old]
+        for row in found.rows[found.old :]:
+            time = self._time_of(key, row)
+            if time is None or time > until or not forgets(row):
+                kept.append(row)
+        found.rows[:] = kept
+        found.note_moved(range(found.old, min(len(kept), found.stored)))
+
+    def _finish_loading(self) -> None:
+        """Combine the two stores, once both are loaded."""
+        counts, loaded = self._counts, self._loaded
+        if counts is None or loaded is None:
+            return
+        self._counts = self._loaded = None
+        for key in counts.keys() | loaded.keys():
+            count, by_index = counts.get(key, 0), loaded.get(key, {})
+            if sorted(by_index) != list(range(count)):
+                raise StateLoadError(
+                    values_store(self._side),
+                    f"key {key} has {count} rows according to {counts_store(self._side)}, but the "
+                    f"rows have the indexes {sorted(by_index)[:20]}",
+                    "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
+                )
+            self.append([key] * count, [by_index[at] for at in range(count)])
+            self.keys[key].stored = self.keys[key].old = count
+        self._dirty.clear()
+
+
+def counts_store(side: str) -> str:
+    return f"{side}-keyToNumValues"
+
+
+def values_store(side: str) -> str:
+    return f"{side}-keyWithIndexToValue"

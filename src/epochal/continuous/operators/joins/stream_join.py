@@ -1,0 +1,420 @@
+"""Joins two streams: inner, outer and semi joins with Spark's state.
+
+Each row is stored, and joined with all rows of the other side that are stored already. So every
+pair is emitted exactly once, no matter in which order the rows of an epoch arrive. `join_bounds`
+says when a stored row cannot match any more. `expire` removes such rows, and an outer join emits
+those that never matched, with nulls for the other side.
+
+Semantics and order of rows in state are those of a Spark batch, which processes all left rows
+before the right ones (in a semi join the other way round):
+- A row that fails a condition on its own side alone is not stored. An outer join emits it at once.
+- A right row that expires in its own epoch is joined, but not stored, unless an outer join has to
+  emit it when it expires. In a semi join it only matches left rows of earlier epochs.
+- A semi join removes a left row when it matches.
+
+Note: null is a key like any other. Where nulls must not match, Spark's optimizer filters them
+before the join. In a full outer join it does not, and there they match each other as in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from typing import Literal as OneOf
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochal.continuous.operators.cells import (
+    Array,
+    arrow_column,
+    cells,
+    drop_late,
+    keys_of,
+    micros,
+)
+from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
+from epochal.continuous.operators.expressions.evaluate import evaluate
+from epochal.continuous.operators.expressions.expr import Expr
+from epochal.continuous.operators.expressions.values_of import as_column
+from epochal.continuous.operators.joins.join_bounds import (
+    Sides,
+    columns_in,
+    split_condition,
+    value_watermark_ms,
+)
+from epochal.continuous.operators.joins.join_pairs import Pairs, pairs_of, remove_matched
+from epochal.continuous.operators.joins.join_state import (
+    SideState,
+    TimeOf,
+    counts_store,
+    time_at,
+    values_store,
+)
+from epochal.state.rows.arrow_types import spark_type
+from epochal.state.rows.types import AtomicType, StructField, StructType
+
+Kind: TypeAlias = OneOf["inner", "left_outer", "right_outer", "full_outer", "left_semi"]
+
+LEFT, RIGHT = 0, 1
+SIDES = ("left", "right")
+
+_OUTER_SIDES: dict[str, tuple[int, ...]] = {
+    "left_outer": (LEFT,),
+    "right_outer": (RIGHT,),
+    "full_outer": (LEFT, RIGHT),
+}
+_LONG = AtomicType("long")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinInput:
+    """One input of a stream-stream join."""
+
+    schema: pa.Schema
+    columns: int
+    """The first `columns` columns are stored and emitted. Those after them are computed keys."""
+    key: tuple[str, ...]
+    event_time: str | None
+    """The column that has a watermark, among the first `columns`: a timestamp or a window."""
+    delay_ms: int = 0
+
+    @property
+    def own_schema(self) -> pa.Schema:
+        return pa.schema([self.schema.field(index) for index in range(self.columns)])
+
+    @property
+    def time_index(self) -> int | None:
+        return None if self.event_time is None else self.schema.get_field_index(self.event_time)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJoinSpec:
+    """The plan of a join of two streams on equal keys."""
+
+    kind: Kind
+    left: JoinInput
+    right: JoinInput
+    condition: Expr | None
+    """What else must hold for a pair, without the equalities of the keys. It refers to the own
+    columns of the left side, then to those of the right side."""
+    output_schema: pa.Schema
+    """The own columns of the left side, then (except in a semi join) those of the right side."""
+
+    @property
+    def name(self) -> str:
+        return "symmetricHashJoin"
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        return (self.left.key, self.right.key)
+
+    @property
+    def stores(self) -> tuple[StoreSchema, ...]:
+        found = []
+        for side, given in zip(SIDES, (self.left, self.right), strict=True):
+            key = tuple(
+                StructField(f"field{number}", spark_type(given.schema.field(name).type))
+                for number, name in enumerate(given.key)
+            )
+            own = tuple(
+                StructField(field.name, spark_type(field.type)) for field in given.own_schema
+            )
+            count = StructType((StructField("value", _LONG),))
+            indexed = StructType((*key, StructField("index", _LONG)))
+            value = StructType((*own, StructField("matched", AtomicType("boolean"))))
+            found.append(StoreSchema(counts_store(side), StructType(key), count))
+            found.append(StoreSchema(values_store(side), indexed, value))
+        return tuple(found)
+
+    @property
+    def key_time(self) -> int | None:
+        """The position in the key of event time that has a watermark on either side."""
+        for given in (self.left, self.right):
+            if given.event_time in given.key:
+                return given.key.index(given.event_time)
+        return None
+
+    def state_watermark_ms(self, side: int, watermark_ms: int) -> int | None:
+        """The time up to which stored rows of a side expire; None if they never do.
+
+        It applies to the event time in the key if there is one (`key_time`), otherwise to the event
+        time of the row.
+        """
+        if self.key_time is not None:
+            return watermark_ms
+        left, right = self.left.time_index, self.right.time_index
+        if (left, right)[side] is None:
+            return None
+        shifted = None if right is None else right + self.left.columns
+        sides = Sides(self.left.columns, (left, shifted))
+        return value_watermark_ms(self.condition, side, sides, watermark_ms)
+
+    def output_watermark_ms(self, input_ms: int) -> int:
+        """The watermark of the join's output: rows that wait in state may be emitted later."""
+        bounds = [self.state_watermark_ms(side, input_ms) for side in (LEFT, RIGHT)]
+        return min([input_ms, *(each for each in bounds if each is not None)])
+
+    def open(self, partitions: Sequence[int], state_partitions: int) -> StreamJoin:
+        return StreamJoin(self, partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What the operator needs to know about one input."""
+
+    key_columns: list[int]
+    own: pa.Schema
+    time: int | None
+    filter: Expr | None
+    emits_unmatched: bool
+
+
+class StreamJoin:
+    """The stored rows of both sides in some partitions."""
+
+    def __init__(self, spec: StreamJoinSpec, partitions: Sequence[int]) -> None:
+        self._spec = spec
+        self._semi = spec.kind == "left_semi"
+        filters = split_condition(spec.condition, spec.left.columns)
+        self._condition = filters[2]
+        used = [] if filters[2] is None else columns_in(filters[2])
+        self._used = {column.index for column in used}
+        self._sides = tuple(
+            _Side(
+                [given.schema.get_field_index(name) for name in given.key],
+                given.own_schema,
+                given.time_index,
+                filters[side],
+                side in _OUTER_SIDES.get(spec.kind, ()),
+            )
+            for side, given in enumerate((spec.left, spec.right))
+        )
+        self._candidate_types = [*self._sides[LEFT].own.types, *self._sides[RIGHT].own.types]
+        times = [self._time_of(side) for side in (LEFT, RIGHT)]
+        self._time_of_side = times
+        self._partitions = {
+            each: (SideState(SIDES[LEFT], times[LEFT]), SideState(SIDES[RIGHT], times[RIGHT]))
+            for each in partitions
+        }
+
+    def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
+        for name, state in zip(SIDES, self._partitions[partition], strict=True):
+            if store == counts_store(name):
+                state.load_counts(rows)
+            elif store == values_store(name):
+                state.load_values(rows)
+
+    def process(
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
+    ) -> Iterable[pa.RecordBatch]:
+        mine = self._sides[side]
+        if mine.time is not None:
+            batch = drop_late(batch, _times(batch.column(mine.time)), at.late_ms)
+        output: list[pa.RecordBatch] = []
+        if mine.filter is not None and batch.num_rows:
+            met = as_column(evaluate(mine.filter, batch), batch.num_rows).fill_null(False)
+            if mine.emits_unmatched and met.false_count:
+                output.append(self._with_nulls(side, self._own(batch.filter(pc.invert(met)), side)))
+            batch = batch.filter(met)
+        if batch.num_rows:
+            states = self._partitions[partition]
+            keys = keys_of(batch, mine.key_columns)
+            if self._semi:
+                output += self._semi_join(states, side, batch, keys, at)
+            else:
+                output += self._join(states, side, batch, keys)
+        return output
+
+    def due_ms(self) -> int | None:
+        return None
+
+    def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
+        output: list[pa.RecordBatch] = []
+        if at.watermark_ms < 0:
+            return output
+        for side in (LEFT, RIGHT):
+            until_ms = self._spec.state_watermark_ms(side, at.watermark_ms)
+            if until_ms is None:
+                continue
+            emits = self._sides[side].emits_unmatched
+            forgets = _is_matched if emits else _always
+            for states in self._partitions.values():
+                evicted = states[side].expire(
+                    until_ms * 1000, forgets=forgets if side == RIGHT else None
+                )
+                unmatched = [row for row in evicted if not row[-1]] if emits else []
+                if unmatched:
+                    output.append(self._with_nulls(side, self._columns_of(side, unmatched)))
+        return output
+
+    def cut(self, epoch: int) -> list[StateChanges]:
+        return [
+            change
+            for number, states in self._partitions.items()
+            for state in states
+            for change in state.changes(number)
+        ]
+
+    def _join(
+        self, states: Sequence[SideState], side: int, batch: pa.RecordBatch, keys: list[Row]
+    ) -> list[pa.RecordBatch]:
+        mine, other = states[side], states[1 - side]
+        pairs = self._matching(batch, pairs_of(keys, other), side)
+        matched = [False] * batch.num_rows
+        for number, rows, index in pairs.places():
+            matched[number] = True
+            if not rows.rows[index][-1]:
+                rows.mark_matched(index)
+                other.touch(keys[number], rows)
+        mine.append(keys, self._rows(batch, side, matched))
+        return [self._joined(batch, pairs, side)] if pairs.stored else []
+
+    def _semi_join(
+        self,
+        states: Sequence[SideState],
+        side: int,
+        batch: pa.RecordBatch,
+        keys: list[Row],
+        at: Moment,
+    ) -> list[pa.RecordBatch]:
+        own = self._own(batch, side)
+        if side == LEFT:
+            pairs = self._matching(batch, pairs_of(keys, states[RIGHT]), side)
+            matches: set[int] = set()
+            for number, rows, index in pairs.places():
+                if number not in matches:  # only the first match of each left row counts
+                    matches.add(number)
+                    rows.mark_matched(index)
+                    states[RIGHT].touch(keys[number], rows)
+            rest = [number for number in range(batch.num_rows) if number not in matches]
+            unmatched = [False] * len(rest)
+            kept = self._rows(batch.take(rest), side, unmatched) if rest else ()
+            states[LEFT].append([keys[number] for number in rest], kept)
+            shown = self._selected(own, sorted(matches))
+            return [shown] if matches else []
+        fleeting = self._expiring(batch, keys, at)
+        pairs = self._matching(batch, pairs_of(keys, states[LEFT]), side)
+        matched, removed = remove_matched(states[LEFT], keys, pairs, fleeting)
+        stored = list(self._rows(batch, side, matched))
+        lasting = [not each for each in fleeting]
+        states[RIGHT].append(_where(keys, lasting), _where(stored, lasting))
+        return [self._emit(self._columns_of(LEFT, removed))] if removed else []
+
+    def _matching(self, batch: pa.RecordBatch, pairs: Pairs, side: int) -> Pairs:
+        """The pairs that meet the condition."""
+        condition = self._condition
+        if condition is None or not pairs.stored:
+            return pairs
+        candidates = self._candidates(batch, pairs, side, self._used)
+        met = as_column(evaluate(condition, candidates), len(pairs.stored)).fill_null(False)
+        return pairs.filtered(met.to_numpy(zero_copy_only=False))
+
+    def _joined(self, batch: pa.RecordBatch, pairs: Pairs, side: int) -> pa.RecordBatch:
+        every = set(range(len(self._candidate_types)))
+        return self._emit(self._candidates(batch, pairs, side, every).columns)
+
+    def _candidates(
+        self, batch: pa.RecordBatch, pairs: Pairs, side: int, wanted: set[int]
+    ) -> pa.RecordBatch:
+        """The pairs as rows: columns of the left side, then of the right. Others are null."""
+        columns: list[Array] = []
+        count = len(pairs.stored)
+        taken: Array = pa.array(pairs.new)
+        for number, kind in enumerate(self._candidate_types):
+            of_right = number >= len(self._sides[LEFT].own)
+            index = number - len(self._sides[LEFT].own) if of_right else number
+            if number not in wanted:
+                columns.append(_nulls(count, kind))
+            elif of_right == (side == RIGHT):
+                columns.append(_as_type(batch.column(index).take(taken), kind))
+            else:
+                columns.append(arrow_column([row[index] for row in pairs.stored], kind))
+        names = [str(number) for number in range(len(columns))]
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+    def _rows(self, batch: pa.RecordBatch, side: int, matched: list[bool]) -> Iterable[Row]:
+        """The rows of a batch as they are stored."""
+        columns = [cells(batch.column(index)) for index in range(len(self._sides[side].own))]
+        return zip(*columns, matched, strict=True)
+
+    def _expiring(self, batch: pa.RecordBatch, keys: list[Row], at: Moment) -> list[bool]:
+        """For each right row, whether it expires in this epoch."""
+        time_of = self._time_of_side[RIGHT]
+        until_ms = self._spec.state_watermark_ms(RIGHT, at.watermark_ms)
+        if time_of is None or until_ms is None or at.watermark_ms < 0:
+            return [False] * batch.num_rows
+        times = [
+            time_of(key, row)
+            for key, row in zip(
+                keys, self._rows(batch, RIGHT, [False] * batch.num_rows), strict=True
+            )
+        ]
+        return [time is not None and time <= until_ms * 1000 for time in times]
+
+    def _time_of(self, side: int) -> TimeOf | None:
+        """How to find the time at which a row of a side expires."""
+        spec = self._spec
+        given = (spec.left, spec.right)[side]
+        if spec.key_time is not None:
+            place = spec.key_time
+            window = pa.types.is_struct(given.schema.field(given.key[place]).type)
+            return time_at(place, in_key=True, window=window)
+        if given.time_index is None or spec.state_watermark_ms(side, 0) is None:
+            return None
+        window = pa.types.is_struct(given.schema.field(given.time_index).type)
+        return time_at(given.time_index, in_key=False, window=window)
+
+    def _own(self, batch: pa.RecordBatch, side: int) -> list[Array]:
+        return [batch.column(index) for index in range(len(self._sides[side].own))]
+
+    def _columns_of(self, side: int, rows: Sequence[Row]) -> list[Array]:
+        return [
+            arrow_column([row[index] for row in rows], kind)
+            for index, kind in enumerate(self._sides[side].own.types)
+        ]
+
+    def _with_nulls(self, side: int, columns: list[Array]) -> pa.RecordBatch:
+        """Rows of a side that have no match."""
+        nulls = [_nulls(len(columns[0]), kind) for kind in self._sides[1 - side].own.types]
+        return self._emit([*columns, *nulls] if side == LEFT else [*nulls, *columns])
+
+    def _selected(self, columns: list[Array], rows: list[int]) -> pa.RecordBatch:
+        taken = pa.array(rows, pa.int64())
+        return self._emit([column.take(taken) for column in columns])
+
+    def _emit(self, columns: Sequence[Array]) -> pa.RecordBatch:
+        schema = self._spec.output_schema
+        fitting = [
+            _as_type(column, kind) for column, kind in zip(columns, schema.types, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(fitting, schema=schema)
+
+
+def _times(column: Array) -> Array:
+    """Event time in microseconds: a timestamp, or the end of a window."""
+    if pa.types.is_struct(column.type):
+        return micros(column.flatten()[1])
+    return micros(column)
+
+
+def _nulls(count: int, kind: pa.DataType) -> Array:
+    nulls: Any = pa.nulls
+    return nulls(count, kind)
+
+
+def _as_type(column: Array, kind: pa.DataType) -> Array:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _where(values: list[Any], wanted: list[bool]) -> list[Any]:
+    return [value for value, each in zip(values, wanted, strict=True) if each]
+
+
+def _is_matched(row: Row) -> bool:
+    return bool(row[-1])
+
+
+def _always(row: Row) -> bool:
+    return True

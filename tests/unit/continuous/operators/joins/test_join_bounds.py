@@ -1,0 +1,131 @@
+"""The condition of a join bounds the event time of one side by the watermark of the other."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Lambda, Literal
+from epochal.continuous.operators.joins.join_bounds import (
+    Sides,
+    split_condition,
+    value_watermark_ms,
+)
+from epochal.continuous.operators.joins.stream_join import JoinInput, StreamJoinSpec
+
+TIME = pa.timestamp("us", tz="UTC")
+LEFT_TIME, RIGHT_TIME = Column(1), Column(3)
+SIDES = Sides(2, (1, 3))
+"""Left: number, time. Right: number, time."""
+WATERMARK_MS = 100_000
+
+
+def call(function: str, *arguments: Expr) -> Call:
+    return Call(function, arguments, pa.bool_())
+
+
+def micros(number: int) -> Literal:
+    return Literal(pa.scalar(number, pa.duration("us")))
+
+
+def plus(time: Expr, interval: Expr) -> Expr:
+    return Call("TimestampAddInterval", (time, interval), TIME)
+
+
+def bounds(condition: Expr | None, sides: Sides = SIDES) -> tuple[int | None, int | None]:
+    left, right = (value_watermark_ms(condition, side, sides, WATERMARK_MS) for side in (0, 1))
+    return left, right
+
+
+def test_a_range_bounds_both_sides() -> None:
+    within = call(
+        "And",
+        call("GreaterThanOrEqual", RIGHT_TIME, LEFT_TIME),
+        call("LessThanOrEqual", RIGHT_TIME, plus(LEFT_TIME, micros(2_000_000))),
+    )
+    assert bounds(within) == (WATERMARK_MS - 2001, WATERMARK_MS - 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("LessThan", (None, 100_000)),
+        ("LessThanOrEqual", (None, 99_999)),
+        ("GreaterThan", (100_000, None)),
+        ("GreaterThanOrEqual", (99_999, None)),
+        ("EqualTo", (None, None)),
+    ],
+)
+def test_a_comparison_bounds_the_greater_side(
+    function: str, expected: tuple[int | None, int | None]
+) -> None:
+    assert bounds(call(function, LEFT_TIME, RIGHT_TIME)) == expected
+
+
+def test_fractions_of_a_millisecond_are_cut_off() -> None:
+    assert bounds(call("GreaterThan", LEFT_TIME, plus(RIGHT_TIME, micros(1_999)))) == (
+        100_001,
+        None,
+    )
+
+
+def test_of_two_bounds_the_lower_one_holds() -> None:
+    late = call("GreaterThan", LEFT_TIME, plus(RIGHT_TIME, micros(9_000_000)))
+    early = call("GreaterThan", plus(LEFT_TIME, micros(5_000_000)), RIGHT_TIME)
+    assert bounds(call("And", late, early)) == (95_000, None)
+
+
+def test_plain_numbers_count_seconds() -> None:
+    cast = Call("Cast", (LEFT_TIME,), pa.float64())
+    sum_ = Call("Add", (Call("Cast", (RIGHT_TIME,), pa.float64()), Literal(pa.scalar(10))))
+    assert bounds(call("GreaterThan", cast, sum_)) == (110_000, None)
+
+
+def test_calendar_intervals_count_by_days_but_not_by_months() -> None:
+    day = Literal(pa.scalar((0, 1, 0), pa.month_day_nano_interval()))
+    month = Literal(pa.scalar((1, 0, 0), pa.month_day_nano_interval()))
+    assert bounds(call("GreaterThan", LEFT_TIME, plus(RIGHT_TIME, day))) == (86_500_000, None)
+    assert bounds(call("GreaterThan", LEFT_TIME, plus(RIGHT_TIME, month))) == (None, None)
+
+
+def test_other_functions_and_other_columns_give_no_bound() -> None:
+    year = Call("Year", (LEFT_TIME,), pa.int32())
+    assert bounds(call("GreaterThan", year, RIGHT_TIME)) == (None, None)
+    assert bounds(call("GreaterThan", LEFT_TIME, Column(2))) == (None, None)
+    assert bounds(None) == (None, None)
+
+
+def test_without_a_watermark_on_the_other_side_there_is_no_bound() -> None:
+    condition = call("GreaterThan", LEFT_TIME, RIGHT_TIME)
+    assert bounds(condition, Sides(2, (1, None))) == (None, None)
+
+
+def test_a_condition_is_split_by_the_sides_that_it_uses() -> None:
+    left = call("GreaterThan", Column(0), Literal(pa.scalar(1)))
+    right = call("GreaterThan", Column(2), Literal(pa.scalar(2)))
+    mixed = call("LessThan", Column(0), Column(2))
+    never = Literal(pa.scalar(False))
+    found = split_condition(call("And", call("And", left, right), mixed), 2)
+    assert found == (left, call("GreaterThan", Column(0), Literal(pa.scalar(2))), mixed)
+    assert split_condition(never, 2) == (never, never, None)
+    assert split_condition(None, 2) == (None, None, None)
+
+
+def test_lambdas_of_the_right_side_move_with_their_columns() -> None:
+    body = call("GreaterThan", Column(4), Column(2))
+    any_of = call("ArrayExists", Column(3), Lambda(body, 4, 1))
+    moved = Lambda(call("GreaterThan", Column(2), Column(0)), 2, 1)
+    assert split_condition(any_of, 2) == (None, call("ArrayExists", Column(1), moved), None)
+
+
+def test_a_join_passes_on_the_lowest_bound_of_its_sides() -> None:
+    left = JoinInput(pa.schema([("a", pa.int64()), ("lt", TIME)]), 2, ("a",), "lt", 0)
+    right = JoinInput(pa.schema([("b", pa.int64()), ("rt", TIME)]), 2, ("b",), "rt", 0)
+    within = call(
+        "And",
+        call("GreaterThanOrEqual", RIGHT_TIME, LEFT_TIME),
+        call("LessThanOrEqual", RIGHT_TIME, plus(LEFT_TIME, micros(2_000_000))),
+    )
+    schema = pa.schema([*left.schema, *right.schema])
+    assert StreamJoinSpec("inner", left, right, within, schema).output_watermark_ms(9000) == 6999
+    assert StreamJoinSpec("inner", left, right, None, schema).output_watermark_ms(9000) == 9000
