@@ -48,10 +48,7 @@ def shape(node: Node) -> str:
 
 
 def _name(spec: object) -> str:
-    found = type(spec).__name__
-    if found == "Described":
-        found = spec.name  # type: ignore[attr-defined]
-    return found.removesuffix("Spec")
+    return type(spec).__name__.removesuffix("Spec")
 
 
 def rate(spark: SparkSession) -> DataFrame:

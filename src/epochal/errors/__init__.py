@@ -65,6 +65,7 @@
     │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
     │   ├── HostSilentError            tasks sent no pulse: their host is cut off or they hang
     │   ├── WorkerPythonError          the workers' interpreter lacks packages or has other versions
+    │   ├── ForeachBatchError          the function of foreachBatch raised an error
     │   ├── TaskFailedError            a task, or the job of all tasks, failed
     │   ├── DriverLostError            the driver's JVM has ended, and every executor with it
     │   └── QueryFailedError           the query gave up: what `exception()` returns
@@ -134,6 +135,7 @@ from epochal.errors.pubsub import (
 )
 from epochal.errors.query import (
     DriverLostError,
+    ForeachBatchError,
     HostSilentError,
     QueryError,
     QueryFailedError,
@@ -178,6 +180,7 @@ __all__ = [
     "EpochStalledError",
     "EpochalError",
     "ExchangeError",
+    "ForeachBatchError",
     "FrameError",
     "GroupRefusedError",
     "HostSilentError",

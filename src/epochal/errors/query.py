@@ -88,6 +88,22 @@ class TaskFailedError(QueryError):
         return f"{who} failed: {self.error}\n{self.cause}".rstrip()
 
 
+class ForeachBatchError(QueryError):
+    """The function of foreachBatch raised `error`; `cause` is its traceback."""
+
+    condition = "FOREACH_BATCH_USER_FUNCTION_ERROR"
+
+    def __init__(self, epoch: int, error: str, cause: str) -> None:
+        super().__init__(epoch, error, cause)
+        self.epoch, self.error, self.cause = epoch, error, cause
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] The function of foreachBatch failed on epoch {self.epoch}: "
+            f"{self.error}. The next start calls it again with the same rows.\n{self.cause}"
+        ).rstrip()
+
+
 class HostSilentError(QueryError):
     """Tasks have sent nothing for too long: their host is cut off, or their processes hang."""
 

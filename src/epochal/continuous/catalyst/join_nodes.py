@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from epochal.continuous.catalyst.plan_steps import Reading, Steps, ids_of
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, option
 from epochal.continuous.catalyst.stateful_nodes import known_format, placeholder
-from epochal.continuous.catalyst.stateful_specs import spec
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.expressions.expr import Column, Expr
+from epochal.continuous.operators.joins.static_join import StaticJoinSpec
+from epochal.continuous.operators.joins.stream_join import JoinInput, StreamJoinSpec
 from epochal.continuous.operators.stateless.row_operators import ProjectSpec
 from epochal.continuous.plan.logical import Stateful, Step, StreamSource, unique_names
 
-_KINDS = {
+_KINDS: dict[str, Any] = {
     "Inner": "inner",
     "Cross": "inner",
     "LeftOuter": "left_outer",
@@ -57,10 +59,7 @@ def read_stream_join(
     ):
         keyed = _with_keys(steps, side, list(items(keys)))
         found = steps.event_time(list(items(child.output())))
-        given = spec(
-            "joins.stream_join",
-            "JoinInput",
-            keyed.reading.schema,
+        given = JoinInput(
             schema=keyed.reading.schema,
             columns=keyed.columns,
             key=keyed.key,
@@ -70,10 +69,7 @@ def read_stream_join(
         inputs.append((keyed, given))
     attributes = list(items(node.output()))
     schema = steps.schema_of("Join", attributes)
-    made = spec(
-        "joins.stream_join",
-        "StreamJoinSpec",
-        schema,
+    made = StreamJoinSpec(
         kind=kind,
         left=inputs[0][1],
         right=inputs[1][1],
@@ -103,10 +99,7 @@ def read_static_join(
     stream_keyed, table_keyed = keyed if left is not None else reversed(keyed)
     attributes = list(items(node.output()))
     output = steps.schema_of("Join", attributes)
-    made = spec(
-        "joins.static_join",
-        "StaticJoinSpec",
-        output,
+    made = StaticJoinSpec(
         table=_computed(table, table_keyed.reading),
         stream_side="left" if left is not None else "right",
         kind=kind,
@@ -124,7 +117,7 @@ def read_static_join(
     return Reading(Step(stream_keyed.reading.tree, made, output), ids_of(attributes))
 
 
-def _kind(steps: Steps, node: JavaObject) -> str | None:
+def _kind(steps: Steps, node: JavaObject) -> Any | None:
     name = str(node.joinType().toString()).partition("(")[0]
     if name not in _KINDS:
         steps.findings.refuse(

@@ -8,7 +8,6 @@ same column ids, because one was planned from the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -23,9 +22,11 @@ from epochal.continuous.catalyst.plan_steps import (
 )
 from epochal.continuous.catalyst.releases import preorder
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, option, simple_name
-from epochal.continuous.catalyst.stateful_specs import spec
+from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
+from epochal.continuous.operators.aggregation.calls import AggregateCall
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.continuous.operators.expressions.expr import Expr
+from epochal.continuous.operators.global_limit import GlobalLimitSpec
 from epochal.continuous.plan.logical import Stateful, StreamSource, unique_names
 
 _NOT_FIELDS = ("mutableAggBufferOffset", "inputAggBufferOffset")
@@ -69,10 +70,7 @@ def read_aggregate(
         child, arguments.exprs, arguments.schema, tuple(-1 for _ in arguments.names)
     )
     marked = [metadata_of(each) for each in keys]
-    made = spec(
-        "aggregation.aggregate",
-        "AggregateSpec",
-        _output(arguments, len(keys), calls),
+    made = AggregateSpec(
         key=tuple(arguments.names[: len(keys)]),
         aggregates=tuple(calls),
         input_schema=arguments.schema,
@@ -130,7 +128,7 @@ def _call(
     condition: JavaObject | None,
     alias: str,
     columns: _Columns,
-) -> Any:
+) -> AggregateCall:
     function = expr.aggregateFunction()
     mode, fields = steps.reader(child).scalar_fields(function)
     children = list(items(function.children()))
@@ -150,10 +148,7 @@ def _call(
         kept = columns.add(
             steps.expression("Aggregate", child, condition, volatile=True), pa.bool_()
         )
-    return spec(
-        "aggregation.calls",
-        "AggregateCall",
-        pa.schema([(alias, steps.type_of("Aggregate", expr))]),
+    return AggregateCall(
         function=simple_name(function),
         arguments=arguments,
         alias=alias,
@@ -228,27 +223,11 @@ def _first(names: Sequence[str], marks: Sequence[bool]) -> str | None:
     return next((name for name, mark in zip(names, marks, strict=False) if mark), None)
 
 
-def _output(columns: _Columns, keys: int, calls: Sequence[Any]) -> pa.Schema:
-    made = [columns.schema.field(index) for index in range(keys)]
-    return pa.schema([*made, *(pa.field(*_result(each)) for each in calls)])
-
-
-def _result(call: Any) -> tuple[str, pa.DataType]:
-    given = getattr(call, "given", None)
-    return (given["alias"], given["type"]) if given else (call.alias, call.type)
-
-
 def read_limit(steps: Steps, node: JavaObject, child: Reading, operator_id: int) -> Reading:
     """`limit`: the first rows of the whole stream."""
     expr = node.limitExpr()
     if simple_name(expr) != "Literal":
         steps.findings.refuse("GlobalLimit", "the limit is not a number", "use a number")
         return placeholder(steps, node)
-    made = spec(
-        "global_limit",
-        "GlobalLimitSpec",
-        child.schema,
-        limit=int(expr.value()),
-        schema=child.schema,
-    )
+    made = GlobalLimitSpec(int(expr.value()), child.schema)
     return Reading(Stateful((child.tree,), operator_id, made), child.ids)
