@@ -13,6 +13,7 @@ from epochal.connectors.registry import LASTING_SINKS, open_sink
 from epochal.continuous.api.step_names import ARROW, format_name, options_of, steps_of
 from epochal.continuous.run.query_settings import split_options
 from epochal.continuous.run.query_spec import QueryDefinition, SinkDefinition
+from epochal.continuous.run.state_settings import session_settings
 from epochal.errors import OptionError
 from epochal.files import Files
 
@@ -116,6 +117,7 @@ class StreamWriter:
             SinkDefinition(str(name), opened),
             engine,
             self.stream.spark.sparkContext.defaultParallelism,
+            session=session_settings(self.stream.spark),
         )
 
 

@@ -17,7 +17,6 @@ from pyspark import InheritableThread, SparkContext
 
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
-from epochal.checkpoint.pinned import conf_of_new_query
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Source
@@ -41,7 +40,6 @@ from epochal.errors import HostSilentError, PubSubUnavailableError
 from epochal.rpc.driver_address import driver_address
 from epochal.rpc.envelope import EndpointType
 from epochal.rpc.server import RpcServer
-from epochal.state.store.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)
 
@@ -166,10 +164,6 @@ class Attempt:
 
     def _assignment(self) -> TaskAssignment:
         opened, found = self._opened, self._recovered
-        conf = StateStoreConf(
-            min_versions_to_retain=opened.options.min_batches_to_retain,
-            maintenance_interval_ms=opened.options.maintenance_ms,
-        )
         return TaskAssignment(
             rpc=opened.server.address,
             endpoint=self._endpoint.name,
@@ -182,7 +176,7 @@ class Attempt:
             first_epoch=found.first_epoch,
             state=StateStart(found.first_epoch, found.state),
             checkpoint=opened.files.url,
-            state_conf=conf,
+            state_conf=opened.state_conf,
             max_epochs_in_flight=opened.options.max_epochs_in_flight,
         )
 
@@ -326,5 +320,5 @@ def _settle_state(opened: Opened) -> None:
 def _template(opened: Opened, recovered: Recovered) -> OffsetEntry | None:
     if recovered.base is not None:
         return None
-    conf = conf_of_new_query({}) | {SHUFFLE_PARTITIONS: str(opened.plan.state_partitions)}
-    return OffsetEntry(1, (), conf=conf)
+    partitions = {SHUFFLE_PARTITIONS: str(opened.plan.state_partitions)}
+    return OffsetEntry(1, (), conf={**opened.settings, **partitions})

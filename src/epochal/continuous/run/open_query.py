@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
@@ -26,10 +26,12 @@ from epochal.continuous.plan.stages import QueryPlan, Target, is_linear
 from epochal.continuous.run.progress import OperatorNote, QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
+from epochal.continuous.run.state_settings import check_state, settings_in_force, state_conf
 from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
 from epochal.errors import EpochalError
 from epochal.files import Files, open_files
 from epochal.rpc.server import RpcServer
+from epochal.state.store.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,9 @@ class Opened:
     sink: Sink
     plan: QueryPlan
     """The first attempt sets its number of state partitions."""
+    settings: Mapping[str, str]
+    """Those that the checkpoint pins, or will pin."""
+    state_conf: StateStoreConf
     note: QueryNote
     server: RpcServer
     tasks: int = 0
@@ -136,6 +141,10 @@ def open_query(
             watermarks_move=definition.watermarks_move,
             offset_lines=definition.offset_lines,
         )
+        settings = settings_in_force(files, definition.session)
+        conf = state_conf(files, settings)
+        if plan.stages:
+            check_state(files, conf)
         sink = definition.sink.open(files, query_id, plan.output_schema)
         opening.callback(_quietly, sink.close, definition.sink.description)
         server, hosts = start_server(), TaskHosts(options.silence_timeout.total_seconds(), clock)
@@ -157,6 +166,12 @@ def open_query(
             sources=tuple(sources),
             sink=sink,
             plan=replace(plan, writers=sink.writers),
+            settings=settings,
+            state_conf=replace(
+                conf,
+                min_versions_to_retain=options.min_batches_to_retain,
+                maintenance_interval_ms=options.maintenance_ms,
+            ),
             note=note,
             server=server,
             hosts=hosts,

@@ -6,7 +6,7 @@ and then fills in the two things the plan lacks: `writers` and `state_partitions
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -42,6 +42,8 @@ class QueryDefinition:
     """"epoch" for queries that must behave like Spark's micro-batches."""
     offset_lines: tuple[int, ...] | None = None
     """The source of each line in the offset log, if the tree does not say it."""
+    session: Mapping[str, str] = field(default_factory=dict)
+    """What `state_settings.session_settings` returns: how the session keeps state."""
 
     @property
     def sources(self) -> tuple[StreamSource, ...]:

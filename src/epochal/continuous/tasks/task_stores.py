@@ -32,7 +32,8 @@ from epochal.state.rows.types import AtomicType, DataType, StringType, StructTyp
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
 from epochal.state.store.prepared import PreparedVersion
-from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.provider import StateStoreProvider
+from epochal.state.store.rocksdb_provider import open_provider
 from epochal.state.store.versions import Draft, FrozenVersion
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class _PartitionStore:
     operator: int
     partition: int
     schema: StoreSchema
-    provider: HDFSBackedStateStoreProvider
+    provider: StateStoreProvider
     version: int = 0
     rows: FrozenVersion | None = None
     prepared: deque[PreparedVersion] = field(default_factory=deque)
@@ -225,13 +226,14 @@ def _provider(
     files: Files,
     conf: StateStoreConf,
     run_id: str,
-) -> HDFSBackedStateStoreProvider:
+) -> StateStoreProvider:
     store_id = StateStoreId(files.url, operator, partition, schema.name)
-    return HDFSBackedStateStoreProvider(
+    return open_provider(
         store_id,
         schema.key,
         schema.value,
         conf,
+        num_cols_prefix_key=schema.prefix_columns,
         files=files.at(store_id.path),
         query_run_id=run_id,
     )
@@ -241,7 +243,7 @@ def _as_version(state: PreparedState) -> PreparedVersion:
     return PreparedVersion(state.version, state.name, state.checksum)
 
 
-def _apply(draft: Draft, provider: HDFSBackedStateStoreProvider, change: StateChanges) -> None:
+def _apply(draft: Draft, provider: StateStoreProvider, change: StateChanges) -> None:
     codec = provider.codec
     if len(change.puts) < _MIN_COLUMNAR_ROWS:
         for key, value in change.puts:

@@ -17,8 +17,14 @@ class _Context:
     defaultParallelism = 2
 
 
+class _Settings:
+    def get(self, key: str, default: str | None) -> str | None:
+        return default
+
+
 class _Session:
     sparkContext = _Context()
+    conf = _Settings()
 
 
 def writer() -> StreamWriter:

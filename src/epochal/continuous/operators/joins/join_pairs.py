@@ -2,46 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import compress
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.joins.join_state import KeyRows, SideState
+
+Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(slots=True)
 class Pairs:
     """Pairs of a new row with a stored row of the other side, which has the same key."""
 
-    new: list[int]
-    """Indexes into the batch, ascending."""
+    new: Ints
+    """Indexes of the new rows in their batch, ascending."""
     stored: list[Row]
-    places: list[tuple[Row, KeyRows, int]]
-    """Where each stored row is: its key, the rows of the key, the index among them."""
+    index: Ints
+    """The index of each stored row among the rows of its key."""
+    rows: dict[int, KeyRows]
+    """For each new row in a pair, the stored rows of its key."""
 
-    def filtered(self, met: Sequence[bool]) -> Pairs:
-        kept = [at for at, each in enumerate(met) if each]
+    def places(self) -> Iterator[tuple[int, KeyRows, int]]:
+        """Yield the new row, the stored rows of its key, and the index among them, of each pair."""
+        for number, index in zip(self.new.tolist(), self.index.tolist(), strict=True):
+            yield number, self.rows[number], index
+
+    def filtered(self, met: Any) -> Pairs:
+        """The pairs for which `met`, an array of booleans, is true."""
         return Pairs(
-            [self.new[at] for at in kept],
-            [self.stored[at] for at in kept],
-            [self.places[at] for at in kept],
+            self.new[met], list(compress(self.stored, met.tolist())), self.index[met], self.rows
         )
 
 
 def pairs_of(keys: list[Row], other: SideState) -> Pairs:
-    found = Pairs([], [], [])
+    """Pair each key with all rows of the other side that have it."""
+    rows: dict[int, KeyRows] = {}
+    stored: list[Row] = []
+    counts: list[int] = []
     known = other.keys
-    if not known:
-        return found
-    new, stored, places = found.new, found.stored, found.places
-    for number, key in enumerate(keys):
-        rows = known.get(key)
-        if rows is not None:
-            for index, row in enumerate(rows.rows):
-                new.append(number)
-                stored.append(row)
-                places.append((key, rows, index))
-    return found
+    for number, found in enumerate(map(known.get, keys)):
+        if found is not None:
+            rows[number] = found
+            stored += found.rows
+            counts.append(len(found.rows))
+    numbers = np.fromiter(rows, np.int64, len(rows))
+    lengths = np.array(counts, np.int64)
+    starts = np.cumsum(lengths) - lengths
+    index = np.arange(len(stored)) - np.repeat(starts, lengths)
+    return Pairs(np.repeat(numbers, lengths), stored, index, rows)
 
 
 def remove_matched(
@@ -53,14 +66,12 @@ def remove_matched(
     matches left rows of earlier epochs only.
     """
     matching: dict[int, set[int]] = {}
-    for number, row in zip(pairs.new, pairs.stored, strict=True):
+    for number, row in zip(pairs.new.tolist(), pairs.stored, strict=True):
         matching.setdefault(number, set()).add(id(row))
     matched = [False] * len(keys)
     removed: list[Row] = []
     for number, wanted in matching.items():
-        found = left.keys.get(keys[number])
-        if found is None:
-            continue
+        found = pairs.rows[number]
         index = 0
         while index < (found.old if fleeting[number] else len(found.rows)):
             row = found.rows[index]

@@ -51,29 +51,34 @@ class KeyRows:
         """How many rows the store has."""
         self.old = 0
         """How many of `rows` are from earlier epochs."""
-        self.moved: set[int] = set()
-        """Indexes below `stored` at which the store has another row."""
+        self.moved: set[int] | None = None
+        """Indexes at which the store has another row, if it has one. None if there are none."""
         self.due: int | None = None
         """The earliest time on the agenda at which a row expires."""
+
+    def note_moved(self, indexes: Iterable[int]) -> None:
+        if self.moved is None:
+            self.moved = set()
+        self.moved.update(indexes)
 
     def mark_matched(self, index: int) -> None:
         row = self.rows[index]
         if not row[-1]:
             self.rows[index] = (*row[:-1], True)
-            self.moved.add(index)
+            self.note_moved((index,))
 
     def remove_old(self, index: int) -> None:
         """Remove a row of an earlier epoch: the last one of those takes its place."""
         last = self.old - 1
         self.rows[index] = self.rows[last]
-        self.moved.add(index)
+        self.note_moved((index,))
         self.old = last
         self.remove_new(last)
 
     def remove_new(self, index: int) -> None:
         """Remove a row without changing the order of the others."""
         del self.rows[index]
-        self.moved.update(range(index, min(len(self.rows), self.stored)))
+        self.note_moved(range(index, min(len(self.rows), self.stored)))
 
     def evict(self, key: Row, time_of: TimeOf, until: int) -> list[Row]:
         """Remove and return the rows that expire, in Spark's order."""
@@ -87,7 +92,7 @@ class KeyRows:
             last = rows.pop()
             if index < len(rows):
                 rows[index] = last
-                self.moved.add(index)
+                self.note_moved((index,))
         return evicted
 
 
@@ -123,7 +128,7 @@ class SideState:
                 # A key that was removed in this epoch may still be in the store.
                 found = known[key] = dirty.get(key) or KeyRows()
             if len(found.rows) < found.stored:
-                found.moved.add(len(found.rows))
+                found.note_moved((len(found.rows),))
             found.rows.append(row)
             dirty[key] = found
             if time_of is not None:
@@ -153,12 +158,14 @@ class SideState:
             if found is None:
                 continue
             before = len(found.rows)
-            if forgets is not None:
+            if forgets is not None and found.old < before:
                 self._forget_new(key, found, until, forgets)
             evicted += found.evict(key, self._time_of, until)
             self.touch(key, found, before - len(found.rows))
-            times = [self._time_of(key, row) for row in found.rows]
-            found.due = min((each for each in times if each is not None), default=None)
+            found.due = None
+            if found.rows:
+                times = [self._time_of(key, row) for row in found.rows]
+                found.due = min((each for each in times if each is not None), default=None)
             if found.due is not None:
                 self._ends.add(found.due, key)
         return evicted
@@ -177,11 +184,15 @@ class SideState:
                     counts.append((key, (count,)))
                 else:
                     gone.append(key)
-            values += [((*key, at), rows[at]) for at in found.moved if at < min(count, stored)]
-            values += [((*key, at), rows[at]) for at in range(stored, count)]
-            gone_values += [(*key, at) for at in range(count, stored)]
+            if found.moved is not None:
+                kept = min(count, stored)
+                values += [((*key, at), rows[at]) for at in found.moved if at < kept]
+                found.moved = None
+            if count > stored:
+                values += [((*key, at), rows[at]) for at in range(stored, count)]
+            elif count < stored:
+                gone_values += [(*key, at) for at in range(count, stored)]
             found.stored = found.old = count
-            found.moved.clear()
         return [
             StateChanges(counts_store(self._side), partition, counts, gone, len(self.keys)),
             StateChanges(values_store(self._side), partition, values, gone_values, self._rows),
@@ -197,7 +208,7 @@ class SideState:
             if time is None or time > until or not forgets(row):
                 kept.append(row)
         found.rows[:] = kept
-        found.moved.update(range(found.old, min(len(kept), found.stored)))
+        found.note_moved(range(found.old, min(len(kept), found.stored)))
 
     def _finish_loading(self) -> None:
         """Combine the two stores, once both are loaded."""

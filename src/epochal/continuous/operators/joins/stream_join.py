@@ -263,13 +263,13 @@ class StreamJoin:
         mine, other = states[side], states[1 - side]
         pairs = self._matching(batch, pairs_of(keys, other), side)
         matched = [False] * batch.num_rows
-        for new, (key, rows, index) in zip(pairs.new, pairs.places, strict=True):
-            matched[new] = True
+        for number, rows, index in pairs.places():
+            matched[number] = True
             if not rows.rows[index][-1]:
                 rows.mark_matched(index)
-                other.touch(key, rows)
+                other.touch(keys[number], rows)
         mine.append(keys, self._rows(batch, side, matched))
-        return [self._joined(batch, pairs, side)] if pairs.new else []
+        return [self._joined(batch, pairs, side)] if pairs.stored else []
 
     def _semi_join(
         self,
@@ -282,10 +282,12 @@ class StreamJoin:
         own = self._own(batch, side)
         if side == LEFT:
             pairs = self._matching(batch, pairs_of(keys, states[RIGHT]), side)
-            matches = dict(zip(reversed(pairs.new), reversed(pairs.places), strict=True))
-            for key, rows, index in matches.values():  # of each left row, the first match
-                rows.mark_matched(index)
-                states[RIGHT].touch(key, rows)
+            matches: set[int] = set()
+            for number, rows, index in pairs.places():
+                if number not in matches:  # only the first match of each left row counts
+                    matches.add(number)
+                    rows.mark_matched(index)
+                    states[RIGHT].touch(keys[number], rows)
             rest = [number for number in range(batch.num_rows) if number not in matches]
             unmatched = [False] * len(rest)
             kept = self._rows(batch.take(rest), side, unmatched) if rest else ()
@@ -303,11 +305,11 @@ class StreamJoin:
     def _matching(self, batch: pa.RecordBatch, pairs: Pairs, side: int) -> Pairs:
         """The pairs that meet the condition."""
         condition = self._condition
-        if condition is None or not pairs.new:
+        if condition is None or not pairs.stored:
             return pairs
         candidates = self._candidates(batch, pairs, side, self._used)
-        met = as_column(evaluate(condition, candidates), len(pairs.new))
-        return pairs.filtered(met.fill_null(False).to_pylist())
+        met = as_column(evaluate(condition, candidates), len(pairs.stored)).fill_null(False)
+        return pairs.filtered(met.to_numpy(zero_copy_only=False))
 
     def _joined(self, batch: pa.RecordBatch, pairs: Pairs, side: int) -> pa.RecordBatch:
         every = set(range(len(self._candidate_types)))
@@ -318,8 +320,8 @@ class StreamJoin:
     ) -> pa.RecordBatch:
         """The pairs as rows: columns of the left side, then of the right. Others are null."""
         columns: list[Array] = []
-        count = len(pairs.new)
-        taken = pa.array(pairs.new, pa.int64())
+        count = len(pairs.stored)
+        taken: Array = pa.array(pairs.new)
         for number, kind in enumerate(self._candidate_types):
             of_right = number >= len(self._sides[LEFT].own)
             index = number - len(self._sides[LEFT].own) if of_right else number

@@ -1,0 +1,59 @@
+"""Decides how the state of a query is kept: as the checkpoint pins it, in a new one as Spark would.
+
+The files do not record provider, codec and checksums; only the offset log does. A store that is
+read with other settings is unreadable, so the session's settings count only for a new checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from epochal.checkpoint.entries import CommitLog, OffsetLog
+from epochal.checkpoint.layout import COMMITS, OFFSETS, STATE
+from epochal.checkpoint.pinned import (
+    CODEC,
+    MERGE_OPERATOR,
+    PROVIDER,
+    ROW_CHECKSUMS,
+    TABLE_FORMAT,
+    conf_in_force,
+    conf_of_new_query,
+)
+from epochal.files import Files, join_url
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.ids import StateStoreId
+from epochal.state.store.rocksdb_provider import provider_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SESSION_KEYS = (PROVIDER, CODEC, ROW_CHECKSUMS, TABLE_FORMAT, MERGE_OPERATOR)
+"""The settings of the session that a new checkpoint pins. All of them are about state files."""
+
+
+def session_settings(spark: SparkSession) -> dict[str, str]:
+    """The settings of a session that determine how a new query keeps its state."""
+    found = {key: spark.conf.get(key, None) for key in SESSION_KEYS}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def settings_in_force(files: Files, session: Mapping[str, str]) -> dict[str, str]:
+    """The settings that the checkpoint pins, or that a new one will pin."""
+    newest = OffsetLog(files.at(OFFSETS), read_only=True).get_latest()
+    known = {key: value for key, value in session.items() if key in SESSION_KEYS}
+    return conf_of_new_query(known) if newest is None else conf_in_force(newest[1].conf, known)
+
+
+def state_conf(files: Files, settings: Mapping[str, str]) -> StateStoreConf:
+    """How the checkpoint keeps its state."""
+    commit = CommitLog(files.at(COMMITS), read_only=True).get_latest()
+    conf = StateStoreConf.from_spark(settings)
+    has_ids = commit is not None and bool(commit[1].state_unique_ids)
+    return replace(conf, checkpoint_format_version=2 if has_ids else 1)
+
+
+def check_state(files: Files, conf: StateStoreConf) -> None:
+    """Raise before anything is written if the state cannot be kept as the checkpoint demands."""
+    provider_class(conf).check(StateStoreId(join_url(files.url, STATE), 0, 0), conf)
