@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from epochal.continuous.operators.expressions.casts import java_text
+from epochal.errors import OptionError
 
 Converter: TypeAlias = Callable[[Any], Any]
 
@@ -102,7 +103,12 @@ def _decimal(kind: DecimalType) -> Converter:
         if not isinstance(value, Decimal) or not value.is_finite():
             return None
         rounded = value.quantize(unit, "ROUND_HALF_UP")
-        return rounded if abs(rounded) < Decimal(10) ** (kind.precision - kind.scale) else None
+        if abs(rounded) >= Decimal(10) ** (kind.precision - kind.scale):
+            raise OptionError(
+                f"[NUMERIC_VALUE_OUT_OF_RANGE] a function returned {value}, which does not fit "
+                f"into {kind.simpleString()}. Declare more digits."
+            )
+        return rounded
 
     return convert
 
