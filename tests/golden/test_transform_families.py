@@ -19,12 +19,15 @@ from epochal.state.files.schema_file import parse_schema_file
 from epochal.tools.read_state.load_version import open_rocksdb
 from epochal.tools.read_state.read_target import StateBatch
 
+FIELDS: list[tuple[str, pa.DataType]] = [("k", pa.string()), ("v", pa.int64())]
+INPUT = pa.schema(FIELDS)
+
 
 def spec(ttl_ms: int | None, mode: str) -> TransformWithStateSpec:
     return TransformWithStateSpec.plan(
         _processor(ttl_ms=ttl_ms, timers=True),
         ["k"],
-        pa.schema([("k", pa.string()), ("v", pa.int64())]),
+        INPUT,
         pa.schema([("k", pa.string())]),
         time_mode=mode,
         pandas=True,
