@@ -37,6 +37,7 @@ FULL: dict[str, str] = {
     r"spark/test_transform_with_state_parity\.py.*windows\[(?!tumbling-a)": "more windows",
     r"spark/test_join_parity\.py.*(of_each_batch|idle|state\[(?!full_outer)|a_limit)": "more joins",
     r"spark/test_state_placement\.py.*(later_ones|continues_from)": "contexts that are made anew",
+    r"spark/test_functions_time_nested\.py.*(every_mode|refuses_is)": "more rows, modes and zones",
     r"spark/test_connector_interop\.py.*rate_checkpoint": "takes half a minute of clock time",
     r"spark/test_catalyst_plans\.py.*operators\[(?!(chain|stream join)\])": "more plans",
     r"spark/test_catalyst_results\.py.*\[(?!(kinds in a chain|mapInPandas|json_tuple)\])": "more rows",
