@@ -34,6 +34,7 @@ FULL: dict[str, str] = {
     r"spark/test_transform_with_state_parity\.py.*windows\[(?!tumbling-a)": "more windows",
     r"spark/test_state_placement\.py.*(later_ones|continues_from)": "contexts that are made anew",
     r"spark/test_connector_interop\.py.*rate_checkpoint": "takes half a minute of clock time",
+    r"spark/test_functions_text_number\.py.*(larger_tables|fail_where)": "more rows, and errors",
     r"spark/test_run_program\.py": "a whole program that fails",
     r"spark/test_first_contact\.py.*(pubsub|one_sentence|cluster|own_line)": "more first programs",
     r"integration/test_docs_blocks\.py": "the blocks of all pages",

@@ -61,6 +61,7 @@
     │   ├── DriverSilentError          a task has not heard from its driver for too long
     │   └── SinkConflictError          the sink already has the epoch, with different output
     ├── QueryError                     a continuous query cannot run, or has stopped
+    │   ├── ExpressionError            a column expression fails for a row, as it does in Spark
     │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
     │   ├── HostSilentError            tasks sent no pulse: their host is cut off or they hang
     │   ├── WorkerPythonError          the workers' interpreter lacks packages or has other versions
@@ -133,6 +134,7 @@ from epochal.errors.pubsub import (
 )
 from epochal.errors.query import (
     DriverLostError,
+    ExpressionError,
     HostSilentError,
     QueryError,
     QueryFailedError,
@@ -176,6 +178,7 @@ __all__ = [
     "EpochStalledError",
     "EpochalError",
     "ExchangeError",
+    "ExpressionError",
     "FrameError",
     "GroupRefusedError",
     "HostSilentError",

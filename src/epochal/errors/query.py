@@ -11,6 +11,10 @@ class QueryError(EpochalError):
     """A continuous query cannot run, or has stopped."""
 
 
+class ExpressionError(QueryError):
+    """A column expression has no result for a row, and Spark makes that an error too."""
+
+
 class TooFewSlotsError(QueryError):
     """The cluster has too few free slots to run all tasks of a query at the same time."""
 

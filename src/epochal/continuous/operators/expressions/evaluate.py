@@ -4,7 +4,7 @@ Spark resolves names, types and casts; this module gets the resolved tree. The f
 are in the modules beside this one. Where Arrow and Spark differ, the result is Spark's.
 
 Note: branches of CASE and IF are evaluated only for the rows that take them. `CASE WHEN x <> 0 THEN
-1 / x END` must not fail on rows where x is 0.
+1 / x END` must not fail on rows where x is 0. The same holds for AND, OR and COALESCE.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from epochal.continuous.operators.expressions import (
     arithmetic,
+    casts,
     comparison,
     dates_times,
+    decimals,
     nested_values,
     texts,
 )
-from epochal.continuous.operators.expressions.casts import cast
 from epochal.continuous.operators.expressions.expr import (
     Call,
     Column,
@@ -31,16 +32,16 @@ from epochal.continuous.operators.expressions.expr import (
     Literal,
     Value,
 )
+from epochal.continuous.operators.expressions.short_circuit import stepwise
 from epochal.continuous.operators.expressions.values_of import as_column
-from epochal.errors import OptionError
+from epochal.errors import EpochalError, OptionError
 
 FUNCTIONS: dict[str, Function] = {
-    "Cast": lambda call, value: cast(
-        value, call.type, ansi=call.ansi, zone=call.extra.get("zone", "UTC")
-    ),
     **arithmetic.FUNCTIONS,
+    **casts.FUNCTIONS,
     **comparison.FUNCTIONS,
     **dates_times.FUNCTIONS,
+    **decimals.FUNCTIONS,
     **nested_values.FUNCTIONS,
     **texts.FUNCTIONS,
 }
@@ -57,11 +58,21 @@ def evaluate(expr: Expr, batch: pa.RecordBatch) -> Value:
             return value
         case Call("CaseWhen" | "If"):
             return _choose(expr, batch)
-        case Call(function, arguments):
-            values = [evaluate(argument, batch) for argument in arguments]
-            return FUNCTIONS[function](expr, *values)
+        case Call("And" | "Or" | "Coalesce"):
+            try:
+                return _call(expr, batch)
+            except (EpochalError, pa.ArrowException):
+                # Spark stops at the first argument that decides. A later one must not fail.
+                return stepwise(expr, batch, evaluate)
+        case Call():
+            return _call(expr, batch)
         case Lambda():
             raise AssertionError("a lambda is evaluated by the function that it is an argument of")
+
+
+def _call(expr: Call, batch: pa.RecordBatch) -> Value:
+    values = [evaluate(argument, batch) for argument in expr.arguments]
+    return FUNCTIONS[expr.function](expr, *values)
 
 
 def column_of(value: Value, rows: int, kind: pa.DataType) -> Value:
