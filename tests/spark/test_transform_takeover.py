@@ -35,9 +35,9 @@ from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
+from epochal.continuous.plan.compile import UNOPENED
 from epochal.continuous.plan.pinned_plan import settle_shape
-from epochal.continuous.plan.stages import QueryPlan, StagePlan
-from epochal.continuous.run.query_spec import UNOPENED
+from epochal.continuous.plan.stages import QueryPlan, StagePlan, Target
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.publish_state import StateFiles
 from epochal.files import open_files
@@ -174,7 +174,8 @@ def batch_of(path: Path) -> pa.RecordBatch:
 def process(case: Case, undisturbed: Path, ours: Path, source: Path, batches: range) -> Output:
     """Process batches with our operator, and write its state by the engine's protocol."""
     spec, logged = case.spec(), Checkpoint(str(undisturbed))
-    plan = QueryPlan((), (), (StagePlan(0, spec, INPUT, ()),), UNOPENED, spec.output_schema, 2)
+    stage = StagePlan(0, spec, (INPUT,), (), Target(1))
+    plan = QueryPlan((), (), (stage,), UNOPENED, spec.output_schema, 2)
     checkpoint = open_files(str(ours))
     settle_shape(checkpoint, plan)
     given = {f"{STATE}providerClass": ROCKSDB_PROVIDER_CLASS, **case.conf}

@@ -42,7 +42,7 @@ def refusal(checkpoint: FoundCheckpoint, *operators: str, **session: str) -> str
 def test_a_layout_of_state_that_we_do_not_write_is_refused(
     operator: str, key: str, value: str
 ) -> None:
-    pinned = found(**{key.replace(".", "__"): value})
+    pinned = found(None, **{key.replace(".", "__"): value})
     assert f"written with {key} = {value}, but only 2 can be continued" in refusal(pinned, operator)
     pinned.check(("dedupe",), {})  # which does not have that layout
     pinned.check((), {})
@@ -76,7 +76,7 @@ def test_named_sources_are_refused_and_numbered_ones_are_not() -> None:
 def test_the_number_of_state_partitions_is_pinned_or_the_sessions() -> None:
     assert FoundCheckpoint().partitions({}) == 200
     assert FoundCheckpoint().partitions({SHUFFLE: "7"}) == 7
-    assert found(**{SHUFFLE.replace(".", "__"): "5"}).partitions({SHUFFLE: "7"}) == 5
+    assert found(None, **{SHUFFLE.replace(".", "__"): "5"}).partitions({SHUFFLE: "7"}) == 5
 
 
 def test_a_batch_that_was_set_aside_still_pins_its_settings(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ Spark repeats subtrees: the start of a window is in a plan a dozen times. `share
 subtrees one object, and `evaluate_all` computes each object once per batch.
 
 Note: branches of CASE and IF are evaluated only for the rows that take them. `CASE WHEN x <> 0 THEN
-1 / x END` must not fail on rows where x is 0.
+1 / x END` must not fail on rows where x is 0. The same holds for AND, OR and COALESCE.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import pyarrow as pa
 
 from epochal.continuous.operators.expressions import (
     arithmetic,
+    casts,
     comparison,
+    decimals,
     planner_functions,
     texts,
 )
-from epochal.continuous.operators.expressions.casts import cast
 from epochal.continuous.operators.expressions.expr import (
     Call,
     Column,
@@ -43,9 +44,10 @@ from epochal.continuous.operators.expressions.nested import (
 )
 from epochal.continuous.operators.expressions.nested.higher_order import BatchFunction, columns_in
 from epochal.continuous.operators.expressions.nested.lists_of import arrow, on_columns, retyped
+from epochal.continuous.operators.expressions.short_circuit import stepwise
 from epochal.continuous.operators.expressions.times import dates_times, intervals
 from epochal.continuous.operators.expressions.values_of import as_column
-from epochal.errors import OptionError
+from epochal.errors import EpochalError, OptionError
 
 
 def _concat(call: Call, *values: Value) -> Value:
@@ -62,14 +64,13 @@ _negated = on_columns(intervals.negated)
 _concat_arrays = on_columns(arrays.concat_arrays)
 
 FUNCTIONS: dict[str, Function] = {
-    "Cast": lambda call, value: cast(
-        value, call.type, ansi=call.ansi, zone=call.extra.get("zone", "UTC")
-    ),
     **arithmetic.FUNCTIONS,
     **array_sets.FUNCTIONS,
     **arrays.FUNCTIONS,
+    **casts.FUNCTIONS,
     **comparison.FUNCTIONS,
     **dates_times.FUNCTIONS,
+    **decimals.FUNCTIONS,
     **intervals.FUNCTIONS,
     **maps.FUNCTIONS,
     **nested_values.FUNCTIONS,
@@ -87,6 +88,7 @@ BATCH_FUNCTIONS: dict[str, BatchFunction] = {
 """Functions that evaluate their arguments themselves."""
 
 CHOICES = ("CaseWhen", "If")
+STEPWISE = ("And", "Or", "Coalesce")
 
 RANDOM = ("Rand", "Randn", "Uuid")
 """Functions whose value is not the same for the same arguments."""
@@ -151,6 +153,16 @@ def _call(call: Call, batch: pa.RecordBatch, cache: Cache | None) -> Value:
     special = BATCH_FUNCTIONS.get(call.function)
     if special is not None:
         return special(call, batch, evaluate)
+    if call.function in STEPWISE:
+        try:
+            return _apply(call, batch, cache)
+        except (EpochalError, pa.ArrowException):
+            # Spark stops at the first argument that decides. A later one must not fail.
+            return stepwise(call, batch, evaluate)
+    return _apply(call, batch, cache)
+
+
+def _apply(call: Call, batch: pa.RecordBatch, cache: Cache | None) -> Value:
     values = [evaluate(argument, batch, cache) for argument in call.arguments]
     return FUNCTIONS[call.function](call, *values)
 
