@@ -40,6 +40,7 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
+from epochal.epoch.query_watermark import QueryWatermark
 from epochal.rpc.curve import CurveKeys, introduce
 from epochal.rpc.envelope import ONE_WAY, EndpointType, RpcAddress
 from epochal.rpc.framing import decode_body, decode_push, decode_reply, encode_request
@@ -83,8 +84,7 @@ def pure_step(report: Report, tasks: int) -> None:
         first_epoch=0,
         readers=tasks,
         tasks=tasks,
-        highs=(-1,),
-        delays_ms=(0,),
+        watermark=QueryWatermark(highs=(-1,), delays_ms=(0,)),
         pace=PACE,
     )
     for task in range(tasks):

@@ -33,9 +33,11 @@ from epochal.connectors.pubsub.pubsub_options import source_options
 from epochal.connectors.pubsub.pull.received_rows import MESSAGE_SCHEMA
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
 from epochal.continuous.plan.stages import (
+    Branch,
     QueryPlan,
     SourcePlan,
     StagePlan,
+    Target,
     readers_of,
     readers_of_task,
 )
@@ -89,12 +91,14 @@ class Query:
                 SourcePlan(
                     self.source.readers,
                     MESSAGE_SCHEMA,
-                    () if once else (KeepIds(),),
+                    (Branch(() if once else (KeepIds(),), Target(0)),),
                     acknowledges_in_tasks=True,
                 ),
             ),
             watermarks=(),
-            stages=(StagePlan(0, repeats, MESSAGE_SCHEMA, (KeepIds(),)),) if once else (),
+            stages=(StagePlan(0, repeats, (MESSAGE_SCHEMA,), (KeepIds(),), Target(1)),)
+            if once
+            else (),
             writers=FileWriters(str(folder)),
             output_schema=IDS,
             state_partitions=STATE_PARTITIONS,

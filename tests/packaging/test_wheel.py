@@ -40,7 +40,7 @@ IMPORTS = {
     "pubsub": "import epochal.connectors.pubsub.server.pubsub_server, "
     "epochal.connectors.pubsub.publish.publisher, "
     "epochal.connectors.pubsub.pull.streaming_pull, fastavro, ptars",
-    "rocksdb": "import rocksdict, epochal.tools.read_state.rocksdb",
+    "rocksdb": "import rocksdict, epochal.state.store.rocksdb_directory",
     "dashboard": "import epochal.dashboard.app, epochal.dashboard.dashboard_server",
     "metrics": "import opentelemetry.trace, epochal.metrics.otel_spans",
 }

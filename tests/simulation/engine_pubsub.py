@@ -31,7 +31,7 @@ from epochal.connectors.pubsub.server.broker import Broker, Draft
 from epochal.connectors.pubsub.server.parts import SECOND_US, Settings
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
-from epochal.continuous.plan.stages import QueryPlan, SourcePlan, StagePlan
+from epochal.continuous.plan.stages import Branch, QueryPlan, SourcePlan, StagePlan, Target
 from epochal.testing.clock import ManualClock
 
 TOPIC, SUBSCRIPTION = "projects/p/topics/t", "projects/p/subscriptions/s"
@@ -143,18 +143,13 @@ class PubSubWorld(World):
         self.exactly_once = self.chance.random() < 0.8
         self.service = PubSub(shape.rows * shape.partitions, self.clock, self.chance)
         self.service.on_ack = self._note_ack
-        stage = StagePlan(
-            0,
-            DropRepeatsSpec(("message_id",), MESSAGE_SCHEMA, WINDOW_MS, "publish_time"),
-            MESSAGE_SCHEMA,
-            (),
-        )
-        last = StagePlan(0, stage.stateful, stage.input_schema, (KeepIds(),))
+        repeats = DropRepeatsSpec(("message_id",), MESSAGE_SCHEMA, WINDOW_MS, "publish_time")
+        last = StagePlan(0, repeats, (MESSAGE_SCHEMA,), (KeepIds(),), Target(1))
         once = self.exactly_once
         source = SourcePlan(
             FakeReaders(self.service),
             MESSAGE_SCHEMA,
-            () if once else (KeepIds(),),
+            (Branch(() if once else (KeepIds(),), Target(0)),),
             acknowledges_in_tasks=True,
         )
         return QueryPlan(
@@ -166,8 +161,8 @@ class PubSubWorld(World):
             state_partitions=shape.state_partitions,
         )
 
-    def _source(self) -> Any:
-        return FakeSource(self.shape.partitions)
+    def _sources(self) -> list[Any]:
+        return [FakeSource(self.shape.partitions)]
 
     def _pass_time(self, driver: DriverProcess) -> None:
         super()._pass_time(driver)

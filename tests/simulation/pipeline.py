@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from epochal.connectors.contract import Positions, WriterFactory
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.plan.stages import QueryPlan, SourcePlan, StagePlan
+from epochal.continuous.plan.stages import Branch, QueryPlan, SourcePlan, StagePlan, Target
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
 EVENTS = pa.schema([("key", pa.int64()), ("id", pa.int64()), ("amount", pa.int64())])
@@ -157,8 +157,9 @@ def query(
     breathe: bool = False,
 ) -> QueryPlan:
     """Events, a running total, a sink; without a stage, events as they are."""
-    source = SourcePlan(EventReaders(rows, keys, per_read, breathe), EVENTS, ())
-    stage = StagePlan(0, RunningTotalSpec(), EVENTS, ())
+    branch = Branch((), Target(0))
+    source = SourcePlan(EventReaders(rows, keys, per_read, breathe), EVENTS, (branch,))
+    stage = StagePlan(0, RunningTotalSpec(), (EVENTS,), (), Target(1))
     return QueryPlan(
         sources=(source,),
         watermarks=(),

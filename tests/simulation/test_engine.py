@@ -118,8 +118,8 @@ def load_state_by_number(patch: pytest.MonkeyPatch) -> None:
 def recompute_a_decided_epoch(patch: pytest.MonkeyPatch) -> None:
     real = recovery.plan_recovery
 
-    def plan(logs: recovery.Logs, **how: Any) -> recovery.RecoveryPlan:
-        return real(logs, **{**how, "sink_decides": True, "sink_decided": False})
+    def plan(logs: recovery.Logs, query: recovery.QueryShape, **how: Any) -> recovery.RecoveryPlan:
+        return real(logs, query, **{**how, "sink_decides": True, "sink_decided": False})
 
     patch.setattr(durable, "plan_recovery", plan)
 

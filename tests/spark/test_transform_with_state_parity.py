@@ -21,7 +21,8 @@ from tests.spark.sessions import local_session
 from tests.unit.continuous.operators.aggregation.test_aggregate import Grouped
 from tests.unit.continuous.operators.driving import Driver, columns
 
-from epochal.continuous.operators.aggregation.aggregate import Aggregate, AggregateSpec
+from epochal.continuous.operators.aggregation.named import Aggregate
+from epochal.continuous.operators.aggregation.named import planned as planned_groups
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
 from epochal.continuous.operators.windows import Window, session, sliding, tumbling
@@ -259,7 +260,7 @@ def test_windows(spark: SparkSession, tmp_path: Path, kind: str, mode: str, no_d
         mode=mode,
     )
     spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
-    spec = AggregateSpec.plan(
+    plan = planned_groups(
         keys=["id"],
         window=window,
         aggregates=AGGREGATES,
@@ -267,7 +268,7 @@ def test_windows(spark: SparkSession, tmp_path: Path, kind: str, mode: str, no_d
         event_time="ts",
         output_mode=mode,
     )
-    assert_same(batches, local(replayed(Grouped(spec, 2), batches, EVENTS)))
+    assert_same(batches, local(replayed(Grouped(plan, 2), batches, EVENTS)))
 
 
 @pytest.mark.parametrize(

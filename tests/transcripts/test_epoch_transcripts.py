@@ -47,6 +47,7 @@ from epochal.epoch.messages import (
     TaskReady,
 )
 from epochal.epoch.pace import Pace
+from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import EpochError
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "epoch").glob("*.txt"))
@@ -71,8 +72,7 @@ class Scene:
             first_epoch=settings.get("first", 1),
             readers=self.readers,
             tasks=self.tasks,
-            highs=(-1,) * len(delays),
-            delays_ms=delays,
+            watermark=QueryWatermark(highs=(-1,) * len(delays), delays_ms=delays),
             pace=pace,
         )
 

@@ -23,6 +23,10 @@ SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 CODEC = "spark.sql.streaming.stateStore.compression.codec"
+STATE_ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
+TABLE_FORMAT = "spark.sql.streaming.stateStore.rocksdb.formatVersion"
+MERGE_OPERATOR = "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion"
+ROW_CHECKSUMS = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 HDFS_PROVIDER_CLASS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 ROCKSDB_PROVIDER_CLASS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -33,12 +37,12 @@ NEW_QUERY_DEFAULTS: Mapping[str, str] = {
     "spark.sql.streaming.aggregation.stateFormatVersion": "2",
     "spark.sql.streaming.join.stateFormatVersion": "2",
     CODEC: "lz4",
-    "spark.sql.streaming.stateStore.rocksdb.formatVersion": "5",
-    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": "2",
+    TABLE_FORMAT: "5",
+    MERGE_OPERATOR: "2",
     "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
     "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "false",
-    "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
-    "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
+    STATE_ENCODING: "unsaferow",
+    ROW_CHECKSUMS: "false",
     "spark.sql.function.protobufExtensions.enabled": "false",
     SOURCE_EVOLUTION: "false",
     "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled": "true",
@@ -55,9 +59,9 @@ LEGACY_DEFAULTS: Mapping[str, str] = {
     CODEC: "lz4",
     "spark.sql.streaming.statefulOperator.useStrictDistribution": "false",
     "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "true",
-    "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
-    "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
-    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": "1",
+    STATE_ENCODING: "unsaferow",
+    ROW_CHECKSUMS: "false",
+    MERGE_OPERATOR: "1",
     "spark.sql.function.protobufExtensions.enabled": "false",
     SOURCE_EVOLUTION: "false",
     "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled": "false",

@@ -24,7 +24,7 @@ exception refuses one sender only: a message of another attempt, or a request th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -59,7 +59,6 @@ from epochal.epoch.messages import (
     Leave,
     Peer,
     Peers,
-    PreparedState,
     RegisterTask,
     ReportPartitionOffset,
     SetReaderPartitions,
@@ -68,9 +67,10 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskFailed,
     TaskReady,
+    by_store,
 )
 from epochal.epoch.pace import Pace
-from epochal.epoch.query_watermark import watermark_of
+from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import (
     EpochBacklogError,
     EpochConflictError,
@@ -125,11 +125,10 @@ class EpochCoordinator:
         first_epoch: int,
         readers: int = 0,
         tasks: int = 0,
-        highs: Sequence[int] = (),
-        delays_ms: Sequence[int] = (),
-        watermark_ms: int = 0,
+        watermark: QueryWatermark | None = None,
         pace: Pace | None = None,
         tell_commits: bool = False,
+        first_limits: tuple[tuple[int, str], ...] | None = None,
     ) -> None:
         self.attempt = attempt
         self.phase = Phase.REGISTERING
@@ -142,8 +141,7 @@ class EpochCoordinator:
         """Number of reports of epochs that were decided already."""
         self.pace = pace or Pace()
         self._readers, self._tasks = readers, tasks
-        self._highs, self._delays_ms = tuple(highs), tuple(delays_ms)
-        self._watermark_ms = watermark_ms
+        self._watermark = watermark or QueryWatermark(first_epoch=first_epoch)
         self._registered: dict[int, RegisterTask] = {}
         self._ready: set[int] = set()
         self._announced: EpochReply = Done()
@@ -154,6 +152,8 @@ class EpochCoordinator:
         self._last_epoch: int | None = None
         """The last epoch with rows before a hold; None while epochs follow each other freely."""
         self._limited = False
+        self._first_limits = first_limits
+        """Where the readers must end the first epoch. Reading is held after it."""
         self._active = False
         self._tell_commits = tell_commits
         self.now = self._since = 0.0
@@ -303,7 +303,9 @@ class EpochCoordinator:
         if self.phase is not Phase.PREPARING or len(self._ready) < self._tasks:
             return []
         self.phase = Phase.RUNNING
-        effects = self._announce()
+        if self._first_limits is not None:
+            self._limited, self._last_epoch = True, self.current
+        effects = self._announce(limits=self._first_limits)
         return effects + (self._hold() if self._hold_asked else [])
 
     def _report(self, report: CommitPartitionEpoch | ReportPartitionOffset) -> list[Effect]:
@@ -321,9 +323,12 @@ class EpochCoordinator:
                 error = _record(opened.ends, reader, position, self._readers, "Reader", epoch)
             case CommitPartitionEpoch(task=task, watermarks=watermarks):
                 error = _record(opened.commits, task, report, self._tasks, "Task", epoch)
-                if watermarks and len(watermarks) != len(self._highs):
-                    reason = f"{len(watermarks)} watermarks, the plan has {len(self._highs)}"
+                planned = len(self._watermark.highs)
+                if watermarks and len(watermarks) != planned:
+                    reason = f"{len(watermarks)} watermarks, the plan has {planned}"
                     error = EpochProtocolError(f"Task {task}", reason)
+                else:
+                    self._watermark.report(watermarks)
         if error:
             return self._fail(error)
         if len(opened.ends) == self._readers and len(opened.commits) == self._tasks:
@@ -343,19 +348,13 @@ class EpochCoordinator:
         positions = tuple(complete.ends[reader] for reader in range(self._readers))
         reports = tuple(complete.commits[task] for task in range(self._tasks))
         messages = tuple(report.message for report in reports)
-        state = tuple(sorted((each for report in reports for each in report.state), key=_store_key))
-        before_ms = self._watermark_ms
-        seen = [self._highs, *(report.watermarks for report in reports if report.watermarks)]
-        self._highs = tuple(max(highs) for highs in zip(*seen, strict=True))
-        self._watermark_ms = watermark_of(self._highs, self._delays_ms, before_ms)
-        # The new watermark may close windows. Ending the current epoch soon makes their rows
-        # visible even if no more input comes; Spark runs a batch without data for that.
-        self._active = self._active or self._watermark_ms > before_ms
+        state = tuple(sorted((each for report in reports for each in report.state), key=by_store))
+        own_ms, next_ms = self._watermark.decide(epoch, [report.watermarks for report in reports])
         effects: list[Effect] = [
-            Decide(epoch, positions, messages, state, self._highs, before_ms),
+            Decide(epoch, positions, messages, state, self._watermark.highs, own_ms),
             CommitSink(epoch, messages),
             PublishState(epoch, state),
-            LogCommit(epoch, self._watermark_ms),
+            LogCommit(epoch, next_ms),
             Acknowledge(epoch, positions, reports),
         ]
         if epoch == self._last_epoch:
@@ -365,13 +364,10 @@ class EpochCoordinator:
                 # being told. Catch up, so that a task that asks now hears the same.
                 self._limited = False
                 self.current += 1
-                self._announced = EpochStarted(
-                    self.attempt,
-                    self.current,
-                    self._highs,
-                    hold=True,
-                    committed=self._committed_for_tasks(),
-                )
+                self._announced = self._started(hold=True)
+        # The new watermark may close windows. Ending the current epoch soon makes their rows
+        # visible even if no more input comes.
+        self._active = self._watermark.wants_epoch(self.current) or self._active
         return effects
 
     def _check_backlog(self) -> list[Effect]:
@@ -440,14 +436,26 @@ class EpochCoordinator:
     def _announce(
         self, *, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
     ) -> list[Effect]:
-        self._announced = started = EpochStarted(
-            self.attempt, self.current, self._highs, hold, limits, self._committed_for_tasks()
-        )
-        self._active = False
+        self._announced = started = self._started(hold, limits)
+        self._active = self._watermark.wants_epoch(self.current)
         self._since = self.now
         if self._uncommitted_since is None and self.committed < self._newest_ended():
             self._uncommitted_since = self.now
         return [Push(started)]
+
+    def _started(
+        self, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
+    ) -> EpochStarted:
+        self._watermark.start(self.current)
+        return EpochStarted(
+            self.attempt,
+            self.current,
+            self._watermark.floor(),
+            hold,
+            limits,
+            self._committed_for_tasks(),
+            self._watermark.in_flight(),
+        )
 
     def _hold(self) -> list[Effect]:
         self._hold_asked = True
@@ -488,7 +496,3 @@ def _record(
 
 def _clip(value: object) -> str:
     return str(value)[:300]
-
-
-def _store_key(state: PreparedState) -> tuple[int, int, str]:
-    return state.operator, state.partition, state.store

@@ -17,9 +17,20 @@ from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_of, manifest_to_json
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.publish_state import StateFiles
-from epochal.epoch.recovery import DropEpoch, Logs, RecoveryPlan, open_epoch, plan_recovery
+from epochal.epoch.query_watermark import WatermarksMove
+from epochal.epoch.recovery import (
+    DropEpoch,
+    ForgetPlanned,
+    Logs,
+    QueryShape,
+    RecoveryPlan,
+    SetAside,
+    offsets_of_sources,
+    open_epoch,
+    plan_recovery,
+)
 from epochal.errors import CheckpointLostError, ClaimExpiredError, ConcurrentUpdateError
-from epochal.files import join_url
+from epochal.files import Files, join_url
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +51,18 @@ class EpochResources:
     run_id: str
     delays_ms: tuple[int, ...] = ()
     """The delay of each watermark of the plan."""
+    planned: Files | None = None
+    """Where entries are set aside that Spark planned: `.epochal/planned`."""
+    watermarks_move: WatermarksMove = "turn"
+    offset_lines: tuple[int, ...] = ()
+    """The source of each line in the offset log; empty: one line per source."""
     min_batches_to_retain: int = 100
+
+    @property
+    def query(self) -> QueryShape:
+        """What recovery must know of the query."""
+        sources = len(self.sources)
+        return QueryShape(sources, self.delays_ms, self.watermarks_move, self.offset_lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +78,12 @@ class Recovered:
     watermark_ms: int
     base: OffsetEntry | None
     """The entry before the first epoch. It has the pinned settings and the log's version."""
+    late_ms: int = 0
+    """The watermark of the epoch before the first one."""
+    offsets: tuple[str | None, ...] = ()
+    """The offset of each source in `base`; empty if there is none."""
+    planned: OffsetEntry | None = None
+    """Where the first epoch must end, if Spark planned it and did not commit it."""
 
 
 def read_logs(resources: EpochResources) -> Logs:
@@ -68,7 +96,13 @@ def read_logs(resources: EpochResources) -> Logs:
         tuple(commit_ids),
         {epoch: entry for epoch, entry in found if entry is not None},
         resources.commits.get(commit_ids[-1]) if commit_ids else None,
+        planned_entries(resources.planned),
     )
+
+
+def planned_entries(planned: Files | None) -> dict[int, OffsetEntry]:
+    """Return the entries that were set aside, by epoch."""
+    return {} if planned is None else dict(OffsetLog(planned, read_only=True).get_range())
 
 
 def newest_attempt(offsets: OffsetLog) -> int:
@@ -89,26 +123,39 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
     logs = read_logs(resources)
     plan = plan_recovery(
         logs,
+        resources.query,
         attempt=attempt,
-        sources=len(resources.sources),
-        delays_ms=resources.delays_ms,
         sink_decides=resources.sink.decides,
         sink_decided=_ask_sink(resources, logs),
     )
     for step in plan.steps:
         logger.info("recovering epoch %d: %s", step.epoch, type(step).__name__)
-        if isinstance(step, DropEpoch):
-            resources.offsets.purge_after(step.epoch - 1)
-        else:
-            follow_up(resources, step)
+        match step:
+            case DropEpoch(epoch):
+                resources.offsets.purge_after(epoch - 1)
+            case SetAside(epoch, entry):
+                if resources.planned is not None:
+                    OffsetLog(resources.planned).add(epoch, entry)
+            case ForgetPlanned(epoch):
+                if resources.planned is not None:
+                    OffsetLog(resources.planned).purge(epoch)
+            case _:
+                follow_up(resources, step)
     state = None if plan.manifest is None else plan.manifest.state
+    offsets: tuple[str | None, ...] = ()
+    if plan.base is not None:
+        path = join_url(resources.offsets.url, str(plan.first_epoch - 1))
+        offsets = offsets_of_sources(plan.base, resources.query, path)
     return Recovered(
         plan.first_epoch,
-        _start_positions(resources, plan),
+        _start_positions(resources, plan, offsets),
         state,
         plan.highs,
         plan.watermark_ms,
         plan.base,
+        plan.late_ms,
+        offsets,
+        plan.planned,
     )
 
 
@@ -129,7 +176,8 @@ def decide(
     manifest = Manifest(
         step.epoch, attempt, resources.run_id, positions, step.messages, step.state, step.highs
     )
-    by_source: tuple[str | None, ...] | dict[str, str | None] = tuple(offsets)
+    lines = resources.query.lines
+    by_source: tuple[str | None, ...] | dict[str, str | None] = tuple(offsets[n] for n in lines)
     if template.version == 2:
         by_source = dict(zip(template.by_source, offsets, strict=True))
     entry = replace(
@@ -209,10 +257,11 @@ def _ask_sink(resources: EpochResources, logs: Logs) -> bool:
     return (resources.sink.decides or not is_ours) and resources.sink.decided(epoch)
 
 
-def _start_positions(resources: EpochResources, plan: RecoveryPlan) -> tuple[Positions, ...]:
+def _start_positions(
+    resources: EpochResources, plan: RecoveryPlan, offsets: Sequence[str | None]
+) -> tuple[Positions, ...]:
     if plan.base is None:
         return tuple(source.initial() for source in resources.sources)
-    offsets = plan.base.by_source.values()
     known = (None,) * len(offsets) if plan.manifest is None else plan.manifest.positions
     return tuple(map(_start_of, resources.sources, offsets, known))
 

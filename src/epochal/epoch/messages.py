@@ -23,6 +23,11 @@ class PreparedState(msgspec.Struct, frozen=True, array_like=True):
     checksum: int
 
 
+def by_store(state: PreparedState) -> tuple[int, int, str]:
+    """Return the key that orders state versions by their store."""
+    return state.operator, state.partition, state.store
+
+
 class ReportPartitionOffset(msgspec.Struct, frozen=True, array_like=True, tag="offset"):
     """A reader ended `epoch` at `position`. One-way."""
 
@@ -183,6 +188,9 @@ class EpochStarted(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
     committed: int = -1
     """The newest committed epoch, if a source of the query acknowledges in its tasks; else -1. The
     message is then pushed again after every commit."""
+    epoch_watermarks_ms: tuple[tuple[int, int], ...] = ()
+    """(epoch, watermark in ms) of every epoch that tasks may still process, and of the one before
+    them, if watermarks move at epoch boundaries. Pushes may be lost, so each one has them all."""
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):

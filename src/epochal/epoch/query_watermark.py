@@ -1,7 +1,10 @@
 """The watermark formula: from the highest event times seen to the query's watermark. Pure.
 
-The driver computes it over the reports of all tasks, for the logs and for recovery. A task computes
-it over the rows that have reached a stage, to drop late rows and to close windows.
+The driver computes it over the reports of all tasks (`QueryWatermark`), for the logs and for
+recovery. What tasks do with it depends on the query's plan. Either a task computes a watermark by
+itself, over the rows that have reached a stage, and uses the driver's as a lower bound. Or
+watermarks move at epoch boundaries only, as in Spark's micro-batches: then the driver decides the
+watermark of an epoch when it starts the epoch, and the tasks use exactly that.
 
 Note: there are two different "nothing yet" values. A *highest event time* is `NONE_SEEN` (-1) until
 a row was seen. A *watermark* starts at 0, as Spark's does: Spark's tracker counts an operator
@@ -12,7 +15,17 @@ without rows as 0, never lets the watermark become negative, and logs 0 in `batc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+WatermarksMove: TypeAlias = Literal["turn", "epoch"]
+"""When the watermark of a stage moves. "turn": with the rows, in every turn of a task. "epoch":
+from one epoch to the next, by the driver's decision."""
+
+Policy: TypeAlias = Literal["min", "max"]
+
+POLICY_KEY = "spark.sql.streaming.multipleWatermarkPolicy"
+"""The setting that a checkpoint pins; Spark's default is min."""
 
 NONE_SEEN = -1
 """The highest event time of a watermark that has not seen a row."""
@@ -24,18 +37,103 @@ NOT_ADVANCED = 0
 """The watermark of a query that declares one, before any row has advanced it."""
 
 
-def watermark_of(highs: Sequence[int], delays_ms: Sequence[int], floor_ms: int) -> int:
+def policy_of(conf: Mapping[str, str]) -> Policy:
+    """Return the policy for several watermarks that a checkpoint's settings pin."""
+    return "max" if conf.get(POLICY_KEY, "").lower() == "max" else "min"
+
+
+def watermark_of(
+    highs: Sequence[int], delays_ms: Sequence[int], floor_ms: int, policy: Policy = "min"
+) -> int:
     """Return the query's watermark: the slowest one of its plan, and at least `floor_ms`.
 
     `highs` are the highest event times in ms, per watermark of the plan. One that has seen no row
     counts as 0 and so holds back all others: rows of its source may still arrive with any event
-    time. Spark does the same (`multipleWatermarkPolicy` "min").
+    time. Spark does the same. With the policy "max", the fastest one counts instead.
     `floor_ms` is what the watermark was before: it never moves backwards.
     """
     if not highs:
         return floor_ms
-    slowest = min(
+    found = [
         NOT_ADVANCED if high < 0 else high - delay_ms
         for high, delay_ms in zip(highs, delays_ms, strict=True)
-    )
-    return max(slowest, floor_ms)
+    ]
+    return max(max(found) if policy == "max" else min(found), floor_ms)
+
+
+class QueryWatermark:
+    """The watermark of a query during an attempt, as the driver knows it.
+
+    With "turn", it follows the decided epochs. With "epoch", there is one watermark per epoch. It
+    is fixed when the epoch starts, from everything reported until then, and never changes.
+    """
+
+    def __init__(
+        self,
+        *,
+        first_epoch: int = 0,
+        highs: Sequence[int] = (),
+        delays_ms: Sequence[int] = (),
+        watermark_ms: int = 0,
+        late_ms: int = 0,
+        moves: WatermarksMove = "turn",
+        policy: Policy = "min",
+    ) -> None:
+        """`watermark_ms` is that of the first epoch, `late_ms` that of the epoch before."""
+        self.highs = tuple(highs)
+        """Highest event times in the decided epochs."""
+        self._reported = self.highs
+        """Highest event times in all reports."""
+        self._delays_ms, self._policy = tuple(delays_ms), policy
+        self._by_epoch = moves == "epoch"
+        self._newest_ms = watermark_ms
+        self._of_epoch = {first_epoch - 1: late_ms, first_epoch: watermark_ms}
+        self._moved = False
+
+    def report(self, highs: Sequence[int]) -> None:
+        """Take in what a task has seen up to an epoch that has ended."""
+        if highs:
+            self._reported = tuple(map(max, self._reported, highs))
+
+    def start(self, epoch: int) -> None:
+        """Fix the watermark of an epoch that starts now."""
+        if self._by_epoch and epoch not in self._of_epoch:
+            self._newest_ms = self._formula(self._reported)
+            self._of_epoch[epoch] = self._newest_ms
+
+    def decide(self, epoch: int, reports: Sequence[Sequence[int]]) -> tuple[int, int]:
+        """Return the watermarks of an epoch that is decided now, and of the epoch after it."""
+        seen = [self.highs, *(highs for highs in reports if highs)]
+        self.highs = tuple(max(highs) for highs in zip(*seen, strict=True))
+        if self._by_epoch:
+            self.start(epoch + 1)
+            self._of_epoch = {e: ms for e, ms in self._of_epoch.items() if e >= epoch}
+            return self._of_epoch[epoch], self._of_epoch[epoch + 1]
+        before_ms, self._newest_ms = self._newest_ms, self._formula(self.highs)
+        self._moved = self._newest_ms > before_ms
+        return before_ms, self._newest_ms
+
+    def wants_epoch(self, current: int) -> bool:
+        """Whether the epoch that is being read should end soon, even without rows.
+
+        Its end, or the next epoch, closes windows. Spark runs a batch without data for that.
+        """
+        if not self._by_epoch:
+            moved, self._moved = self._moved, False
+            return moved
+        evicts = self._of_epoch[current] > self._of_epoch[current - 1]
+        return evicts or self._formula(self._reported) > self._of_epoch[current]
+
+    def in_flight(self) -> tuple[tuple[int, int], ...]:
+        """Return (epoch, watermark) of all epochs that tasks may still process.
+
+        The last decided epoch is among them, because it says which rows of the next are late.
+        """
+        return tuple(sorted(self._of_epoch.items())) if self._by_epoch else ()
+
+    def floor(self) -> tuple[int, ...]:
+        """Return the lower bound for watermarks that tasks compute by themselves, as highs."""
+        return () if self._by_epoch else self.highs
+
+    def _formula(self, highs: Sequence[int]) -> int:
+        return watermark_of(highs, self._delays_ms, self._newest_ms, self._policy)

@@ -8,9 +8,12 @@ who wrote it:
 |---|---|---|
 | with our manifest, normal sink | yes, the entry is the decision | commit sink, publish, log |
 | with our manifest, sink that decides | if the sink has the epoch | the same; else drop the entry |
-| without a manifest: written by Spark | if the sink has the epoch | log the commit; else drop it |
+| without a manifest: written by Spark | if the sink has the epoch | log the commit; else run it |
 
-Spark writes the offset entry *before* it runs a batch, so its entry is only a plan.
+Spark writes the offset entry *before* it runs a batch, so its entry is only a plan. Sinks that
+remember batch numbers rely on it nevertheless: a batch that runs again has the same rows. So the
+first epoch reads exactly the range of that entry, with its watermark and time. The entry is set
+aside first, in `.epochal/planned`, because the decision of the epoch creates its own.
 
 Note: the prepared state and staged output of an undecided epoch are not deleted here. Until this
 attempt has decided an epoch, a driver that it fenced may still win the race for that number, and
@@ -19,8 +22,8 @@ the epoch would need its files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
@@ -29,7 +32,13 @@ from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState
 from epochal.epoch.manifest import Manifest, manifest_of
-from epochal.epoch.query_watermark import NONE_SEEN, watermark_of
+from epochal.epoch.query_watermark import (
+    NONE_SEEN,
+    Policy,
+    WatermarksMove,
+    policy_of,
+    watermark_of,
+)
 from epochal.errors import RecoveryError
 from epochal.files import join_url
 
@@ -45,6 +54,33 @@ class Logs:
     """The two newest, by epoch."""
     commit: CommitEntry | None = None
     """The newest."""
+    planned: Mapping[int, OffsetEntry] = field(default_factory=dict)
+    """Entries of Spark's that were set aside, by epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryShape:
+    """What recovery must know of the query."""
+
+    sources: int
+    delays_ms: tuple[int, ...] = ()
+    """The delay of each watermark of the plan."""
+    moves: WatermarksMove = "turn"
+    offset_lines: tuple[int, ...] = ()
+    """The source of each line in the offset log; empty: one line per source."""
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        return self.offset_lines or tuple(range(self.sources))
+
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """The highest event times of a query that has not seen a row."""
+        return (NONE_SEEN,) * len(self.delays_ms)
+
+    def policy(self, entry: OffsetEntry) -> Policy:
+        """How several watermarks make one. Only Spark's kind of watermark has a choice."""
+        return policy_of(entry.conf) if self.moves == "epoch" else "min"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +90,24 @@ class DropEpoch:
     epoch: int
 
 
-RecoveryStep: TypeAlias = DropEpoch | CommitSink | PublishState | LogCommit
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Keep the entry of an epoch that Spark planned, to run exactly that range."""
+
+    epoch: int
+    entry: OffsetEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPlanned:
+    """Remove entries that were set aside and are no longer of use, from before the epoch."""
+
+    epoch: int
+
+
+RecoveryStep: TypeAlias = (
+    SetAside | ForgetPlanned | DropEpoch | CommitSink | PublishState | LogCommit
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +124,11 @@ class RecoveryPlan:
     highs: tuple[int, ...]
     """Highest event time seen, per watermark; -1 if none."""
     watermark_ms: int
+    """Of the first epoch."""
+    late_ms: int = 0
+    """The watermark of the epoch before it, by which rows of the first epoch are late."""
+    planned: OffsetEntry | None = None
+    """Where the first epoch must end, if Spark planned it; None to let it end when it is due."""
 
 
 def open_epoch(logs: Logs) -> int | None:
@@ -82,76 +140,114 @@ def open_epoch(logs: Logs) -> int | None:
 
 def plan_recovery(
     logs: Logs,
+    query: QueryShape,
     *,
     attempt: int,
-    sources: int,
-    delays_ms: Sequence[int] = (),
     sink_decides: bool = False,
     sink_decided: bool = False,
 ) -> RecoveryPlan:
     """Return what to do with these logs; `sink_decided` is the sink's answer on `open_epoch`."""
     _check_order(logs)
     _check_fence(logs, attempt)
+    found = _plan(logs, query, sink_decides, sink_decided)
+    if found.planned is None and (known := logs.planned.get(found.first_epoch)) is not None:
+        found = replace(found, planned=known)
+    if stale := [epoch for epoch in logs.planned if epoch != found.first_epoch]:
+        # Spark has run the batch after all, or an edit went back behind it.
+        found = replace(found, steps=(*found.steps, ForgetPlanned(max(stale) + 1)))
+    return found
+
+
+def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool) -> RecoveryPlan:
     newest = max(logs.offset_ids, default=None)
     if newest is None:
-        return RecoveryPlan((), 0, None, None, (NONE_SEEN,) * len(delays_ms), 0)
+        return RecoveryPlan((), 0, None, None, query.unseen, 0)
     if open_epoch(logs) is None:
-        return _resume(logs, newest, (), sources, delays_ms, _next_watermark(logs))
+        return _resume(logs, newest, (), query, _next_watermark(logs))
     entry = _entry(logs, newest)
     manifest = manifest_of(entry, _path(logs, OFFSETS, newest), newest)
     if manifest is None:
         _refuse_control_batch(logs, newest, entry)
         if not sink_decided:
-            return _cut_again(logs, newest, sources, delays_ms)
+            again = _cut_again(logs, newest, query)
+            steps = (SetAside(newest, entry), *again.steps)
+            return replace(again, steps=steps, planned=entry)
         # Spark finished the batch but crashed before it wrote the commit entry. Its next watermark
         # is lost, so the watermark stays: too low a watermark is safe, it only waits longer.
         steps = (LogCommit(newest, entry.watermark_ms),)
-        return _resume(logs, newest, steps, sources, delays_ms, entry.watermark_ms)
+        return _resume(logs, newest, steps, query, entry.watermark_ms)
     if sink_decides and not sink_decided:
-        return _cut_again(logs, newest, sources, delays_ms)
-    highs = _highs(manifest, delays_ms, entry.watermark_ms)
-    watermark_ms = watermark_of(highs, delays_ms, entry.watermark_ms)
+        return _cut_again(logs, newest, query)
+    highs = _highs(manifest, query, entry.watermark_ms)
+    watermark_ms = watermark_of(highs, query.delays_ms, entry.watermark_ms, query.policy(entry))
     finish = (
         CommitSink(newest, manifest.messages),
         PublishState(newest, manifest.state),
         LogCommit(newest, watermark_ms),
     )
-    return _resume(logs, newest, finish, sources, delays_ms, watermark_ms)
+    return _resume(logs, newest, finish, query, watermark_ms)
 
 
-def _cut_again(logs: Logs, epoch: int, sources: int, delays_ms: Sequence[int]) -> RecoveryPlan:
+def offsets_of_sources(entry: OffsetEntry, query: QueryShape, path: str) -> tuple[str | None, ...]:
+    """Return the offset of each source. Errors name the file of the entry, `path`.
+
+    Spark logs an offset for each time that a source occurs in the query, all of them equal.
+    """
+    logged = tuple(entry.by_source.values())
+    lines = query.lines if entry.version == 1 else tuple(range(query.sources))
+    if len(logged) != len(lines):
+        reason = f"it has offsets of {len(logged)} sources, but the query has {len(lines)}"
+        raise RecoveryError((path,), reason)
+    found: dict[int, str | None] = {}
+    for source, offset in zip(lines, logged, strict=True):
+        if found.setdefault(source, offset) != offset:
+            reason = (
+                f"source {source} occurs more than once in the query, but its offsets differ: "
+                f"{found[source]} and {offset}"
+            )
+            raise RecoveryError((path,), reason)
+    return tuple(found[source] for source in range(query.sources))
+
+
+def _cut_again(logs: Logs, epoch: int, query: QueryShape) -> RecoveryPlan:
     drop = (DropEpoch(epoch),)
     if epoch == 0:
-        return RecoveryPlan(drop, 0, None, None, (NONE_SEEN,) * len(delays_ms), 0)
-    return _resume(logs, epoch - 1, drop, sources, delays_ms, _next_watermark(logs))
+        return RecoveryPlan(drop, 0, None, None, query.unseen, 0)
+    return _resume(logs, epoch - 1, drop, query, _next_watermark(logs))
 
 
 def _resume(
     logs: Logs,
     base: int,
     steps: tuple[RecoveryStep, ...],
-    sources: int,
-    delays_ms: Sequence[int],
+    query: QueryShape,
     watermark_ms: int,
 ) -> RecoveryPlan:
     entry, path = _entry(logs, base), _path(logs, OFFSETS, base)
     manifest = manifest_of(entry, path, base)
-    logged = len(entry.offsets) if manifest is None else len(manifest.positions)
-    if logged != sources:
-        reason = f"it has offsets of {logged} sources, but the query has {sources}"
+    if manifest is None:
+        offsets_of_sources(entry, query, path)
+    elif len(manifest.positions) != query.sources:
+        logged = len(manifest.positions)
+        reason = f"it has offsets of {logged} sources, but the query has {query.sources}"
         raise RecoveryError((path,), reason)
-    highs = _highs(manifest, delays_ms, watermark_ms)
-    watermark_ms = watermark_of(highs, delays_ms, max(watermark_ms, entry.watermark_ms))
-    return RecoveryPlan(steps, base + 1, entry, manifest, highs, watermark_ms)
+    highs = _highs(manifest, query, watermark_ms)
+    late_ms = entry.watermark_ms
+    watermark_ms = max(watermark_ms, late_ms)
+    if query.moves == "turn":
+        # The epochs of such a query do not have a watermark of their own, so that of the first one
+        # need not be the one in the log.
+        watermark_ms = watermark_of(highs, query.delays_ms, watermark_ms)
+    return RecoveryPlan(steps, base + 1, entry, manifest, highs, watermark_ms, late_ms)
 
 
-def _highs(
-    manifest: Manifest | None, delays_ms: Sequence[int], watermark_ms: int
-) -> tuple[int, ...]:
+def _highs(manifest: Manifest | None, query: QueryShape, watermark_ms: int) -> tuple[int, ...]:
     """Return the highest event times of the manifest. Spark logs only the resulting watermark."""
-    if manifest is not None and len(manifest.watermarks) == len(delays_ms):
+    if manifest is not None and len(manifest.watermarks) == len(query.delays_ms):
         return manifest.watermarks
-    return tuple(watermark_ms + delay if watermark_ms > 0 else NONE_SEEN for delay in delays_ms)
+    return tuple(
+        watermark_ms + delay if watermark_ms > 0 else NONE_SEEN for delay in query.delays_ms
+    )
 
 
 def _check_order(logs: Logs) -> None:

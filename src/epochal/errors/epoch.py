@@ -146,15 +146,15 @@ class FrameError(EpochError):
 class RowTooLargeError(EpochError):
     """A row is too large to be sent from one task to another."""
 
-    def __init__(self, stage: int, size: int, limit: int) -> None:
-        super().__init__(stage, size, limit)
-        self.stage, self.size, self.limit = stage, size, limit
+    def __init__(self, edge: int, size: int, limit: int) -> None:
+        super().__init__(edge, size, limit)
+        self.edge, self.size, self.limit = edge, size, limit
 
     def __str__(self) -> str:
         return (
             f"A row of {self.size / 1e6:,.1f} MB cannot be sent to the task that has the state of "
-            f"its key (stage {self.stage}): the limit is {self.limit / 1e6:,.1f} MB per row. Drop "
-            f"large columns before the stateful operator, or store large values elsewhere and "
+            f"its key (exchange {self.edge}): the limit is {self.limit / 1e6:,.1f} MB per row. "
+            f"Drop large columns before the stateful operator, or store large values elsewhere and "
             f"keep a reference in the row. With parallelism 1 rows are not sent."
         )
 
@@ -162,15 +162,15 @@ class RowTooLargeError(EpochError):
 class ExchangeError(EpochError):
     """A channel between two tasks lost, repeated or reordered frames."""
 
-    def __init__(self, stage: int, peer: int, reason: str) -> None:
-        super().__init__(stage, peer, reason)
-        self.stage, self.peer, self.reason = stage, peer, reason
+    def __init__(self, edge: int, peer: int, reason: str) -> None:
+        super().__init__(edge, peer, reason)
+        self.edge, self.peer, self.reason = edge, peer, reason
 
     def __str__(self) -> str:
         return (
-            f"The channel of task {self.peer} at stage {self.stage} is broken: {self.reason}. Rows "
-            f"could be lost or duplicated, so the attempt ends; the next one resumes from the last "
-            f"decided epoch."
+            f"The channel of task {self.peer} of exchange {self.edge} is broken: {self.reason}. "
+            f"Rows could be lost or duplicated, so the attempt ends; the next one resumes from the "
+            f"last decided epoch."
         )
 
 

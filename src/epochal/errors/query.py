@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from epochal.errors.base import EpochalError
 
 
 class QueryError(EpochalError):
     """A continuous query cannot run, or has stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A part of a DataFrame that cannot run here, and what to do instead."""
+
+    operator: str
+    what: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.operator}: {self.what}. Instead: {self.instead}."
+
+
+class UnsupportedPlanError(QueryError):
+    """A DataFrame has operators, functions or sources that cannot run here."""
+
+    def __init__(self, refusals: Sequence[Refusal]) -> None:
+        super().__init__(tuple(refusals))
+        self.refusals = tuple(refusals)
+
+    def __str__(self) -> str:
+        count = len(self.refusals)
+        things = "one part of it is" if count == 1 else f"{count} parts of it are"
+        listed = "".join(f"\n  - {each}" for each in self.refusals)
+        return f"The DataFrame cannot run, because {things} not supported:{listed}"
+
+
+class ExpressionError(QueryError):
+    """A column expression has no result for a row, and Spark makes that an error too."""
 
 
 class TooFewSlotsError(QueryError):
@@ -59,6 +90,22 @@ class TaskFailedError(QueryError):
     def __str__(self) -> str:
         who = "The job of all tasks" if self.task is None else f"Task {self.task}"
         return f"{who} failed: {self.error}\n{self.cause}".rstrip()
+
+
+class ForeachBatchError(QueryError):
+    """The function of foreachBatch raised `error`; `cause` is its traceback."""
+
+    condition = "FOREACH_BATCH_USER_FUNCTION_ERROR"
+
+    def __init__(self, epoch: int, error: str, cause: str) -> None:
+        super().__init__(epoch, error, cause)
+        self.epoch, self.error, self.cause = epoch, error, cause
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] The function of foreachBatch failed on epoch {self.epoch}: "
+            f"{self.error}. The next start calls it again with the same rows.\n{self.cause}"
+        ).rstrip()
 
 
 class HostSilentError(QueryError):

@@ -12,7 +12,7 @@ from epochal.state.files.checksum_file import checksum_of
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
-from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.provider import HDFSBackedStateStoreProvider, StateStoreProvider
 from epochal.state.store.store import ReadStateStore
 
 KEY = StructType((StructField("key1", StringType()), StructField("key2", AtomicType("integer"))))
@@ -58,11 +58,11 @@ def content(store: ReadStateStore) -> Content:
     return {(key[0], key[1]): value[0] for key, value in store.iterator()}
 
 
-def content_at(where: HDFSBackedStateStoreProvider, version: int) -> Content:
+def content_at(where: StateStoreProvider, version: int) -> Content:
     return content(where.get_read_store(version))
 
 
-def put(where: HDFSBackedStateStoreProvider, version: int, *rows: tuple[str, int, int]) -> int:
+def put(where: StateStoreProvider, version: int, *rows: tuple[str, int, int]) -> int:
     """Commit the rows on top of `version`."""
     store = where.get_store(version)
     for key1, key2, value in rows:
@@ -70,7 +70,7 @@ def put(where: HDFSBackedStateStoreProvider, version: int, *rows: tuple[str, int
     return store.commit()
 
 
-def update_to(where: HDFSBackedStateStoreProvider, version: int, target: int) -> int:
+def update_to(where: StateStoreProvider, version: int, target: int) -> int:
     """Commit versions up to `target`, each setting a's value to its number."""
     while version < target:
         version = put(where, version, ("a", 0, version + 1))

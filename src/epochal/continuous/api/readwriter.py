@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Source
-from epochal.connectors.registry import open_source, source_identity, source_schema
+from epochal.connectors.registry import source_identity, source_schema
+from epochal.continuous.api.outputs import option_text
 from epochal.continuous.api.step_names import format_name, options_of
-from epochal.continuous.api.stream import Input, Stream
-from epochal.continuous.api.stream_writer import StreamWriter, option_text
+from epochal.continuous.api.stream import Stream
+from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
 from epochal.continuous.operators.stateless.spark_columns import arrow_schema
-from epochal.continuous.run.query_spec import SourceDefinition
+from epochal.continuous.plan.logical import StreamSource
 from epochal.errors import OptionError
-from epochal.files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,14 +61,9 @@ class StreamReader:
         options = dict(self.given or {}) | ({} if path is None else {"path": path})
         schema = source_schema(source, options, columns)
 
-        parallelism = self.spark.sparkContext.defaultParallelism
-
-        def opened(checkpoint: Files, index: int) -> Source:
-            return open_source(source, options, columns, checkpoint, index, parallelism=parallelism)
-
         name = format_name(source)
         described = f"{name}[{options.get('path', '')}]" if "path" in options else name
-        stream = Stream(self.spark, schema, (Input(SourceDefinition(described, opened), schema),))
+        stream = Stream(self.spark, StreamSource(0, source, options, columns, schema, described))
         identity = source_identity(source, options)
         if identity is None:
             return stream

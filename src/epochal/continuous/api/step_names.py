@@ -20,9 +20,15 @@ from epochal.continuous.operators.stateless.row_operators import (
     MapInPandasSpec,
     ProjectSpec,
 )
-from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.operators.windows import AssignWindowsSpec, Window
-from epochal.continuous.plan.stages import Watermark
+from epochal.continuous.plan.logical import (
+    Node,
+    Stateful,
+    Step,
+    StreamSource,
+    Union,
+    Watermarked,
+)
 
 if TYPE_CHECKING:
     from epochal.continuous.api.stream import Stream
@@ -42,16 +48,7 @@ _UNITS_US = (
 
 def steps_of(stream: Stream) -> str:
     """Return the steps of a stream, sources first, such as `kafka → filter → select(id)`."""
-    chains = [
-        _chain(each.definition.description, each.operators, stream.watermarks)
-        for each in stream.inputs
-    ]
-    stages = [
-        _chain(_stateful_step(stage.stateful), stage.operators, stream.watermarks)
-        for stage in stream.stages
-    ]
-    sources = chains[0] if len(chains) == 1 else f"union({', '.join(chains)})"
-    return ARROW.join([sources, *stages])
+    return _steps(stream.tree)
 
 
 def groups_of(keys: Sequence[str], window: Window | None) -> str:
@@ -87,13 +84,27 @@ def duration_text(duration_us: int) -> str:
     return "0 seconds"
 
 
-def _chain(first: str, operators: Sequence[OperatorSpec], watermarks: Sequence[Watermark]) -> str:
-    # Windows are assigned for a `group_by`, and `_stateful_step` shows the window with that.
-    shown = [each for each in operators if not isinstance(each, AssignWindowsSpec)]
-    return ARROW.join([first, *(_step(each, watermarks) for each in shown)])
+def _steps(node: Node) -> str:
+    match node:
+        case StreamSource(description=description):
+            return description
+        case Step(child=child, operator=AssignWindowsSpec()):
+            # Windows are assigned for a `group_by`, and `_stateful_step` shows them with that.
+            return _steps(child)
+        case Step(child=child, operator=operator):
+            return f"{_steps(child)}{ARROW}{_step(operator)}"
+        case Watermarked(child=child, column=column, delay_ms=delay_ms):
+            delay = duration_text(1000 * delay_ms)
+            return f"{_steps(child)}{ARROW}with_watermark({column}, {delay})"
+        case Union(children=children):
+            return f"union({', '.join(map(_steps, children))})"
+        case Stateful(children=(child,), spec=spec):
+            return f"{_steps(child)}{ARROW}{_stateful_step(spec, child)}"
+        case Stateful(children=children, spec=spec):
+            return f"{spec.name}({', '.join(map(_steps, children))})"
 
 
-def _step(spec: OperatorSpec, watermarks: Sequence[Watermark]) -> str:
+def _step(spec: OperatorSpec) -> str:
     match spec:
         case MapInArrowSpec():
             return "map_in_arrow"
@@ -103,18 +114,19 @@ def _step(spec: OperatorSpec, watermarks: Sequence[Watermark]) -> str:
             return "filter"
         case ProjectSpec(schema=schema) | ArrowExpressionSpec(schema=schema):
             return f"select({_columns(schema.names)})"
-        case ObserveEventTimeSpec(watermark, column):
-            delay = duration_text(1000 * watermarks[watermark].delay_ms)
-            return f"with_watermark({column}, {delay})"
     return type(spec).__name__.removesuffix("Spec")
 
 
-def _stateful_step(spec: StatefulSpec) -> str:
+def _stateful_step(spec: StatefulSpec, before: Node) -> str:
+    """Describe a stateful operator; `before` is its input."""
     match spec:
         case TransformWithStateSpec():
             name = "transform_with_state"
-        case AggregateSpec(aggregates=aggregates, window=window):
-            keys = [each for each in spec.grouping if window is None or each != window.name]
+        case AggregateSpec(aggregates=aggregates, key=key):
+            window = None
+            if isinstance(before, Step) and isinstance(before.operator, AssignWindowsSpec):
+                window = before.operator.window
+            keys = [each for each in key if window is None or each != window.name]
             made = _columns([each.alias for each in aggregates])
             return f"agg({made}) by {groups_of(keys, window)}"
         case DropDuplicatesSpec(within_watermark=True):

@@ -3,8 +3,8 @@
 A `Stream` is immutable: every method returns a new one, and nothing runs until `start`. The schema
 is known at every step, so an unknown column raises an error on the line that names it.
 
-Note: after a `union`, each source keeps its own chain of operators. An operator after the union is
-appended to every chain. The rows meet only where they are exchanged or written.
+Note: rows of a `union` meet only where they are exchanged or written. An operator after the union
+runs separately for each of its inputs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.connectors.contract import Source
+from epochal.continuous.api.outputs import UPDATE, checked_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
-from epochal.continuous.api.stream_writer import UPDATE, StreamWriter, checked_mode
-from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
-from epochal.continuous.operators.aggregation.aggregates import Aggregate, Function
+from epochal.continuous.api.stream_writer import StreamWriter
+from epochal.continuous.operators.aggregation.named import Aggregate, Function, planned
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
@@ -36,12 +35,18 @@ from epochal.continuous.operators.stateless.row_operators import (
     ProjectSpec,
 )
 from epochal.continuous.operators.stateless.spark_columns import arrow_schema, resolve
-from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.operators.windows import Window
-from epochal.continuous.plan.pruning import narrowed
-from epochal.continuous.plan.stages import QueryPlan, SourcePlan, StagePlan, Watermark
-from epochal.continuous.run.query_spec import UNOPENED, SourceDefinition
-from epochal.epoch.acknowledging import acknowledged_in_tasks
+from epochal.continuous.plan.logical import (
+    Node,
+    Stateful,
+    Step,
+    StreamSource,
+    Union,
+    Watermarked,
+    postorder,
+    preorder,
+    renumbered,
+)
 from epochal.errors import OptionError
 from epochal.options import parse_duration
 
@@ -50,30 +55,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
-    """A source, and its own chain of operators."""
-
-    definition: SourceDefinition
-    schema: pa.Schema
-    operators: tuple[OperatorSpec, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    stateful: StatefulSpec
-    input_schema: pa.Schema
-    operators: tuple[OperatorSpec, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Stream:
     """A stream of rows from sources, through operators, to a sink."""
 
     spark: SparkSession
-    schema: pa.Schema
-    inputs: tuple[Input, ...]
-    stages: tuple[_Stage, ...] = ()
-    watermarks: tuple[Watermark, ...] = ()
+    tree: Node
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns and their types, as Arrow has them."""
+        return self.tree.schema
 
     def __repr__(self) -> str:
         return f"Stream({steps_of(self)})"
@@ -134,32 +125,35 @@ class Stream:
 
     def union(self, other: Stream) -> Stream:
         """Return the rows of both streams, which must have the same columns in the same order."""
-        if self.stages or other.stages:
-            raise OptionError(
-                "Streams cannot be united after a stateful operator. Call union before "
-                "transform_with_state, group_by or drop_duplicates."
-            )
         if not self.schema.equals(other.schema):
             raise OptionError(
                 f"A union needs the same columns on both sides, not ({_describe(self.schema)}) and "
                 f"({_describe(other.schema)})."
             )
-        shift = len(self.watermarks)
-        moved = tuple(replace(each, index=each.index + shift) for each in other.watermarks)
-        inputs = tuple(_shifted(each, shift) for each in other.inputs)
-        return replace(self, inputs=self.inputs + inputs, watermarks=self.watermarks + moved)
+        shifted = renumbered(
+            other.tree,
+            sources=sum(isinstance(node, StreamSource) for node in preorder(self.tree)),
+            operators=sum(isinstance(node, Stateful) for node in preorder(self.tree)),
+        )
+        children = self.tree.children if isinstance(self.tree, Union) else (self.tree,)
+        return replace(self, tree=Union((*children, shifted), self.schema))
 
     def with_watermark(self, column: str, delay: str) -> Stream:
         """Declare that event time is in `column`, and wait `delay` for late rows."""
-        if any(not isinstance(each.stateful, DropRepeatsSpec) for each in self.stages):
-            raise OptionError("A watermark must come before the first stateful operator.")
+        if self._marks() and any(
+            isinstance(node, Stateful) and not isinstance(node.spec, DropRepeatsSpec)
+            for node in preorder(self.tree)
+        ):
+            raise OptionError(
+                "After a stateful operator, a stream that has a watermark already cannot get "
+                "another one. Declare the watermark before the first stateful operator."
+            )
         field = self.schema.field(self.known(column))
         if not pa.types.is_timestamp(field.type):
             raise OptionError(f"Event time must be a timestamp, but {column} is {field.type}.")
         wait = parse_duration(delay, "with_watermark")
-        mark = Watermark(len(self.watermarks), column, wait // timedelta(milliseconds=1))
-        marked = self.then(ObserveEventTimeSpec(mark.index, column), self.schema)
-        return replace(marked, watermarks=(*self.watermarks, mark))
+        marked = Watermarked(self.tree, column, wait // timedelta(milliseconds=1))
+        return replace(self, tree=marked)
 
     def transform_with_state(
         self,
@@ -218,43 +212,16 @@ class Stream:
         """Define where the rows go."""
         return StreamWriter(self)
 
-    def plan(self, sources: Sequence[Source]) -> QueryPlan:
-        """Return the plan over these open sources, without a sink."""
-        return QueryPlan(
-            tuple(
-                SourcePlan(
-                    narrowed(source.readers, each.operators, each.schema),
-                    each.schema,
-                    each.operators,
-                    in_tasks,
-                )
-                for source, each, in_tasks in zip(
-                    sources, self.inputs, acknowledged_in_tasks(sources), strict=True
-                )
-            ),
-            self.watermarks,
-            tuple(
-                StagePlan(number, stage.stateful, stage.input_schema, stage.operators)
-                for number, stage in enumerate(self.stages)
-            ),
-            UNOPENED,
-            self.schema,
-            0,
-        )
-
     def then(self, spec: OperatorSpec, schema: pa.Schema) -> Stream:
         """Append a stateless operator."""
-        if self.stages:
-            last = self.stages[-1]
-            stages = (*self.stages[:-1], replace(last, operators=(*last.operators, spec)))
-            return replace(self, schema=schema, stages=stages)
-        inputs = tuple(replace(each, operators=(*each.operators, spec)) for each in self.inputs)
-        return replace(self, schema=schema, inputs=inputs)
+        return replace(self, tree=Step(self.tree, spec, schema))
 
     def stage(self, spec: StatefulSpec) -> Stream:
         """Exchange rows by key, and append a stateful operator."""
-        stage = _Stage(spec, self.schema)
-        return replace(self, schema=spec.output_schema, stages=(*self.stages, stage))
+        # Spark numbers operators from the sink. These are numbered from the sources, so that a
+        # query can be written down step by step, and checkpoints depend on it.
+        number = sum(isinstance(node, Stateful) for node in preorder(self.tree))
+        return replace(self, tree=Stateful((self.tree,), number, spec))
 
     def _with_arrow(self, name: str, column: pc.Expression) -> Stream:
         names = list(dict.fromkeys([*self.columns, name]))
@@ -267,19 +234,24 @@ class Stream:
         self, columns: Sequence[str] | None, *, within_watermark: bool
     ) -> DropDuplicatesSpec:
         names = tuple(self.known(name) for name in (columns or self.columns))
+        marks = self._marks()
         return DropDuplicatesSpec.plan(
             columns=names,
             input_schema=self.schema,
             event_time=self.event_time,
-            delay_ms=self.watermarks[-1].delay_ms if self.watermarks else 0,
+            delay_ms=marks[-1].delay_ms if marks else 0,
             within_watermark=within_watermark,
         )
 
     @property
     def event_time(self) -> str | None:
         """The column with event time, if there is a watermark."""
-        found = [mark.column for mark in self.watermarks if mark.column in self.schema.names]
+        found = [mark.column for mark in self._marks() if mark.column in self.schema.names]
         return found[0] if found else None
+
+    def _marks(self) -> list[Watermarked]:
+        """The watermarks, in the order in which they were declared."""
+        return [node for node in postorder(self.tree) if isinstance(node, Watermarked)]
 
     def known(self, column: str) -> str:
         """Return the column's name; OptionError with the known columns if it does not exist."""
@@ -305,7 +277,7 @@ class GroupedStream:
 
         Each keyword names a column of the result: `rows="count"`, `total=("sum", "amount")`.
         """
-        spec = AggregateSpec.plan(
+        before, spec = planned(
             keys=self.keys,
             window=self.window,
             aggregates=[_aggregate(name, asked) for name, asked in aggregates.items()],
@@ -314,8 +286,8 @@ class GroupedStream:
             output_mode=checked_mode(output_mode),
         )
         stream = self.stream
-        if spec.before is not None:
-            stream = stream.then(spec.before, spec.input_schema)
+        if before is not None:
+            stream = stream.then(before, spec.input_schema)
         return stream.stage(spec)
 
     def count(self, output_mode: str = UPDATE) -> Stream:
@@ -340,17 +312,6 @@ def _table(rows: Any) -> pa.Table | None:
     if rows is None or isinstance(rows, pa.Table):
         return rows
     return rows.toArrow()  # type: ignore[no-any-return]
-
-
-def _shifted(each: Input, shift: int) -> Input:
-    """Return the input with its watermarks renumbered."""
-    operators = tuple(
-        replace(spec, watermark=spec.watermark + shift)
-        if isinstance(spec, ObserveEventTimeSpec)
-        else spec
-        for spec in each.operators
-    )
-    return replace(each, operators=operators)
 
 
 def _projected(spec: ArrowExpressionSpec, schema: pa.Schema) -> pa.Schema:

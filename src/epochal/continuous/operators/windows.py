@@ -5,8 +5,8 @@ exclude their end. A row without event time is in no window. With sliding window
 emits one row per window that contains the input row.
 
 Note: windows are assigned *before* rows are exchanged, because the window is part of the exchange
-key. This puts the state of a window into the same partition as Spark does. Session windows are
-assigned after the exchange: the extent of a session depends on all of its rows.
+key. This puts the state of a window into the same partition as Spark does. A session window is no
+part of that key: each row gets a session of its own here, and those that touch are merged later.
 """
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ class AssignWindows:
 
 def windows_of(stamps: Ints, window: Window) -> tuple[Ints, Ints]:
     """For each window of each timestamp: the timestamp's index and the start of the window."""
+    if window.is_session:
+        return np.arange(len(stamps), dtype=np.int64), stamps
     last = stamps - np.mod(stamps - window.start_us, window.slide_us)
     indexes = np.arange(len(stamps), dtype=np.int64)
     if window.slide_us == window.size_us:

@@ -11,7 +11,7 @@ that it is the same in every run. Expressions refer to columns by index.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -98,6 +98,31 @@ def preorder(node: Node) -> Iterator[Node]:
     yield node
     for child in children_of(node):
         yield from preorder(child)
+
+
+def postorder(node: Node) -> Iterator[Node]:
+    """Everything below a node, and then the node."""
+    for child in children_of(node):
+        yield from postorder(child)
+    yield node
+
+
+def renumbered(node: Node, *, sources: int, operators: int) -> Node:
+    """Return the tree with the numbers of its sources and stateful operators raised by these."""
+
+    def again(child: Node) -> Node:
+        return renumbered(child, sources=sources, operators=operators)
+
+    match node:
+        case StreamSource(number=number):
+            return replace(node, number=number + sources)
+        case Step(child=child) | Watermarked(child=child):
+            return replace(node, child=again(child))
+        case Union(children=children):
+            return replace(node, children=tuple(map(again, children)))
+        case Stateful(children=children, operator_id=number):
+            raised = number + operators
+            return replace(node, children=tuple(map(again, children)), operator_id=raised)
 
 
 def unique_names(names: Sequence[str]) -> list[str]:

@@ -39,7 +39,8 @@ from epochal.checkpoint.spark_json import (
     text_lines,
     to_json,
 )
-from epochal.continuous.plan.stages import QueryPlan
+from epochal.continuous.operators.contract import StatefulSpec, StoreSchema
+from epochal.continuous.plan.stages import QueryPlan, StagePlan
 from epochal.errors import (
     CheckpointError,
     ConcurrentUpdateError,
@@ -48,7 +49,7 @@ from epochal.errors import (
 )
 from epochal.files import Files, join_url
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
-from epochal.state.store.compatibility import settle_schema
+from epochal.state.store.compatibility import settle_families, settle_schema
 
 PLAN = f"{EPOCHAL}/plan"
 PLAN_VERSION = 1
@@ -60,12 +61,13 @@ class OperatorShape:
 
     operator_id: int
     name: str
-    key: tuple[str, ...] | None
-    """None if unknown: Spark does not store it."""
+    keys: tuple[tuple[str, ...], ...] | None
+    """By input. None if unknown: Spark does not store them."""
     stores: tuple[str, ...]
 
     def __str__(self) -> str:
-        by = "" if self.key is None else f" by ({', '.join(self.key)})"
+        listed = " and ".join(f"({', '.join(key)})" for key in self.keys or ())
+        by = f" by {listed}" if listed else ""
         return f"{self.name}{by} in {', '.join(self.stores)}"
 
 
@@ -73,15 +75,15 @@ Shape = tuple[OperatorShape, ...]
 
 
 def shape_of(plan: QueryPlan) -> Shape:
-    """Return the stateful operators of a plan."""
+    """Return the stateful operators of a plan, in the order of their ids."""
     return tuple(
         OperatorShape(
             stage.operator_id,
             stage.stateful.name,
-            stage.stateful.keys[0],
+            tuple(stage.stateful.keys),
             tuple(store.name for store in stage.stateful.stores),
         )
-        for stage in plan.stages
+        for stage in sorted(plan.stages, key=lambda stage: stage.operator_id)
     )
 
 
@@ -96,7 +98,7 @@ def _same(stored: OperatorShape, asked: OperatorShape) -> bool:
     return (
         stored.operator_id == asked.operator_id
         and stored.name == asked.name
-        and stored.key in (None, asked.key)
+        and stored.keys in (None, asked.keys)
         and set(stored.stores) == set(asked.stores)
     )
 
@@ -114,12 +116,19 @@ def encode_shape(shape: Shape) -> bytes:
         {
             "operatorId": each.operator_id,
             "operatorName": each.name,
-            "key": list(each.key or ()),
+            **_keys_to_json(each.keys or ((),)),
             "stores": list(each.stores),
         }
         for each in shape
     ]
     return f"v{PLAN_VERSION}\n{to_json({'operators': operators})}".encode()
+
+
+def _keys_to_json(keys: tuple[tuple[str, ...], ...]) -> dict[str, JsonValue]:
+    """Return the key as releases before joins wrote it, or the keys of several inputs."""
+    if len(keys) == 1:
+        return {"key": list(keys[0])}
+    return {"keys": [list(key) for key in keys]}
 
 
 def decode_shape(data: bytes, path: str) -> Shape:
@@ -136,9 +145,15 @@ def _operator(value: JsonValue, path: str) -> OperatorShape:
     return OperatorShape(
         long_of(value, "operatorId", path),
         string_of(value, "operatorName", path),
-        _names(value, "key", path),
+        _keys(value, path),
         _names(value, "stores", path),
     )
+
+
+def _keys(value: dict[str, JsonValue], path: str) -> tuple[tuple[str, ...], ...]:
+    if "keys" not in value:
+        return (_names(value, "key", path),)
+    return tuple(_names({"keys": each}, "keys", path) for each in list_of(value, "keys", path))
 
 
 def _names(value: dict[str, JsonValue], key: str, path: str) -> tuple[str, ...]:
@@ -186,12 +201,15 @@ def settle_shape(files: Files, plan: QueryPlan) -> None:
                 return
     else:
         check_shape(path, stored, asked)
+    partitions = plan.state_partitions
     for stage in plan.stages:
         for store in stage.stateful.stores:
+            if store.families:
+                _settle_families(files, stage.operator_id, stage.stateful, store, partitions)
+                continue
             family = FamilySchema(DEFAULT_FAMILY, store.key, store.value)
             settle_schema(files.at(state_store_path(stage.operator_id, 0, store.name)), family)
-    for shape in asked:
-        _settle_operator(files, shape, plan.state_partitions)
+        _settle_operator(files, stage, partitions)
 
 
 def is_ours(files: Files) -> bool:
@@ -225,16 +243,26 @@ def _stored_shape(files: Files) -> Shape | None:
         OperatorShape(
             each.operator_id, each.operator_name, None, tuple(store.name for store in each.stores)
         )
-        for each in found
+        for each in sorted(found, key=lambda each: each.operator_id)
     )
 
 
-def _settle_operator(files: Files, shape: OperatorShape, partitions: int) -> None:
-    if read_operator(files, shape.operator_id) is not None:
+def _settle_families(
+    files: Files, operator: int, spec: StatefulSpec, store: StoreSchema, partitions: int
+) -> None:
+    schemas = [schema for family in store.families for schema in family.schemas]
+    settle_families(files, operator, spec.name, schemas, store.properties_json, partitions)
+
+
+def _settle_operator(files: Files, stage: StagePlan, partitions: int) -> None:
+    if read_operator(files, stage.operator_id) is not None:
         return
-    stores = tuple(StoreMetadata(name, 0, partitions) for name in shape.stores)
-    metadata = OperatorMetadata(1, shape.operator_id, shape.name, stores)
-    path = operator_metadata_path(shape.operator_id)
+    stores = tuple(
+        StoreMetadata(store.name, store.prefix_columns, partitions)
+        for store in stage.stateful.stores
+    )
+    metadata = OperatorMetadata(1, stage.operator_id, stage.stateful.name, stores)
+    path = operator_metadata_path(stage.operator_id)
     with storage_errors(join_url(files.url, path)):
         try:
             files.create(path, OPERATOR_FORMAT.serialize(metadata))

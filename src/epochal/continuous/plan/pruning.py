@@ -19,11 +19,19 @@ from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 
 
 def narrowed(
-    readers: ReaderFactory, operators: Sequence[OperatorSpec], schema: pa.Schema
+    readers: ReaderFactory, branches: Sequence[Sequence[OperatorSpec]], schema: pa.Schema
 ) -> ReaderFactory:
-    """Return readers that fill only the columns in use, if the factory supports that."""
-    wanted = wanted_columns(operators, schema)
-    if wanted is None or not hasattr(readers, "only"):
+    """Return readers that fill only the columns that a branch uses, if the factory can do that.
+
+    `branches` are the operators of each place in the query that the source feeds.
+    """
+    wanted: frozenset[str] = frozenset()
+    for operators in branches:
+        used = wanted_columns(operators, schema)
+        if used is None:
+            return readers
+        wanted |= used
+    if not hasattr(readers, "only"):
         return readers
     return cast(ReaderFactory, cast(Any, readers).only(wanted))
 

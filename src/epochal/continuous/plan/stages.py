@@ -1,6 +1,10 @@
-"""A query as tasks run it: chained operators per source, then stages, each after an exchange.
+"""A query as tasks run it: a tree of stages, each after an exchange of rows by key.
 
-Pure data, built by `stream.py`. All of it is pickled and sent to every task.
+Pure data, made by `compile.py`. All of it is pickled and sent to every task.
+
+Rows flow from the sources towards the sink. A source has a branch for each place in the query where
+it occurs; a stage has one way out. Several of them may lead to the same input: a union. Stages are
+in an order in which rows only ever move to a later stage.
 
 Note: tasks and state partitions are different things. The checkpoint fixes the number of state
 partitions, as in Spark. The number of tasks may change from run to run: task `t` of `n` owns the
@@ -9,13 +13,17 @@ partitions `p` with `p % n == t`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from epochal.connectors.contract import Positions, ReaderFactory, WriterFactory
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
+from epochal.epoch.query_watermark import WatermarksMove
+
+SOURCES = -1
+"""The sources of a task, as a producer of rows. They all end an epoch at the same moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +36,30 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """An input of a stage, or the sink."""
+
+    stage: int
+    """The number of stages means the sink."""
+    side: int = 0
+    """The number of the input: a join has two, all other operators have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """The operators between a source and the stage or sink that its rows reach first."""
+
+    operators: tuple[OperatorSpec, ...]
+    to: Target
+
+
+@dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """A source, and the operators between it and the first exchange or the sink."""
+    """A source, with a branch for each time that it occurs in the query."""
 
     readers: ReaderFactory
     schema: pa.Schema
-    operators: tuple[OperatorSpec, ...]
+    branches: tuple[Branch, ...]
     acknowledges_in_tasks: bool = False
     """Whether the readers acknowledge what is committed; see `epochal.epoch.acknowledging`."""
 
@@ -44,13 +70,15 @@ class StagePlan:
 
     operator_id: int
     stateful: StatefulSpec
-    input_schema: pa.Schema
+    input_schemas: tuple[pa.Schema, ...]
+    """By side."""
     operators: tuple[OperatorSpec, ...]
+    to: Target
 
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """The whole query: all sources feed the first stage, the last stage feeds the sink."""
+    """The whole query."""
 
     sources: tuple[SourcePlan, ...]
     watermarks: tuple[Watermark, ...]
@@ -58,6 +86,65 @@ class QueryPlan:
     writers: WriterFactory
     output_schema: pa.Schema
     state_partitions: int
+    watermarks_move: WatermarksMove = "turn"
+    offset_lines: tuple[int, ...] = ()
+    """The source of each line in the offset log. Spark writes a line for each time that a source
+    occurs in the query. Empty: one line per source."""
+
+    @property
+    def sink(self) -> int:
+        """The stage number that means the sink in a `Target`."""
+        return len(self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The way of rows from one producer to one input."""
+
+    producer: int
+    """`SOURCES` or a stage."""
+    to: Target
+    is_local: bool = False
+    """Whether rows stay in their task, instead of going to the task that has their key's state."""
+
+
+def edges_of(plan: QueryPlan) -> tuple[Edge, ...]:
+    """Return all edges, ordered by the stage that they lead to; those to the sink come last.
+
+    A sink with a single producer has no edge: its rows are written as they are made. With several
+    producers, one may already be an epoch ahead of another. The sink then has a local edge from
+    each, on which rows of a later epoch wait.
+    """
+    found = sorted({*_ways(plan)}, key=lambda way: (way[1].stage, way[1].side, way[0]))
+    to_sink = [producer for producer, to in found if to.stage == plan.sink]
+    return tuple(
+        Edge(producer, to, to.stage == plan.sink)
+        for producer, to in found
+        if to.stage < plan.sink or len(to_sink) > 1
+    )
+
+
+def is_linear(plan: QueryPlan) -> bool:
+    """Whether all sources feed the first stage, each stage the next, and the last one the sink."""
+    return set(_ways(plan)) == {(at, Target(at + 1)) for at in range(SOURCES, plan.sink)}
+
+
+def _ways(plan: QueryPlan) -> Iterator[tuple[int, Target]]:
+    for source in plan.sources:
+        for branch in source.branches:
+            yield SOURCES, branch.to
+    for number, stage in enumerate(plan.stages):
+        assert number < stage.to.stage, "rows must move to a later stage"
+        yield number, stage.to
+
+
+def schemas_of(plan: QueryPlan) -> tuple[pa.Schema, ...]:
+    """Return the schema of the rows on each edge between tasks, in the order of `edges_of`."""
+    return tuple(
+        plan.stages[edge.to.stage].input_schemas[edge.to.side]
+        for edge in edges_of(plan)
+        if not edge.is_local
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +155,27 @@ class ReaderPlan:
     source: int
     partition: str
     position: str
+    end: str | None = None
+    """Where to stop reading; None to read on for as long as the query runs."""
 
 
-def readers_of(positions: Sequence[Positions]) -> tuple[ReaderPlan, ...]:
-    """Number the partitions of all sources, in order of source and partition id."""
+def readers_of(
+    positions: Sequence[Positions], ends: Sequence[Positions] | None = None
+) -> tuple[ReaderPlan, ...]:
+    """Number the partitions of all sources, in order of source and partition id.
+
+    With `ends` each partition is read up to its end. One that has no end is not read at all: it is
+    newer than the ends.
+    """
     found = [
         (source, partition, position)
         for source, of_source in enumerate(positions)
         for partition, position in sorted(of_source.items())
     ]
-    return tuple(ReaderPlan(number, *each) for number, each in enumerate(found))
+    return tuple(
+        ReaderPlan(number, *each, None if ends is None else ends[each[0]].get(*each[1:]))
+        for number, each in enumerate(found)
+    )
 
 
 def readers_of_task(readers: Sequence[ReaderPlan], task: int, tasks: int) -> tuple[ReaderPlan, ...]:

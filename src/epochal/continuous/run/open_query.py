@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
@@ -18,16 +18,21 @@ from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.operator_metadata import read_operator
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
-from epochal.connectors.contract import Sink, Source
+from epochal.connectors.contract import Positions, Sink, Source
+from epochal.continuous.operators.contract import OperatorSpec
+from epochal.continuous.plan.compile import compile_plan
 from epochal.continuous.plan.pinned_plan import check_empty, settle_id
-from epochal.continuous.plan.stages import QueryPlan
+from epochal.continuous.plan.stages import QueryPlan, Target, is_linear
 from epochal.continuous.run.progress import OperatorNote, QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
+from epochal.continuous.run.state_settings import check_state, settings_in_force, state_conf
+from epochal.continuous.run.take_over import newest_entry
 from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
-from epochal.errors import EpochalError
+from epochal.errors import EpochalError, OptionError
 from epochal.files import Files, open_files
 from epochal.rpc.server import RpcServer
+from epochal.state.store.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +52,19 @@ class Opened:
     sink: Sink
     plan: QueryPlan
     """The first attempt sets its number of state partitions."""
+    settings: Mapping[str, str]
+    """Those that the checkpoint pins, or will pin."""
+    state_conf: StateStoreConf
     note: QueryNote
     server: RpcServer
     tasks: int = 0
     """0 until the first attempt has counted the slots."""
+    ends: tuple[Positions, ...] | None = None
+    """Where the sources ended at the start, with `availableNow`; the run reads no further."""
+    state_partitions: int | None = None
+    """Of a new checkpoint; None for as many as there are tasks."""
+    kept_slots: int = 0
+    """Slots that the tasks must leave free, for Spark jobs over the output."""
     hosts: TaskHosts = field(default_factory=TaskHosts)
     _closing: ExitStack = field(default_factory=ExitStack)
     _attempted: bool = False
@@ -75,6 +89,29 @@ class Opened:
         )
         self.note = replace(self.note, operators=operators)
 
+    def find_ends(self, positions: Sequence[Positions]) -> None:
+        """Fix where the run ends, unless an earlier attempt has done so or it has no end."""
+        if self.ends is not None or not self.options.available_now:
+            return
+        found = []
+        for name, source, at in zip(self.note.sources, self.sources, positions, strict=True):
+            latest = source.latest()
+            if latest is None:
+                raise OptionError(
+                    f"Source {name} cannot tell where it ends, so trigger(availableNow=True) does "
+                    f"not know when to stop. Use trigger(epoch=...), and stop the query yourself."
+                )
+            # Offsets express boundaries exactly, so that Spark can go on from the end.
+            found.append(source.boundary(latest) if source.lag(at, latest) > 0 else at)
+        self.ends = tuple(found)
+
+    def is_read(self, positions: Sequence[Positions]) -> bool:
+        """Return whether everything up to the ends of the run is read; False without ends."""
+        return self.ends is not None and all(
+            source.lag(at, end) <= 0
+            for source, at, end in zip(self.sources, positions, self.ends, strict=True)
+        )
+
     def close(self) -> None:
         """Close sink and sources and release the checkpoint. May be called again."""
         self._closing.close()
@@ -82,14 +119,19 @@ class Opened:
     def explanation(self) -> str:
         """Return the plan as text, sources first."""
         plan, lines = self.plan, [f"== Continuous query {self.query_id} =="]
+        is_tree = not is_linear(plan)
         for number, source in enumerate(plan.sources):
-            names = [type(each).__name__.removesuffix("Spec") for each in source.operators]
-            lines.append(" -> ".join([f"source {number}: {self.note.sources[number]}", *names]))
+            for branch in source.branches:
+                steps = [f"source {number}: {self.note.sources[number]}", *_names(branch.operators)]
+                steps += [_place(plan, branch.to)] * is_tree
+                lines.append(" -> ".join(steps))
         for stage in plan.stages:
-            names = [type(each).__name__.removesuffix("Spec") for each in stage.operators]
-            keyed = f"{stage.stateful.name} by ({', '.join(stage.stateful.keys[0])})"
+            keys = " and ".join(f"({', '.join(key)})" for key in stage.stateful.keys)
+            keyed = f"{stage.stateful.name} by {keys}"
             stateful = f"state {stage.operator_id}: {keyed}, {plan.state_partitions} partitions"
-            lines.append(" -> ".join(["exchange", stateful, *names]))
+            steps = ["exchange", stateful, *_names(stage.operators)]
+            steps += [_place(plan, stage.to)] * is_tree
+            lines.append(" -> ".join(steps))
         lines += [
             f"watermark {mark.index}: {mark.column}, {mark.delay_ms} ms" for mark in plan.watermarks
         ]
@@ -119,11 +161,19 @@ def open_query(
             check_empty(files)
         query_id = settle_id(files, has_history)
         sources: list[Source] = []
-        for number, each in enumerate(definition.sources):
-            source = each.open(files, number)
+        for each in definition.sources:
+            source = definition.open_source(each, files)
             opening.callback(_quietly, source.close, each.description)
             sources.append(source)
-        plan = definition.plan(sources)
+        plan = compile_plan(
+            definition.tree,
+            sources,
+            watermarks_move=definition.watermarks_move,
+            offset_lines=definition.offset_lines,
+        )
+        settings = settings_in_force(files, definition.session)
+        conf = state_conf(files, settings)
+        check_state(files, conf, plan)
         sink = definition.sink.open(files, query_id, plan.output_schema)
         opening.callback(_quietly, sink.close, definition.sink.description)
         server, hosts = start_server(), TaskHosts(options.silence_timeout.total_seconds(), clock)
@@ -145,17 +195,37 @@ def open_query(
             sources=tuple(sources),
             sink=sink,
             plan=replace(plan, writers=sink.writers),
+            settings=settings,
+            state_conf=replace(
+                conf,
+                min_versions_to_retain=options.min_batches_to_retain,
+                maintenance_interval_ms=options.maintenance_ms,
+            ),
             note=note,
             server=server,
+            state_partitions=definition.state_partitions,
+            kept_slots=definition.sink.slots,
             hosts=hosts,
             _closing=opening.pop_all(),
         )
 
 
+def _names(operators: Sequence[OperatorSpec]) -> list[str]:
+    return [type(each).__name__.removesuffix("Spec") for each in operators]
+
+
+def _place(plan: QueryPlan, to: Target) -> str:
+    if to.stage == plan.sink:
+        return "sink"
+    stage = plan.stages[to.stage]
+    side = f", input {to.side}" if len(stage.input_schemas) > 1 else ""
+    return f"exchange to state {stage.operator_id}{side}"
+
+
 def pinned_partitions(files: Files) -> int | None:
     """Return the number of state partitions that the checkpoint fixes; None if it is new."""
-    newest = OffsetLog(files.at(OFFSETS), read_only=True).get_latest()
-    pinned = None if newest is None else newest[1].conf.get(SHUFFLE_PARTITIONS)
+    newest = newest_entry(files)
+    pinned = None if newest is None else newest.conf.get(SHUFFLE_PARTITIONS)
     if pinned is not None:
         return int(pinned)
     # A first run that ended before its first epoch has left no offsets, but operator metadata.

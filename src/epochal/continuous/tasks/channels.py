@@ -77,12 +77,12 @@ class Channels:
         """Send a frame without waiting; RowTooLargeError if the receiver would refuse its rows."""
         body = b"" if frame.batch is None else encode_batch(frame.batch)
         if len(body) > MAX_BODY_BYTES:
-            raise RowTooLargeError(frame.stage, len(body), MAX_BODY_BYTES)
+            raise RowTooLargeError(frame.edge, len(body), MAX_BODY_BYTES)
         parts = encode_frame(frame, body)
         try:
             self._peers[target].send_multipart(parts, zmq.NOBLOCK)
         except zmq.Again:
-            raise ExchangeError(frame.stage, target, "it has stopped reading") from None
+            raise ExchangeError(frame.edge, target, "it has stopped reading") from None
 
     def receive(self) -> list[Frame]:
         """Return all frames that have arrived; malformed ones are counted and dropped."""

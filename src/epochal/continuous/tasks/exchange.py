@@ -1,18 +1,28 @@
 """Flow control and epoch alignment between tasks: who may send, and what may be processed. Pure.
 
-Between any two tasks there is one channel per stage. Its frames are numbered. A frame that was seen
-before is dropped; a missing one ends the attempt, because rows are lost. A sender may have 8 data
-frames or 1 MB unacknowledged, whichever comes first. Further frames wait here, and a task with
-waiting output reads no more input.
+A query is a tree of stages. An edge leads from one producer of rows, the sources or a stage, to an
+input of a stage. Each edge has a channel from every task to every task. The frames of a channel are
+numbered. A frame that was seen before is dropped; a missing one ends the attempt, because rows are
+lost. A sender may have 8 data frames or 1 MB unacknowledged, whichever comes first. Further frames
+wait here, and a producer with waiting output processes no more input.
 
 A marker ends the sender's rows of an epoch. Frames behind it are held back until the marker has
-arrived on all channels of the stage. The stage is aligned then: it has processed all rows of the
-epoch and none of the next, so its state is exactly that of the epoch.
+arrived on all channels of all edges that lead to the stage. The stage is aligned then: it has
+processed all rows of the epoch and none of the next, so its state is exactly that of the epoch.
 
-Why this cannot deadlock: everything before a marker belongs to the current epoch. The receiver
-never holds that back, so it processes it and returns the credit. The marker itself needs no credit.
-Only frames behind a marker are held back, at most as many as the credits of their channel allow. So
-a slow channel delays the others but cannot block them.
+Where several producers feed the sink, it is aligned in the same way. Its edges are local: rows stay
+in their task, but one channel per producer holds back the rows of a later epoch.
+
+Why this cannot deadlock. Let `e` be the oldest epoch that has not ended everywhere. A marker needs
+no credit, and blocked sources still end their epoch when the driver says so. So it is enough that
+all rows of `e` get processed. Whoever receives such a row is in epoch `e` as well: it cannot be
+behind, because `e` is the oldest, nor ahead, because the sender's marker of `e` is still to come.
+So it never holds the row back. It may be blocked itself, by rows of `e` that it has sent; but the
+same holds for their receiver, and so on to the sink, which is never blocked. Hence all rows of `e`
+are processed and their credits return. Only frames behind a marker are held back, at most as many
+as the credits of their channel allow. So a slow producer delays the others but cannot block them.
+(The sources may be blocked on one edge by rows of a later epoch, and so send nothing on another;
+those rows are of a later epoch too. Their markers are not blocked.)
 
 Note: a task also sends to itself. Its own rows skip the socket but not the alignment: those after
 the cut are held back like any others.
@@ -21,11 +31,12 @@ the cut are held back like any others.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from epochal.continuous.plan.stages import Edge
 from epochal.continuous.tasks.frames import Frame, FrameKind, Runs
 from epochal.errors import ExchangeError
 
@@ -60,16 +71,16 @@ class _Outgoing:
 
 
 class Outbox:
-    """The channels by which one task reaches one stage of every task."""
+    """The channels of one edge by which one task reaches others; the edge is known by number."""
 
-    def __init__(self, stage: int, task: int, tasks: int, attempt: int) -> None:
-        self._stage, self._task, self._attempt = stage, task, attempt
-        self._channels = [_Outgoing() for _ in range(tasks)]
+    def __init__(self, edge: int, task: int, targets: Iterable[int], attempt: int) -> None:
+        self._edge, self._task, self._attempt = edge, task, attempt
+        self._channels = {target: _Outgoing() for target in targets}
 
     @property
     def blocked(self) -> bool:
         """Whether rows wait for credit. The task must not produce more of them until they left."""
-        return any(channel.data_waiting for channel in self._channels)
+        return any(channel.data_waiting for channel in self._channels.values())
 
     def add(
         self,
@@ -89,7 +100,7 @@ class Outbox:
             Frame(
                 FrameKind.DATA,
                 self._attempt,
-                self._stage,
+                self._edge,
                 self._task,
                 epoch,
                 channel.last_seq,
@@ -102,13 +113,13 @@ class Outbox:
 
     def mark(self, epoch: int, highs: tuple[int, ...]) -> None:
         """End an epoch on every channel."""
-        for channel in self._channels:
+        for channel in self._channels.values():
             channel.last_seq += 1
             channel.waiting.append(
                 Frame(
                     FrameKind.MARKER,
                     self._attempt,
-                    self._stage,
+                    self._edge,
                     self._task,
                     epoch,
                     channel.last_seq,
@@ -121,7 +132,7 @@ class Outbox:
         channel = self._channels[target]
         if seq > channel.last_seq:
             raise ExchangeError(
-                self._stage, target, f"it acknowledged frame {seq} of {channel.last_seq}"
+                self._edge, target, f"it acknowledged frame {seq} of {channel.last_seq}"
             )
         while channel.unacked and channel.unacked[0].seq <= seq:
             channel.unacked_bytes -= channel.unacked.popleft().size
@@ -129,7 +140,7 @@ class Outbox:
     def flush(self) -> list[tuple[int, Frame]]:
         """Return the frames that may be sent now, as (target, frame)."""
         leaving = []
-        for target, channel in enumerate(self._channels):
+        for target, channel in self._channels.items():
             while channel.waiting:
                 frame = channel.waiting[0]
                 if frame.kind is FrameKind.DATA:
@@ -150,9 +161,9 @@ class Outbox:
         return [
             (
                 target,
-                Frame(FrameKind.PULSE, self._attempt, self._stage, self._task, 0, channel.sent_seq),
+                Frame(FrameKind.PULSE, self._attempt, self._edge, self._task, 0, channel.sent_seq),
             )
-            for target, channel in enumerate(self._channels)
+            for target, channel in self._channels.items()
         ]
 
 
@@ -176,16 +187,24 @@ class _Incoming:
 
 
 class Inbox:
-    """The channels by which every task reaches one stage of one task, aligned epoch by epoch."""
+    """The channels that lead to one stage, or the sink, of one task, aligned epoch by epoch."""
 
-    def __init__(self, stage: int, tasks: int, epoch: int, counters: ExchangeCounters) -> None:
+    def __init__(
+        self, channels: Iterable[tuple[int, int]], epoch: int, counters: ExchangeCounters
+    ) -> None:
+        """`channels` are (edge, sender)."""
         self.epoch = epoch
-        self._stage, self._counters = stage, counters
-        self._channels = [_Incoming() for _ in range(tasks)]
+        self._counters = counters
+        self._of = {channel: _Incoming() for channel in channels}
+        self._channels = list(self._of.values())
+
+    def knows(self, frame: Frame) -> bool:
+        """Whether the frame's channel leads here."""
+        return (frame.edge, frame.sender) in self._of
 
     def receive(self, frame: Frame) -> None:
         """Queue a frame; ExchangeError if one before it is missing."""
-        channel = self._channels[frame.sender]
+        channel = self._of[frame.edge, frame.sender]
         if frame.seq <= channel.received:
             if frame.kind is FrameKind.PULSE:
                 channel.repeat = True  # nothing is missing here, but our credit may be lost
@@ -194,7 +213,7 @@ class Inbox:
             return
         if frame.kind is FrameKind.PULSE or frame.seq != channel.received + 1:
             raise ExchangeError(
-                self._stage,
+                frame.edge,
                 frame.sender,
                 f"it is at frame {frame.seq}, and only {channel.received} came before: frames in "
                 f"between are lost",
@@ -204,7 +223,7 @@ class Inbox:
             channel.data += 1
             if channel.data > MAX_UNACKED_FRAMES:
                 raise ExchangeError(
-                    self._stage,
+                    frame.edge,
                     frame.sender,
                     f"{channel.data} frames wait, but it may send only {MAX_UNACKED_FRAMES}",
                 )
@@ -213,12 +232,12 @@ class Inbox:
     def take(self) -> list[Frame]:
         """Return the data frames of the current epoch that have arrived since the last call."""
         taken = []
-        for sender, channel in enumerate(self._channels):
+        for (edge, sender), channel in self._of.items():
             while channel.queue and not channel.marked:
                 frame = channel.queue.popleft()
                 if frame.epoch != self.epoch:
                     raise ExchangeError(
-                        self._stage,
+                        edge,
                         sender,
                         f"a frame of epoch {frame.epoch} came in epoch {self.epoch}",
                     )
@@ -264,10 +283,10 @@ class Inbox:
             found.append(min(seen) if seen else -1)
         return tuple(found)
 
-    def acknowledgements(self) -> list[tuple[int, int]]:
-        """Return (sender, seq) of the channels that are owed a credit."""
+    def acknowledgements(self) -> list[tuple[int, int, int]]:
+        """Return (edge, sender, seq) of the channels that are owed a credit."""
         found = []
-        for sender, channel in enumerate(self._channels):
+        for (edge, sender), channel in self._of.items():
             if (
                 channel.owed_frames >= CREDIT_FRAMES
                 or channel.owed_bytes >= CREDIT_BYTES
@@ -275,39 +294,60 @@ class Inbox:
             ):
                 channel.owed_frames = channel.owed_bytes = 0
                 channel.repeat = False
-                found.append((sender, channel.processed))
+                found.append((edge, sender, channel.processed))
         return found
 
 
 class Exchange:
-    """All channels of a task: an inbox and an outbox per stage."""
+    """All channels of a task: an outbox per edge, and an inbox per stage.
 
-    def __init__(self, *, stages: int, task: int, tasks: int, attempt: int, epoch: int) -> None:
+    If edges lead to the sink, it has an inbox too, after those of the stages.
+    """
+
+    def __init__(
+        self, *, edges: Sequence[Edge], task: int, tasks: int, attempt: int, epoch: int
+    ) -> None:
         self.counters = ExchangeCounters()
         self.task, self.tasks, self.attempt = task, tasks, attempt
-        self.inboxes = [Inbox(stage, tasks, epoch, self.counters) for stage in range(stages)]
-        self.outboxes = [Outbox(stage, task, tasks, attempt) for stage in range(stages)]
+        peers = [(task,) if edge.is_local else range(tasks) for edge in edges]
+        self.outboxes = [
+            Outbox(number, task, targets, attempt) for number, targets in enumerate(peers)
+        ]
+        self.into: list[list[int]] = [[] for _ in {edge.to.stage for edge in edges}]
+        """The edges that lead to each inbox."""
+        for number, edge in enumerate(edges):
+            self.into[edge.to.stage].append(number)
+        self.inboxes = [
+            Inbox([(each, sender) for each in into for sender in peers[each]], epoch, self.counters)
+            for into in self.into
+        ]
+        self._inbox_of = [self.inboxes[edge.to.stage] for edge in edges]
 
     def receive(self, frames: Iterable[Frame]) -> None:
         """Process frames that have arrived; those of another attempt are counted and dropped."""
         for frame in frames:
             if frame.attempt != self.attempt:
                 self.counters.stale_attempt += 1
-            elif frame.stage >= len(self.inboxes) or frame.sender >= self.tasks:
+            elif frame.edge >= len(self.outboxes) or not self._inbox_of[frame.edge].knows(frame):
                 self.counters.unknown_channel += 1
             elif frame.kind is FrameKind.CREDIT:
-                self.outboxes[frame.stage].acknowledge(frame.sender, frame.seq)
+                self.outboxes[frame.edge].acknowledge(frame.sender, frame.seq)
             else:
-                self.inboxes[frame.stage].receive(frame)
+                self._inbox_of[frame.edge].receive(frame)
 
-    def flush(self, stage: int, send: Callable[[int, Frame], None]) -> None:
-        """Send the frames for a stage that may leave: own rows to the inbox, others to `send`."""
-        inbox = self.inboxes[stage]
-        for target, frame in self.outboxes[stage].flush():
-            if target == self.task:
-                inbox.receive(frame)
-            else:
-                send(target, frame)
+    def flush(self, inbox: int, send: Callable[[int, Frame], None]) -> None:
+        """Send the frames for an inbox that may leave: own rows to our own, others to `send`."""
+        for edge in self.into[inbox]:
+            for target, frame in self.outboxes[edge].flush():
+                if target == self.task:
+                    self.inboxes[inbox].receive(frame)
+                else:
+                    send(target, frame)
+
+    def flush_blocked(self, inbox: int, send: Callable[[int, Frame], None]) -> None:
+        """Flush if rows wait: the task's own may have credit by now."""
+        if any(self.outboxes[edge].blocked for edge in self.into[inbox]):
+            self.flush(inbox, send)
 
     def pulse(self, send: Callable[[int, Frame], None]) -> None:
         """Let peers check whether they have received everything.
@@ -319,14 +359,11 @@ class Exchange:
                 if target != self.task:
                     send(target, frame)
 
-    def acknowledge(self, stage: int, send: Callable[[int, Frame], None]) -> None:
-        """Send credits for what a stage has processed."""
-        inbox = self.inboxes[stage]
-        for sender, seq in inbox.acknowledgements():
+    def acknowledge(self, inbox: int, send: Callable[[int, Frame], None]) -> None:
+        """Send credits for what a stage, or the sink, has processed."""
+        box = self.inboxes[inbox]
+        for edge, sender, seq in box.acknowledgements():
             if sender == self.task:
-                self.outboxes[stage].acknowledge(sender, seq)
+                self.outboxes[edge].acknowledge(sender, seq)
             else:
-                send(
-                    sender,
-                    Frame(FrameKind.CREDIT, self.attempt, stage, self.task, inbox.epoch, seq),
-                )
+                send(sender, Frame(FrameKind.CREDIT, self.attempt, edge, self.task, box.epoch, seq))

@@ -1,6 +1,6 @@
 """The frames that tasks exchange: a packed header, and rows as one Arrow IPC message. Pure.
 
-Both ends know the schema of a stage's input from the plan, so no schema is sent. A frame has two
+Both ends know the schema of an edge's rows from the plan, so no schema is sent. A frame has two
 parts, header and body; only data frames have a body. The rows of a data frame are ordered by state
 partition, and `runs` has the number of rows per partition, so the receiver need not hash again.
 
@@ -35,7 +35,7 @@ SPLIT_BYTES = 16 << 20
 it costs nothing there, and far below the limit, because the size is estimated."""
 
 _HEADER = struct.Struct("<BBBBIHIqQII")
-"""Magic, version, kind, watermarks, attempt, stage, sender, epoch, seq, runs, checksum."""
+"""Magic, version, kind, watermarks, attempt, edge, sender, epoch, seq, runs, checksum."""
 
 _MAX_RUNS = 1 << 20
 
@@ -62,11 +62,12 @@ _KINDS = frozenset(FrameKind)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message on the channel between two tasks at one stage."""
+    """One message on the channel between two tasks on one edge."""
 
     kind: FrameKind
     attempt: int
-    stage: int
+    edge: int
+    """The number of the edge, in the order of `plan.stages.edges_of`."""
     sender: int
     epoch: int
     seq: int
@@ -89,7 +90,7 @@ def encode_frame(frame: Frame, body: Body = b"") -> tuple[bytes, Body]:
         frame.kind,
         len(frame.highs),
         frame.attempt,
-        frame.stage,
+        frame.edge,
         frame.sender,
         frame.epoch,
         frame.seq,
@@ -132,10 +133,10 @@ def _split_runs(runs: Runs, rows: int) -> tuple[Runs, Runs]:
 
 
 def decode_frame(header: bytes, body: Body, schemas: Sequence[pa.Schema]) -> Frame:
-    """Unpack a frame; `schemas` are those of the stages' inputs. FrameError if it is malformed."""
+    """Unpack a frame; `schemas` are those of the edges. FrameError if it is malformed."""
     if len(header) < _HEADER.size:
         raise FrameError(f"its header has {len(header)} bytes, but needs at least {_HEADER.size}")
-    magic, version, kind, watermarks, attempt, stage, sender, epoch, seq, runs, checksum = (
+    magic, version, kind, watermarks, attempt, edge, sender, epoch, seq, runs, checksum = (
         _HEADER.unpack_from(header)
     )
     if magic != MAGIC or version != FRAME_VERSION:
@@ -147,14 +148,14 @@ def decode_frame(header: bytes, body: Body, schemas: Sequence[pa.Schema]) -> Fra
     unsigned = header[: _HEADER.size - 4] + bytes(4) + header[_HEADER.size :]
     if google_crc32c.extend(google_crc32c.value(unsigned), body) != checksum:
         raise FrameError("its checksum does not match")
-    if stage >= len(schemas):
-        raise FrameError(f"it is for stage {stage}, the query has {len(schemas)}")
+    if edge >= len(schemas):
+        raise FrameError(f"it is for edge {edge}, the query has {len(schemas)}")
     numbers = struct.unpack_from(f"<{watermarks}q{2 * runs}I", header, _HEADER.size)
     highs, flat = numbers[:watermarks], numbers[watermarks:]
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))
-    batch = _decode_batch(body, schemas[stage], pairs) if kind == FrameKind.DATA else None
+    batch = _decode_batch(body, schemas[edge], pairs) if kind == FrameKind.DATA else None
     size = memoryview(body).nbytes
-    return Frame(FrameKind(kind), attempt, stage, sender, epoch, seq, highs, pairs, batch, size)
+    return Frame(FrameKind(kind), attempt, edge, sender, epoch, seq, highs, pairs, batch, size)
 
 
 def _decode_batch(body: Body, schema: pa.Schema, runs: Runs) -> pa.RecordBatch:

@@ -5,9 +5,11 @@ in this task, and returns everything that must leave: frames for other tasks, me
 driver, epochs to make durable. A turn never waits. The caller owns the clock, sockets and files.
 
 When the driver starts a new epoch, the sources end the old one: the task reports their positions,
-and a marker follows the rows through every exchange. A stage that has the marker on all its
-channels hands over its state changes and passes the marker on. When the last stage has done so, the
-epoch is cut.
+and a marker follows the rows on every edge of the plan. A stage that has the marker on all its
+channels hands over its state changes and passes the marker on. When the marker reaches the sink,
+from all producers that feed it, the epoch is cut.
+
+A stateful operator expires in every turn, or once at the end of each epoch: see `stage_times`.
 
 Note: the sources and each stage may be in different epochs at the same time, because a marker takes
 time to travel. There is no such thing as the epoch of a task.
@@ -17,48 +19,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import pyarrow as pa
 
-from epochal.connectors.contract import (
-    AcknowledgingReader,
-    Position,
-    Prepare,
-    SinkWriter,
-    SourceReader,
+from epochal.connectors.contract import Prepare, SinkWriter
+from epochal.continuous.operators.contract import Moment, StateChanges, StatefulOperator
+from epochal.continuous.plan.stages import (
+    SOURCES,
+    QueryPlan,
+    ReaderPlan,
+    StagePlan,
+    Target,
+    edges_of,
+    partitions_of_task,
 )
-from epochal.continuous.operators.contract import (
-    EventTimeObserver,
-    Moment,
-    Operator,
-    OperatorSpec,
-    StateChanges,
-    StatefulOperator,
-)
-from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, StagePlan, partitions_of_task
 from epochal.continuous.tasks.batches import by_partition, fitting, joined
 from epochal.continuous.tasks.exchange import Exchange, ExchangeCounters
 from epochal.continuous.tasks.frames import SPLIT_BYTES, Frame, split_rows
 from epochal.continuous.tasks.key_split import KeySplit
+from epochal.continuous.tasks.stage_times import EpochTimes, StageTimes, TurnTimes
+from epochal.continuous.tasks.task_sources import Chain, TaskSources
 from epochal.epoch.messages import (
     EpochRequest,
     EpochStarted,
     ReportPartitionOffset,
     TaskActive,
 )
-from epochal.epoch.query_watermark import NO_WATERMARK, NONE_SEEN, NOT_ADVANCED, watermark_of
-
-MAX_ROWS_PER_TURN = 5_000
-"""Per source. More would delay frames that arrive meanwhile. Under full load the next turn follows
-at once."""
-
-MAX_READS_PER_TURN = 64
-
-FEW_ROWS = 64
-"""A read that returns fewer rows than this has emptied a partition. Reading it again would return
-the one or two rows that arrived meanwhile, over and over, and spend the turn on batches of one
-row."""
+from epochal.epoch.query_watermark import NONE_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +85,13 @@ class _Ending:
     changes: list[tuple[int, StateChanges]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Source:
-    reader: SourceReader
-    numbers: dict[str, int]
-    """The number of each partition over all sources."""
-    chain: _Chain
-    acknowledging: AcknowledgingReader | None
-    """The reader again, if it acknowledges committed epochs itself."""
-    rows: int = 0
-
-
-class _Chain:
-    """Consecutive operators without an exchange between them."""
-
-    def __init__(self, specs: Sequence[OperatorSpec]) -> None:
-        self.operators: list[Operator] = [spec.open() for spec in specs]
-        self.observers = [
-            cast(EventTimeObserver, each) for each in self.operators if hasattr(each, "highest_ms")
-        ]
-
-    def run(self, batches: Iterable[pa.RecordBatch], at: Moment) -> list[pa.RecordBatch]:
-        for operator in self.operators:
-            batches = [made for batch in batches for made in operator.process(batch, at)]
-        return [batch for batch in batches if batch.num_rows]
-
-
 class _Stage:
-    """A stateful operator, the chain after it, and the watermark of its input."""
+    """A stateful operator, the chain after it, and where that leads."""
 
-    def __init__(
-        self, plan: StagePlan, partitions: Sequence[int], state_partitions: int, start_ms: int
-    ) -> None:
-        self.operator_id = plan.operator_id
+    def __init__(self, plan: StagePlan, partitions: Sequence[int], state_partitions: int) -> None:
+        self.operator_id, self.to = plan.operator_id, plan.to
         self.operator: StatefulOperator = plan.stateful.open(partitions, state_partitions)
-        self.chain = _Chain(plan.operators)
-        self.watermark_ms = self.late_ms = start_ms
+        self.chain = Chain(plan.operators)
         self.had_input = False
 
 
@@ -153,25 +111,34 @@ class TaskCore:
     ) -> None:
         self._plan, self._task, self._attempt = plan, task, attempt
         partitions = partitions_of_task(plan.state_partitions, task, tasks)
-        self._delays_ms = tuple(mark.delay_ms for mark in plan.watermarks)
-        self._start_ms = NOT_ADVANCED if plan.watermarks else NO_WATERMARK
-        self._stages = [
-            _Stage(each, partitions, plan.state_partitions, self._start_ms) for each in plan.stages
-        ]
-        self._splits = [
-            KeySplit(each.input_schema, each.stateful.keys[0], plan.state_partitions, tasks)
-            for each in plan.stages
-        ]
+        self._stages = [_Stage(each, partitions, plan.state_partitions) for each in plan.stages]
+        self._edges = edges_of(plan)
+        self._numbers = {(edge.producer, edge.to): at for at, edge in enumerate(self._edges)}
+        self._out = {
+            producer: [at for at, edge in enumerate(self._edges) if edge.producer == producer]
+            for producer in range(SOURCES, plan.sink)
+        }
+        """The edges of each producer; none if it is the only one that feeds the sink."""
+        self._splits = {
+            edge.to: KeySplit(
+                plan.stages[edge.to.stage].input_schemas[edge.to.side],
+                plan.stages[edge.to.stage].stateful.keys[edge.to.side],
+                plan.state_partitions,
+                tasks,
+            )
+            for edge in self._edges
+            if not edge.is_local
+        }
         self._exchange = Exchange(
-            stages=len(plan.stages), task=task, tasks=tasks, attempt=attempt, epoch=first_epoch
+            edges=self._edges, task=task, tasks=tasks, attempt=attempt, epoch=first_epoch
         )
+        self._turn_times = TurnTimes(plan) if plan.watermarks_move == "turn" else None
+        self._times: StageTimes = self._turn_times or EpochTimes(plan)
         self._writer = writer
         self._rows_out = 0
-        self._sources = _open_sources(plan, readers)
+        self._sources = TaskSources(plan, readers)
         self._reading = self._wanted = first_epoch
         self._started = self._hold = False
-        self._limits: dict[int, Position] | None = None
-        self._floor: tuple[int, ...] = ()
         self._active = self._committed = first_epoch - 1
         self._ending: dict[int, _Ending] = {}
 
@@ -202,7 +169,7 @@ class TaskCore:
         self._exchange.receive(frames)
         for push in pushes:
             self._process_push(push)
-        if read and self._blocked(0):
+        if read and self._blocked(SOURCES):
             self._run_stages(now_ms, out, expire=False)  # this may free credits for new rows
         self._cut_sources(out)
         if read:
@@ -214,9 +181,7 @@ class TaskCore:
         """Let readers that acknowledge do so for all epochs up to this one: they are committed."""
         if epoch > self._committed:
             self._committed = epoch
-            for source in self._sources:
-                if source is not None and source.acknowledging is not None:
-                    source.acknowledging.committed(epoch)
+            self._sources.note_commit(epoch)
 
     def pulse(self) -> list[tuple[int, Frame]]:
         """Return frames by which peers detect lost frames; for times without traffic."""
@@ -226,9 +191,7 @@ class TaskCore:
 
     def close(self) -> None:
         """Close readers and writer."""
-        for source in self._sources:
-            if source is not None:
-                source.reader.close()
+        self._sources.close()
         self._writer.close()
 
     def _process_push(self, push: EpochStarted) -> None:
@@ -241,39 +204,19 @@ class TaskCore:
             self._wanted = push.epoch
             self._hold = False
         self._started = True
-        if push.watermarks:
-            floor = self._floor or push.watermarks
-            self._floor = tuple(map(max, floor, push.watermarks))
-        self._hold = self._hold or (push.hold and self._limits is None)
-        if push.limits is not None and self._limits is None:
+        self._times.learn(push)
+        limited = self._sources.limited
+        self._hold = self._hold or (push.hold and not limited)
+        if push.limits is not None and not limited:
+            # Read exactly to the limits; then cut and read no more.
             self._hold = False
-            self._limit(dict(push.limits))
-
-    def _limit(self, ends: dict[int, Position]) -> None:
-        """Read each reader to its end, or no further if it has none; then cut and read no more."""
-        self._limits = {**self._positions(), **ends}
-        for source in self._sources:
-            if source is not None:
-                numbers = source.numbers.items()
-                source.reader.limit({p: self._limits[number] for p, number in numbers})
-
-    def _limits_reached(self) -> bool:
-        assert self._limits is not None
-        return all(self._limits[number] == at for number, at in self._positions().items())
-
-    def _positions(self) -> dict[int, Position]:
-        found: dict[int, Position] = {}
-        for source in self._sources:
-            if source is not None:
-                positions = source.reader.positions()
-                found.update({number: positions[p] for p, number in source.numbers.items()})
-        return found
+            self._sources.limit(dict(push.limits))
 
     def _cut_sources(self, out: TurnOutput) -> None:
         # With limits the task itself ends the epoch, as soon as all its readers have arrived. The
         # driver cannot do it, because it does not know when that is.
-        if self._limits is not None and self._reading == self._wanted and not self._hold:
-            if not self._limits_reached():
+        if self._sources.limited and self._reading == self._wanted and not self._hold:
+            if not self._sources.limits_reached():
                 return
             self._wanted += 1
             self._hold = True
@@ -281,100 +224,133 @@ class TaskCore:
         # first of them are empty.
         while self._reading < self._wanted:
             epoch = self._reading
-            for number, position in sorted(self._positions().items()):
+            for number, position in sorted(self._sources.positions().items()):
                 out.messages.append(ReportPartitionOffset(self._attempt, number, epoch, position))
-            rows = tuple(0 if source is None else source.rows for source in self._sources)
-            ending = _Ending(rows, [NONE_SEEN] * len(self._plan.watermarks))
-            self._ending[epoch] = ending
-            for source in self._sources:
-                if source is not None:
-                    source.rows = 0
-                    _raise_highs(source.chain, ending.watermarks)
-                    if source.acknowledging is not None:
-                        source.acknowledging.ended(epoch)
+            rows = self._sources.end(epoch)
+            self._ending[epoch] = ending = _Ending(rows, [NONE_SEEN] * len(self._plan.watermarks))
+            self._sources.raise_highs(ending.watermarks)
             self._reading += 1
-            self._pass_on(0, epoch, tuple(self._source_highs()), out)
+            self._pass_on(SOURCES, epoch, out)
 
     def _read_sources(self, now_ms: int, out: TurnOutput) -> None:
         if not self._started or (self._hold and self._reading == self._wanted):
             return
-        at = Moment(now_ms, self._floor_ms(), self._reading, self._floor_ms())
-        for source in self._sources:
-            if source is None or self._blocked(0):
+        at = self._times.of_sources(now_ms, self._reading)
+        for source in self._sources.open.values():
+            if self._blocked(SOURCES):
                 continue
-            batches, more = _read(source)
+            batches, more = source.read()
             rows = sum(batch.num_rows for batch in batches)
             out.busy = out.busy or more
             if not rows:
                 continue
             source.rows += rows
             self._note_active(out)
-            made = source.chain.run(joined(batches), at)
-            self._emit(0, made, self._reading, tuple(self._source_highs()))
+            batches = joined(batches)
+            for chain, to in source.branches:
+                self._emit(SOURCES, to, chain.run(batches, at), self._reading)
 
     def _run_stages(self, now_ms: int, out: TurnOutput, *, expire: bool) -> None:
         exchange = self._exchange
         for index, stage in enumerate(self._stages):
             exchange.flush(index, out.send)
             inbox = exchange.inboxes[index]
-            while inbox.waiting and not self._blocked(index + 1):
+            while inbox.waiting and not self._blocked(index) and self._times.knows(inbox.epoch):
                 self._process(index, now_ms)
                 if not inbox.aligned:
                     break
-                self._cut_stage(index, out)
-            if expire and not self._blocked(index + 1):
+                self._cut_stage(index, now_ms, out)
+            if expire and not self._blocked(index):
                 self._expire(index, now_ms, out)
             exchange.acknowledge(index, out.send)
-            if exchange.outboxes[index].blocked:
-                exchange.flush(index, out.send)  # the task's own rows may have credit now
-            if inbox.waiting:
+            exchange.flush_blocked(index, out.send)
+            if inbox.waiting and self._times.knows(inbox.epoch):
                 out.busy = True
             stage.had_input = stage.had_input and not expire
+        if len(exchange.inboxes) > len(self._stages):
+            self._run_sink(out)
+
+    def _run_sink(self, out: TurnOutput) -> None:
+        """Write rows that have several producers, each epoch when all of them have ended it."""
+        sink, exchange = self._plan.sink, self._exchange
+        exchange.flush(sink, out.send)
+        inbox = exchange.inboxes[sink]
+        while inbox.waiting:
+            self._write(frame.batch for frame in inbox.take() if frame.batch is not None)
+            if not inbox.aligned:
+                break
+            self._cut_sink(inbox.epoch, out)
+            inbox.advance()
+        exchange.acknowledge(sink, out.send)
+        exchange.flush_blocked(sink, out.send)
+        if inbox.waiting:
+            out.busy = True
 
     def _process(self, index: int, now_ms: int) -> None:
         stage, inbox = self._stages[index], self._exchange.inboxes[index]
         frames = inbox.take()
-        self._advance_time(index)
+        at = self._times.of_stage(index, inbox, now_ms)
         if not frames:
             return
         stage.had_input = True
-        at = Moment(now_ms, stage.watermark_ms, inbox.epoch, stage.late_ms)
         made: list[pa.RecordBatch] = []
-        for partition, batches in by_partition(frames).items():
-            for batch in joined(batches):
-                made.extend(stage.operator.process(partition, batch, at))
+        for side, of_side in self._by_side(index, frames):
+            for partition, batches in by_partition(of_side).items():
+                for batch in joined(batches):
+                    made.extend(stage.operator.process(partition, batch, at, side))
         self._emit_from(index, made, at)
 
+    def _by_side(self, index: int, frames: list[Frame]) -> list[tuple[int, list[Frame]]]:
+        sides = len(self._plan.stages[index].input_schemas)
+        if sides == 1:
+            return [(0, frames)]
+        return [
+            (side, [frame for frame in frames if self._edges[frame.edge].to.side == side])
+            for side in range(sides)
+        ]
+
     def _expire(self, index: int, now_ms: int, out: TurnOutput) -> None:
-        stage, inbox = self._stages[index], self._exchange.inboxes[index]
-        self._advance_time(index)
+        """Let time pass for a stage within its epoch."""
+        stage = self._stages[index]
         due_ms = stage.operator.due_ms()
         due = due_ms is not None and due_ms <= now_ms
-        if not (stage.had_input or due or stage.watermark_ms != stage.late_ms):
+        if self._turn_times is None:
+            if due:
+                self._note_active(out)  # the stage expires when the epoch ends: let that be soon
             return
-        at = Moment(now_ms, stage.watermark_ms, inbox.epoch, stage.late_ms)
+        at = self._times.of_stage(index, self._exchange.inboxes[index], now_ms)
+        if not (stage.had_input or due or at.watermark_ms != at.late_ms):
+            return
         made = list(stage.operator.expire(at))
-        stage.late_ms = stage.watermark_ms
+        self._turn_times.expired(index, at)
         if made or due:
             self._note_active(out)
         self._emit_from(index, made, at)
 
-    def _cut_stage(self, index: int, out: TurnOutput) -> None:
+    def _cut_stage(self, index: int, now_ms: int, out: TurnOutput) -> None:
         stage, inbox = self._stages[index], self._exchange.inboxes[index]
         epoch = inbox.epoch
+        if self._turn_times is None:
+            at = self._times.of_stage(index, inbox, now_ms)
+            self._emit_from(index, list(stage.operator.expire(at)), at)
         # The sources cut an epoch before its marker leaves, so this task's own marker, and with it
         # the alignment of the stage, always comes after the entry was made.
         ending = self._ending[epoch]
         ending.changes += [(stage.operator_id, each) for each in stage.operator.cut(epoch)]
-        _raise_highs(stage.chain, ending.watermarks)
+        stage.chain.raise_highs(ending.watermarks)
         inbox.advance()
-        self._pass_on(index + 1, epoch, self._stage_highs(index), out)
+        self._pass_on(index, epoch, out)
 
-    def _pass_on(self, index: int, epoch: int, highs: tuple[int, ...], out: TurnOutput) -> None:
-        """Send the marker of an epoch to stage `index`, or cut the sink after the last one."""
-        if index < len(self._stages):
-            self._exchange.outboxes[index].mark(epoch, highs)
-            return
+    def _pass_on(self, producer: int, epoch: int, out: TurnOutput) -> None:
+        """End an epoch on all edges of a producer, or cut the sink if only this one feeds it."""
+        edges = self._out[producer]
+        for edge in edges:
+            highs = self._highs(producer, self._edges[edge].to)
+            self._exchange.outboxes[edge].mark(epoch, highs)
+        if not edges:
+            self._cut_sink(epoch, out)
+
+    def _cut_sink(self, epoch: int, out: TurnOutput) -> None:
         ending = self._ending.pop(epoch)
         out.cuts.append(
             EpochCut(
@@ -390,21 +366,25 @@ class TaskCore:
 
     def _emit_from(self, index: int, made: Sequence[pa.RecordBatch], at: Moment) -> None:
         if made:
-            batches = self._stages[index].chain.run(made, at)
-            self._emit(index + 1, batches, at.epoch, self._stage_highs(index))
+            stage = self._stages[index]
+            self._emit(index, stage.to, stage.chain.run(made, at), at.epoch)
 
     def _emit(
-        self, index: int, batches: Sequence[pa.RecordBatch], epoch: int, highs: tuple[int, ...]
+        self, producer: int, to: Target, batches: Sequence[pa.RecordBatch], epoch: int
     ) -> None:
-        """Send rows to stage `index`, or write them to the sink after the last one."""
-        if index == len(self._stages):
-            for batch in batches:
-                self._rows_out += batch.num_rows
-                self._writer.write(batch)
+        """Send rows on their edge, or write them if there is none."""
+        edge = self._numbers.get((producer, to))
+        if edge is None:
+            self._write(batches)
             return
-        schema, split = self._plan.stages[index].input_schema, self._splits[index]
+        outbox, highs = self._exchange.outboxes[edge], self._highs(producer, to)
+        if self._edges[edge].is_local:
+            for batch in joined(list(batches)):
+                outbox.add(self._task, batch, (), epoch=epoch, highs=highs, size=batch.nbytes)
+            return
+        schema, split = self._plan.stages[to.stage].input_schemas[to.side], self._splits[to]
         for rows in joined([fitting(batch, schema) for batch in batches]):
-            row_bytes, outbox = split.size(rows), self._exchange.outboxes[index]
+            row_bytes = split.size(rows)
             is_large = row_bytes * rows.num_rows > SPLIT_BYTES
             for target, all_rows, all_runs in split.split(rows):
                 parts = [(all_rows, all_runs)]
@@ -414,69 +394,28 @@ class TaskCore:
                     size = part.nbytes if is_large else round(row_bytes * part.num_rows)
                     outbox.add(target, part, runs, epoch=epoch, highs=highs, size=size)
 
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        for batch in batches:
+            self._rows_out += batch.num_rows
+            self._writer.write(batch)
+
     def _note_active(self, out: TurnOutput) -> None:
         if self._active < self._reading:
             self._active = self._reading
             out.messages.append(TaskActive(self._attempt, self._task, self._reading))
 
-    def _blocked(self, index: int) -> bool:
-        return index < len(self._stages) and self._exchange.outboxes[index].blocked
+    def _blocked(self, producer: int) -> bool:
+        return any(self._exchange.outboxes[edge].blocked for edge in self._out[producer])
 
-    def _source_highs(self) -> list[int]:
-        highs = [NONE_SEEN] * len(self._plan.watermarks)
-        for source in self._sources:
-            if source is not None:
-                _raise_highs(source.chain, highs)
-        return highs
-
-    def _stage_highs(self, index: int) -> tuple[int, ...]:
-        """Return the highest event times for the next stage: of the input and of the chain."""
-        highs = list(self._exchange.inboxes[index].highs(len(self._plan.watermarks)))
-        _raise_highs(self._stages[index].chain, highs)
+    def _highs(self, producer: int, to: Target) -> tuple[int, ...]:
+        """Return the highest event times for the receiver, if it computes its time from them."""
+        count = len(self._plan.watermarks)
+        if self._turn_times is None or not count:
+            return ()
+        if producer == SOURCES:
+            highs = [NONE_SEEN] * count
+            self._sources.raise_highs(highs, to)
+        else:
+            highs = list(self._exchange.inboxes[producer].highs(count))
+            self._stages[producer].chain.raise_highs(highs)
         return tuple(highs)
-
-    def _advance_time(self, index: int) -> None:
-        if self._delays_ms:
-            stage = self._stages[index]
-            highs = self._exchange.inboxes[index].highs(len(self._delays_ms))
-            floor_ms = max(stage.watermark_ms, self._floor_ms())
-            stage.watermark_ms = watermark_of(highs, self._delays_ms, floor_ms)
-
-    def _floor_ms(self) -> int:
-        return watermark_of(self._floor, self._delays_ms, self._start_ms)
-
-
-def _open_sources(plan: QueryPlan, readers: Sequence[ReaderPlan]) -> list[_Source | None]:
-    """Open a reader per source of the plan; None if the task reads none of its partitions."""
-    found: list[_Source | None] = []
-    for index, source in enumerate(plan.sources):
-        mine = [each for each in readers if each.source == index]
-        if not mine:
-            found.append(None)
-            continue
-        reader = source.readers.open({each.partition: each.position for each in mine})
-        numbers = {each.partition: each.reader for each in mine}
-        acknowledging = cast(AcknowledgingReader, reader) if source.acknowledges_in_tasks else None
-        found.append(_Source(reader, numbers, _Chain(source.operators), acknowledging))
-    return found
-
-
-def _read(source: _Source) -> tuple[list[pa.RecordBatch], bool]:
-    """Return the rows of a source for this turn, and whether it has more."""
-    batches: list[pa.RecordBatch] = []
-    rows = short = 0  # `short` counts reads that have emptied a partition
-    while rows < MAX_ROWS_PER_TURN and len(batches) < MAX_READS_PER_TURN:
-        batch = source.reader.read(MAX_ROWS_PER_TURN - rows)
-        if batch is None:
-            return batches, False
-        rows += batch.num_rows
-        batches.append(batch)
-        short += batch.num_rows < FEW_ROWS
-        if short >= len(source.numbers):
-            return batches, False
-    return batches, True
-
-
-def _raise_highs(chain: _Chain, highs: list[int]) -> None:
-    for observer in chain.observers:
-        highs[observer.watermark] = max(highs[observer.watermark], observer.highest_ms())

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from epochal.clock import Clock, SystemClock
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.user_code import is_users, report_of
-from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task
+from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task, schemas_of
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
@@ -301,7 +301,7 @@ class _Worker:
         given = self._assignment
         clients = CurveKeys(given.rpc.client_public_key, given.rpc.client_secret_key)
         host = given.host or local_host(given.rpc.host)
-        schemas = [stage.input_schema for stage in given.plan.stages]
+        schemas = schemas_of(given.plan)
         self._channels = channels = Channels(host, clients, schemas)
         self._rpc.ask(
             self._endpoint,

@@ -38,10 +38,10 @@ and S is at or below the oldest retained version. The loader starts every retain
 at a newer snapshot, so it never reads a file below S.
 
 **Prepared deltas.** An engine that decides an epoch after its state is durable writes the delta
-as `N.delta.prepared-LABEL` first. Neither rule sees these names. A prepared delta of an earlier
-attempt may be deleted as soon as a later attempt has decided an epoch (`prepared_before`). It must
-not be deleted sooner: until then a driver that was fenced a moment ago could still decide the epoch
-that the file belongs to.
+as `N.delta.prepared-LABEL` or `N.changelog.prepared-LABEL` first. Neither rule sees these names. A
+prepared delta of an earlier attempt may be deleted as soon as a later attempt has decided an epoch
+(`prepared_before`). It must not be deleted sooner: until then a driver that was fenced a moment ago
+could still decide the epoch that the file belongs to.
 """
 
 from __future__ import annotations
@@ -55,10 +55,30 @@ from epochal.checkpoint.id_ranges import missing_runs
 MISSING_DELTA = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS"
 MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
 
-_FILE = re.compile(r"(\d+)\.(delta|snapshot)")
+_VERSION = re.compile(r"\d+")
 _CHECKSUM = re.compile(r"(\d+)[._].*\.crc")
-_PREPARED = re.compile(r"\d+\.delta\.prepared-(.+)")
+_PREPARED = re.compile(r"(\d+\.(delta|changelog|zip))\.prepared-(.+)")
+_PREPARED_MARK = ".prepared-"
 _ATTEMPT = re.compile(r"a(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class FileNames:
+    """How a provider ends the names of its deltas and snapshots."""
+
+    delta: str
+    snapshot: str
+
+    def parse(self, name: str) -> StoreFile | None:
+        """The delta or snapshot that a file name stands for; None for any other file."""
+        version, _, kind = name.partition(".")
+        if kind not in (self.delta, self.snapshot) or not _VERSION.fullmatch(version):
+            return None
+        return StoreFile(int(version), kind == self.snapshot, self)
+
+
+HDFS_FILES = FileNames("delta", "snapshot")
+ROCKSDB_FILES = FileNames("changelog", "zip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +87,12 @@ class StoreFile:
 
     version: int
     is_snapshot: bool
+    kinds: FileNames = HDFS_FILES
 
     @property
     def name(self) -> str:
-        return snapshot_name(self.version) if self.is_snapshot else delta_name(self.version)
+        name = snapshot_name if self.is_snapshot else delta_name
+        return name(self.version, self.kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +123,14 @@ class SnapshotPlan:
     eligible: tuple[int, ...]
 
 
-def delta_name(version: int) -> str:
+def delta_name(version: int, kinds: FileNames = HDFS_FILES) -> str:
     """The file with the changes that made `version`."""
-    return f"{version}.delta"
+    return f"{version}.{kinds.delta}"
 
 
-def snapshot_name(version: int) -> str:
+def snapshot_name(version: int, kinds: FileNames = HDFS_FILES) -> str:
     """The file with all rows of `version`."""
-    return f"{version}.snapshot"
+    return f"{version}.{kinds.snapshot}"
 
 
 def checksum_name(name: str) -> str:
@@ -116,12 +138,28 @@ def checksum_name(name: str) -> str:
     return f"{name}.crc"
 
 
-def prepared_name(version: int, label: str) -> str:
+def prepared_name(version: int, label: str, kinds: FileNames = HDFS_FILES) -> str:
     """The name of a delta whose epoch is not decided yet.
 
     It has three parts, and Spark's listings ignore such names.
     """
-    return f"{version}.delta.prepared-{label}"
+    return f"{delta_name(version, kinds)}{_PREPARED_MARK}{label}"
+
+
+def prepared_snapshot_name(version: int, label: str, kinds: FileNames) -> str:
+    """The name of a snapshot that stands for a version whose epoch is not decided yet."""
+    return f"{snapshot_name(version, kinds)}{_PREPARED_MARK}{label}"
+
+
+def kinds_of_prepared(name: str) -> FileNames:
+    """The names that the provider of a prepared delta uses."""
+    prepared = _PREPARED.fullmatch(name)
+    return HDFS_FILES if not prepared or prepared[2] == HDFS_FILES.delta else ROCKSDB_FILES
+
+
+def published_name(name: str) -> str:
+    """The plain name that a prepared file gets when its epoch is decided."""
+    return name.partition(_PREPARED_MARK)[0]
 
 
 def attempt_label(attempt: int) -> str:
@@ -140,29 +178,28 @@ def prepared_before(name: str, attempt: int) -> bool:
     It may be deleted once `attempt` has decided an epoch; see the module's docstring.
     """
     prepared = _PREPARED.fullmatch(name)
-    label = _ATTEMPT.fullmatch(prepared[1]) if prepared else None
+    label = _ATTEMPT.fullmatch(prepared[3]) if prepared else None
     return label is not None and int(label[1]) < attempt
 
 
 def parse_name(name: str) -> StoreFile | None:
-    """The delta or snapshot that a file name stands for; None for any other file."""
-    found = _FILE.fullmatch(name)
-    return StoreFile(int(found[1]), found[2] == "snapshot") if found else None
+    """The delta or snapshot of an HDFS-backed store that a file name stands for, else None."""
+    return HDFS_FILES.parse(name)
 
 
-def snapshot_versions(names: Iterable[str]) -> list[int]:
+def snapshot_versions(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> list[int]:
     """The versions that have a snapshot file."""
-    return sorted(file.version for file in map(parse_name, names) if file and file.is_snapshot)
+    return sorted(file.version for file in map(kinds.parse, names) if file and file.is_snapshot)
 
 
-def delta_versions(names: Iterable[str]) -> list[int]:
+def delta_versions(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> list[int]:
     """The versions that have a delta file."""
-    return sorted(file.version for file in map(parse_name, names) if file and not file.is_snapshot)
+    return sorted(file.version for file in map(kinds.parse, names) if file and not file.is_snapshot)
 
 
-def latest_version(names: Iterable[str]) -> int:
+def latest_version(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> int:
     """The newest version with a file; 0 for an empty directory."""
-    return max((file.version for file in map(parse_name, names) if file), default=0)
+    return max((file.version for file in map(kinds.parse, names) if file), default=0)
 
 
 def files_to_load(version: int, snapshots: Iterable[int], deltas: Iterable[int]) -> Chain:
@@ -199,10 +236,10 @@ def plan_snapshots(
     return SnapshotPlan(first + selected, len(first), latest, selected, older)
 
 
-def files_by_version(names: Iterable[str]) -> list[StoreFile]:
+def files_by_version(names: Iterable[str], kinds: FileNames = HDFS_FILES) -> list[StoreFile]:
     """One file per version, ascending, as maintenance sees them: a snapshot hides its delta."""
     found: dict[int, StoreFile] = {}
-    for file in map(parse_name, names):
+    for file in map(kinds.parse, names):
         if file is not None and (file.is_snapshot or file.version not in found):
             found[file.version] = file
     return [found[version] for version in sorted(found)]
@@ -225,10 +262,13 @@ def files_to_retain(files: Sequence[StoreFile], version: int) -> list[StoreFile]
 
 
 def snapshot_due(
-    names: Iterable[str], cached: Collection[int], min_deltas_for_snapshot: int
+    names: Iterable[str],
+    cached: Collection[int],
+    min_deltas_for_snapshot: int,
+    kinds: FileNames = HDFS_FILES,
 ) -> int | None:
     """The version to write a snapshot of now: the newest, if it is cached and has many deltas."""
-    files = files_by_version(names)
+    files = files_by_version(names, kinds)
     if not files or files[-1].version not in cached:
         return None
     kept = files_to_retain(files, files[-1].version)
@@ -238,13 +278,15 @@ def snapshot_due(
     return files[-1].version if deltas > min_deltas_for_snapshot else None
 
 
-def deletable(names: Iterable[str], min_versions_to_retain: int) -> list[str]:
+def deletable(
+    names: Iterable[str], min_versions_to_retain: int, kinds: FileNames = HDFS_FILES
+) -> list[str]:
     """The files that no retained version needs: first deltas and snapshots, then checksum files.
 
     Empty if maintenance cannot tell what the oldest retained version needs.
     """
     listed = list(names)
-    files = files_by_version(listed)
+    files = files_by_version(listed, kinds)
     if not files:
         return []
     oldest_retained = files[-1].version - min_versions_to_retain

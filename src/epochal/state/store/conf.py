@@ -11,7 +11,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from epochal.checkpoint.pinned import CODEC, HDFS_PROVIDER_CLASS, PROVIDER
+from epochal.checkpoint.pinned import (
+    CODEC,
+    HDFS_PROVIDER_CLASS,
+    MERGE_OPERATOR,
+    PROVIDER,
+    ROW_CHECKSUMS,
+    STATE_ENCODING,
+    STATE_FORMAT,
+    TABLE_FORMAT,
+)
 from epochal.errors import OptionError
 from epochal.state.files.codecs import codec_name
 
@@ -37,6 +46,11 @@ class StateStoreConf:
     provider_class: str = HDFS_PROVIDER_CLASS
     compression_codec: str = "lz4"
     checkpoint_format_version: int = 1
+    encoding_format: str = "unsaferow"
+    rocksdb_table_format: int = 5
+    """The format of the tables in RocksDB's snapshots. Spark's RocksDB must be able to read it."""
+    merge_operator_version: int = 2
+    """How RocksDB joins the values of a list: 1 with a comma between them, 2 with nothing."""
     row_checksum_enabled: bool = False
     """Whether records carry checksums. The files do not record this: with the wrong setting every
     value is unreadable."""
@@ -121,8 +135,11 @@ _KEYS: dict[str, tuple[str, Callable[[str], int | bool | str]]] = {
     f"{_STATE}maintenanceInterval": ("maintenance_interval_ms", _milliseconds),
     PROVIDER: ("provider_class", str),
     CODEC: ("compression_codec", str),
-    f"{_STATE}checkpointFormatVersion": ("checkpoint_format_version", int),
-    f"{_STATE}rowChecksum.enabled": ("row_checksum_enabled", _boolean),
+    STATE_FORMAT: ("checkpoint_format_version", int),
+    STATE_ENCODING: ("encoding_format", str),
+    MERGE_OPERATOR: ("merge_operator_version", int),
+    TABLE_FORMAT: ("rocksdb_table_format", int),
+    ROW_CHECKSUMS: ("row_checksum_enabled", _boolean),
     f"{_STATE}formatValidation.enabled": ("format_validation_enabled", _boolean),
     f"{_STATE}autoSnapshotRepair.enabled": ("auto_snapshot_repair_enabled", _boolean),
     f"{_STATE}autoSnapshotRepair.numFailuresBeforeActivating": (

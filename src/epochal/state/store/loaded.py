@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from epochal.errors import RpcError
 from epochal.state.store.ids import StateStoreProviderId
-from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.store_coordinator_ref import StateStoreCoordinatorRef
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class LoadedProviders:
         self._lock = threading.Lock()
         self._claiming = threading.Lock()
         self._maintaining = threading.Lock()
-        self._loaded: dict[StateStoreProviderId, HDFSBackedStateStoreProvider] = {}
-        self._retired: list[HDFSBackedStateStoreProvider] = []
+        self._loaded: dict[StateStoreProviderId, StateStoreProvider] = {}
+        self._retired: list[StateStoreProvider] = []
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -54,8 +54,8 @@ class LoadedProviders:
     def get(
         self,
         provider_id: StateStoreProviderId,
-        load: Callable[[], HDFSBackedStateStoreProvider],
-    ) -> tuple[HDFSBackedStateStoreProvider, bool]:
+        load: Callable[[], StateStoreProvider],
+    ) -> tuple[StateStoreProvider, bool]:
         """The provider of this store, and whether its next commit should also write a snapshot.
 
         Claims the store for this process, and unloads stores that other processes have claimed.
@@ -148,7 +148,7 @@ class LoadedProviders:
             logger.warning("cannot ask whether %s is still active: %s", provider_id, error)
             return True
 
-    def _maintain(self, provider: HDFSBackedStateStoreProvider) -> bool:
+    def _maintain(self, provider: StateStoreProvider) -> bool:
         with self._maintaining:
             try:
                 provider.do_maintenance()

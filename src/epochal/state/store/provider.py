@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS
 from epochal.clock import Clock, SystemClock
@@ -68,8 +70,10 @@ class _Cached:
     delta: FileInfo | None
 
 
-class HDFSBackedStateStoreProvider:
+class StateStoreProvider:
     """Opens any version of one state store, and maintains the store's files."""
+
+    files_class: ClassVar[type[StoreFiles]]
 
     def __init__(
         self,
@@ -86,15 +90,16 @@ class HDFSBackedStateStoreProvider:
     ) -> None:
         self.store_id, self.conf = store_id, conf or StateStoreConf()
         self.provider_id = StateStoreProviderId(store_id, query_run_id)
-        _check(store_id, self.conf, key_schema, num_cols_prefix_key)
+        _check_prefix(store_id, key_schema, num_cols_prefix_key)
+        self.check(store_id, self.conf)
         self.codec = RowCodec(key_schema, value_schema, num_cols_prefix_key)
-        self._files = StoreFiles(
+        self._files = self.files_class(
             open_files(store_id.location) if files is None else files,
-            key_schema,
-            value_schema,
+            self.codec,
             self.conf,
             str(store_id),
         )
+        self._kinds = self._files.kinds
         self._coordinator, self._clock = coordinator, clock or SystemClock()
         self._lock = threading.RLock()
         self._cache: dict[int, _Cached] = {}
@@ -105,7 +110,12 @@ class HDFSBackedStateStoreProvider:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"HDFSBackedStateStoreProvider[ {self.provider_id} ]"
+        return f"{type(self).__name__}[ {self.provider_id} ]"
+
+    @classmethod
+    def check(cls, store_id: StateStoreId, conf: StateStoreConf) -> None:
+        """Raise StateUsageError unless this provider can keep state with these settings."""
+        raise NotImplementedError
 
     def get_store(
         self,
@@ -142,7 +152,7 @@ class HDFSBackedStateStoreProvider:
 
     def latest_version(self) -> int:
         """The newest version on disk; 0 if there is none."""
-        return latest_version(self._files.names())
+        return latest_version(self._files.names(), self._kinds)
 
     def cached_versions(self) -> list[int]:
         """The versions in memory, newest first."""
@@ -177,13 +187,13 @@ class HDFSBackedStateStoreProvider:
         rows = draft.freeze()
         with self._lock:
             delta.write(data)
-            self._files.drop_checksum(delta_name(version))
+            self._files.drop_checksum(delta_name(version, self._kinds))
             # A snapshot of this version is from another attempt, and loaders would prefer it to the
             # new delta. So replace it.
-            stale = self._files.files.info(snapshot_name(version)) is not None
+            stale = self._has_snapshot(version)
             delta.close()
             if stale or force_snapshot:
-                self._publish_snapshot(version, self._files.encode_snapshot(rows.items()))
+                self._publish_snapshot(version, self._files.encode_snapshot(version, rows.items()))
             self._remember(version, rows, len(data))
         if self._coordinator is not None and self.conf.commit_validation_enabled:
             self._coordinator.report_state_store_commit(self.provider_id, version)
@@ -192,7 +202,7 @@ class HDFSBackedStateStoreProvider:
         """Write a version under a name with the attempt, and keep its rows for the next version."""
         data = self._files.encode_delta(draft.changes.items())
         rows = draft.freeze()
-        prepared = write_prepared(self._files.files, version, attempt, data)
+        prepared = write_prepared(self._files.files, version, attempt, data, self._kinds)
         with self._lock:
             self._prepared[prepared.name] = rows
         return prepared
@@ -232,27 +242,32 @@ class HDFSBackedStateStoreProvider:
     def do_snapshot(self) -> None:
         """Write a snapshot of the newest version if enough deltas follow the last one."""
         due = snapshot_due(
-            self._files.names(), self.cached_versions(), self.conf.min_deltas_for_snapshot
+            self._files.names(),
+            self.cached_versions(),
+            self.conf.min_deltas_for_snapshot,
+            self._kinds,
         )
         with self._lock:
             cached = None if due is None else self._fresh(due)
         if due is None or cached is None:
             return
         # Encode without the lock: the rows are frozen, and tasks can continue meanwhile.
-        data = self._files.encode_snapshot(cached.rows.items())
+        parts = self._files.encode_snapshot(due, cached.rows.items())
         with self._lock:
             if self._fresh(due) is not cached:
                 return  # the version was committed again meanwhile
-            self._publish_snapshot(due, data)
+            self._publish_snapshot(due, parts)
             if self._files.delta_info(due) != cached.delta:
                 # Another process replaced the delta while we wrote a snapshot of its old content.
-                self._files.files.delete(snapshot_name(due))
+                self._files.files.delete(snapshot_name(due, self._kinds))
 
     def do_cleanup(self) -> None:
         """Delete the files that no retained version needs."""
-        for name in deletable(self._files.names(), self.conf.min_versions_to_retain):
-            self._files.files.delete(name)
-            logger.debug("deleted %s of %s", name, self.store_id)
+        retained = self.conf.min_versions_to_retain
+        old = deletable(self._files.names(), retained, self._kinds)
+        if old:
+            self._files.delete_old(old)
+            logger.debug("deleted %d old files of %s", len(old), self.store_id)
 
     def metrics_of(
         self, num_keys: int, rows: FrozenVersion, *, forced: bool = False
@@ -311,14 +326,14 @@ class HDFSBackedStateStoreProvider:
             if rows is None:
                 data = read_prepared(self._files.files, prepared, str(self.store_id))
                 draft = self._load(prepared.version - 1).draft()
-                self._files.apply_bytes(data, prepared.name, draft.changes)
+                self._files.apply_bytes(data, prepared.name, draft)
                 rows = self._prepared[prepared.name] = draft.freeze()
             return rows
 
     def _read(self, version: int) -> FrozenVersion:
         cached = [known for known in list(self._cache) if self._fresh(known) is not None]
         there = frozenset(self._files.names())
-        snapshots = [*snapshot_versions(there), *cached]
+        snapshots = [*snapshot_versions(there, self._kinds), *cached]
         plan = plan_snapshots(
             version,
             snapshots,
@@ -331,8 +346,10 @@ class HDFSBackedStateStoreProvider:
             draft = rows.draft()
             # Every delta of the chain is read, the missing ones too: `apply_delta` fails and names
             # the file.
-            for delta in files_to_load(version, (start,), delta_versions(there)).deltas:
-                self._files.apply_delta(delta, draft.changes, there)
+            for delta in files_to_load(
+                version, (start,), delta_versions(there, self._kinds)
+            ).deltas:
+                self._files.apply_delta(delta, draft, there)
             rows = draft.freeze()
         self._report_snapshot(start)
         return rows
@@ -365,8 +382,11 @@ class HDFSBackedStateStoreProvider:
             return cached.rows
         return FrozenVersion.of(self._files.read_snapshot(version, there))
 
-    def _publish_snapshot(self, version: int, data: bytes) -> None:
-        self._files.write_snapshot(version, data)
+    def _has_snapshot(self, version: int) -> bool:
+        return self._files.files.info(snapshot_name(version, self._kinds)) is not None
+
+    def _publish_snapshot(self, version: int, parts: Iterable[tuple[str, bytes]]) -> None:
+        self._files.write_snapshot(parts)
         self._last_snapshot = max(self._last_snapshot, version)
         logger.info("wrote snapshot %d of %s", version, self.store_id)
         self._report_snapshot(version)
@@ -400,23 +420,31 @@ class HDFSBackedStateStoreProvider:
             del self._cache[old]
 
 
-def _check(
-    store_id: StateStoreId, conf: StateStoreConf, key_schema: StructType, num_cols_prefix_key: int
-) -> None:
-    if conf.provider_class != HDFS_PROVIDER_CLASS:
-        raise StateUsageError(
-            str(store_id),
-            f"the query keeps its state with {conf.provider_class}; Epochal writes only "
-            f"{HDFS_PROVIDER_CLASS}. Convert the state with `epochal state convert`.",
-            "STATE_STORE_INVALID_PROVIDER",
-        )
-    if conf.checkpoint_format_version > 1:
-        raise StateUsageError(
-            str(store_id),
-            f"HDFSBackedStateStoreProvider does not support checkpointFormatVersion "
-            f"{conf.checkpoint_format_version}, only 1.",
-            "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED",
-        )
+class HDFSBackedStateStoreProvider(StateStoreProvider):
+    """Keeps a store in `N.delta` and `N.snapshot` files, as Spark's default provider does."""
+
+    files_class = StoreFiles
+
+    @classmethod
+    def check(cls, store_id: StateStoreId, conf: StateStoreConf) -> None:
+        """Raise StateUsageError unless this provider can keep state with these settings."""
+        if conf.provider_class != HDFS_PROVIDER_CLASS:
+            raise StateUsageError(
+                str(store_id),
+                f"the query keeps its state with {conf.provider_class}; this is the provider for "
+                f"{HDFS_PROVIDER_CLASS}. Convert the state with `epochal state convert`.",
+                "STATE_STORE_INVALID_PROVIDER",
+            )
+        if conf.checkpoint_format_version > 1:
+            raise StateUsageError(
+                str(store_id),
+                f"HDFSBackedStateStoreProvider does not support checkpointFormatVersion "
+                f"{conf.checkpoint_format_version}, only 1.",
+                "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED",
+            )
+
+
+def _check_prefix(store_id: StateStoreId, key_schema: StructType, num_cols_prefix_key: int) -> None:
     if not 0 <= num_cols_prefix_key < max(1, len(key_schema.fields)):
         raise StateUsageError(
             str(store_id),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from epochal.state.store.prepared import PreparedVersion
-    from epochal.state.store.provider import HDFSBackedStateStoreProvider
+    from epochal.state.store.provider import StateStoreProvider
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +46,7 @@ class StoreState(StrEnum):
 class ReadStateStore:
     """A version of a store, open for reading."""
 
-    def __init__(
-        self, provider: HDFSBackedStateStoreProvider, version: int, rows: FrozenVersion
-    ) -> None:
+    def __init__(self, provider: StateStoreProvider, version: int, rows: FrozenVersion) -> None:
         self._provider = provider
         self._codec: RowCodec = provider.codec
         self._draft = Draft(rows)
@@ -143,7 +141,7 @@ class StateStore(ReadStateStore):
 
     def __init__(
         self,
-        provider: HDFSBackedStateStoreProvider,
+        provider: StateStoreProvider,
         version: int,
         rows: FrozenVersion,
         *,

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import AtomicFile, FileInfo, Files, join_url
 from epochal.state.files.chain import (
+    HDFS_FILES,
     MISSING_DELTA,
     MISSING_SNAPSHOT,
+    FileNames,
     checksum_name,
     delta_name,
     snapshot_name,
@@ -24,11 +27,12 @@ from epochal.state.files.chain import (
 from epochal.state.files.checksum_file import verify_checksum
 from epochal.state.files.codecs import compress, decompress_buffer
 from epochal.state.files.delta_snapshot import FileKind, Records, encode_records, scan_records
+from epochal.state.rows.byte_spans import Spans
 from epochal.state.rows.column_decoder import validate_rows
-from epochal.state.rows.types import StructType
+from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import validate_row
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.versions import Change
+from epochal.state.store.versions import Change, Draft
 
 _LISTED_AT_ONCE = 1 << 13
 _WORTH_A_BATCH = 64
@@ -40,11 +44,11 @@ class StoreFiles:
     """The directory of one store, and how to read its files."""
 
     files: Files
-    key_schema: StructType
-    value_schema: StructType
+    codec: RowCodec
     conf: StateStoreConf
     store: str
     """The store's name in messages."""
+    kinds: ClassVar[FileNames] = HDFS_FILES
 
     def names(self) -> list[str]:
         """The names of the store's files, without hidden ones."""
@@ -52,7 +56,7 @@ class StoreFiles:
 
     def delta_info(self, version: int) -> FileInfo | None:
         """Size and time of a delta; they change when the delta is written again."""
-        return self.files.info(delta_name(version))
+        return self.files.info(delta_name(version, self.kinds))
 
     def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
         """All rows of a snapshot. Verifies its checksum file if that is among `there`."""
@@ -70,14 +74,12 @@ class StoreFiles:
             rows.update(zip(part.keys.to_list(), part.values.to_list(), strict=True))
         return rows
 
-    def apply_delta(
-        self, version: int, changes: dict[bytes, bytes | None], there: Collection[str] = ()
-    ) -> None:
-        """Add the changes of a delta to `changes`, with None for a removed key.
+    def apply_delta(self, version: int, draft: Draft, there: Collection[str] = ()) -> None:
+        """Apply a delta to a draft.
 
         Verifies its checksum file if that is among `there`.
         """
-        name = delta_name(version)
+        name = delta_name(version, self.kinds)
         try:
             data = self._checked(name, there)
         except FileNotFoundError:
@@ -86,10 +88,11 @@ class StoreFiles:
                 f"delta {join_url(self.files.url, name)} does not exist",
                 MISSING_DELTA,
             ) from None
-        self.apply_bytes(data, name, changes)
+        self.apply_bytes(data, name, draft)
 
-    def apply_bytes(self, data: bytes, name: str, changes: dict[bytes, bytes | None]) -> None:
-        """Add the changes of a delta, given its content, to `changes`."""
+    def apply_bytes(self, data: bytes, name: str, draft: Draft) -> None:
+        """Apply a delta, given its content, to a draft."""
+        changes = draft.changes
         for part in _parts(self._records(data, FileKind.DELTA, name)):
             keys, values = part.keys.to_list(), part.values.to_list()
             if not part.deleted.any():
@@ -105,22 +108,29 @@ class StoreFiles:
 
     def start_delta(self, version: int) -> AtomicFile:
         """Open a delta for writing; closing it publishes it and replaces an existing one."""
-        return self.files.create_atomic(delta_name(version), overwrite=True)
+        return self.files.create_atomic(delta_name(version, self.kinds), overwrite=True)
 
     def drop_checksum(self, name: str) -> None:
         """Delete the visible checksum of a file that is about to be replaced."""
         self.files.delete(checksum_name(name))
 
-    def encode_snapshot(self, rows: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """The content of a snapshot file."""
+    def encode_snapshot(
+        self, version: int, rows: Iterable[tuple[bytes, bytes]]
+    ) -> tuple[tuple[str, bytes], ...]:
+        """The files of a snapshot, by name. The last one makes it visible."""
         raw = encode_records(rows, row_checksums=self.conf.row_checksum_enabled)
-        return compress(raw, self.conf.compression_codec)
+        return ((snapshot_name(version), compress(raw, self.conf.compression_codec)),)
 
-    def write_snapshot(self, version: int, data: bytes) -> None:
-        """Write a snapshot, replacing an existing one."""
-        name = snapshot_name(version)
-        self.drop_checksum(name)
-        self.files.replace(name, data)
+    def write_snapshot(self, parts: Iterable[tuple[str, bytes]]) -> None:
+        """Write the files of a snapshot, replacing an existing one."""
+        for name, data in parts:
+            self.drop_checksum(name)
+            self.files.replace(name, data)
+
+    def delete_old(self, names: Iterable[str]) -> None:
+        """Delete files that no retained version needs."""
+        for name in names:
+            self.files.delete(name)
 
     def _checked(self, name: str, there: Collection[str]) -> bytes:
         data = self.files.read(name)
@@ -139,14 +149,14 @@ class StoreFiles:
         checksums = self.conf.row_checksum_enabled
         records = scan_records(raw, kind, row_checksums=checksums, source=source)
         if self.conf.format_validation_enabled:
-            self._validate(records, source)
+            self.validate(records.keys, records.values.take(~records.deleted), source)
         return records
 
-    def _validate(self, records: Records, source: str) -> None:
-        puts = records.values.take(~records.deleted)
+    def validate(self, keys: Spans, values: Spans, source: str) -> None:
+        """Check rows against the schema."""
         for what, rows, schema in (
-            ("KEY", records.keys, self.key_schema),
-            ("VALUE", puts, self.value_schema),
+            ("KEY", keys, self.codec.key_schema),
+            ("VALUE", values, self.codec.value_schema),
         ):
             try:
                 if len(rows) < _WORTH_A_BATCH:

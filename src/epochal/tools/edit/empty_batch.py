@@ -19,10 +19,10 @@ from epochal.errors import EditError
 from epochal.state.files.codecs import compress
 from epochal.state.files.delta_snapshot import encode_records
 from epochal.state.files.rocksdb_changelog import LineageItem
+from epochal.state.store.rocksdb_directory import file_name
 from epochal.tools.edit.edit_plan import Change, FileRef
 from epochal.tools.edit.survey import Survey, rocks_directory
 from epochal.tools.inspect.state_listing import ROCKSDB, StoreListing
-from epochal.tools.read_state.rocksdb import file_name
 
 END_OF_PLAIN = b"\xff\xff\xff\xff"
 END_OF_TAGGED = b"\x00"

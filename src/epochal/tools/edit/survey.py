@@ -22,7 +22,7 @@ from epochal.tools.inspect.listing import CheckpointListing, gather
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
 
 if TYPE_CHECKING:
-    from epochal.tools.read_state.rocksdb import RocksDirectory
+    from epochal.state.store.rocksdb_directory import RocksDirectory
     from epochal.tools.verify.check_load import LoadCheck
     from epochal.tools.verify.findings import Finding
 
@@ -125,7 +125,7 @@ def rocks_directory(surveyed: Survey, store: StoreListing, batch_id: int) -> Roc
     """Open the directory of a RocksDB store with the settings of a batch."""
     from epochal.state.files.codecs import decompress
     from epochal.state.files.rocksdb_values import ValueForm
-    from epochal.tools.read_state.rocksdb import RocksDirectory
+    from epochal.state.store.rocksdb_directory import RocksDirectory
 
     codec = surveyed.offsets[batch_id].conf.get(CODEC, "lz4")
     return RocksDirectory(

@@ -24,6 +24,7 @@ from epochal.state.files.codecs import compress
 from epochal.state.files.delta_snapshot import END_MARK, encode_records, encode_spans
 from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
+from epochal.state.store.rocksdb_directory import file_name, parse_name
 from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.empty_batch import empty_batches
@@ -31,7 +32,6 @@ from epochal.tools.edit.rewind import delete_state_after
 from epochal.tools.edit.survey import Survey, rocks_directory
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.read_target import Provider, StateSettings
-from epochal.tools.read_state.rocksdb import file_name, parse_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import Change, ChangeRecord, LineageItem
 from epochal.state.rows.byte_spans import Flags, spans_of
 from epochal.state.rows.types import DataType
+from epochal.state.store.rocksdb_directory import FAMILY_BYTES, RocksDirectory, file_name
 from epochal.tools.read_state.load_version import encoded_rows, open_rocksdb, read_records
 from epochal.tools.read_state.read import INVALID, StoreReader, open_batch, open_store, read_table
 from epochal.tools.read_state.read_target import Provider, StateBatch, StoreTarget
-from epochal.tools.read_state.rocksdb import FAMILY_BYTES, RocksDirectory, file_name
 
 NEGATIVE = "STDS_INVALID_OPTION_VALUE.IS_NEGATIVE"
 _NAMES = {Change.PUT: "update", Change.DELETE: "delete", Change.MERGE: "append"}

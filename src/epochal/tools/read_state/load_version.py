@@ -30,7 +30,7 @@ from epochal.state.rows.byte_spans import Spans, spans_of
 from epochal.tools.read_state.read_target import Provider, StateSettings, StoreTarget
 
 if TYPE_CHECKING:
-    from epochal.tools.read_state.rocksdb import RocksDirectory
+    from epochal.state.store.rocksdb_directory import RocksDirectory
 
 
 def load_rows(target: StoreTarget, partition: int) -> list[Rows]:
@@ -87,7 +87,7 @@ def read_records(
 
 def open_rocksdb(files: Files, settings: StateSettings) -> RocksDirectory:
     """Open the directory of one partition of a RocksDB-backed store."""
-    from epochal.tools.read_state.rocksdb import RocksDirectory
+    from epochal.state.store.rocksdb_directory import RocksDirectory
 
     def inflate(data: bytes, source: str) -> bytes:
         return decompress(data, settings.codec, source=source)
@@ -97,7 +97,7 @@ def open_rocksdb(files: Files, settings: StateSettings) -> RocksDirectory:
 
 def _rocks_rows(entries: list[tuple[bytes, bytes]], target: StoreTarget, source: str) -> list[Rows]:
     """Encoded keys without their family, with one encoded value each. A list gives many rows."""
-    from epochal.tools.read_state.rocksdb import FAMILY_BYTES
+    from epochal.state.store.rocksdb_directory import FAMILY_BYTES
 
     form = target.settings.form
     skip = 0 if target.family is None else FAMILY_BYTES

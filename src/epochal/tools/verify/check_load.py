@@ -15,6 +15,7 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import StateError
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.store.rocksdb_directory import RocksDirectory, file_name
 from epochal.tools.inspect.listing import CheckpointListing
 from epochal.tools.inspect.state_listing import (
     ROCKSDB,
@@ -22,7 +23,6 @@ from epochal.tools.inspect.state_listing import (
     StoreListing,
     operators_of,
 )
-from epochal.tools.read_state.rocksdb import RocksDirectory, file_name
 from epochal.tools.verify.check_content import ContentSettings
 from epochal.tools.verify.check_logs import operator_gap_rules
 from epochal.tools.verify.check_operators import (

@@ -20,9 +20,10 @@ from epochal.files import Files
 from epochal.state.files.chain import files_to_load
 from epochal.state.files.codecs import decompress
 from epochal.state.files.rocksdb_changelog import Changelog, LineageItem, parse_changelog
+from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, parse_snapshot_metadata
+from epochal.state.store.rocksdb_directory import file_name
 from epochal.tools.inspect.listing import Directories, read_bytes
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.rocksdb import SnapshotMetadata, file_name, parse_snapshot_metadata
 from epochal.tools.verify.check_content import ContentCheck, ContentSettings, Tick
 from epochal.tools.verify.check_state import StateFacts
 from epochal.tools.verify.findings import Finding, finding

@@ -16,9 +16,9 @@ from epochal.continuous import session, sliding, tumbling
 from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.continuous.api.readwriter import StreamReader
 from epochal.continuous.api.step_names import duration_text
-from epochal.continuous.api.stream import Input, Stream
-from epochal.continuous.run.engine import EngineState
-from epochal.continuous.run.query_spec import SourceDefinition
+from epochal.continuous.api.stream import Stream
+from epochal.continuous.plan.logical import StreamSource
+from epochal.continuous.run.run_events import EngineState
 
 COLUMNS: Any = {
     "user": pa.string(),
@@ -43,8 +43,7 @@ class Processor(StatefulProcessor):  # type: ignore[misc]
 
 
 def source(name: str = "kafka") -> Stream:
-    definition = SourceDefinition(name, cast(Any, None))
-    return Stream(SESSION, SCHEMA, (Input(definition, SCHEMA),))
+    return Stream(SESSION, StreamSource(0, name, {}, None, SCHEMA, name))
 
 
 def test_a_stream_shows_its_steps_in_one_line() -> None:

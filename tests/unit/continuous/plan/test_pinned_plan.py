@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 from epochal.checkpoint.operator_metadata import read_operator
 from epochal.continuous.operators.contract import StoreSchema
 from epochal.continuous.plan.pinned_plan import (
+    PLAN,
+    OperatorShape,
     check_empty,
     decode_shape,
     encode_shape,
@@ -20,7 +22,7 @@ from epochal.continuous.plan.pinned_plan import (
     settle_shape,
     shape_of,
 )
-from epochal.continuous.plan.stages import QueryPlan, StagePlan
+from epochal.continuous.plan.stages import QueryPlan, StagePlan, Target
 from epochal.errors import (
     CheckpointError,
     MalformedFileError,
@@ -61,7 +63,9 @@ class NoWriters:
 
 
 def plan_of(*stateful: Keyed) -> QueryPlan:
-    stages = tuple(StagePlan(i, each, SCHEMA, ()) for i, each in enumerate(stateful))
+    stages = tuple(
+        StagePlan(i, each, (SCHEMA,), (), Target(i + 1)) for i, each in enumerate(stateful)
+    )
     return QueryPlan((), (), stages, NoWriters(), SCHEMA, state_partitions=3)
 
 
@@ -151,3 +155,36 @@ def test_state_of_another_query_is_not_taken_for_a_new_ones(files: Files) -> Non
         check_empty(files)
     settle_shape(files, plan_of(Keyed()))
     check_empty(files)
+
+
+def test_operators_are_pinned_by_id_and_with_the_keys_of_all_inputs(files: Files) -> None:
+    join = Keyed(name="symmetricHashJoin", keys=(("user",), ("device", "day")))
+    plan = plan_of(Keyed(), join)
+    turned = replace(
+        plan,
+        stages=tuple(
+            replace(stage, operator_id=1 - number) for number, stage in enumerate(plan.stages)
+        ),
+    )
+    settle_shape(files, turned)
+    stored = decode_shape(files.read(PLAN), PLAN)
+    assert [(each.operator_id, each.keys) for each in stored] == [
+        (0, (("user",), ("device", "day"))),
+        (1, (("user",),)),
+    ]
+    settle_shape(files, turned)
+    with pytest.raises(PlanChangedError):
+        settle_shape(files, plan)
+
+
+def test_a_plan_file_of_an_earlier_release_can_be_read() -> None:
+    old = b'v1\n{"operators":[{"operatorId":0,"operatorName":"dedupe","key":["a"],"stores":["s"]}]}'
+    assert decode_shape(old, PLAN) == (OperatorShape(0, "dedupe", (("a",),), ("s",)),)
+
+
+def test_spark_learns_how_many_columns_of_a_key_prefix_scans_use(files: Files) -> None:
+    spec = Keyed(stores=(StoreSchema("default", TEXT, NUMBER, prefix_columns=1),))
+    settle_shape(files, plan_of(spec))
+    operator = read_operator(files, 0)
+    assert operator is not None
+    assert operator.stores[0].num_cols_prefix_key == 1

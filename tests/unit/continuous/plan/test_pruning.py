@@ -59,7 +59,7 @@ class Narrow(Whole):
 
 
 def test_readers_that_can_be_told_are_told() -> None:
-    operators = [ProjectSpec((SUM,), ONE)]
+    operators = [[ProjectSpec((SUM,), ONE)]]
     assert narrowed(Narrow(), operators, SCHEMA) == Narrow(frozenset({"a", "c"}))
     assert narrowed(Whole(), operators, SCHEMA) == Whole()
-    assert narrowed(Narrow(), [], SCHEMA) == Narrow()
+    assert narrowed(Narrow(), [[]], SCHEMA) == Narrow()

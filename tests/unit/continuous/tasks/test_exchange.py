@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from epochal.continuous.plan.stages import SOURCES, Edge, Target
 from epochal.continuous.tasks.exchange import (
     CREDIT_BYTES,
     CREDIT_FRAMES,
@@ -33,7 +34,7 @@ def marker(sender: int, seq: int, epoch: int = EPOCH) -> Frame:
 
 
 def inbox(tasks: int = 2) -> Inbox:
-    return Inbox(0, tasks, EPOCH, ExchangeCounters())
+    return Inbox([(0, sender) for sender in range(tasks)], EPOCH, ExchangeCounters())
 
 
 def received(*frames: Frame) -> Inbox:
@@ -77,7 +78,7 @@ def test_epochs_that_ended_without_rows_are_aligned_one_after_the_other() -> Non
 
 def test_a_repeated_frame_is_dropped_and_counted() -> None:
     counters = ExchangeCounters()
-    box = Inbox(0, 1, EPOCH, counters)
+    box = Inbox([(0, 0)], EPOCH, counters)
     for frame in (data(0, 1), data(0, 1), data(0, 2), data(0, 1)):
         box.receive(frame)
     assert seqs(box.take()) == [(0, 1), (0, 2)]
@@ -99,15 +100,15 @@ def test_a_pulse_on_a_whole_channel_has_credit_given_again() -> None:
     frames = [data(0, number) for number in range(1, CREDIT_FRAMES + 1)]
     box = received(*frames)
     box.take()
-    assert box.acknowledgements() == [(0, CREDIT_FRAMES)]
+    assert box.acknowledgements() == [(0, 0, CREDIT_FRAMES)]
     box.receive(data(0, CREDIT_FRAMES + 1))
     box.take()
     box.receive(replace(marker(0, CREDIT_FRAMES + 1), kind=FrameKind.PULSE))
-    assert box.acknowledgements() == [(0, CREDIT_FRAMES + 1)]
+    assert box.acknowledgements() == [(0, 0, CREDIT_FRAMES + 1)]
 
 
 def test_a_pulse_speaks_of_what_was_sent_not_of_what_waits_for_credit() -> None:
-    box = Outbox(0, 0, 2, ATTEMPT)
+    box = Outbox(0, 0, range(2), ATTEMPT)
     for _ in range(MAX_UNACKED_FRAMES + 2):
         add(box, 1)
     box.flush()
@@ -138,7 +139,7 @@ def test_credit_is_given_for_several_frames_at_a_time_and_once() -> None:
     assert box.acknowledgements() == []
     box.advance()
     box.take()
-    assert box.acknowledgements() == [(0, CREDIT_FRAMES + 1)]
+    assert box.acknowledgements() == [(0, 0, CREDIT_FRAMES + 1)]
     assert box.acknowledgements() == []
 
 
@@ -148,12 +149,12 @@ def test_credit_is_given_at_once_for_a_large_frame() -> None:
     assert box.acknowledgements() == []
     box.receive(replace(data(0, 2), size=1))
     box.take()
-    assert box.acknowledgements() == [(0, 2)]
+    assert box.acknowledgements() == [(0, 0, 2)]
 
 
 @pytest.mark.parametrize("size", [1, MAX_UNACKED_BYTES // MAX_UNACKED_FRAMES, MAX_UNACKED_BYTES])
 def test_a_sender_that_stopped_always_gets_credit_for_what_it_sent(size: int) -> None:
-    outbox, box = Outbox(0, 0, 2, ATTEMPT), inbox()
+    outbox, box = Outbox(0, 0, range(2), ATTEMPT), inbox()
     for _ in range(3 * MAX_UNACKED_FRAMES):
         outbox.add(1, BATCH, ((0, 1),), epoch=EPOCH, highs=(), size=size)
     while outbox.blocked:
@@ -162,7 +163,7 @@ def test_a_sender_that_stopped_always_gets_credit_for_what_it_sent(size: int) ->
         for frame in before:
             box.receive(frame)
         box.take()
-        for _, seq in box.acknowledgements():
+        for _, _, seq in box.acknowledgements():
             outbox.acknowledge(1, seq)
 
 
@@ -184,7 +185,7 @@ def add(box: Outbox, target: int, size: int = 10) -> None:
 
 
 def test_a_sender_stops_at_its_credits_and_goes_on_when_they_return() -> None:
-    box = Outbox(0, 0, 2, ATTEMPT)
+    box = Outbox(0, 0, range(2), ATTEMPT)
     for _ in range(MAX_UNACKED_FRAMES + 2):
         add(box, 1)
     assert [frame.seq for _, frame in box.flush()] == list(range(1, MAX_UNACKED_FRAMES + 1))
@@ -197,7 +198,7 @@ def test_a_sender_stops_at_its_credits_and_goes_on_when_they_return() -> None:
 
 
 def test_bytes_are_credits_too_but_one_large_frame_may_always_go() -> None:
-    box = Outbox(0, 0, 1, ATTEMPT)
+    box = Outbox(0, 0, range(1), ATTEMPT)
     add(box, 0, MAX_UNACKED_BYTES * 3)
     add(box, 0, 1)
     assert [frame.seq for _, frame in box.flush()] == [1]
@@ -207,7 +208,7 @@ def test_bytes_are_credits_too_but_one_large_frame_may_always_go() -> None:
 
 
 def test_a_marker_needs_no_credit_but_never_overtakes_rows() -> None:
-    box = Outbox(0, 0, 2, ATTEMPT)
+    box = Outbox(0, 0, range(2), ATTEMPT)
     for _ in range(MAX_UNACKED_FRAMES):
         add(box, 1)
     box.flush()
@@ -224,7 +225,7 @@ def test_a_marker_needs_no_credit_but_never_overtakes_rows() -> None:
 
 
 def test_old_acknowledgements_say_nothing_new_and_impossible_ones_are_errors() -> None:
-    box = Outbox(0, 0, 1, ATTEMPT)
+    box = Outbox(0, 0, range(1), ATTEMPT)
     add(box, 0)
     box.flush()
     box.acknowledge(0, 1)
@@ -234,12 +235,13 @@ def test_old_acknowledgements_say_nothing_new_and_impossible_ones_are_errors() -
 
 
 def test_frames_of_other_attempts_and_unknown_channels_are_counted_and_dropped() -> None:
-    exchange = Exchange(stages=1, task=0, tasks=2, attempt=ATTEMPT, epoch=EPOCH)
+    edges = [Edge(SOURCES, Target(0))]
+    exchange = Exchange(edges=edges, task=0, tasks=2, attempt=ATTEMPT, epoch=EPOCH)
     exchange.receive(
         [
             replace(data(1, 1), attempt=ATTEMPT - 1),
             replace(data(1, 1), sender=2),
-            replace(data(1, 1), stage=1),
+            replace(data(1, 1), edge=1),
             data(1, 1),
         ]
     )

@@ -55,7 +55,7 @@ def test_a_sliced_batch_carries_only_its_rows() -> None:
 
 
 def test_a_frame_for_a_stage_that_the_query_does_not_have_is_refused() -> None:
-    with pytest.raises(FrameError, match="stage 1, the query has 1"):
+    with pytest.raises(FrameError, match="edge 1, the query has 1"):
         decode_frame(*wire(DATA), [SCHEMA])
 
 

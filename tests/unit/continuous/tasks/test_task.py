@@ -22,15 +22,18 @@ from epochal.connectors.contract import Positions, Prepare, WriterContext
 from epochal.continuous.operators.contract import Moment, Row, StateChanges
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 from epochal.continuous.plan.stages import (
+    Branch,
     QueryPlan,
     ReaderPlan,
     StagePlan,
+    Target,
     Watermark,
     readers_of,
     readers_of_task,
 )
 from epochal.continuous.tasks.frames import Frame, FrameKind
-from epochal.continuous.tasks.task import MAX_ROWS_PER_TURN, EpochCut, TaskCore
+from epochal.continuous.tasks.task import EpochCut, TaskCore
+from epochal.continuous.tasks.task_sources import MAX_ROWS_PER_TURN
 from epochal.epoch.messages import EpochRequest, EpochStarted, ReportPartitionOffset, TaskActive
 
 ATTEMPT, FIRST = 2, 5
@@ -291,8 +294,8 @@ class Passing(RunningTotal):
 def test_stages_follow_each_other_each_aligned_by_itself() -> None:
     plan = query(ListWriter(), rows=300, keys=13, state_partitions=5, per_read=7)
     stages = (
-        StagePlan(0, replace(PassOn(), keys=(("id",),)), EVENTS, ()),
-        StagePlan(1, RunningTotalSpec(), EVENTS, ()),
+        StagePlan(0, replace(PassOn(), keys=(("id",),)), (EVENTS,), (), Target(1)),
+        StagePlan(1, RunningTotalSpec(), (EVENTS,), (), Target(2)),
     )
     world = Tasks(replace(plan, stages=stages), 3, source_partitions=3)
     for epoch in range(FIRST, FIRST + 8):
@@ -364,11 +367,12 @@ def clockwork(rows: int) -> tuple[Tasks, list[Moment]]:
     plan = query(ListWriter(), rows=rows, keys=3, state_partitions=1, per_read=1_000_000)
     spec = ClockworkSpec()
     schema = EVENTS.append(pa.field("time", pa.timestamp("us", "UTC")))
-    source = replace(plan.sources[0], operators=(Stamp(), ObserveEventTimeSpec(0, "time")))
+    branch = Branch((Stamp(), ObserveEventTimeSpec(0, "time")), Target(0))
+    source = replace(plan.sources[0], branches=(branch,))
     plan = replace(
         plan,
         sources=(source,),
-        stages=(StagePlan(0, spec, schema, ()),),
+        stages=(StagePlan(0, spec, (schema,), (), Target(1)),),
         watermarks=(Watermark(0, "time", 1_500),),
     )
     return Tasks(plan, 1, source_partitions=1), spec.seen
@@ -439,7 +443,7 @@ def test_a_reader_hears_of_epochs_only_if_its_source_acknowledges_in_tasks(in_ta
 
 def test_a_batch_that_is_not_what_the_plan_says_is_refused_by_name() -> None:
     plan = query(ListWriter(), rows=3, keys=3, state_partitions=1)
-    plan = replace(plan, stages=(StagePlan(0, RunningTotalSpec(), TOTALS, ()),))
+    plan = replace(plan, stages=(StagePlan(0, RunningTotalSpec(), (TOTALS,), (), Target(1)),))
     world = Tasks(plan, 1, source_partitions=1)
     with pytest.raises(Exception, match=r"\['key', 'id', 'amount'\], the plan says"):
         world.settle(start(FIRST))

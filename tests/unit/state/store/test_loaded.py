@@ -15,7 +15,7 @@ from epochal.files.local import LocalFiles
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.loaded import Here, LoadedProviders
-from epochal.state.store.provider import HDFSBackedStateStoreProvider
+from epochal.state.store.provider import HDFSBackedStateStoreProvider, StateStoreProvider
 from epochal.state.store.store_coordinator import Reply, Request, VerifyIfInstanceActive
 from epochal.state.store.store_coordinator_ref import (
     StateStoreCoordinatorEndpoint,
@@ -58,7 +58,7 @@ class World:
 
     def get(
         self, process: LoadedProviders, provider_id: StateStoreProviderId
-    ) -> HDFSBackedStateStoreProvider:
+    ) -> StateStoreProvider:
         return process.get(provider_id, lambda: self.load(provider_id))[0]
 
 

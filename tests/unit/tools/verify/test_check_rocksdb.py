@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from epochal.state.files.rocksdb_changelog import Changelog, LineageItem
+from epochal.state.store.rocksdb_directory import file_name
 from epochal.tools.inspect.listing import Directories, Directory
 from epochal.tools.inspect.state_listing import StoreListing, operators_of
-from epochal.tools.read_state.rocksdb import file_name
 from epochal.tools.verify.check_rocksdb import lineage_rules
 
 

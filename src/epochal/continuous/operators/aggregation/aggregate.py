@@ -1,28 +1,29 @@
-"""Groups rows by key and window, and keeps the aggregates of each group.
+"""Groups rows by key, and keeps the aggregates of each group.
 
-In update mode, a group's row is emitted in the turn that changed it. In append mode, it is emitted
-once, when the watermark has passed the end of its window. In complete mode, all groups of a
-partition are emitted whenever one of them changed. State has the layout of Spark's aggregation: it
-maps grouping columns to aggregation buffers.
+In update mode, a group's row is emitted when it changed. In append mode, it is emitted once, when
+the watermark has passed the end of its window. In complete mode, all groups are emitted. State has
+the layout of Spark's aggregation: it maps grouping columns to aggregation buffers.
 
-As in Spark, a row is late if its *window* has ended, regardless of the row's own event time.
-Groups are removed when the watermark passes the end of their window or, without a window, the
-event time in their key. Groups without either are kept forever.
+A window is an ordinary column of the key, computed before. If it is the event time of the key, a
+row is late when its *window* has ended, regardless of the row's own event time, as in Spark. Groups
+are removed when the watermark passes the end of their window or, without a window, the event time
+in their key. Groups without either are kept forever. Complete mode ignores the watermark.
 
-Note: update mode emits its output in `process`, not in `expire`. An epoch may be cut between the
-two, and its output must contain everything that changed in it.
+Note: by default update and complete mode emit their output in `process`, not in `expire`. An epoch
+may be cut between the two, and its output must contain everything that changed in it. With
+`per_epoch` the caller promises one `expire` per epoch, and what is emitted is what a batch of
+Spark emits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import pyarrow as pa
 
 from epochal.continuous.operators.agenda import Agenda
-from epochal.continuous.operators.aggregation.aggregates import Aggregate
+from epochal.continuous.operators.aggregation.calls import AggregateCall
 from epochal.continuous.operators.aggregation.grouping import (
     MIN_ARROW_ROWS,
     Buffers,
@@ -41,156 +42,117 @@ from epochal.continuous.operators.cells import (
 )
 from epochal.continuous.operators.contract import (
     Moment,
-    OperatorSpec,
     Row,
     StateChanges,
     StatefulOperator,
     StoreSchema,
 )
-from epochal.continuous.operators.windows import AssignWindowsSpec, Window
 from epochal.errors import OptionError
 from epochal.state.rows.types import StructType
-
-__all__ = ["Aggregate", "AggregateSpec"]
 
 UPDATE, APPEND, COMPLETE = "update", "append", "complete"
 DEFAULT_STORE = "default"
 
+_END = 1
+"""The index of a window's end in its struct."""
+
 
 @dataclass(frozen=True, slots=True)
 class AggregateSpec:
-    """The plan of an aggregation. If `before` is not None, it must run before the exchange."""
+    """The plan of an aggregation. The output has the key's columns, then one per aggregate."""
 
-    grouping: tuple[str, ...]
-    """The columns of the key, including the window's column."""
-    window: Window | None
-    aggregates: tuple[Aggregate, ...]
+    key: tuple[str, ...]
+    """The grouping columns in order, windows among them. None at all makes one global group."""
+    aggregates: tuple[AggregateCall, ...]
     input_schema: pa.Schema
-    """Includes the window's column."""
-    event_time: str | None
     output_mode: str
+    event_time: str | None = None
+    """The column of the key that has a watermark: a window, whose end counts, or a timestamp."""
+    session: str | None = None
+    """The column of the key that holds session windows: each row's own session, which starts at
+    its event time and ends one gap later."""
+    per_epoch: bool = False
+    """Whether `expire` is called once per epoch. Then the output of an epoch is what a batch of
+    Spark emits: each changed group once (update), or all groups (complete)."""
 
-    @classmethod
-    def plan(
-        cls,
-        *,
-        keys: Sequence[str],
-        aggregates: Sequence[Aggregate],
-        input_schema: pa.Schema,
-        window: Window | None = None,
-        event_time: str | None = None,
-        output_mode: str = UPDATE,
-    ) -> Self:
-        """Plan an aggregation of rows of the schema.
-
-        The window comes first in the key, unless `keys` contains its name (`window`).
-        `event_time` is the column that has a watermark.
-        """
-        if output_mode not in (UPDATE, APPEND, COMPLETE):
+    def __post_init__(self) -> None:
+        if self.output_mode not in (UPDATE, APPEND, COMPLETE):
             raise OptionError(
-                f"the output mode is {output_mode!r}, but must be update, append or complete"
+                f"the output mode is {self.output_mode!r}, but must be update, append or complete"
             )
-        if not aggregates:
-            raise OptionError("an aggregation needs at least one aggregate, such as a count")
-        grouping = tuple(keys)
-        if window is not None and window.name not in grouping:
-            grouping = (window.name, *grouping)
-        input_keys = [each for each in grouping if window is None or each != window.name]
-        unknown = [each for each in input_keys if each not in input_schema.names]
+        needed = (*self.key, *(each for each in (self.event_time, self.session) if each))
+        unknown = [each for each in needed if each not in self.input_schema.names]
         if unknown:
             raise OptionError(
-                f"the key is {input_keys}, but the columns are {input_schema.names}. Group by "
-                f"existing columns"
+                f"the key is {list(self.key)}, but the columns are {self.input_schema.names}. "
+                f"Group by existing columns"
             )
-        names = [*grouping, *(each.alias for each in aggregates)]
+        names = [*self.key, *(each.alias for each in self.aggregates)]
         duplicates = sorted({each for each in names if names.count(each) > 1})
         if duplicates:
             raise OptionError(
                 f"the output would have more than one column named {duplicates}. Rename the "
                 f"aggregates with alias"
             )
-        _check_window(window, input_keys, input_schema, output_mode)
-        timed = event_time is not None and (
-            event_time in input_keys or (window is not None and window.column == event_time)
-        )
-        if output_mode == APPEND and not timed:
+        if self.output_mode == APPEND and self.event_time is None:
             raise OptionError(
                 "output mode append emits a group once it is final, but without event time in the "
                 "key and a watermark on it no group is ever final. Use update, or group by a "
                 "window of a column that has a watermark"
             )
-        if window is not None and not window.is_session:
-            input_schema = AssignWindowsSpec(window).output_schema(input_schema)
-        used_time = event_time if timed else None
-        return cls(grouping, window, tuple(aggregates), input_schema, used_time, output_mode)
-
-    @property
-    def before(self) -> OperatorSpec | None:
-        """The operator that must process rows before they are exchanged, if any."""
-        if self.window is None or self.window.is_session:
-            return None
-        return AssignWindowsSpec(self.window)
+        if self.session is not None and self.output_mode == UPDATE:
+            raise OptionError(
+                "session windows do not support output mode update: sessions can merge, so an "
+                "emitted row could turn out to be wrong. As in Spark, use append or complete"
+            )
+        if self.session is not None and len(self.key) == 1:
+            raise OptionError(
+                "a session window needs a key. Group by at least one column besides the window"
+            )
 
     @property
     def name(self) -> str:
-        return "sessionWindowStateStoreSaveExec" if self.is_session else "stateStoreSave"
-
-    @property
-    def is_session(self) -> bool:
-        return self.window is not None and self.window.is_session
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        if self.is_session:
-            return tuple(each for each in self.grouping if each in self.input_schema.names)
-        return self.grouping
+        return "stateStoreSave" if self.session is None else "sessionWindowStateStoreSaveExec"
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
-        return (self.key,)
+        return (tuple(each for each in self.key if each != self.session),)
 
     @property
     def stores(self) -> tuple[StoreSchema, ...]:
         buffers = Buffers(self.aggregates, self.input_schema)
-        if self.is_session:
-            return (session_store(DEFAULT_STORE, self._grouping_schema, self.key, buffers),)
-        key = key_schema(self.input_schema, self.grouping)
+        key = key_schema(self.input_schema, self.key)
+        if self.session is not None:
+            return (session_store(DEFAULT_STORE, key, self.key.index(self.session), buffers),)
         return (StoreSchema(DEFAULT_STORE, key, StructType(buffers.fields)),)
 
     @property
     def output_schema(self) -> pa.Schema:
         buffers = Buffers(self.aggregates, self.input_schema)
-        return pa.schema([*self._grouping_schema, *buffers.output])
+        return pa.schema([*map(self.input_schema.field, self.key), *buffers.output])
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> StatefulOperator:
-        if self.window is not None and self.window.is_session:
-            return Sessions(
-                self.window,
-                self._grouping_schema,
-                self.input_schema,
-                Buffers(self.aggregates, self.input_schema),
-                self.output_schema,
-                partitions,
-                evicts=self.event_time is not None and self.output_mode == APPEND,
-            )
-        return Groups(self, partitions)
-
-    @property
-    def _grouping_schema(self) -> pa.Schema:
-        fields = []
-        for name in self.grouping:
-            if self.window is not None and name == self.window.name:
-                kind = self.window.type(self.input_schema.field(self.window.column).type)
-                fields.append(pa.field(name, kind))
-            else:
-                fields.append(self.input_schema.field(name))
-        return pa.schema(fields)
+        if self.session is None:
+            return Groups(self, partitions)
+        return Sessions(
+            self.key,
+            self.session,
+            self.input_schema,
+            Buffers(self.aggregates, self.input_schema),
+            self.output_schema,
+            partitions,
+            drops_late=self.event_time is not None,
+            evicts=self.output_mode == APPEND,
+            per_epoch=self.per_epoch,
+        )
 
 
 class _Partition:
     def __init__(self) -> None:
         self.groups: dict[Row, Row] = {}
         self.dirty: set[Row] = set()
+        self.shown: dict[Row, None] = {}
+        """The groups that the next `expire` emits in update mode, in order of their change."""
         self.ends: Agenda[Row] = Agenda()
 
 
@@ -202,24 +164,19 @@ class Groups:
         self._partitions = {each: _Partition() for each in partitions}
         self._buffers = Buffers(spec.aggregates, schema)
         self._output = spec.output_schema
-        self._mode = spec.output_mode
-        self._window = spec.window
-        self._key_columns = [schema.get_field_index(each) for each in spec.grouping]
-        self._window_index = -1 if spec.window is None else spec.grouping.index(spec.window.name)
-        self._time_index = -1
-        if spec.event_time is not None and self._window_index < 0:
-            self._time_index = spec.grouping.index(spec.event_time)
+        self._mode, self._per_epoch = spec.output_mode, spec.per_epoch
+        self._key_columns = [schema.get_field_index(each) for each in spec.key]
+        kinds = [schema.field(each).type for each in self._key_columns]
         self._timed = spec.event_time is not None and spec.output_mode != COMPLETE
-        self._arrow_allowed = all(
-            number == self._window_index or arrow_groups_like_spark(schema.field(index).type)
-            for number, index in enumerate(self._key_columns)
-        )
+        self._time = -1 if spec.event_time is None else spec.key.index(spec.event_time)
+        self._is_window = self._time >= 0 and pa.types.is_struct(kinds[self._time])
+        self._arrow_allowed = all(map(arrow_groups_like_spark, kinds))
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         state = self._partitions[partition]
         for stored, buffers in rows:
             key = hashable(stored)
-            state.groups[key] = buffers
+            state.groups[key] = self._buffers.loaded(buffers)
             self._schedule(state, key)
 
     def process(
@@ -243,103 +200,88 @@ class Groups:
         state.dirty.update(changed)
         if self._mode == APPEND:
             return ()
-        shown = changed if self._mode == UPDATE else list(groups)
-        return (self._output_rows(shown, [groups[key] for key in shown]),)
+        if self._per_epoch:
+            state.shown.update(dict.fromkeys(changed))
+            return ()
+        return (self._output_rows(state, changed if self._mode == UPDATE else list(groups)),)
 
     def due_ms(self) -> int | None:
         return None
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
+        output = self._of_epoch() if self._per_epoch else []
         if not self._timed or at.watermark_ms < 0:
-            return ()
-        output: list[pa.RecordBatch] = []
+            return output
         for state in self._partitions.values():
             due = [key for _, keys in state.ends.take(at.watermark_ms * 1000) for key in keys]
             if not due:
                 continue
-            closed = [state.groups.pop(key) for key in due]
-            state.dirty.update(due)
             if self._mode == APPEND:
-                output.append(self._output_rows(due, closed))
+                output.append(self._output_rows(state, due))
+            for key in due:
+                del state.groups[key]
+            state.dirty.update(due)
         return output
 
     def cut(self, epoch: int) -> list[StateChanges]:
         changes = []
         for number, state in self._partitions.items():
             groups, dirty, state.dirty = state.groups, state.dirty, set()
-            puts = [(key, groups[key]) for key in dirty if key in groups]
+            keys = [key for key in dirty if key in groups]
+            puts = list(zip(keys, self._buffers.stored([groups[key] for key in keys]), strict=True))
             removes = [key for key in dirty if key not in groups]
             changes.append(StateChanges(DEFAULT_STORE, number, puts, removes, len(groups)))
         return changes
 
+    def _of_epoch(self) -> list[pa.RecordBatch]:
+        """What an epoch emits in update and complete mode."""
+        output: list[pa.RecordBatch] = []
+        if self._mode == APPEND:
+            return output
+        first = self._partitions.get(0)
+        if not self._key_columns and first is not None and not first.groups:
+            # Spark's global aggregate has a row even if there was no input yet.
+            first.groups[()] = self._buffers.new()
+            first.shown[()] = None
+            first.dirty.add(())
+        for state in self._partitions.values():
+            shown, state.shown = state.shown, {}
+            if keys := list(shown if self._mode == UPDATE else state.groups):
+                output.append(self._output_rows(state, keys))
+        return output
+
     def _ends(self, batch: pa.RecordBatch) -> Array:
-        if self._window_index >= 0:
-            window: Array = batch.column(self._key_columns[self._window_index])
-            return micros(window.field(1))
-        return micros(batch.column(self._key_columns[self._time_index]))
+        column: Array = batch.column(self._key_columns[self._time])
+        return micros(column.field(_END) if self._is_window else column)
 
     def _schedule(self, state: _Partition, key: Row) -> None:
         if self._timed:
-            end = key[self._window_index][1] if self._window_index >= 0 else key[self._time_index]
+            end = key[self._time]
+            if self._is_window and end is not None:
+                end = end[_END]
             if end is not None:
                 state.ends.add(end, key)
 
     def _partials(self, batch: pa.RecordBatch) -> Partials:
         buffers = self._buffers
+        columns: list[Array] = [batch.column(each) for each in self._key_columns]
         if (
             batch.num_rows < MIN_ARROW_ROWS
             or not self._arrow_allowed
+            or any(pa.types.is_struct(each.type) and each.null_count for each in columns)
             or buffers.arrow_differs(batch)
         ):
             return buffers.group_in_python(batch, keys_of(batch, self._key_columns))
-        columns: list[Array] = [batch.column(each) for each in self._key_columns]
         if not columns:
             # Arrow cannot group by nothing: group by a constant and drop it again.
             constant = pa.array([0]).take([0] * batch.num_rows)
             return [((), kept) for _, kept in buffers.group_in_arrow(batch, [constant])]
-        index = self._window_index
-        if self._window is None:
-            return buffers.group_in_arrow(batch, columns)
-        # Arrow cannot group by a struct either: group by the window's start and rebuild the struct.
-        size = self._window.size_us
-        columns[index] = micros(columns[index].field(0))
-        return [
-            ((*key[:index], (key[index], key[index] + size), *key[index + 1 :]), kept)
-            for key, kept in buffers.group_in_arrow(batch, columns)
-        ]
+        return buffers.group_in_arrow(batch, columns)
 
-    def _output_rows(self, keys: Sequence[Row], buffers: Sequence[Row]) -> pa.RecordBatch:
-        count = len(self._key_columns)
+    def _output_rows(self, state: _Partition, keys: Sequence[Row]) -> pa.RecordBatch:
         columns = [
             arrow_column([key[number] for key in keys], self._output.field(number).type)
-            for number in range(count)
+            for number in range(len(self._key_columns))
         ]
-        columns += self._buffers.results(buffers)
+        columns += self._buffers.results([state.groups[key] for key in keys])
         return pa.RecordBatch.from_arrays(columns, schema=self._output)
-
-
-def _check_window(
-    window: Window | None, keys: Sequence[str], schema: pa.Schema, output_mode: str
-) -> None:
-    if window is None:
-        return
-    if window.column not in schema.names or not pa.types.is_timestamp(
-        schema.field(window.column).type
-    ):
-        raise OptionError(
-            f"the window is over {window.column!r}, which is not a timestamp column. The columns "
-            f"are {schema.names}"
-        )
-    if window.name in schema.names:
-        raise OptionError(
-            f"the input already has a column {window.name!r}, which the window would add. Rename it"
-        )
-    if window.is_session and output_mode == UPDATE:
-        raise OptionError(
-            "session windows do not support output mode update: sessions can merge, so an emitted "
-            "row could turn out to be wrong. As in Spark, use append or complete"
-        )
-    if window.is_session and not keys:
-        raise OptionError(
-            "a session window needs a key. Group by at least one column besides the window"
-        )

@@ -1,8 +1,8 @@
 """Session windows: the rows of a key form a session until there is no row for a gap.
 
-Each row starts as a session from its event time until one gap later. Sessions of a key that touch
-are merged, as in Spark. State has Spark's layout: it maps the key and the start of the session to
-the session and its buffers.
+Each row comes with a session of its own, from its event time until one gap later. Gaps may differ
+from row to row. Sessions of a key that touch are merged, as in Spark. State has Spark's layout: it
+maps the key and the start of the session to all grouping columns and the buffers.
 
 Note: a row between two sessions merges them into one. State rows are then removed although nothing
 has expired.
@@ -18,6 +18,7 @@ import pyarrow as pa
 from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.aggregation.grouping import Buffers
 from epochal.continuous.operators.cells import (
+    Array,
     arrow_column,
     cells,
     drop_late,
@@ -26,21 +27,18 @@ from epochal.continuous.operators.cells import (
     micros,
 )
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
-from epochal.continuous.operators.windows import Window
-from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
 
-def session_store(
-    name: str, grouping: pa.Schema, key: Sequence[str], buffers: Buffers
-) -> StoreSchema:
-    """Spark's layout: key and session start map to all grouping columns and the buffers."""
-    fields = {each.name: each for each in spark_schema(grouping).fields}
+def session_store(name: str, key: StructType, session: int, buffers: Buffers) -> StoreSchema:
+    """Spark's layout. `session` is the place of the session window in the key."""
     start = StructField("sessionStartTime", AtomicType("timestamp"), nullable=False)
+    others = (*key.fields[:session], *key.fields[session + 1 :])
     return StoreSchema(
         name,
-        StructType((*(fields[each] for each in key), start)),
-        StructType((*fields.values(), *buffers.fields)),
+        StructType((*others, start)),
+        StructType((*key.fields, *buffers.fields)),
+        prefix_columns=len(others),
     )
 
 
@@ -65,66 +63,64 @@ class Sessions:
 
     def __init__(
         self,
-        window: Window,
-        grouping: pa.Schema,
+        key: Sequence[str],
+        session: str,
         schema: pa.Schema,
         buffers: Buffers,
         output: pa.Schema,
         partitions: Sequence[int],
         *,
+        drops_late: bool,
         evicts: bool,
+        per_epoch: bool,
     ) -> None:
-        self._gap_us = window.size_us
-        self._time = schema.get_field_index(window.column)
-        self._window = grouping.get_field_index(window.name)
-        self._key_columns = [schema.get_field_index(n) for n in grouping.names if n != window.name]
+        self._column = schema.get_field_index(session)
+        self._place = list(key).index(session)
+        self._key_columns = [schema.get_field_index(each) for each in key if each != session]
         self._buffers, self._output = buffers, output
         self._partitions = {each: _Partition() for each in partitions}
-        self._evicts = evicts
+        self._drops_late, self._evicts, self._per_epoch = drops_late, evicts, per_epoch
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         state = self._partitions[partition]
         for stored, value in rows:
             key = hashable(stored[:-1])
-            start, end = value[self._window]
-            found = _Session(start, end, tuple(value[len(self._key_columns) + 1 :]))
+            start, end = value[self._place]
+            buffers = self._buffers.loaded(tuple(value[len(self._key_columns) + 1 :]))
             sessions = state.sessions.setdefault(key, [])
-            sessions.insert(bisect_left(sessions, start, key=_start), found)
+            sessions.insert(bisect_left(sessions, start, key=_start), _Session(start, end, buffers))
             state.ends.add(end, (key, start))
             state.count += 1
 
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
-        stamps = micros(batch.column(self._time))
-        batch = batch.filter(stamps.is_valid())
-        if self._evicts:
-            ends = pa.array(
-                [each + self._gap_us for each in cells(micros(batch.column(self._time)))],
-                pa.int64(),
-            )
-            batch = drop_late(batch, ends, at.late_ms)
+        if self._drops_late:
+            column: Array = batch.column(self._column)
+            batch = drop_late(batch, micros(column.field(1)), at.late_ms)
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]
-        rows: dict[Row, list[tuple[int, int]]] = {}
-        times = cells(batch.column(self._time))
+        rows: dict[Row, list[tuple[int, int, int]]] = {}
+        sessions = cells(batch.column(self._column))
         for index, key in enumerate(keys_of(batch, self._key_columns)):
-            rows.setdefault(key, []).append((times[index], index))
+            rows.setdefault(key, []).append((*sessions[index], index))
         single_rows = self._buffers.single_rows(batch)
         for key, found in rows.items():
             found.sort()
             self._merge(state, key, self._runs(found, single_rows))
-        if self._evicts:
+        if self._evicts or self._per_epoch:
             return ()
-        everything = [(key, each) for key, found in state.sessions.items() for each in found]
-        return (self._output_rows(everything),)
+        return (self._everything(state),)
 
     def due_ms(self) -> int | None:
         return None
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
-        if not self._evicts or at.watermark_ms < 0:
+        if not self._evicts:
+            found = [each for each in self._partitions.values() if each.count]
+            return [self._everything(each) for each in found] if self._per_epoch else ()
+        if at.watermark_ms < 0:
             return ()
         output: list[pa.RecordBatch] = []
         for state in self._partitions.values():
@@ -144,22 +140,25 @@ class Sessions:
                 sessions = state.sessions.get(key, [])
                 index = bisect_left(sessions, start, key=_start)
                 if index < len(sessions) and sessions[index].start == start:
-                    puts.append(((*key, start), self._value(key, sessions[index])))
+                    (kept,) = self._buffers.stored([sessions[index].buffers])
+                    puts.append(((*key, start), (*self._grouping(key, sessions[index]), *kept)))
                 else:
                     removes.append((*key, start))
             changes.append(StateChanges("default", number, puts, removes, state.count))
         return changes
 
-    def _runs(self, found: list[tuple[int, int]], single_rows: list[Row]) -> list[_Session]:
-        """Combine a key's rows, ordered by time, into sessions."""
+    def _runs(
+        self, found: list[tuple[int, int, int]], single_rows: Sequence[Row]
+    ) -> list[_Session]:
+        """Combine a key's rows, ordered by start, into sessions."""
         runs: list[_Session] = []
-        for time, index in found:
+        for start, end, index in found:
             last = runs[-1] if runs else None
-            if last is not None and time <= last.end:
-                last.end = time + self._gap_us
+            if last is not None and start <= last.end:
+                last.end = max(last.end, end)
                 last.buffers = self._buffers.merged(last.buffers, single_rows[index])
             else:
-                runs.append(_Session(time, time + self._gap_us, single_rows[index]))
+                runs.append(_Session(start, end, single_rows[index]))
         return runs
 
     def _merge(self, state: _Partition, key: Row, runs: list[_Session]) -> None:
@@ -199,12 +198,18 @@ class Sessions:
         state.count -= 1
         return found
 
-    def _value(self, key: Row, found: _Session) -> Row:
-        index = self._window
-        return (*key[:index], (found.start, found.end), *key[index:], *found.buffers)
+    def _grouping(self, key: Row, found: _Session) -> Row:
+        """The grouping columns of a session."""
+        place = self._place
+        return (*key[:place], (found.start, found.end), *key[place:])
+
+    def _everything(self, state: _Partition) -> pa.RecordBatch:
+        return self._output_rows(
+            [(key, each) for key, found in state.sessions.items() for each in found]
+        )
 
     def _output_rows(self, sessions: Sequence[tuple[Row, _Session]]) -> pa.RecordBatch:
-        grouped = [self._value(key, found) for key, found in sessions]
+        grouped = [self._grouping(key, found) for key, found in sessions]
         columns = [
             arrow_column([row[number] for row in grouped], self._output.field(number).type)
             for number in range(len(self._key_columns) + 1)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from tests.unit.continuous.operators.driving import Driver, at_ms, columns, in_any_order, table
 
-from epochal.continuous.operators.aggregation.aggregate import Aggregate, AggregateSpec
+from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
+from epochal.continuous.operators.aggregation.named import Aggregate, planned
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.windows import (
     AssignWindowsSpec,
@@ -36,11 +37,15 @@ AGGREGATES = (
 class Grouped(Driver):
     """A driver that assigns windows first, as the plan does before the exchange."""
 
+    def __init__(
+        self, plan: tuple[AssignWindowsSpec | None, AggregateSpec], partitions: int = 1
+    ) -> None:
+        self.before, spec = plan
+        super().__init__(spec, partitions)
+
     def turn(self, batch: pa.RecordBatch | None, *rest: Any, **times: Any) -> Any:
-        assert isinstance(self.spec, AggregateSpec)
-        before = self.spec.before
-        if batch is not None and before is not None:
-            made = list(before.open().process(batch, Moment(0, -1, 0, -1)))
+        if batch is not None and self.before is not None:
+            made = list(self.before.open().process(batch, Moment(0, -1, 0, -1)))
             batch = made[0] if made else None
         return super().turn(batch, *rest, **times)
 
@@ -53,8 +58,8 @@ def grouped(
     **options: Any,
 ) -> Grouped:
     options = {"event_time": "ts", "input_schema": INPUT, **options}
-    spec = AggregateSpec.plan(keys=keys, window=window, aggregates=aggregates, **options)
-    return Grouped(spec, partitions)
+    plan = planned(keys=keys, window=window, aggregates=aggregates, **options)
+    return Grouped(plan, partitions)
 
 
 def events(*rows: tuple[Any, ...]) -> pa.RecordBatch:

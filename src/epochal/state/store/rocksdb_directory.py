@@ -12,19 +12,14 @@ the right file, and only the lineage inside the changelogs identifies the files 
 from __future__ import annotations
 
 import io
-import json
-import lzma
 import re
-import struct
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from epochal.errors import OptionError, StateFormatError, StateLoadError
+from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import Files, join_url
 from epochal.state.files.chain import MISSING_SNAPSHOT, files_to_load
 from epochal.state.files.rocksdb_changelog import (
@@ -35,49 +30,22 @@ from epochal.state.files.rocksdb_changelog import (
     parse_changelog,
     read_lineage,
 )
+from epochal.state.files.rocksdb_snapshot import (
+    BROKEN_ZIP,
+    METADATA_ENTRY,
+    SnapshotMetadata,
+    parse_snapshot_metadata,
+    read_database,
+)
 from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.store.versions import Draft, FrozenVersion
 
 MISSING_CHANGELOG = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
 UNEXPECTED_VERSION = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION"
 UNEXPECTED_SIZE = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE"
-CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
 
 FAMILY_BYTES = 2
-BROKEN_ZIP = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    KeyError,
-    ValueError,
-    EOFError,
-    OSError,
-    RuntimeError,
-)
-"""What `zipfile` raises for bytes that are not a zip. It does not expect hostile input."""
 _NAME = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(zip|changelog)")
-_MERGE_OPERATOR = re.compile(r"merge_operator=.*")
-
-
-@dataclass(frozen=True, slots=True)
-class SharedFile:
-    """A file of a snapshot that is stored beside the zip."""
-
-    local_name: str
-    """Its name when RocksDB opens the snapshot."""
-    path: str
-    """Where it is, below the store's directory."""
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotMetadata:
-    """The content of the `metadata` entry of a snapshot zip."""
-
-    files: tuple[SharedFile, ...]
-    families: Mapping[str, int]
-    """Virtual column families and the number that prefixes their keys; empty if unused."""
-    keys: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +135,18 @@ class RocksDirectory:
         entries: dict[bytes, bytes] = {}
         families: Mapping[str, int] = {}
         if plan.snapshot is not None:
-            families, entries = self._snapshot(plan.snapshot)
+            metadata, entries = read_snapshot(self._files, plan.snapshot, self._form.delimiter)
+            families = metadata.families
+        draft = FrozenVersion.of(entries).draft()
         for item in plan.changelogs:
-            self._apply(entries, self.changelog(item), file_name(item, "changelog"))
-        return RocksContent(entries, families)
+            source = join_url(self._files.url, file_name(item, "changelog"))
+            replay(self.changelog(item), draft, self._form, source)
+        return RocksContent(dict(draft.items()), families)
 
     def families(self, version: int, unique_id: str = "") -> Mapping[str, int]:
         """The column families of a version, without loading it."""
         plan = self.plan(version, unique_id)
-        return self._metadata(plan.snapshot)[0].families if plan.snapshot else {}
+        return read_metadata(self._files, plan.snapshot).families if plan.snapshot else {}
 
     def changelog(self, item: LineageItem) -> Changelog:
         """Parse one changelog."""
@@ -240,106 +211,95 @@ class RocksDirectory:
             raise self._missing(item) from None
         return self._inflate(packed, join_url(self._files.url, name))
 
-    def _apply(self, entries: dict[bytes, bytes], changelog: Changelog, name: str) -> None:
-        source = join_url(self._files.url, name)
-        for record in changelog.records:
-            match record.change:
-                case Change.PUT:
-                    entries[record.key] = record.value or b""
-                case Change.MERGE:
-                    before = entries.get(record.key)
-                    entries[record.key] = self._form.merge(before, record.value or b"")
-                case Change.DELETE:
-                    entries.pop(self._form.deleted_key(record.key, source), None)
-                case Change.DELETE_RANGE:
-                    end = self._form.single(record.key, record.value or b"", source)
-                    for key in [key for key in entries if record.key <= key < end]:
-                        del entries[key]
 
-    def _metadata(self, item: LineageItem) -> tuple[SnapshotMetadata, zipfile.ZipFile]:
-        name = file_name(item, "zip")
-        source = join_url(self._files.url, name)
-        try:
-            data = self._files.read(name)
-        except FileNotFoundError:
-            raise StateLoadError(source, "the file does not exist", MISSING_SNAPSHOT) from None
-        try:
-            archive = zipfile.ZipFile(io.BytesIO(data))
-            text = archive.read("metadata").decode()
-        except BROKEN_ZIP as error:
-            raise StateFormatError(source, 0, f"it is not a snapshot ({error})") from None
-        return parse_snapshot_metadata(text, source), archive
-
-    def _snapshot(self, item: LineageItem) -> tuple[Mapping[str, int], dict[bytes, bytes]]:
-        metadata, archive = self._metadata(item)
-        source = join_url(self._files.url, file_name(item, "zip"))
-        with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
-            self._unpack(metadata, archive, Path(scratch), source)
-            entries = _read_database(scratch, self._form.delimiter, source)
-        return metadata.families, entries
-
-    def _unpack(
-        self, metadata: SnapshotMetadata, archive: zipfile.ZipFile, scratch: Path, source: str
-    ) -> None:
-        for name in archive.namelist():
-            if name == "metadata":
-                continue
-            if "/" in name or "\\" in name or name in ("", ".", ".."):
-                raise StateFormatError(source, 0, f"{name!r} is not a valid file name")
-            try:
-                content = archive.read(name)
-            except BROKEN_ZIP as error:
-                raise StateFormatError(source, 0, f"{name}: {error}") from None
-            (scratch / name).write_bytes(content)
-        for shared in metadata.files:
-            path = join_url(self._files.url, shared.path)
-            try:
-                data = self._files.read(shared.path)
-            except FileNotFoundError:
-                raise StateLoadError(path, "the file does not exist", MISSING_SNAPSHOT) from None
-            if len(data) != shared.size:
-                raise StateLoadError(
-                    path,
-                    f"{source} expects {shared.size} bytes, but it has {len(data)}",
-                    UNEXPECTED_SIZE,
-                )
-            (scratch / shared.local_name).write_bytes(data)
+def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> None:
+    """Apply the operations of a changelog to the entries of a store."""
+    for record in changelog.records:
+        match record.change:
+            case Change.PUT:
+                draft.put(record.key, record.value or b"")
+            case Change.MERGE:
+                merged = form.merge(draft.get(record.key), record.value or b"")
+                draft.put(record.key, merged)
+            case Change.DELETE:
+                draft.remove(form.deleted_key(record.key, source))
+            case Change.DELETE_RANGE:
+                end = form.single(record.key, record.value or b"", source)
+                for key in [key for key, _ in draft.items() if record.key <= key < end]:
+                    draft.remove(key)
 
 
-def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
-    """Read the `metadata` entry of a snapshot zip."""
-    head, _, body = text.partition("\n")
-    if head != "v1":
-        raise StateFormatError(
-            source, 0, f"its metadata has version {head!r}, not v1", CANNOT_READ_CHECKPOINT
-        )
+def read_metadata(files: Files, item: LineageItem) -> SnapshotMetadata:
+    """The metadata of a snapshot."""
+    name = file_name(item, "zip")
+    return _opened(_archive(files, name), join_url(files.url, name))[0]
+
+
+def read_snapshot(
+    files: Files, item: LineageItem, delimiter: bytes = b""
+) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
+    """The metadata of a snapshot and all its entries. `delimiter` joins the values of a list."""
+    name = file_name(item, "zip")
+    return read_archive(files, _archive(files, name), delimiter, join_url(files.url, name))
+
+
+def read_archive(
+    files: Files, data: bytes, delimiter: bytes, source: str
+) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
+    """As `read_snapshot`, given the content of the zip."""
+    metadata, archive = _opened(data, source)
+    with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
+        _unpack(files, metadata, archive, Path(scratch), source)
+        return metadata, read_database(scratch, delimiter, source)
+
+
+def _archive(files: Files, name: str) -> bytes:
     try:
-        document = json.loads(body)
-        files = tuple(
-            SharedFile(
-                _flat(entry["localFileName"]),
-                f"SSTs/{_flat(entry['dfsSstFileName'])}",
-                int(entry["sizeBytes"]),
-            )
-            for entry in document.get("sstFiles") or ()
-        ) + tuple(
-            SharedFile(
-                _flat(entry["localFileName"]),
-                f"logs/{_flat(entry['dfsLogFileName'])}",
-                int(entry["sizeBytes"]),
-            )
-            for entry in document.get("logFiles") or ()
-        )
-        families = {str(k): int(v) for k, v in (document.get("columnFamilyMapping") or {}).items()}
-        return SnapshotMetadata(files, families, int(document.get("numKeys", -1)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StateFormatError(source, 0, f"its metadata cannot be read ({error})") from None
+        return files.read(name)
+    except FileNotFoundError:
+        source = join_url(files.url, name)
+        raise StateLoadError(source, "the file does not exist", MISSING_SNAPSHOT) from None
 
 
-def _flat(name: str) -> str:
-    if "/" in name or "\\" in name or name in ("", ".", ".."):
-        raise ValueError(f"{name!r} is not a valid file name")
-    return name
+def _opened(data: bytes, source: str) -> tuple[SnapshotMetadata, zipfile.ZipFile]:
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        text = archive.read(METADATA_ENTRY).decode()
+    except BROKEN_ZIP as error:
+        raise StateFormatError(source, 0, f"it is not a snapshot ({error})") from None
+    return parse_snapshot_metadata(text, source), archive
+
+
+def _unpack(
+    files: Files,
+    metadata: SnapshotMetadata,
+    archive: zipfile.ZipFile,
+    scratch: Path,
+    source: str,
+) -> None:
+    for name in archive.namelist():
+        if name == METADATA_ENTRY:
+            continue
+        if "/" in name or "\\" in name or name in ("", ".", ".."):
+            raise StateFormatError(source, 0, f"{name!r} is not a valid file name")
+        try:
+            content = archive.read(name)
+        except BROKEN_ZIP as error:
+            raise StateFormatError(source, 0, f"{name}: {error}") from None
+        (scratch / name).write_bytes(content)
+    for shared in metadata.files:
+        path = join_url(files.url, shared.path)
+        try:
+            data = files.read(shared.path)
+        except FileNotFoundError:
+            raise StateLoadError(path, "the file does not exist", MISSING_SNAPSHOT) from None
+        if len(data) != shared.size:
+            raise StateLoadError(
+                path,
+                f"{source} expects {shared.size} bytes, but it has {len(data)}",
+                UNEXPECTED_SIZE,
+            )
+        (scratch / shared.local_name).write_bytes(data)
 
 
 def _is_gapless(items: tuple[LineageItem, ...], versions: range) -> bool:
@@ -352,52 +312,3 @@ def _is_gapless(items: tuple[LineageItem, ...], versions: range) -> bool:
 
 def _version(item: LineageItem) -> int:
     return item.version
-
-
-def _read_database(path: str, delimiter: bytes, source: str) -> dict[bytes, bytes]:
-    rocksdict = import_rocksdict()
-    _name_merge_operator(Path(path), delimiter)
-    entries: dict[bytes, bytes] = {}
-    database: Any = None
-    try:
-        options, _ = rocksdict.Options.load_latest(path)
-        database = rocksdict.Rdict(
-            path, options=options, access_type=rocksdict.AccessType.read_only()
-        )
-        cursor = database.iter()
-        cursor.seek_to_first()
-        while cursor.valid():
-            entries[cursor.key()] = cursor.value()
-            cursor.next()
-        # A failing cursor just ends. Only its status shows that it did not reach the last key.
-        cursor.status()
-    except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception
-        raise StateFormatError(source, 0, f"RocksDB cannot read it ({error})") from None
-    finally:
-        if database is not None:
-            database.close()
-    return entries
-
-
-def _name_merge_operator(directory: Path, delimiter: bytes) -> None:
-    """Make RocksDB join the values of a list as Spark's merge operator does.
-
-    The options in a snapshot name the operator but not its delimiter, which defaults to a comma.
-    """
-    named = f"merge_operator={{id=StringAppendOperator;delimiter={delimiter.decode()};}}"
-    for options in directory.glob("OPTIONS-*"):
-        text = options.read_text(encoding="utf-8", errors="surrogateescape")
-        changed = _MERGE_OPERATOR.sub(named, text)
-        options.write_text(changed, encoding="utf-8", errors="surrogateescape")
-
-
-def import_rocksdict() -> Any:
-    """The `rocksdict` module; OptionError with instructions if it is not installed."""
-    try:
-        import rocksdict
-    except ImportError:
-        raise OptionError(
-            "This state was written by the RocksDB provider. Reading its snapshots needs the "
-            "package rocksdict. Install it with: pip install 'epochal[rocksdb]'."
-        ) from None
-    return rocksdict

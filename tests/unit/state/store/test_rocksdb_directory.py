@@ -9,8 +9,8 @@ import pytest
 from epochal.errors import StateLoadError
 from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
 from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.store.rocksdb_directory import RocksDirectory, RocksPlan, file_name
 from epochal.testing.files import MemoryFiles
-from epochal.tools.read_state.rocksdb import RocksDirectory, RocksPlan, file_name
 
 ALL_FILES = [f"{version}.{kind}" for version in range(1, 5) for kind in ("changelog", "zip")]
 

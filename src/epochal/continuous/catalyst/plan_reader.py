@@ -1,0 +1,322 @@
+"""Reads Spark's optimised logical plan, node by node, into the tree of `plan.logical`.
+
+Stateful nodes are numbered from the sink down and from left to right, as Spark numbers them. Their
+physical operators, from a dry run of Spark's planner, are found by that number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from epochal.continuous.catalyst.join_nodes import read_static_join, read_stream_join
+from epochal.continuous.catalyst.plan_findings import JVM_ONLY, USE_A_FUNCTION, Operator
+from epochal.continuous.catalyst.plan_sources import RELATIONS, PlanSources
+from epochal.continuous.catalyst.plan_steps import (
+    DELAY,
+    Reading,
+    Steps,
+    id_of,
+    ids_of,
+    metadata_of,
+    without_ids,
+)
+from epochal.continuous.catalyst.python_nodes import read_functions, read_map
+from epochal.continuous.catalyst.releases import stateful_operators
+from epochal.continuous.catalyst.spark_objects import JavaObject, items, simple_name
+from epochal.continuous.catalyst.state_layout import check_layout
+from epochal.continuous.catalyst.stateful_nodes import (
+    aggregation_above,
+    placeholder,
+    read_aggregate,
+    read_deduplicate,
+    read_limit,
+)
+from epochal.continuous.operators.expressions.expr import Column, Literal
+from epochal.continuous.operators.stateless.expand import ExpandSpec
+from epochal.continuous.operators.stateless.generate import GENERATORS, GenerateSpec
+from epochal.continuous.operators.stateless.row_operators import FilterSpec
+from epochal.continuous.plan.logical import (
+    Stateful,
+    Step,
+    StreamSource,
+    Union,
+    Watermarked,
+    preorder,
+)
+from epochal.errors import OptionError
+
+_SAME_ROWS = {
+    "SubqueryAlias": "has no effect here",
+    "View": "has no effect here",
+    "ResolvedHint": "has no effect here",
+    "UnresolvedHint": "has no effect here",
+    "Repartition": "has no effect here: rows are exchanged by key before a stateful operator",
+    "RepartitionByExpression": "has no effect here: rows are exchanged by key where necessary",
+    "RebalancePartitions": "has no effect here",
+    "CollectMetrics": "is ignored: the query reports its own metrics",
+    "LocalLimit": "is part of the limit above it",
+    "UpdateEventTimeWatermarkColumn": "has no effect on rows",
+}
+"""Nodes whose rows are those of their only child, and what to say about them."""
+
+_STATEFUL = {
+    "Aggregate": ("StateStoreSaveExec", "SessionWindowStateStoreSaveExec"),
+    "Deduplicate": ("StreamingDeduplicateExec",),
+    "DeduplicateWithinWatermark": ("StreamingDeduplicateWithinWatermarkExec",),
+    "GlobalLimit": ("StreamingGlobalLimitExec",),
+    "Join": ("StreamingSymmetricHashJoinExec",),
+    "TransformWithStateInPySpark": ("TransformWithStateInPySparkExec",),
+}
+"""Stateful nodes, and the physical operators that keep their state."""
+
+_REFUSED = {
+    "MapPartitions": JVM_ONLY,
+    "MapElements": JVM_ONLY,
+    "TypedFilter": JVM_ONLY,
+    "DeserializeToObject": JVM_ONLY,
+    "SerializeFromObject": JVM_ONLY,
+    "AppendColumns": JVM_ONLY,
+    "MapGroups": JVM_ONLY,
+    "FlatMapGroupsWithState": JVM_ONLY,
+    "TransformWithState": JVM_ONLY,
+    "FlatMapGroupsInPandasWithState": "use transformWithState or transformWithStateInPandas",
+    "Sort": "sort the rows where they are read",
+    "Window": "group by a window of event time",
+}
+
+IN_TASKS = "runs in the query's tasks"
+
+
+class PlanReader:
+    """Reads one plan."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        sources: PlanSources,
+        physical: JavaObject | None,
+        output_mode: str,
+    ) -> None:
+        self._steps, self._sources = steps, sources
+        self._output_mode = output_mode.lower()
+        self._physical = physical
+        self._operators = [] if physical is None else stateful_operators(physical)
+        self._next_id = 0
+
+    def read(self, node: JavaObject, depth: int = 0) -> Reading:
+        """Read a node and everything below it. What cannot run leaves a placeholder."""
+        name, findings = simple_name(node), self._steps.findings
+        operator_id = -1
+        if self._is_stateful(name, node):
+            operator_id, self._next_id = self._next_id, self._next_id + 1
+        place = len(findings.operators)
+        children = [
+            self.read(each, depth + 1) if each.isStreaming() else self._skip(each, depth + 1)
+            for each in items(node.children())
+        ]
+        before = len(findings.refusals)
+        try:
+            found = self._node(name, node, children, operator_id)
+            if operator_id >= 0 and len(findings.refusals) == before:
+                self._check_state(found, operator_id)
+        except OptionError as error:
+            findings.refuse(name, str(error).rstrip("."), USE_A_FUNCTION)
+            found = placeholder(self._steps, node)
+        runs = _SAME_ROWS.get(name, IN_TASKS)
+        if len(findings.refusals) > before:
+            runs = "cannot run"
+        elif operator_id >= 0:
+            runs = f"{IN_TASKS}, after an exchange by key; its state is in state/{operator_id}"
+        text = _text(node)
+        if isinstance(found.tree, StreamSource) and name in RELATIONS:
+            text, runs = f"Source {found.tree.number}", found.tree.description
+        findings.operators.insert(place, Operator(depth, text, runs))
+        return found
+
+    def _skip(self, node: JavaObject, depth: int) -> Reading | None:
+        """A branch without streams: the join above it collects its rows."""
+        runs = "runs in Spark, once, when the query starts"
+        self._steps.findings.operators.append(Operator(depth, _text(node), runs))
+        return None
+
+    def _is_stateful(self, name: str, node: JavaObject) -> bool:
+        if name == "Join":
+            return all(each.isStreaming() for each in items(node.children()))
+        if name == "GlobalLimit":
+            return self._output_mode == "append"
+        return name in _STATEFUL
+
+    def _node(
+        self, name: str, node: JavaObject, children: list[Reading | None], operator_id: int
+    ) -> Reading:
+        if name in RELATIONS:
+            return self._sources.read(node)
+        if name == "LocalRelation":
+            return self._nothing(node)
+        if name in _SAME_ROWS:
+            return _only(children)
+        if name == "Join":
+            return self._join(node, children, operator_id)
+        if operator_id >= 0:
+            return self._stateful(name, node, _only(children), operator_id)
+        if name not in _READERS or None in children:
+            instead = _REFUSED.get(name, USE_A_FUNCTION)
+            self._steps.findings.refuse(name, "this operator is not supported", instead)
+            return placeholder(self._steps, node)
+        return _READERS[name](self._steps, node, [each for each in children if each])
+
+    def _stateful(self, name: str, node: JavaObject, child: Reading, operator_id: int) -> Reading:
+        physical = self._operator(name, operator_id)
+        if physical is None:
+            return placeholder(self._steps, node)
+        match name:
+            case "Aggregate":
+                last = aggregation_above(self._physical, physical)
+                pair = (physical, last)
+                return read_aggregate(
+                    self._steps, node, child, pair, operator_id, self._output_mode
+                )
+            case "GlobalLimit":
+                return read_limit(self._steps, node, child, operator_id)
+            case "Deduplicate" | "DeduplicateWithinWatermark":
+                within = name == "DeduplicateWithinWatermark"
+                return read_deduplicate(self._steps, node, child, operator_id, within=within)
+        raise OptionError("this operator is not supported")
+
+    def _join(self, node: JavaObject, children: list[Reading | None], operator_id: int) -> Reading:
+        left, right = children
+        if left is None or right is None:
+            return read_static_join(self._steps, node, left, right)
+        physical = self._operator("Join", operator_id)
+        if physical is None:
+            return placeholder(self._steps, node)
+        return read_stream_join(self._steps, node, left, right, physical, operator_id)
+
+    def _check_state(self, found: Reading, operator_id: int) -> None:
+        """Compare the state of an operator with Spark's."""
+        if self._physical is not None:
+            made = next(
+                each
+                for each in preorder(found.tree)
+                if isinstance(each, Stateful) and each.operator_id == operator_id
+            )
+            check_layout(self._steps, made.spec, self._operators[operator_id])
+
+    def _operator(self, name: str, operator_id: int) -> JavaObject | None:
+        """The physical operator with this id; None if the plan could not be planned."""
+        if self._physical is None:
+            return None
+        found = self._operators[operator_id] if operator_id < len(self._operators) else None
+        if found is None or simple_name(found) not in _STATEFUL[name]:
+            raise OptionError(
+                f"Spark plans {simple_name(found) if found else 'nothing'} as stateful operator "
+                f"{operator_id}"
+            )
+        return found
+
+    def _nothing(self, node: JavaObject) -> Reading:
+        """The optimiser found that a branch has no rows: keep a source, and drop all rows."""
+        attributes = list(items(node.output()))
+        schema = self._steps.schema_of("LocalRelation", attributes)
+        source = self._sources.all[0]
+        none = Step(source, FilterSpec(Literal(pa.scalar(False))), source.schema)
+        nulls = [Literal(pa.scalar(None, each.type)) for each in schema]
+        reading = Reading(none, tuple(-1 for _ in source.schema))
+        return self._steps.computed(reading, nulls, schema, ids_of(attributes))
+
+
+def _only(children: Sequence[Reading | None]) -> Reading:
+    (found,) = children
+    assert found is not None, "a node of a stream has a child that is not one"
+    return found
+
+
+def _project(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+    return steps.project("Project", children[0], list(items(node.projectList())))
+
+
+def _filter(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+    return steps.filter("Filter", children[0], node.condition())
+
+
+def _union(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+    attributes = list(items(node.output()))
+    schema = steps.schema_of("Union", attributes)
+    ids = ids_of(attributes)
+    trees = []
+    for child in children:
+        same = list(map(Column, range(len(ids))))
+        fits = child.schema.names == schema.names and child.schema.types == schema.types
+        trees.append(child.tree if fits else steps.projected(child, same, schema, ids).tree)
+    return Reading(Union(tuple(trees), schema), ids)
+
+
+def _expand(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+    (child,) = children
+    attributes = list(items(node.output()))
+    schema = steps.schema_of("Expand", attributes)
+    projections = tuple(
+        tuple(steps.expression("Expand", child, each) for each in items(projection))
+        for projection in items(node.projections())
+    )
+    return steps.step(child, ExpandSpec(projections, schema), schema, ids_of(attributes))
+
+
+def _generate(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+    (child,) = children
+    generator = node.generator()
+    name = simple_name(generator)
+    if name not in GENERATORS:
+        steps.findings.refuse("Generate", f"the generator {name} is not supported", USE_A_FUNCTION)
+        return placeholder(steps, node)
+    dropped = set(items(node.unrequiredChildIndex()))
+    kept = tuple(index for index in range(len(child.ids)) if index not in dropped)
+    attributes = list(items(node.output()))
+    schema = steps.schema_of("Generate", attributes)
+    arguments = tuple(
+        steps.expression("Generate", child, each) for each in items(generator.children())
+    )
+    spec = GenerateSpec(name, arguments, kept, bool(node.outer()), schema)
+    return steps.step(child, spec, schema, ids_of(attributes))
+
+
+def _watermark(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+    (child,) = children
+    column = child.name_of(node.eventTime())
+    if not pa.types.is_timestamp(child.schema.field(column).type):
+        steps.findings.refuse(
+            "EventTimeWatermark",
+            f"the column {column!r} with event time is not a timestamp",
+            "call withWatermark before the window is made",
+        )
+        return child
+    wanted = id_of(node.eventTime())
+    marked = next(each for each in items(node.output()) if id_of(each) == wanted)
+    delay_ms = int(metadata_of(marked)[DELAY])
+    return Reading(Watermarked(child.tree, column, delay_ms), child.ids)
+
+
+_Reader: TypeAlias = Callable[[Steps, JavaObject, list[Reading]], Reading]
+
+_READERS: dict[str, _Reader] = {
+    "Project": _project,
+    "Filter": _filter,
+    "Union": _union,
+    "Expand": _expand,
+    "Generate": _generate,
+    "EventTimeWatermark": _watermark,
+    "ArrowEvalPython": read_functions,
+    "BatchEvalPython": read_functions,
+    "MapInPandas": read_map,
+    "PythonMapInArrow": read_map,
+    "MapInArrow": read_map,
+}
+
+
+def _text(node: JavaObject) -> str:
+    """A node in one line."""
+    text = without_ids(str(node.simpleString(25)).lstrip("~").replace("\n", " "))
+    return text if len(text) <= 110 else f"{text[:107]}..."

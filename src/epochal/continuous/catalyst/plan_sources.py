@@ -1,0 +1,128 @@
+"""Recognises the sources of a plan: their format, and the options and schema that the user gave.
+
+Sources are numbered as Spark numbers them: by their first occurrence in the analysed plan, from the
+sink down and from left to right. Spark treats two relations as one source if they are equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from epochal.connectors.registry import FILE_FORMATS, SOURCES, source_schema
+from epochal.continuous.catalyst.plan_steps import Reading, Steps, ids_of
+from epochal.continuous.catalyst.spark_objects import (
+    JavaObject,
+    items,
+    option,
+    simple_name,
+    texts_of,
+)
+from epochal.continuous.plan.logical import StreamSource
+
+RELATIONS = ("StreamingRelation", "StreamingRelationV2")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    relation: JavaObject
+    source: StreamSource
+
+
+class PlanSources:
+    """The sources of one analysed plan."""
+
+    def __init__(self, steps: Steps, analyzed: JavaObject) -> None:
+        self._steps = steps
+        self._found: list[_Found] = []
+        self.occurrences = tuple(
+            self._register(leaf).source.number
+            for leaf in items(analyzed.collectLeaves())
+            if simple_name(leaf) in RELATIONS
+        )
+
+    @property
+    def all(self) -> tuple[StreamSource, ...]:
+        """Each source once, in the order of their numbers."""
+        return tuple(each.source for each in self._found)
+
+    def read(self, relation: JavaObject) -> Reading:
+        """The source of a leaf of the optimised plan."""
+        return Reading(self._register(relation).source, ids_of(items(relation.output())))
+
+    def _register(self, relation: JavaObject) -> _Found:
+        for each in self._found:
+            if each.relation.equals(relation):
+                return each
+        for each in self._found:  # the optimiser may have renamed the columns
+            if each.relation.canonicalized().equals(relation.canonicalized()):
+                return each
+        made = _Found(relation, self._source(len(self._found), relation))
+        self._found.append(made)
+        return made
+
+    def _source(self, number: int, relation: JavaObject) -> StreamSource:
+        second = simple_name(relation) == "StreamingRelationV2"
+        format, options = _second(relation) if second else self._first(relation)
+        schema = self._steps.schema_of(format, list(items(relation.output())))
+        user_schema = schema if format.lower() in FILE_FORMATS else None
+        self._check(format, options, user_schema, schema)
+        described = _described(format, options)
+        return StreamSource(number, format, options, user_schema, schema, described)
+
+    def _check(
+        self,
+        format: str,
+        options: dict[str, str],
+        user_schema: pa.Schema | None,
+        schema: pa.Schema,
+    ) -> None:
+        findings = self._steps.findings
+        if format.lower() not in SOURCES or format.lower() == "memory":
+            known = ", ".join(sorted(set(SOURCES) - {"memory"}))
+            findings.refuse(
+                f"source {format}",
+                "there is no connector for this format",
+                f"read it with one of these: {known}; or let Spark write it to Kafka or files",
+            )
+            return
+        with findings.around(f"source {format}", "change the options of the source"):
+            ours = source_schema(format, options, user_schema)
+            if ours.names != schema.names:
+                findings.refuse(
+                    f"source {format}",
+                    f"its columns are ({_columns(schema)}) in Spark, but ({_columns(ours)}) here",
+                    "change the schema of the source",
+                )
+
+    def _first(self, relation: JavaObject) -> tuple[str, dict[str, str]]:
+        """Format and options of a relation of Spark's first source API: files."""
+        source = relation.dataSource()
+        options = texts_of(self._steps.planner.session._jvm, source.options())
+        table = option(source.catalogTable())
+        if table is not None and not any(key.lower() == "path" for key in options):
+            options["path"] = str(table.location().toString())
+        name = str(source.className())
+        return name.rpartition(".")[2] if "." in name else name, options
+
+
+def _second(relation: JavaObject) -> tuple[str, dict[str, str]]:
+    """Format and options of a relation of Spark's second source API: everything but files."""
+    given = relation.extraOptions().asCaseSensitiveMap()
+    options = {str(key): str(given[key]) for key in given}
+    if relation.catalog().isDefined():
+        return f"table {relation.sourceName()}", options
+    return str(relation.sourceName()), options
+
+
+def _described(format: str, options: dict[str, str]) -> str:
+    lower = {key.lower(): value for key, value in options.items()}
+    for key in ("path", "subscribe", "subscribepattern", "assign", "subscription"):
+        if key in lower:
+            return f"{format}[{lower[key]}]"
+    return format
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,228 @@
+"""Makes steps of our tree from the expressions of Spark's plan nodes.
+
+Spark refers to columns by ids, we do by indexes. A `Reading` keeps the ids of its columns, so that
+the node above can find them. Ids may repeat, as in `select(x, x)`; then the values are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from epochal.continuous.catalyst.expression_reader import ExpressionReader
+from epochal.continuous.catalyst.plan_findings import USE_A_FUNCTION, Findings
+from epochal.continuous.catalyst.releases import Planner
+from epochal.continuous.catalyst.spark_objects import JavaObject, arrow_type_from_json, simple_name
+from epochal.continuous.operators.contract import OperatorSpec
+from epochal.continuous.operators.expressions.evaluate import unsupported
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Lambda, Literal
+from epochal.continuous.operators.stateless.moment_columns import MomentColumnsSpec, lifted
+from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
+from epochal.continuous.plan.logical import Node, Step, unique_names
+from epochal.errors import OptionError
+
+DELAY = "spark.watermarkDelayMs"
+SESSION_WINDOW = "spark.sessionWindow"
+
+_IDS = re.compile(r"#\d+L?(-T\d+ms)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A part of our tree, and the ids that its columns have in Spark's plan."""
+
+    tree: Node
+    ids: tuple[int, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.tree.schema
+
+    @property
+    def indexes(self) -> dict[int, int]:
+        """The index of each column, by its id."""
+        return {id: index for index, id in reversed(list(enumerate(self.ids)))}
+
+    def name_of(self, attribute: JavaObject) -> str:
+        """The name of a column in our tree."""
+        return str(self.schema.names[self.indexes[id_of(attribute)]])
+
+
+def id_of(attribute: JavaObject) -> int:
+    """The id of an attribute or alias."""
+    return int(attribute.exprId().id())
+
+
+def ids_of(attributes: Iterable[JavaObject]) -> tuple[int, ...]:
+    return tuple(id_of(each) for each in attributes)
+
+
+def metadata_of(attribute: JavaObject) -> dict[str, Any]:
+    """The metadata of an attribute: whether it is a window, and the delay of its watermark."""
+    found: dict[str, Any] = json.loads(str(attribute.metadata().json()))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _arrow_type(text: str) -> pa.DataType:
+    return arrow_type_from_json(text)
+
+
+class Steps:
+    """Reads expressions, collects what cannot run, and appends steps to a reading."""
+
+    def __init__(self, planner: Planner, findings: Findings) -> None:
+        self.planner, self.findings = planner, findings
+
+    def schema_of(self, operator: str, attributes: Sequence[JavaObject]) -> pa.Schema:
+        """The schema of attributes. All columns are nullable, as in Spark's state."""
+        names = unique_names([str(each.name()) for each in attributes])
+        return pa.schema(
+            [
+                pa.field(name, self.type_of(operator, each))
+                for name, each in zip(names, attributes, strict=True)
+            ]
+        )
+
+    def type_of(self, operator: str, expr: JavaObject) -> pa.DataType:
+        """The type of an expression's values; null, with a refusal, if Arrow has none."""
+        try:
+            return _arrow_type(str(expr.dataType().json()))
+        except OptionError as error:
+            self.findings.refuse(operator, f"{_called(expr)}: {error}", "cast the column")
+            return pa.null()
+
+    def reader(self, reading: Reading) -> ExpressionReader:
+        """A reader of expressions over the columns of a reading."""
+        return ExpressionReader(
+            self.planner.session, reading.indexes, len(reading.ids), self.planner.collect
+        )
+
+    def expression(
+        self, operator: str, reading: Reading, expr: JavaObject, *, volatile: bool = False
+    ) -> Expr:
+        """Read an expression; a null, with a refusal, if it cannot be evaluated here.
+
+        `volatile` says that the caller can evaluate functions of time and chance.
+        """
+        try:
+            found = self.reader(reading).read(expr)
+        except OptionError as error:
+            self.findings.refuse(operator, f"{_called(expr)}: {error}", USE_A_FUNCTION)
+            return Literal(pa.scalar(None, pa.null()))
+        checked = lifted((found,), len(reading.ids)).columns[0] if volatile else found
+        for function in dict.fromkeys(unsupported(checked)):
+            self.findings.refuse(
+                operator,
+                f"{_called(expr)}: the function {function} is not supported",
+                USE_A_FUNCTION,
+            )
+        return found
+
+    def project(self, operator: str, reading: Reading, columns: Sequence[JavaObject]) -> Reading:
+        """Compute named expressions."""
+        exprs = [self.expression(operator, reading, each, volatile=True) for each in columns]
+        return self.computed(reading, exprs, self.schema_of(operator, columns), ids_of(columns))
+
+    def filter(self, operator: str, reading: Reading, condition: JavaObject) -> Reading:
+        """Keep the rows that meet a condition."""
+        expr = self.expression(operator, reading, condition, volatile=True)
+        found = lifted((expr,), len(reading.ids))
+        if not found.calls:
+            return Reading(Step(reading.tree, FilterSpec(expr), reading.schema), reading.ids)
+        widened = _with_moment(reading, found.calls)
+        kept = Step(widened.tree, FilterSpec(found.columns[0]), widened.schema)
+        columns = [Column(index) for index in range(len(reading.ids))]
+        return self.computed(Reading(kept, widened.ids), columns, reading.schema, reading.ids)
+
+    def computed(
+        self, reading: Reading, exprs: Sequence[Expr], schema: pa.Schema, ids: tuple[int, ...]
+    ) -> Reading:
+        """Compute columns from expressions that are read already."""
+        found = lifted(tuple(exprs), len(reading.ids))
+        if found.calls:
+            reading = _with_moment(reading, found.calls)
+        same = tuple(map(Column, range(len(reading.ids))))
+        if found.columns == same and schema.names == reading.schema.names:
+            return Reading(reading.tree, ids)
+        return self.projected(reading, found.columns, schema, ids)
+
+    def projected(
+        self, reading: Reading, columns: Sequence[Expr], schema: pa.Schema, ids: tuple[int, ...]
+    ) -> Reading:
+        """Append a projection. It becomes one with the projection below if nothing is lost."""
+        below = reading.tree
+        if isinstance(below, Step) and isinstance(below.operator, ProjectSpec):
+            joined = _joined(columns, below.operator.columns)
+            if joined is not None:
+                columns, reading = joined, Reading(below.child, ())
+        return self.step(reading, ProjectSpec(tuple(columns), schema), schema, ids)
+
+    def step(
+        self, reading: Reading, spec: OperatorSpec, schema: pa.Schema, ids: tuple[int, ...]
+    ) -> Reading:
+        """Append an operator without state."""
+        return Reading(Step(reading.tree, spec, schema), ids)
+
+    def event_time(self, attributes: Sequence[JavaObject]) -> tuple[JavaObject, int] | None:
+        """The first attribute that has a watermark, and its delay in milliseconds."""
+        for each in attributes:
+            found = metadata_of(each)
+            if DELAY in found:
+                return each, int(found[DELAY])
+        return None
+
+
+def _joined(columns: Sequence[Expr], below: Sequence[Expr]) -> list[Expr] | None:
+    """The columns over what `below` is computed from; None if that would repeat work.
+
+    One of the two must only select columns. The parameters of lambdas have indexes after those of
+    the columns, so lambdas stay where they are.
+    """
+    if all(isinstance(each, Column) for each in columns):
+        return [below[each.index] for each in columns if isinstance(each, Column)]
+    if all(isinstance(each, Column) for each in below) and not any(map(_has_lambda, columns)):
+        return [_selected(each, below) for each in columns]
+    return None
+
+
+def _selected(expr: Expr, below: Sequence[Expr]) -> Expr:
+    match expr:
+        case Column(index):
+            return below[index]
+        case Call(arguments=arguments):
+            return replace(expr, arguments=tuple(_selected(each, below) for each in arguments))
+    return expr
+
+
+def _has_lambda(expr: Expr) -> bool:
+    match expr:
+        case Lambda():
+            return True
+        case Call(arguments=arguments):
+            return any(map(_has_lambda, arguments))
+    return False
+
+
+def _with_moment(reading: Reading, calls: tuple[Any, ...]) -> Reading:
+    spec = MomentColumnsSpec.plan(calls, reading.schema)
+    return Reading(Step(reading.tree, spec, spec.schema), (*reading.ids, *(-1 for _ in calls)))
+
+
+def without_ids(text: str) -> str:
+    """A text of Spark's without the ids of columns, which differ from run to run."""
+    return _IDS.sub("", text)
+
+
+def _called(expr: JavaObject) -> str:
+    """How to name an expression in a message: by its column, or by its text."""
+    if simple_name(expr) in ("Alias", "AttributeReference"):
+        return f"column {str(expr.name())!r}"
+    text = without_ids(str(expr.toString()))
+    return text if len(text) <= 80 else f"{text[:77]}..."

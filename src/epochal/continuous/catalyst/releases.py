@@ -1,0 +1,269 @@
+"""Spark's own planner, called from Python: check, optimise and plan a query without running it.
+
+Everything that differs between the releases 4.0 to 4.3 is here: classes have moved between packages
+and constructors have got more arguments. The calls work in a clone of the user's session, with the
+settings that a checkpoint pins, as Spark's MicroBatchExecution does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame, SparkSession
+
+from epochal.continuous.catalyst.spark_objects import (
+    JavaObject,
+    arrow_type_of,
+    items,
+    option,
+    simple_name,
+)
+
+_SQL = "org.apache.spark.sql"
+_STREAMING = f"{_SQL}.execution.streaming"
+
+_ZONELESS = ("CurrentTimestamp", "Now")
+_TIME_FUNCTIONS = (*_ZONELESS, "CurrentDate", "LocalTimestamp")
+"""What the optimiser would replace by a constant. (Spark itself replaces Now in every batch by the
+clock's time, and the others by the batch's time.)"""
+
+_FIXED = {
+    "spark.sql.cbo.enabled": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.requireAllClusterKeysForDistribution": "false",
+}
+"""Settings that Spark fixes for streaming queries, so that operators keep their places."""
+
+
+def release_of(spark: SparkSession) -> tuple[int, int]:
+    """Major and minor version of a session's Spark."""
+    major, minor, *_ = spark.version.split(".")
+    return int(major), int(minor)
+
+
+class Planner:
+    """Plans queries in a clone of a session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        output_mode: str,
+        pinned: Mapping[str, str] | None,
+        runs_jobs: bool = True,
+    ) -> None:
+        """Without `runs_jobs`, `collect` returns no rows."""
+        self._runs_jobs = runs_jobs
+        self._jvm: Any = spark._jvm
+        self._release = release_of(spark)
+        self.session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+        self._js: Any = self.session._jsparkSession
+        modes = self._class(f"{_SQL}.streaming.OutputMode")
+        self._mode = getattr(modes, output_mode.capitalize())()
+        # The optimiser calls back into Python for the functions of the current time.
+        ensure_callback_server_started(spark.sparkContext._gateway)
+        for key, value in _FIXED.items():
+            self.session.conf.set(key, value)
+        if pinned is not None:
+            self._pin(pinned)
+
+    def check(self, analyzed: JavaObject) -> str | None:
+        """Why Spark itself refuses the query; None if it accepts it."""
+        if not analyzed.isStreaming():
+            return "the DataFrame is not a stream: no source of it was made by spark.readStream"
+        if self._conf("spark.sql.streaming.unsupportedOperationCheck") == "false":
+            return None
+        checker = self._object(f"{_SQL}.catalyst.analysis.UnsupportedOperationChecker")
+        try:
+            checker.checkForStreaming(analyzed, self._mode)
+        except AnalysisException as error:
+            return _first_sentence(str(error))
+        return None
+
+    def optimized(self, analyzed: JavaObject) -> JavaObject:
+        """The optimised logical plan, in which the current time is not a constant."""
+        moving = analyzed.transformAllExpressions(_TimeFunctions(self._jvm))
+        with self._active():
+            return self._js.sessionState().optimizer().execute(moving)
+
+    def physical(self, optimized: JavaObject) -> JavaObject:
+        """The physical plan of an optimised one, with the ids of its stateful operators."""
+        execution = self._object(f"{_SQL}.execution.QueryExecution")
+        with self._active():
+            dry = self._dry_run(optimized)
+            arguments = [dry.planner(), optimized.clone()]
+            if self._release < (4, 1):
+                arguments.insert(0, self._js)
+            planned = execution.createSparkPlan(*arguments)
+            return execution.prepareForExecution(dry.preparations(), planned)
+
+    def collect(self, plan: JavaObject) -> pa.Table:
+        """The rows of a logical plan without streams."""
+        if not self._runs_jobs:
+            fields = [(str(each.name()), arrow_type_of(each.dataType())) for each in _output(plan)]
+            return pa.schema(fields).empty_table()
+        datasets = self._object(f"{_SQL}.classic.Dataset")
+        found: pa.Table = DataFrame(datasets.ofRows(self._js, plan), self.session).toArrow()
+        return found
+
+    def join_keys(
+        self, join: JavaObject
+    ) -> tuple[tuple[list[JavaObject], list[JavaObject]], JavaObject | None]:
+        """The keys of both sides that must be equal, and what else must hold; None if nothing."""
+        pattern = self._object(f"{_SQL}.catalyst.planning.ExtractEquiJoinKeys")
+        found = option(pattern.unapply(join))
+        if found is None:
+            return ([], []), option(join.condition())
+        return (list(items(found._2())), list(items(found._3()))), option(found._4())
+
+    def normalized(self, expr: JavaObject) -> JavaObject:
+        """A grouping expression with one form of NaN and zero, as Spark's planner makes it."""
+        rule = self._object(f"{_SQL}.catalyst.optimizer.NormalizeFloatingNumbers")
+        return rule.normalize(expr)
+
+    def aggregation_value(self, save: JavaObject) -> JavaObject:
+        """The schema of the state values of a StateStoreSaveExec."""
+        package = (
+            f"{_STREAMING}.state" if self._release < (4, 1) else f"{_STREAMING}.operators.stateful"
+        )
+        managers = self._object(f"{package}.StreamingAggregationStateManager")
+        manager = managers.createStateManager(
+            save.keyExpressions(), save.child().output(), save.stateFormatVersion()
+        )
+        return manager.getStateValueSchema()
+
+    def _dry_run(self, plan: JavaObject) -> JavaObject:
+        """An IncrementalExecution that is not the first batch, so that it writes nothing."""
+        runtime = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.runtime"
+        mutable, uuid = self._jvm.scala.collection.mutable, self._jvm.java.util.UUID
+        arguments = [
+            self._js,
+            plan,
+            self._mode,
+            "/nowhere",
+            uuid.randomUUID(),
+            uuid.randomUUID(),
+            0,
+            self._jvm.scala.Option.empty(),
+            self._metadata({}),
+            self._object(f"{runtime}.NoOpWatermarkPropagator"),
+            False,
+            mutable.HashMap(),
+            mutable.HashMap(),
+            self._class(f"{_SQL}.execution.CommandExecutionMode").SKIP(),
+        ]
+        if self._release >= (4, 1):
+            arguments.append(False)  # isTerminatingTrigger
+        if self._release >= (4, 3):
+            arguments.append(False)  # isRealTimeMode
+        return self._class(f"{runtime}.IncrementalExecution")(*arguments)
+
+    def _metadata(self, conf: Mapping[str, str]) -> JavaObject:
+        package = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.checkpointing"
+        java = self._jvm.java.util.HashMap()
+        for key, value in conf.items():
+            java.put(key, value)
+        made = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java)
+        return self._class(f"{package}.OffsetSeqMetadata")(0, 0, made)
+
+    def _pin(self, conf: Mapping[str, str]) -> None:
+        package = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.checkpointing"
+        rules = self._object(f"{package}.OffsetSeqMetadata")
+        rules.setSessionConf(self._metadata(conf), self._js.sessionState().conf())
+
+    def _conf(self, key: str) -> str:
+        return str(self.session.conf.get(key)).lower()
+
+    @contextmanager
+    def _active(self) -> Iterator[None]:
+        """Make the clone the session whose settings the optimiser reads."""
+        sessions = self._class(f"{_SQL}.classic.SparkSession")
+        before = option(sessions.getActiveSession())
+        sessions.setActiveSession(self._js)
+        try:
+            yield
+        finally:
+            if before is None:
+                sessions.clearActiveSession()
+            else:
+                sessions.setActiveSession(before)
+
+    def _class(self, name: str) -> Any:
+        found: Any = self._jvm
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+    def _object(self, name: str) -> Any:
+        """The only instance of a Scala object."""
+        return getattr(self._class(f"{name}$"), "MODULE$")
+
+
+class _TimeFunctions:
+    """A Scala PartialFunction that makes the current time the time of the batch."""
+
+    class Java:
+        implements = ("scala.PartialFunction",)
+
+    def __init__(self, jvm: Any) -> None:
+        self._jvm = jvm
+
+    def isDefinedAt(self, expr: JavaObject) -> bool:
+        return simple_name(expr) in _TIME_FUNCTIONS
+
+    def apply(self, expr: JavaObject) -> JavaObject:
+        zone = (
+            self._jvm.scala.Option.apply("UTC")
+            if simple_name(expr) in _ZONELESS
+            else expr.timeZoneId()
+        )
+        made = self._jvm.org.apache.spark.sql.catalyst.expressions.CurrentBatchTimestamp
+        return made(0, expr.dataType(), zone)
+
+    def applyOrElse(self, expr: JavaObject, otherwise: JavaObject) -> JavaObject:
+        return self.apply(expr) if self.isDefinedAt(expr) else otherwise.apply(expr)
+
+
+def stateful_operators(physical: JavaObject) -> list[JavaObject]:
+    """The stateful operators of a physical plan that save state, by their ids."""
+    found = {
+        each.getStateInfo().operatorId(): each
+        for each in preorder(physical)
+        if simple_name(each) in STATEFUL
+    }
+    return [found[number] for number in sorted(found)]
+
+
+STATEFUL = (
+    "StateStoreSaveExec",
+    "SessionWindowStateStoreSaveExec",
+    "StreamingDeduplicateExec",
+    "StreamingDeduplicateWithinWatermarkExec",
+    "StreamingSymmetricHashJoinExec",
+    "StreamingGlobalLimitExec",
+    "FlatMapGroupsWithStateExec",
+    "FlatMapGroupsInPandasWithStateExec",
+    "TransformWithStateExec",
+    "TransformWithStateInPySparkExec",
+)
+
+
+def preorder(plan: JavaObject) -> Iterator[JavaObject]:
+    """A plan node and all below it."""
+    yield plan
+    for child in items(plan.children()):
+        yield from preorder(child)
+
+
+def _output(plan: JavaObject) -> list[JavaObject]:
+    return list(items(plan.output()))
+
+
+def _first_sentence(message: str) -> str:
+    """Spark's message without its plan."""
+    return message.split(";\n")[0].split("\n")[0].strip()

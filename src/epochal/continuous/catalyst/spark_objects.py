@@ -1,0 +1,121 @@
+"""Python values of the JVM's objects: sequences, options, maps, types and literals.
+
+Note: every attribute of a py4j object exists until it is called, so `hasattr` is always true. Ask
+for the class instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from py4j.java_gateway import get_field
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    YearMonthIntervalType,
+    _parse_datatype_json_string,
+)
+
+from epochal.errors import OptionError
+
+JavaObject: TypeAlias = Any
+
+INTERVAL = pa.month_day_nano_interval()
+MONTHS = pa.int32()
+"""A year-month interval is a number of months, as in Spark."""
+
+_INTERVAL_FIELDS = ("months", "days", "microseconds")
+
+
+def class_name(value: JavaObject) -> str:
+    """The full name of an object's class."""
+    return str(value.getClass().getName())
+
+
+def simple_name(value: JavaObject) -> str:
+    """The name of an object's class without its package, as Spark's documentation uses it."""
+    return class_name(value).rpartition(".")[2].rpartition("$")[2] or class_name(value).rpartition(
+        "."
+    )[2].rstrip("$")
+
+
+def items(sequence: JavaObject) -> Iterator[JavaObject]:
+    """The elements of a Scala sequence."""
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
+
+
+def fields(product: JavaObject) -> Iterator[tuple[str, JavaObject]]:
+    """The fields of a case class: (name, value)."""
+    for index in range(product.productArity()):
+        yield str(product.productElementName(index)), product.productElement(index)
+
+
+def option(value: JavaObject) -> JavaObject | None:
+    """The value in a Scala Option; None if it is empty."""
+    return value.get() if value.isDefined() else None
+
+
+def texts_of(jvm: JavaObject, mapping: JavaObject) -> dict[str, str]:
+    """A Scala map of texts as a dict."""
+    java = jvm.scala.jdk.javaapi.CollectionConverters.asJava(mapping)
+    return {str(key): str(java[key]) for key in java}
+
+
+def arrow_type_of(data_type: JavaObject) -> pa.DataType:
+    """The Arrow type of a Spark type; OptionError if there is none."""
+    return arrow_type_from_json(str(data_type.json()))
+
+
+def arrow_type_from_json(text: str) -> pa.DataType:
+    """The Arrow type of a Spark type in its JSON form."""
+    return _arrow(_parse_datatype_json_string(text))
+
+
+def _arrow(kind: DataType) -> pa.DataType:
+    match kind:
+        case DayTimeIntervalType():
+            return pa.duration("us")
+        case YearMonthIntervalType():
+            return MONTHS
+        case CalendarIntervalType():
+            return INTERVAL
+    try:
+        found: pa.DataType = to_arrow_type(kind, timezone="UTC")
+    except PySparkTypeError:
+        raise OptionError(f"columns of type {kind.simpleString()} are not supported") from None
+    return found
+
+
+def scalar_of(value: JavaObject, kind: pa.DataType) -> pa.Scalar[Any]:
+    """A value in Catalyst's internal form (days, microseconds, …) as an Arrow scalar."""
+    if value is None:
+        return pa.scalar(None, kind)
+    types = pa.types
+    if types.is_string(kind):
+        return pa.scalar(str(value.toString() if not isinstance(value, str) else value), kind)
+    if types.is_binary(kind):
+        return pa.scalar(bytes(value), kind)
+    if types.is_decimal(kind):
+        return pa.scalar(Decimal(str(value.toString())), kind)
+    if types.is_date(kind):
+        return pa.scalar(int(value), pa.int32()).cast(kind)
+    if types.is_timestamp(kind) or types.is_duration(kind):
+        return pa.scalar(int(value), pa.int64()).cast(kind)
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return pa.scalar(value, kind)
+    if kind == INTERVAL:
+        months, days, micros = (get_field(value, each) for each in _INTERVAL_FIELDS)
+        return pa.scalar((months, days, micros * 1000), kind)
+    raise OptionError(f"constants of type {kind} are not supported")
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether `scalar_of` supports values of this type."""
+    return not (pa.types.is_nested(kind) or pa.types.is_time(kind))

@@ -1,0 +1,233 @@
+"""Makes stateful operators from plan nodes: aggregation, deduplication, limits.
+
+The logical node says what is computed. The physical operator says how Spark stores it: which
+expressions are the key, and which distinct aggregates there are, in which order. Both refer to the
+same column ids, because one was planned from the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from epochal.continuous.catalyst.plan_steps import (
+    DELAY,
+    SESSION_WINDOW,
+    Reading,
+    Steps,
+    ids_of,
+    metadata_of,
+    without_ids,
+)
+from epochal.continuous.catalyst.releases import preorder
+from epochal.continuous.catalyst.spark_objects import JavaObject, items, option, simple_name
+from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
+from epochal.continuous.operators.aggregation.calls import AggregateCall
+from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
+from epochal.continuous.operators.expressions.expr import Expr
+from epochal.continuous.operators.global_limit import GlobalLimitSpec
+from epochal.continuous.plan.logical import Stateful, StreamSource, unique_names
+
+_NOT_FIELDS = ("mutableAggBufferOffset", "inputAggBufferOffset")
+
+
+def read_aggregate(
+    steps: Steps,
+    node: JavaObject,
+    child: Reading,
+    physical: tuple[JavaObject, JavaObject],
+    operator_id: int,
+    output_mode: str,
+) -> Reading:
+    """An aggregation: project keys and arguments, aggregate, project the results.
+
+    `physical` is the operator that saves the state, and the aggregation above it.
+    """
+    save, last = physical
+    session = _is_session(save)
+    conf = f"spark.sql.streaming.{'sessionWindow' if session else 'aggregation'}.stateFormatVersion"
+    if not known_format(steps, "Aggregate", save, (1 if session else 2,), conf):
+        return placeholder(steps, node)
+    keys = list(items(last.groupingExpressions()))
+    values = [
+        steps.expression("Aggregate", child, steps.planner.normalized(each), volatile=True)
+        for each in items(node.groupingExpressions())
+    ]
+    arguments = _Columns(
+        unique_names([without_ids(str(each.name())) for each in keys]),
+        values,
+        [steps.type_of("Aggregate", each) for each in keys],
+    )
+    filters = dict(_filters(node))
+    calls = []
+    attributes = list(items(last.aggregateAttributes()))
+    names = unique_names([*arguments.names, *(f"_aggregate{n}" for n in range(len(attributes)))])
+    for number, expr in enumerate(items(last.aggregateExpressions())):
+        condition = filters.get(int(expr.resultId().id()))
+        calls.append(_call(steps, child, expr, condition, names[len(keys) + number], arguments))
+    before = steps.computed(
+        child, arguments.exprs, arguments.schema, tuple(-1 for _ in arguments.names)
+    )
+    marked = [metadata_of(each) for each in keys]
+    made = AggregateSpec(
+        key=tuple(arguments.names[: len(keys)]),
+        aggregates=tuple(calls),
+        input_schema=arguments.schema,
+        output_mode=output_mode,
+        event_time=_first(arguments.names, [DELAY in each for each in marked]),
+        session=_first(arguments.names, [SESSION_WINDOW in each for each in marked]),
+        per_epoch=True,
+    )
+    tree = Stateful((before.tree,), operator_id, made)
+    found = Reading(tree, (*ids_of(keys), *ids_of(attributes)))
+    return steps.project("Aggregate", found, list(items(last.resultExpressions())))
+
+
+def aggregation_above(physical: JavaObject, save: JavaObject) -> JavaObject:
+    """The aggregation that computes the results from the state that `save` passes on."""
+    found = None
+    for each in preorder(physical):
+        if simple_name(each).endswith("AggregateExec"):
+            found = each
+        if each.equals(save):
+            break
+    assert found is not None, "a StateStoreSave without an aggregation above it"
+    return found
+
+
+class _Columns:
+    """The columns that an aggregation needs: its keys, then arguments and filters, each once."""
+
+    def __init__(
+        self, names: Sequence[str], exprs: Sequence[Expr], types: Sequence[pa.DataType]
+    ) -> None:
+        self.names, self.exprs, self.types = list(names), list(exprs), list(types)
+        self._keys = len(self.names)
+
+    def add(self, expr: Expr, kind: pa.DataType) -> str:
+        """The name of a column with this value."""
+        for number in range(self._keys, len(self.exprs)):
+            if self.exprs[number] == expr:
+                return self.names[number]
+        name = unique_names([*self.names, f"_argument{len(self.names) - self._keys}"])[-1]
+        self.names.append(name)
+        self.exprs.append(expr)
+        self.types.append(kind)
+        return name
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(list(zip(self.names, self.types, strict=True)))
+
+
+def _call(
+    steps: Steps,
+    child: Reading,
+    expr: JavaObject,
+    condition: JavaObject | None,
+    alias: str,
+    columns: _Columns,
+) -> AggregateCall:
+    function = expr.aggregateFunction()
+    mode, fields = steps.reader(child).scalar_fields(function)
+    children = list(items(function.children()))
+    if simple_name(function) == "Count" and all(
+        simple_name(each) == "Literal" and each.value() is not None for each in children
+    ):
+        children = []  # count(1) and count(*): every row counts
+    arguments = tuple(
+        columns.add(
+            steps.expression("Aggregate", child, each, volatile=True),
+            steps.type_of("Aggregate", each),
+        )
+        for each in children
+    )
+    kept = None
+    if condition is not None:
+        kept = columns.add(
+            steps.expression("Aggregate", child, condition, volatile=True), pa.bool_()
+        )
+    return AggregateCall(
+        function=simple_name(function),
+        arguments=arguments,
+        alias=alias,
+        type=steps.type_of("Aggregate", expr),
+        filter=kept,
+        mode=mode,
+        extra={key: value for key, value in fields.items() if key not in _NOT_FIELDS},
+    )
+
+
+def _filters(node: JavaObject) -> Iterator[tuple[int, JavaObject]]:
+    """The FILTER clauses of a logical aggregation, by the ids of the aggregates' results."""
+    for top in items(node.aggregateExpressions()):
+        for each in preorder(top):
+            if simple_name(each) == "AggregateExpression":
+                condition = option(each.filter())
+                if condition is not None:
+                    yield int(each.resultId().id()), condition
+
+
+def read_deduplicate(
+    steps: Steps, node: JavaObject, child: Reading, operator_id: int, *, within: bool
+) -> Reading:
+    """`dropDuplicates` and `dropDuplicatesWithinWatermark`."""
+    name = simple_name(node)
+    found = steps.event_time(list(items(node.child().output())))
+    event_time, delay_ms = (child.name_of(found[0]), found[1]) if found else (None, 0)
+    if event_time and pa.types.is_struct(child.schema.field(event_time).type):
+        steps.findings.refuse(
+            name,
+            f"the column {event_time!r}, which has the watermark, is a window",
+            "keep only columns of the window, or group by the columns instead",
+        )
+        return placeholder(steps, node)
+    made = DropDuplicatesSpec.plan(
+        columns=[child.name_of(each) for each in items(node.keys())],
+        input_schema=child.schema,
+        event_time=event_time,
+        delay_ms=delay_ms,
+        within_watermark=within,
+    )
+    return Reading(Stateful((child.tree,), operator_id, made), child.ids)
+
+
+def placeholder(steps: Steps, node: JavaObject) -> Reading:
+    """Stands for a node that cannot run, so that the nodes above it can be read."""
+    attributes = list(items(node.output()))
+    schema = steps.schema_of(simple_name(node), attributes)
+    return Reading(StreamSource(-1, "", {}, None, schema), ids_of(attributes))
+
+
+def _is_session(save: JavaObject) -> bool:
+    return simple_name(save) == "SessionWindowStateStoreSaveExec"
+
+
+def known_format(
+    steps: Steps, operator: str, physical: JavaObject, known: tuple[int, ...], conf: str
+) -> bool:
+    """Whether the state of an operator has a format that we can read; a refusal if not."""
+    found = int(physical.stateFormatVersion())
+    if found not in known:
+        steps.findings.refuse(
+            operator,
+            f"its state has format {found} ({conf}), but only {known[0]} is supported",
+            "start from a new checkpoint",
+        )
+    return found in known
+
+
+def _first(names: Sequence[str], marks: Sequence[bool]) -> str | None:
+    """The first name that is marked."""
+    return next((name for name, mark in zip(names, marks, strict=False) if mark), None)
+
+
+def read_limit(steps: Steps, node: JavaObject, child: Reading, operator_id: int) -> Reading:
+    """`limit`: the first rows of the whole stream."""
+    expr = node.limitExpr()
+    if simple_name(expr) != "Literal":
+        steps.findings.refuse("GlobalLimit", "the limit is not a number", "use a number")
+        return placeholder(steps, node)
+    made = GlobalLimitSpec(int(expr.value()), child.schema)
+    return Reading(Stateful((child.tree,), operator_id, made), child.ids)

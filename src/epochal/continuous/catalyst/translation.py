@@ -1,0 +1,120 @@
+"""Translates a streaming DataFrame: the tree of our operators, or all reasons why it cannot run.
+
+    analysed plan   Spark's own check; sources and their numbers
+    optimised plan  the tree, node by node
+    physical plan   ids and keys of stateful operators
+
+Nothing is started and nothing is written. Spark runs a job only for the rows of static branches and
+scalar subqueries, which are collected once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from epochal.continuous.catalyst.plan_findings import Findings, Operator
+from epochal.continuous.catalyst.plan_reader import PlanReader
+from epochal.continuous.catalyst.plan_sources import PlanSources
+from epochal.continuous.catalyst.plan_steps import Steps
+from epochal.continuous.catalyst.releases import Planner
+from epochal.continuous.plan.logical import Node, StreamSource
+from epochal.errors import UnsupportedPlanError
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A DataFrame as our engine runs it."""
+
+    tree: Node
+    schema: pa.Schema
+    """The columns of the result, with the names that the user gave them."""
+    spark_schema: StructType
+    sources: tuple[StreamSource, ...]
+    """Each source once, in the order of their numbers."""
+    occurrences: tuple[int, ...]
+    """The number of the source at each leaf of the analysed plan. Spark's offset log has a line for
+    each of them."""
+    operators: tuple[Operator, ...]
+    notes: tuple[str, ...]
+
+
+def read_plan(
+    df: DataFrame, *, output_mode: str = "append", pinned: Mapping[str, str] | None = None
+) -> Translation:
+    """Translate a DataFrame; UnsupportedPlanError with all refusals if it cannot run.
+
+    `pinned` are the settings in the offset log of the checkpoint, which decide the layout of its
+    state; None for a new checkpoint.
+    """
+    findings = Findings()
+    found = _read(df, output_mode, pinned, findings, runs_jobs=True)
+    if found is None or findings.refusals:
+        raise UnsupportedPlanError(findings.refusals)
+    return found
+
+
+def explain_plan(
+    df: DataFrame, *, output_mode: str = "append", pinned: Mapping[str, str] | None = None
+) -> str:
+    """Say where each operator of a DataFrame runs, and list all that cannot run."""
+    findings = Findings()
+    _read(df, output_mode, pinned, findings, runs_jobs=False)
+    lines = [f"{'  ' * each.depth}{each.text}: {each.runs}" for each in findings.operators]
+    if findings.notes:
+        lines += ["", "Notes:", *(f"  - {each}" for each in findings.notes)]
+    if findings.refusals:
+        return "\n".join([str(UnsupportedPlanError(findings.refusals)), "", *lines])
+    return "\n".join(["The DataFrame can run.", "", *lines])
+
+
+def _read(
+    df: DataFrame,
+    output_mode: str,
+    pinned: Mapping[str, str] | None,
+    findings: Findings,
+    *,
+    runs_jobs: bool,
+) -> Translation | None:
+    frame: Any = df
+    if _is_connect(frame):
+        findings.refuse(
+            "Spark Connect",
+            "the DataFrame is of a Spark Connect session, whose plans are on the server",
+            "use a classic session: SparkSession.builder.master(...)",
+        )
+        return None
+    analyzed = frame._jdf.queryExecution().analyzed()
+    planner = Planner(df.sparkSession, output_mode=output_mode, pinned=pinned, runs_jobs=runs_jobs)
+    refused = planner.check(analyzed)
+    if refused is not None:
+        findings.refuse("Spark", refused, "change the query so that Spark accepts it")
+        if not analyzed.isStreaming():
+            return None
+    steps = Steps(planner, findings)
+    sources = PlanSources(steps, analyzed)
+    optimized = planner.optimized(analyzed)
+    physical = planner.physical(optimized) if refused is None else None
+    found = PlanReader(steps, sources, physical, output_mode).read(optimized)
+    return Translation(
+        tree=found.tree,
+        schema=_renamed(found.tree.schema, df.columns),
+        spark_schema=df.schema,
+        sources=sources.all,
+        occurrences=sources.occurrences,
+        operators=tuple(findings.operators),
+        notes=tuple(findings.notes),
+    )
+
+
+def _is_connect(frame: Any) -> bool:
+    return type(frame).__module__.startswith("pyspark.sql.connect")
+
+
+def _renamed(schema: pa.Schema, names: list[str]) -> pa.Schema:
+    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])

@@ -1,0 +1,158 @@
+"""Makes any number of rows of each row: `explode`, `posexplode`, `inline`, `stack`, `json_tuple`.
+
+The rows of a batch keep their order. A null or empty collection makes no row, or, with `outer`, one
+row whose generated columns are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from epochal.continuous.operators.contract import Moment
+from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
+from epochal.continuous.operators.expressions.expr import Expr, Value
+from epochal.continuous.operators.stateless.json_fields import json_fields
+
+Columns: TypeAlias = list[Value]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateSpec:
+    """A generator over expressions, and the columns of the input that the result keeps."""
+
+    generator: str
+    """The name of Spark's class: Explode, PosExplode, Inline, Stack, JsonTuple."""
+    arguments: tuple[Expr, ...]
+    kept: tuple[int, ...]
+    outer: bool
+    schema: pa.Schema
+    """The kept columns, then the generated ones."""
+
+    def open(self) -> Generate:
+        return Generate(self)
+
+
+class Generate:
+    """Repeats each row once for every row that the generator makes of it."""
+
+    def __init__(self, spec: GenerateSpec) -> None:
+        self._spec = spec
+        self._types = spec.schema.types[len(spec.kept) :]
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        spec, rows = self._spec, batch.num_rows
+        values = [evaluate(each, batch) for each in spec.arguments]
+        parents, generated = GENERATORS[spec.generator](values, rows, self._types)
+        if spec.outer:
+            parents, generated = _outer(parents, generated, rows)
+        if not len(parents):
+            return ()
+        index = pa.array(parents, pa.int64())
+        kept = [batch.column(each).take(index) for each in spec.kept]
+        made = [
+            column_of(each, len(parents), kind)
+            for each, kind in zip(generated, self._types, strict=True)
+        ]
+        return (pa.RecordBatch.from_arrays([*kept, *made], schema=spec.schema),)
+
+
+def _outer(parents: Any, generated: Columns, rows: int) -> tuple[Any, Columns]:
+    """Add a row of nulls for each row of the input that has none, in the input's order."""
+    missing = np.setdiff1d(np.arange(rows), parents)
+    if not len(missing):
+        return parents, generated
+    everything = np.concatenate([parents, missing])
+    order = np.argsort(everything, kind="stable")
+    source = np.concatenate([np.arange(len(parents)), np.full(len(missing), -1)])[order]
+    index = pa.array(source, pa.int64(), mask=source < 0)
+    return everything[order], [each.take(index) for each in generated]
+
+
+def _lists(value: Value, rows: int) -> tuple[Any, Any, Any]:
+    """For each element of a list or map column: its row, its position, and its flat index."""
+    lengths = np.zeros(rows, dtype=np.int64)
+    starts = np.zeros(rows, dtype=np.int64)
+    offsets = value.offsets.to_numpy()
+    present = value.is_valid().to_numpy(zero_copy_only=False)
+    starts[:] = offsets[:-1]
+    lengths[present] = np.diff(offsets)[present]
+    parents = np.repeat(np.arange(rows), lengths)
+    firsts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    positions = np.arange(len(parents)) - firsts
+    return parents, positions, np.repeat(starts, lengths) + positions
+
+
+def _elements(value: Value, index: Any) -> Columns:
+    """The elements of a list, or the keys and values of a map, at flat indexes."""
+    at = pa.array(index, pa.int64())
+    if pa.types.is_map(value.type):
+        return [value.keys.take(at), value.items.take(at)]
+    return [value.values.take(at)]
+
+
+def _array(value: Value, rows: int) -> Value:
+    """A column of a value that may be a scalar or in chunks."""
+    if isinstance(value, pa.Scalar):
+        value = pa.array([value.as_py()] * rows, value.type)
+    return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+
+
+def _explode(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
+    collection = _array(values[0], rows)
+    parents, _, index = _lists(collection, rows)
+    return parents, _elements(collection, index)
+
+
+def _posexplode(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
+    collection = _array(values[0], rows)
+    parents, positions, index = _lists(collection, rows)
+    return parents, [pa.array(positions, pa.int32()), *_elements(collection, index)]
+
+
+def _inline(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
+    collection = _array(values[0], rows)
+    parents, _, index = _lists(collection, rows)
+    structs = collection.values.take(pa.array(index, pa.int64()))
+    return parents, list(structs.flatten())  # flatten applies the nulls of the structs
+
+
+def _stack(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
+    count, cells = values[0].as_py(), [_array(each, rows) for each in values[1:]]
+    width = len(types)
+    columns: Columns = []
+    order = np.argsort(np.tile(np.arange(rows), count), kind="stable")
+    for number, kind in enumerate(types):
+        parts = []
+        for line in range(count):
+            at = line * width + number
+            parts.append(cells[at].cast(kind) if at < len(cells) else pa.array([None] * rows, kind))
+        columns.append(pa.concat_arrays(parts).take(pa.array(order, pa.int64())))
+    return np.repeat(np.arange(rows), count), columns
+
+
+def _json_tuple(values: Columns, rows: int, types: list[pa.DataType]) -> tuple[Any, Columns]:
+    texts = _array(values[0], rows).to_pylist()
+    names = [_array(each, rows).to_pylist() for each in values[1:]]
+    found = [json_fields(text, wanted) for text, *wanted in zip(texts, *names, strict=True)]
+    columns: Columns = [
+        pa.array([each[number] for each in found], pa.string()) for number in range(len(types))
+    ]
+    return np.arange(rows), columns
+
+
+Generator: TypeAlias = Callable[[Columns, int, list[pa.DataType]], tuple[Any, Columns]]
+"""Takes argument values, the number of rows and the generated types; returns for each generated row
+the index of its row, and the generated columns."""
+
+GENERATORS: dict[str, Generator] = {
+    "Explode": _explode,
+    "PosExplode": _posexplode,
+    "Inline": _inline,
+    "Stack": _stack,
+    "JsonTuple": _json_tuple,
+}

@@ -1,0 +1,140 @@
+"""Appends columns that depend on the moment or on chance: `current_timestamp()`, `rand()`.
+
+Expressions are evaluated from the columns of a batch alone. Functions that need more are computed
+before: `lifted` replaces their calls by columns, and this operator appends those columns.
+
+The current time is the clock's, in milliseconds, and the same for all rows of a batch. Random
+values differ for each row and each run, whatever the seed: Spark draws a new one for every batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from epochal.continuous.operators.contract import Moment
+from epochal.continuous.operators.expressions.casts import cast
+from epochal.continuous.operators.expressions.evaluate import column_of
+from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Lambda
+
+_NOW = "CurrentBatchTimestamp"
+FUNCTIONS = (_NOW, "Rand", "Randn", "Uuid")
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """Expressions over a batch to which the values of `calls` are appended as columns."""
+
+    columns: tuple[Expr, ...]
+    calls: tuple[Call, ...]
+
+
+def lifted(exprs: tuple[Expr, ...], width: int) -> Lifted:
+    """Replace the calls that need the moment or chance by columns after the first `width`.
+
+    Equal calls for the time share a column. Each random call has its own. Within a lambda such
+    calls stay where they are, because they have a value for each element.
+    """
+    calls: list[Call] = []
+    for expr in exprs:
+        _collect(expr, calls)
+    if not calls:
+        return Lifted(exprs, ())
+    times = list({_moment(each): each for each in calls if each.function == _NOW}.values())
+    ordered = [*times, *(each for each in calls if each.function != _NOW)]
+    numbers = {id(each): width + index for index, each in enumerate(ordered)}
+    moments = {_moment(each): width + index for index, each in enumerate(times)}
+    return Lifted(
+        tuple(_replaced(each, width, len(ordered), numbers, moments) for each in exprs),
+        tuple(ordered),
+    )
+
+
+def _moment(call: Call) -> tuple[pa.DataType, str]:
+    return call.type, call.extra.get("zone", "UTC")
+
+
+def _collect(expr: Expr, calls: list[Call]) -> None:
+    match expr:
+        case Call(function) if function in FUNCTIONS:
+            calls.append(expr)
+        case Call(arguments=arguments):
+            for each in arguments:
+                _collect(each, calls)
+
+
+def _replaced(
+    expr: Expr,
+    width: int,
+    added: int,
+    numbers: dict[int, int],
+    moments: dict[tuple[pa.DataType, str], int],
+) -> Expr:
+    def again(each: Expr) -> Expr:
+        return _replaced(each, width, added, numbers, moments)
+
+    match expr:
+        case Column(index):
+            return expr if index < width else Column(index + added)  # a lambda's parameter
+        case Lambda(body, first, parameters):
+            return Lambda(again(body), first + added, parameters)
+        case Call(function) if id(expr) in numbers or function == _NOW:
+            return Column(numbers[id(expr)] if id(expr) in numbers else moments[_moment(expr)])
+        case Call(arguments=arguments):
+            return replace(expr, arguments=tuple(again(each) for each in arguments))
+    return expr
+
+
+@dataclass(frozen=True, slots=True)
+class MomentColumnsSpec:
+    """Calls whose values are appended to each batch."""
+
+    calls: tuple[Call, ...]
+    schema: pa.Schema
+
+    @classmethod
+    def plan(cls, calls: tuple[Call, ...], input_schema: pa.Schema) -> Self:
+        """Name the columns so that no name repeats."""
+        fields = list(input_schema)
+        for number, call in enumerate(calls):
+            name = f"_{call.function}{number}"
+            while name in input_schema.names:
+                name += "_"
+            fields.append(pa.field(name, call.type))
+        return cls(calls, pa.schema(fields))
+
+    def open(self) -> MomentColumns:
+        return MomentColumns(self)
+
+
+class MomentColumns:
+    """Computes the columns for each batch."""
+
+    def __init__(self, spec: MomentColumnsSpec) -> None:
+        self._spec = spec
+        self._random = np.random.default_rng()
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        rows = batch.num_rows
+        added = [
+            column_of(self._value(call, rows, at), rows, call.type) for call in self._spec.calls
+        ]
+        return (pa.RecordBatch.from_arrays([*batch.columns, *added], schema=self._spec.schema),)
+
+    def _value(self, call: Call, rows: int, at: Moment) -> Any:
+        match call.function:
+            case "Rand":
+                return pa.array(self._random.random(rows))
+            case "Randn":
+                return pa.array(self._random.standard_normal(rows))
+            case "Uuid":
+                return pa.array([str(uuid.uuid4()) for _ in range(rows)], pa.string())
+        now = pa.scalar(at.now_ms * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+        if now.type == call.type:
+            return now
+        return cast(now, call.type, "ansi", zone=call.extra.get("zone", "UTC"))

@@ -1,0 +1,148 @@
+"""Makes the stages that tasks run from a query's tree of operators. Pure.
+
+Operators without state are chained to what produces their input. A union is no operator: its
+children lead to the same place. Each stateful operator becomes a stage. The order of stages is the
+reverse of the tree's preorder, so that rows only move to later stages; their operator ids come from
+the tree, because a checkpoint pins them.
+
+Note: a source that occurs twice has the same number at both places. It is read once, and each place
+becomes a branch of it. Watermarks are numbered in preorder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from epochal.connectors.contract import SinkWriter, Source, WriterContext
+from epochal.continuous.operators.contract import OperatorSpec
+from epochal.continuous.operators.expressions.expr import Column
+from epochal.continuous.operators.stateless.row_operators import ProjectSpec
+from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.plan.logical import (
+    Node,
+    Stateful,
+    Step,
+    StreamSource,
+    Union,
+    Watermarked,
+    preorder,
+)
+from epochal.continuous.plan.pruning import narrowed
+from epochal.continuous.plan.stages import (
+    Branch,
+    QueryPlan,
+    SourcePlan,
+    StagePlan,
+    Target,
+    Watermark,
+)
+from epochal.epoch.acknowledging import acknowledged_in_tasks
+from epochal.epoch.query_watermark import WatermarksMove
+from epochal.errors import EpochError
+
+
+class UnopenedWriters:
+    """Placeholder in a plan for the writers of a sink that is not open yet."""
+
+    def open(self, context: WriterContext) -> SinkWriter:
+        raise AssertionError("the sink of this plan was never opened")
+
+
+UNOPENED = UnopenedWriters()
+
+
+def sources_of(tree: Node) -> tuple[StreamSource, ...]:
+    """Return the sources of a query by number, each once."""
+    found: dict[int, StreamSource] = {}
+    for node in preorder(tree):
+        if isinstance(node, StreamSource):
+            found.setdefault(node.number, node)
+    if sorted(found) != list(range(len(found))):
+        raise EpochError(
+            f"The sources of the query have the numbers {sorted(found)}, but they must be numbered "
+            f"from 0: a checkpoint has a directory for each number. This is a bug."
+        )
+    return tuple(found[number] for number in range(len(found)))
+
+
+def offset_lines_of(tree: Node) -> tuple[int, ...]:
+    """Return the source of each line in the offset log: one for each time that it occurs."""
+    return tuple(node.number for node in preorder(tree) if isinstance(node, StreamSource))
+
+
+def compile_plan(
+    tree: Node,
+    sources: Sequence[Source],
+    *,
+    watermarks_move: WatermarksMove = "turn",
+    offset_lines: Sequence[int] | None = None,
+) -> QueryPlan:
+    """Return the plan over these open sources, which are in the order of their numbers.
+
+    It lacks the sink's writers and the number of state partitions. `offset_lines` is needed only if
+    the checkpoint's offset log has other lines than the tree says.
+    """
+    nodes = sources_of(tree)
+    lines = tuple(offset_lines_of(tree) if offset_lines is None else offset_lines)
+    stages = sum(isinstance(node, Stateful) for node in preorder(tree))
+    walk = _Walk(stages)
+    walk.feed(tree, (), Target(stages))
+    found = []
+    for node, source, in_tasks in zip(nodes, sources, acknowledged_in_tasks(sources), strict=True):
+        branches = tuple(walk.branches[node.number])
+        readers = narrowed(source.readers, [each.operators for each in branches], node.schema)
+        found.append(SourcePlan(readers, node.schema, branches, in_tasks))
+    return QueryPlan(
+        tuple(found),
+        tuple(walk.watermarks),
+        tuple(walk.stages[number] for number in range(stages)),
+        UNOPENED,
+        tree.schema,
+        0,
+        watermarks_move,
+        () if lines == tuple(range(len(nodes))) else lines,
+    )
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Visits the tree in preorder and collects its parts."""
+
+    unnumbered: int
+    """Stages that have no number yet. The one nearest to the sink gets the highest."""
+    branches: dict[int, list[Branch]] = field(default_factory=dict)
+    stages: dict[int, StagePlan] = field(default_factory=dict)
+    watermarks: list[Watermark] = field(default_factory=list)
+
+    def feed(self, node: Node, operators: tuple[OperatorSpec, ...], to: Target) -> None:
+        """Let the rows of a node pass through these operators, to that place."""
+        match node:
+            case StreamSource(number=number):
+                self.branches.setdefault(number, []).append(Branch(operators, to))
+            case Step(child=child, operator=operator):
+                self.feed(child, (operator, *operators), to)
+            case Watermarked(child=child, column=column, delay_ms=delay_ms):
+                mark = Watermark(len(self.watermarks), column, delay_ms)
+                self.watermarks.append(mark)
+                observe = ObserveEventTimeSpec(mark.index, column)
+                self.feed(child, (observe, *operators), to)
+            case Union(children=children, schema=schema):
+                for child in children:
+                    self.feed(child, (*_renamed(child.schema, schema), *operators), to)
+            case Stateful(children=children, operator_id=operator_id, spec=spec):
+                self.unnumbered -= 1
+                number = self.unnumbered
+                inputs = tuple(child.schema for child in children)
+                self.stages[number] = StagePlan(operator_id, spec, inputs, operators, to)
+                for side, child in enumerate(children):
+                    self.feed(child, (), Target(number, side))
+
+
+def _renamed(schema: pa.Schema, wanted: pa.Schema) -> tuple[OperatorSpec, ...]:
+    """Return the projection that gives a child of a union the union's names, if it needs one."""
+    if schema.names == wanted.names:
+        return ()
+    return (ProjectSpec(tuple(Column(at) for at in range(len(wanted))), wanted),)

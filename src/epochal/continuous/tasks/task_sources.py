@@ -1,0 +1,152 @@
+"""The sources of a task, and chains of stateless operators. Pure; one thread makes all calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+
+from epochal.connectors.contract import AcknowledgingReader, Position, SourceReader
+from epochal.continuous.operators.contract import (
+    EventTimeObserver,
+    Moment,
+    Operator,
+    OperatorSpec,
+)
+from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, Target
+
+MAX_ROWS_PER_TURN = 5_000
+"""Per source. More would delay frames that arrive meanwhile. Under full load the next turn follows
+at once."""
+
+MAX_READS_PER_TURN = 64
+
+FEW_ROWS = 64
+"""A read that returns fewer rows than this has emptied a partition. Reading it again would return
+the one or two rows that arrived meanwhile, over and over, and spend the turn on batches of one
+row."""
+
+
+class Chain:
+    """Consecutive operators without an exchange between them."""
+
+    def __init__(self, specs: Sequence[OperatorSpec]) -> None:
+        self.operators: list[Operator] = [spec.open() for spec in specs]
+        self.observers = [
+            cast(EventTimeObserver, each) for each in self.operators if hasattr(each, "highest_ms")
+        ]
+
+    def run(self, batches: Iterable[pa.RecordBatch], at: Moment) -> list[pa.RecordBatch]:
+        for operator in self.operators:
+            batches = [made for batch in batches for made in operator.process(batch, at)]
+        return [batch for batch in batches if batch.num_rows]
+
+    def raise_highs(self, highs: list[int]) -> None:
+        """Raise the highest event times to those that this chain has seen, per watermark."""
+        for observer in self.observers:
+            highs[observer.watermark] = max(highs[observer.watermark], observer.highest_ms())
+
+
+@dataclass(slots=True)
+class OpenSource:
+    """A source of which this task reads at least one partition."""
+
+    reader: SourceReader
+    numbers: dict[str, int]
+    """The number of each partition over all sources."""
+    branches: list[tuple[Chain, Target]]
+    acknowledging: AcknowledgingReader | None
+    """The reader again, if it acknowledges committed epochs itself."""
+    rows: int = 0
+    """Read in the current epoch."""
+
+    def read(self) -> tuple[list[pa.RecordBatch], bool]:
+        """Return the rows for this turn, and whether there are more."""
+        batches: list[pa.RecordBatch] = []
+        rows = short = 0  # `short` counts reads that have emptied a partition
+        while rows < MAX_ROWS_PER_TURN and len(batches) < MAX_READS_PER_TURN:
+            batch = self.reader.read(MAX_ROWS_PER_TURN - rows)
+            if batch is None:
+                return batches, False
+            rows += batch.num_rows
+            batches.append(batch)
+            short += batch.num_rows < FEW_ROWS
+            if short >= len(self.numbers):
+                return batches, False
+        return batches, True
+
+
+class TaskSources:
+    """All sources of a task. They end an epoch together."""
+
+    def __init__(self, plan: QueryPlan, readers: Sequence[ReaderPlan]) -> None:
+        self._count = len(plan.sources)
+        self.open: dict[int, OpenSource] = {}
+        """By number of the source; without those of which the task reads no partition."""
+        for index, source in enumerate(plan.sources):
+            mine = [each for each in readers if each.source == index]
+            if not mine:
+                continue
+            reader = source.readers.open({each.partition: each.position for each in mine})
+            if ends := {each.partition: each.end for each in mine if each.end is not None}:
+                reader.limit(ends)
+            self.open[index] = OpenSource(
+                reader,
+                {each.partition: each.reader for each in mine},
+                [(Chain(branch.operators), branch.to) for branch in source.branches],
+                cast(AcknowledgingReader, reader) if source.acknowledges_in_tasks else None,
+            )
+        self._limits: dict[int, Position] | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether the readers stop at given positions."""
+        return self._limits is not None
+
+    def limit(self, ends: dict[int, Position]) -> None:
+        """Read each reader to its end, or no further if it has none."""
+        self._limits = {**self.positions(), **ends}
+        for source in self.open.values():
+            source.reader.limit({p: self._limits[number] for p, number in source.numbers.items()})
+
+    def limits_reached(self) -> bool:
+        """Whether all readers have arrived at their limits."""
+        assert self._limits is not None
+        return all(self._limits[number] == at for number, at in self.positions().items())
+
+    def positions(self) -> dict[int, Position]:
+        """Return where each reader is, by its number over all sources."""
+        found: dict[int, Position] = {}
+        for source in self.open.values():
+            positions = source.reader.positions()
+            found.update({number: positions[p] for p, number in source.numbers.items()})
+        return found
+
+    def end(self, epoch: int) -> tuple[int, ...]:
+        """End an epoch; return the rows read in it, per source."""
+        rows = [0] * self._count
+        for number, source in self.open.items():
+            rows[number], source.rows = source.rows, 0
+            if source.acknowledging is not None:
+                source.acknowledging.ended(epoch)
+        return tuple(rows)
+
+    def raise_highs(self, highs: list[int], to: Target | None = None) -> None:
+        """Raise the highest event times by what was seen on the way to `to`, or on all ways."""
+        for source in self.open.values():
+            for chain, target in source.branches:
+                if to is None or target == to:
+                    chain.raise_highs(highs)
+
+    def note_commit(self, epoch: int) -> None:
+        """Let readers that acknowledge do so for all epochs up to this one."""
+        for source in self.open.values():
+            if source.acknowledging is not None:
+                source.acknowledging.committed(epoch)
+
+    def close(self) -> None:
+        """Close all readers."""
+        for source in self.open.values():
+            source.reader.close()

@@ -1,0 +1,71 @@
+"""Turns the key rows of a store into RocksDB's keys and back, whole lists at a time. Pure.
+
+A provider keeps the key as one row, whatever its files look like. Only here is it known that
+RocksDB's keys start with a byte that names the encoding, and that a store that scans by prefix
+splits its key into two rows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from epochal.errors import StateFormatError
+from epochal.state.files.rocksdb_keys import ENCODING_VERSION, decode_keys
+from epochal.state.files.schema_file import KeyEncoder
+from epochal.state.rows.byte_spans import spans_of
+from epochal.state.rows.column_decoder import decode_rows
+from epochal.state.rows.column_encoder import encode_rows
+from epochal.state.rows.types import StructType, field_names
+
+VERSION_BYTE = bytes([ENCODING_VERSION])
+_LENGTH = struct.Struct("<i")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyForm:
+    """How one store encodes its keys; `prefix_columns` is 0 for a store without prefix scans."""
+
+    schema: StructType
+    prefix_columns: int = 0
+
+    def stored(self, rows: Sequence[bytes]) -> list[bytes]:
+        """The keys of these key rows, as RocksDB stores them."""
+        if not self.prefix_columns:
+            return [VERSION_BYTE + row for row in rows]
+        if not rows:
+            return []
+        columns = decode_rows(spans_of(rows), self.schema).flatten()
+        first = self._encoded(columns, 0, self.prefix_columns)
+        rest = self._encoded(columns, self.prefix_columns, len(self.schema.fields))
+        return [
+            _LENGTH.pack(len(prefix) + 1) + VERSION_BYTE + prefix + VERSION_BYTE + remaining
+            for prefix, remaining in zip(first, rest, strict=True)
+        ]
+
+    def rows(self, keys: Sequence[bytes], source: str) -> list[bytes]:
+        """The key rows of keys that RocksDB stores."""
+        if not self.prefix_columns:
+            return [unversioned(key, source) for key in keys]
+        if not keys:
+            return []
+        encoder = KeyEncoder("prefix", prefix_columns=self.prefix_columns)
+        columns = decode_keys(spans_of(keys), encoder, self.schema, source)
+        return encode_rows(columns, self.schema).to_list()
+
+    def _encoded(self, columns: Sequence[pa.Array[Any]], start: int, end: int) -> list[bytes]:
+        schema = StructType(self.schema.fields[start:end])
+        batch = pa.RecordBatch.from_arrays(columns[start:end], names=list(field_names(schema)))
+        return encode_rows(batch, schema).to_list()
+
+
+def unversioned(data: bytes, source: str) -> bytes:
+    """A row without the byte in front that names its encoding."""
+    if data[:1] != VERSION_BYTE:
+        found = f"encoding {data[0]}" if data else "no byte that names its encoding"
+        raise StateFormatError(source, 0, f"a row has {found}; only encoding 0 is supported")
+    return data[1:]

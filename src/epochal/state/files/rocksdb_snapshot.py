@@ -1,0 +1,247 @@
+"""Reads and writes a snapshot of a RocksDB-backed store: the files of a small database.
+
+A snapshot `N.zip` holds RocksDB's small files and an entry `metadata`. That entry lists the large
+files, which are stored beside the zip because Spark's snapshots share them. RocksDB itself reads
+and writes the database, through `rocksdict` (extra `rocksdb`), in a temporary directory.
+
+Note: a snapshot that we write contains all rows in new files and shares none. Its tables have the
+format that the checkpoint pins, so that the RocksDB in Spark can read them even if ours is newer.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import re
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from epochal.errors import OptionError, StateError, StateFormatError
+
+CANNOT_READ_CHECKPOINT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_CHECKPOINT"
+METADATA_ENTRY = "metadata"
+BROKEN_ZIP = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    KeyError,
+    ValueError,
+    EOFError,
+    OSError,
+    RuntimeError,
+)
+"""What `zipfile` raises for bytes that are not a zip. It does not expect hostile input."""
+_MERGE_OPERATOR = re.compile(r"merge_operator=.*")
+_DATABASE_FILE = re.compile(r"CURRENT|MANIFEST-\d+|OPTIONS-\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """A file of a snapshot that is stored beside the zip."""
+
+    local_name: str
+    """Its name when RocksDB opens the snapshot."""
+    path: str
+    """Where it is, below the store's directory."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMetadata:
+    """The content of the `metadata` entry of a snapshot zip."""
+
+    files: tuple[SharedFile, ...]
+    families: Mapping[str, int]
+    """Virtual column families and the number that prefixes their keys; empty if unused."""
+    keys: int
+    internal_keys: int = 0
+    internal: Mapping[str, bool] = field(default_factory=dict)
+    """Which families are Spark's own and not a user's."""
+    highest_family: int = 0
+    """The highest number that a family ever had."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFiles:
+    """The content of a snapshot's files."""
+
+    archive: bytes
+    shared: tuple[tuple[str, bytes], ...]
+    """The files to write before the zip: where they go, below the store's directory, and what."""
+
+
+def parse_snapshot_metadata(text: str, source: str) -> SnapshotMetadata:
+    """Read the `metadata` entry of a snapshot zip."""
+    head, _, body = text.partition("\n")
+    if head != "v1":
+        raise StateFormatError(
+            source, 0, f"its metadata has version {head!r}, not v1", CANNOT_READ_CHECKPOINT
+        )
+    try:
+        document = json.loads(body)
+        files = tuple(
+            SharedFile(
+                _flat(entry["localFileName"]),
+                f"SSTs/{_flat(entry['dfsSstFileName'])}",
+                int(entry["sizeBytes"]),
+            )
+            for entry in document.get("sstFiles") or ()
+        ) + tuple(
+            SharedFile(
+                _flat(entry["localFileName"]),
+                f"logs/{_flat(entry['dfsLogFileName'])}",
+                int(entry["sizeBytes"]),
+            )
+            for entry in document.get("logFiles") or ()
+        )
+        families = {str(k): int(v) for k, v in (document.get("columnFamilyMapping") or {}).items()}
+        internal = document.get("columnFamilyTypeMap") or {}
+        return SnapshotMetadata(
+            files,
+            families,
+            int(document.get("numKeys", -1)),
+            int(document.get("numInternalKeys") or 0),
+            {str(k): bool(v) for k, v in internal.items()},
+            int(document.get("maxColumnFamilyId") or 0),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateFormatError(source, 0, f"its metadata cannot be read ({error})") from None
+
+
+def encode_snapshot_metadata(metadata: SnapshotMetadata) -> bytes:
+    """Write the `metadata` entry of a snapshot zip whose shared files are all tables."""
+    document = {
+        "sstFiles": [
+            {
+                "localFileName": each.local_name,
+                "dfsSstFileName": each.path.rpartition("/")[2],
+                "sizeBytes": each.size,
+            }
+            for each in metadata.files
+        ],
+        "numKeys": metadata.keys,
+        "numInternalKeys": metadata.internal_keys,
+        "columnFamilyMapping": dict(metadata.families),
+        "columnFamilyTypeMap": dict(metadata.internal),
+        "maxColumnFamilyId": metadata.highest_family,
+    }
+    return f"v1\n{json.dumps(document, separators=(',', ':'))}".encode()
+
+
+def _flat(name: str) -> str:
+    if "/" in name or "\\" in name or name in ("", ".", ".."):
+        raise ValueError(f"{name!r} is not a valid file name")
+    return name
+
+
+def read_database(path: str, delimiter: bytes, source: str) -> dict[bytes, bytes]:
+    rocksdict = import_rocksdict()
+    _name_merge_operator(Path(path), delimiter)
+    entries: dict[bytes, bytes] = {}
+    database: Any = None
+    try:
+        options, _ = rocksdict.Options.load_latest(path)
+        database = rocksdict.Rdict(
+            path, options=options, access_type=rocksdict.AccessType.read_only()
+        )
+        cursor = database.iter()
+        cursor.seek_to_first()
+        while cursor.valid():
+            entries[cursor.key()] = cursor.value()
+            cursor.next()
+        # A failing cursor just ends. Only its status shows that it did not reach the last key.
+        cursor.status()
+    except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception
+        raise StateFormatError(source, 0, f"RocksDB cannot read it ({error})") from None
+    finally:
+        if database is not None:
+            database.close()
+    return entries
+
+
+def encode_snapshot(
+    entries: Iterable[tuple[bytes, bytes]], metadata: SnapshotMetadata, table_format: int
+) -> SnapshotFiles:
+    """Write a database with these entries, and pack it as Spark does.
+
+    `metadata` has everything except the names of the files.
+    """
+    with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
+        _write_database(scratch, entries, table_format)
+        found = sorted(Path(scratch).iterdir())
+        tables = [(each.name, each.read_bytes()) for each in found if each.suffix == ".sst"]
+        small = [(each.name, each.read_bytes()) for each in found if _is_small(each.name)]
+    suffix = uuid4()
+    named = tuple(
+        SharedFile(name, f"SSTs/{name.removesuffix('.sst')}-{suffix}.sst", len(data))
+        for name, data in tables
+    )
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in small:
+            archive.writestr(name, data)
+        archive.writestr(METADATA_ENTRY, encode_snapshot_metadata(replace(metadata, files=named)))
+    shared = zip((each.path for each in named), (data for _, data in tables), strict=True)
+    return SnapshotFiles(packed.getvalue(), tuple(shared))
+
+
+def _is_small(name: str) -> bool:
+    return _DATABASE_FILE.fullmatch(name) is not None
+
+
+def _write_database(path: str, entries: Iterable[tuple[bytes, bytes]], table_format: int) -> None:
+    rocksdict = import_rocksdict()
+    tables = rocksdict.BlockBasedOptions()
+    tables.set_format_version(table_format)
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(tables)
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    # The files are copied after the database is closed, so none may be replaced meanwhile.
+    options.set_disable_auto_compactions(True)
+    unlogged = rocksdict.WriteOptions()
+    unlogged.disable_wal = True
+    try:
+        database = rocksdict.Rdict(path, options)
+        try:
+            database.set_write_options(unlogged)
+            for key, value in entries:
+                database[key] = value
+            database.flush()
+        finally:
+            database.close()
+    except Exception as error:  # noqa: BLE001 - rocksdict raises bare Exception
+        raise StateError(f"RocksDB cannot write a snapshot in {path} ({error}).") from None
+
+
+def _name_merge_operator(directory: Path, delimiter: bytes) -> None:
+    """Make RocksDB join the values of a list as Spark's merge operator does.
+
+    The options in a snapshot name the operator but not its delimiter, which defaults to a comma.
+    """
+    named = f"merge_operator={{id=StringAppendOperator;delimiter={delimiter.decode()};}}"
+    for options in directory.glob("OPTIONS-*"):
+        text = options.read_text(encoding="utf-8", errors="surrogateescape")
+        changed = _MERGE_OPERATOR.sub(named, text)
+        options.write_text(changed, encoding="utf-8", errors="surrogateescape")
+
+
+def import_rocksdict() -> Any:
+    """The `rocksdict` module; OptionError with instructions if it is not installed."""
+    try:
+        import rocksdict
+    except ImportError:
+        raise OptionError(
+            "This state is kept by the RocksDB provider. Reading and writing its snapshots needs "
+            "the package rocksdict. Install it with: pip install 'epochal[rocksdb]'."
+        ) from None
+    return rocksdict

@@ -1,0 +1,64 @@
+"""Compares our evaluation of column expressions with Spark's own, value by value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
+from epochal.continuous.catalyst.spark_objects import items
+from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
+from epochal.continuous.operators.expressions.expr import Expr
+
+FAILED = "failed"
+"""Stands for the result of an expression that raised an error."""
+
+
+def optimised(spark: SparkSession, frame: DataFrame, texts: Sequence[str]) -> list[Expr]:
+    """The expressions as Spark's optimiser leaves them. The frame must not be a local relation."""
+    plan = frame.selectExpr(*(f"{text} AS r{i}" for i, text in enumerate(texts)))
+    found = plan._jdf.queryExecution().optimizedPlan()
+    while found.getClass().getSimpleName() != "Project":
+        found = found.children().apply(0)
+    child = found.children().apply(0).output()
+    reader = ExpressionReader(spark, columns_by_id(child), child.size())
+    assert [each.name() for each in items(child)] == frame.columns, "a column was pruned"
+    return [reader.read(each) for each in items(found.projectList())]
+
+
+def ours(expr: Expr, rows: pa.RecordBatch, kind: pa.DataType) -> Any:
+    """Our values, or FAILED."""
+    try:
+        found = column_of(evaluate(expr, rows), rows.num_rows, kind)
+    except Exception:  # noqa: BLE001  any error counts as one, as in Spark
+        return FAILED
+    return [plain(value) for value in found.to_pylist()]
+
+
+def sparks(frame: DataFrame, text: str) -> tuple[Any, pa.DataType]:
+    """Spark's values, or FAILED, and their type."""
+    selected = frame.selectExpr(f"{text} AS r")
+    kind = selected.limit(0).toArrow().schema.field(0).type
+    try:
+        found = selected.toArrow().column(0)
+    except Exception:  # noqa: BLE001  any error counts as one
+        return FAILED, kind
+    return [plain(value) for value in found.to_pylist()], kind
+
+
+def plain(value: Any) -> Any:
+    """A value that can be compared with ==, also if it is NaN."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if value == 0:
+            return "-0.0" if math.copysign(1, value) < 0 else 0.0
+        case dict():
+            return {key: plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+    return value

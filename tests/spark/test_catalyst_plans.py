@@ -1,0 +1,127 @@
+"""Streaming DataFrames become trees of our operators, with Spark's schemas and operator ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.jvm import end_jvm
+from tests.spark.plan_corpus import PLANS, Plan, shape
+
+from epochal.continuous.catalyst.translation import explain_plan, read_plan
+from epochal.continuous.operators.stateless.spark_columns import arrow_schema
+from epochal.errors import UnsupportedPlanError
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    end_jvm()
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "America/New_York")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda each: each.name)
+def test_a_plan_becomes_the_tree_of_its_operators(spark: SparkSession, plan: Plan) -> None:
+    frame = plan.frame(spark)
+    found = read_plan(frame, output_mode=plan.mode)
+    assert shape(found.tree) == plan.shape
+    assert found.schema.names == frame.columns
+    theirs = arrow_schema(frame.schema)
+    assert [str(each) for each in found.schema.types] == [str(each) for each in theirs.types]
+
+
+def rate(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("rate").load()
+
+
+REFUSED: dict[str, tuple[Callable[[SparkSession], DataFrame], tuple[str, ...]]] = {
+    "no stream": (lambda spark: spark.range(3), ("Spark", "not a stream")),
+    "sort": (lambda spark: rate(spark).orderBy("value"), ("Spark", "Sorting is not supported")),
+    "append aggregation without watermark": (
+        lambda spark: rate(spark).groupBy("value").count(),
+        ("Spark", "without watermark"),
+    ),
+    "a function without a counterpart": (
+        lambda spark: rate(spark).select(F.input_file_name().alias("f")),
+        ("column 'f'", "InputFileName", "Python UDF"),
+    ),
+    "an unknown source": (
+        lambda spark: spark.readStream.format("socket").options(host="h", port=1).load(),
+        ("source socket", "no connector", "kafka"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_what_cannot_run_is_refused_with_a_way_out(spark: SparkSession, case: str) -> None:
+    frame, words = REFUSED[case]
+    with pytest.raises(UnsupportedPlanError) as caught:
+        read_plan(frame(spark))
+    for word in (*words, "Instead: "):
+        assert word in str(caught.value)
+
+
+def test_all_refusals_come_at_once(spark: SparkSession) -> None:
+    frame = rate(spark).select(F.input_file_name().alias("f")).orderBy("f")
+    with pytest.raises(UnsupportedPlanError) as caught:
+        read_plan(frame)
+    assert [each.operator for each in caught.value.refusals] == ["Spark", "Project", "Sort"]
+
+
+def test_explain_says_where_operators_run_and_starts_nothing(spark: SparkSession) -> None:
+    group = "explained"
+    spark.sparkContext.setJobGroup(group, group)
+    static = spark.range(5).toDF("value")
+    frame = rate(spark).join(static, "value").dropDuplicates(["value"])
+    text = explain_plan(frame)
+    assert text.startswith("The DataFrame can run.")
+    assert "Deduplicate [value]: runs in the query's tasks, after an exchange by key; " in text
+    assert "state/0" in text
+    assert "Source 0: rate" in text
+    assert "runs in Spark, once, when the query starts" in text
+    assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
+
+
+def test_explain_lists_what_cannot_run(spark: SparkSession) -> None:
+    text = explain_plan(rate(spark).select(F.input_file_name().alias("f")))
+    assert "InputFileName" in text
+    assert "cannot run" in text
+
+
+def test_the_settings_that_a_checkpoint_pins_decide(spark: SparkSession) -> None:
+    frame = rate(spark).groupBy("value").count()
+    pinned = {"spark.sql.streaming.aggregation.stateFormatVersion": "1"}
+    with pytest.raises(UnsupportedPlanError) as caught:
+        read_plan(frame, output_mode="update", pinned=pinned)
+    assert "format 1 (spark.sql.streaming.aggregation.stateFormatVersion)" in str(caught.value)
+
+
+def test_a_source_that_occurs_twice_has_one_number(spark: SparkSession) -> None:
+    once, other = rate(spark), rate(spark)
+    found = read_plan(once.union(other).union(once))
+    assert found.occurrences == (0, 1, 0)
+    assert [each.number for each in found.sources] == [0, 1]
+
+
+def test_reading_a_plan_leaves_the_session_as_it_was(spark: SparkSession) -> None:
+    def settings() -> dict[str, Any]:
+        return {
+            key: spark.conf.get(key)
+            for key in ("spark.sql.cbo.enabled", "spark.sql.adaptive.enabled")
+        }
+
+    before = settings()
+    read_plan(rate(spark))
+    assert settings() == before
+    assert SparkSession.getActiveSession() is spark

@@ -1,0 +1,175 @@
+"""A query with RocksDB state moves from Spark to our provider and back to Spark.
+
+Spark runs a query over six files, undisturbed. A copy of its checkpoint is cut back to the first
+two batches. Our provider loads that state and writes the versions of the next two batches by the
+engine's protocol: prepare, then publish. Spark continues with the last two batches, and must output
+what it output undisturbed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.rocksdb_runs import (
+    CHANGELOGS,
+    CHECKSUMS,
+    FILES,
+    STATE,
+    configure,
+    cut_back,
+    log_as,
+    rocksdb_session,
+    run,
+    write_events,
+)
+
+from epochal.checkpoint.layout import state_store_path
+from epochal.checkpoint.operator_metadata import StoreMetadata, read_operator
+from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS
+from epochal.epoch.messages import PreparedState
+from epochal.epoch.publish_state import StateFiles
+from epochal.files import Files, open_files
+from epochal.state.files.schema_file import parse_schema_file
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.ids import StateStoreId
+from epochal.state.store.provider import StateStoreProvider
+from epochal.state.store.rocksdb_provider import open_provider
+
+KEPT, OURS = 2, 2
+
+
+def counts(events: DataFrame) -> DataFrame:
+    return events.groupBy("name").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+
+
+def windows(events: DataFrame) -> DataFrame:
+    late = events.withWatermark("at", "20 seconds")
+    return late.groupBy(F.window("at", "10 seconds"), "name").agg(F.max("value").alias("most"))
+
+
+def distinct(events: DataFrame) -> DataFrame:
+    return events.withWatermark("at", "20 seconds").dropDuplicatesWithinWatermark(["name", "kind"])
+
+
+def sessions(events: DataFrame) -> DataFrame:
+    late = events.withWatermark("at", "20 seconds")
+    return late.groupBy(F.session_window("at", "5 seconds"), "name").count()
+
+
+@dataclass(frozen=True)
+class Case:
+    query: Callable[[DataFrame], DataFrame]
+    mode: str
+    conf: dict[str, str]
+    snapshot: bool = False
+    """Whether our maintenance writes a snapshot, so that Spark has to load it."""
+
+    def __str__(self) -> str:
+        kind = "changelogs" if CHANGELOGS.items() <= self.conf.items() else "zips"
+        checked = "-checksums" if CHECKSUMS.items() <= self.conf.items() else ""
+        return f"{self.query.__name__}-{kind}{checked}{'-snapshot' if self.snapshot else ''}"
+
+
+CASES = [
+    Case(counts, "update", {}),
+    Case(counts, "update", CHANGELOGS, snapshot=True),
+    Case(counts, "update", {**CHANGELOGS, **CHECKSUMS}, snapshot=True),
+    Case(windows, "append", CHANGELOGS),
+    Case(windows, "append", {}, snapshot=True),
+    Case(distinct, "append", {}, snapshot=True),
+    Case(distinct, "append", CHANGELOGS),
+    Case(sessions, "append", CHANGELOGS),
+    Case(sessions, "append", CHECKSUMS, snapshot=True),
+]
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return rocksdb_session()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_events(tmp_path_factory.mktemp("events"))
+
+
+def stores(
+    checkpoint: Files, conf: StateStoreConf
+) -> Iterator[tuple[int, str, StateStoreProvider]]:
+    operator = read_operator(checkpoint, 0)
+    assert operator is not None
+    for store in operator.stores:
+        path = f"{state_store_path(0, 0, store.name)}/_metadata/schema"
+        [schema] = parse_schema_file(checkpoint.read(path))
+        for partition in range(store.num_partitions):
+            yield partition, store.name, _provider(checkpoint, store, partition, schema, conf)
+
+
+def _provider(
+    checkpoint: Files, store: StoreMetadata, partition: int, schema: Any, conf: StateStoreConf
+) -> StateStoreProvider:
+    return open_provider(
+        StateStoreId(f"{checkpoint.url}/state", 0, partition, store.name),
+        schema.key,
+        schema.value,
+        conf,
+        num_cols_prefix_key=store.num_cols_prefix_key,
+    )
+
+
+def take_over(undisturbed: Path, ours: Path, case: Case) -> int:
+    """Write the next versions of every store by the engine's protocol; how many rows changed."""
+    given = {f"{STATE}providerClass": ROCKSDB_PROVIDER_CLASS, **case.conf}
+    conf = StateStoreConf.from_spark(given | {f"{STATE}minDeltasForSnapshot": "1"})
+    checkpoint = open_files(str(ours))
+    models = {(p, name): found for p, name, found in stores(open_files(str(undisturbed)), conf)}
+    changed = 0
+    for partition, name, provider in stores(checkpoint, conf):
+        model = models[partition, name]
+        rows = provider.get_store(KEPT).loaded_rows
+        assert dict(rows.items()) == dict(model.get_store(KEPT).items_raw())
+        prepared = []
+        for version in range(KEPT + 1, KEPT + OURS + 1):
+            wanted, draft = dict(model.get_store(version).items_raw()), rows.draft()
+            for key in [key for key, _ in rows.items() if key not in wanted]:
+                draft.remove(key)
+            draft.put_many(list(wanted), list(wanted.values()))
+            changed += len(draft.changes)
+            prepared.append(provider.prepare(version, draft, "a1"))
+            rows = provider.get_store(version, from_prepared=prepared[-1]).loaded_rows
+        states = [
+            PreparedState(0, partition, name, each.version, each.name, each.checksum)
+            for each in prepared
+        ]
+        StateFiles(checkpoint).publish(states)
+        if case.snapshot:
+            provider.publish(prepared[-1])
+            provider.do_maintenance()
+        there = [info.name for info in checkpoint.list(state_store_path(0, partition, name))]
+        assert not [each for each in there if "prepared" in each]
+        assert (f"{KEPT + OURS}.zip" in there) == case.snapshot
+    return changed
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_spark_continues_from_rocksdb_state_that_we_wrote(
+    spark: SparkSession, source: Path, tmp_path: Path, case: Case
+) -> None:
+    configure(spark, case.conf)
+    undisturbed, ours = tmp_path / "undisturbed", tmp_path / "ours"
+    expected = run(spark, case.query, case.mode, source, undisturbed)
+    assert sorted(expected) == list(range(FILES))
+    shutil.copytree(undisturbed, ours)
+    cut_back(ours, KEPT)
+    assert take_over(undisturbed, ours, case) > 20
+    log_as(undisturbed, ours, range(KEPT, KEPT + OURS))
+    found = run(spark, case.query, case.mode, source, ours)
+    assert found == {batch: expected[batch] for batch in range(KEPT + OURS, FILES)}
+    assert sum(map(len, found.values())) > 10

@@ -1,0 +1,107 @@
+"""Which stages, branches and edges a tree of operators becomes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from tests.unit.continuous.plan.plans import ROWS, TimedJoin, planned, source, state, timed
+
+from epochal.continuous.operators.expressions.expr import Column, Literal
+from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
+from epochal.continuous.operators.watermark import ObserveEventTimeSpec
+from epochal.continuous.plan.compile import sources_of
+from epochal.continuous.plan.logical import Step, Union, Watermarked
+from epochal.continuous.plan.stages import (
+    SOURCES,
+    Branch,
+    Edge,
+    Target,
+    Watermark,
+    edges_of,
+    is_linear,
+    schemas_of,
+)
+from epochal.errors import EpochError
+
+TRUE = FilterSpec(Literal(pa.scalar(True)))
+FALSE = FilterSpec(Literal(pa.scalar(False)))
+
+
+def test_a_chain_has_an_edge_per_stage_and_writes_directly() -> None:
+    tree = Step(state(0, Step(state(1, Step(source(), TRUE, ROWS)), FALSE, ROWS)), TRUE, ROWS)
+    plan = planned(tree)
+    assert plan.sources[0].branches == (Branch((TRUE,), Target(0)),)
+    assert [(each.operator_id, each.operators, each.to) for each in plan.stages] == [
+        (1, (FALSE,), Target(1)),
+        (0, (TRUE,), Target(2)),
+    ]
+    assert edges_of(plan) == (Edge(SOURCES, Target(0)), Edge(0, Target(1)))
+    assert is_linear(plan)
+    assert plan.offset_lines == ()
+
+
+def test_the_inputs_of_a_join_are_its_sides() -> None:
+    plan = planned(state(0, state(1, timed(0)), timed(1, 7), spec=TimedJoin()))
+    assert [each.branches[0].to for each in plan.sources] == [Target(0), Target(1, 1)]
+    assert [each.to for each in plan.stages] == [Target(1, 0), Target(2)]
+    assert plan.stages[1].input_schemas == (ROWS, ROWS)
+    assert edges_of(plan) == (
+        Edge(SOURCES, Target(0)),
+        Edge(0, Target(1, 0)),
+        Edge(SOURCES, Target(1, 1)),
+    )
+    assert schemas_of(plan) == (ROWS, ROWS, ROWS)
+    assert not is_linear(plan)
+
+
+def test_a_union_is_no_stage_but_its_children_meet() -> None:
+    tree = state(0, Union((state(1, source(0)), source(1)), ROWS))
+    plan = planned(tree)
+    assert edges_of(plan) == (
+        Edge(SOURCES, Target(0)),
+        Edge(SOURCES, Target(1)),
+        Edge(0, Target(1)),
+    )
+
+
+def test_a_sink_with_several_producers_has_local_edges() -> None:
+    plan = planned(Union((state(0, source(0)), source(1)), ROWS))
+    assert edges_of(plan) == (
+        Edge(SOURCES, Target(0)),
+        Edge(SOURCES, Target(1), is_local=True),
+        Edge(0, Target(1), is_local=True),
+    )
+    assert schemas_of(plan) == (ROWS,)
+    assert edges_of(planned(Union((source(0), source(1)), ROWS))) == ()
+
+
+def test_a_source_that_occurs_twice_is_read_once_and_has_a_branch_and_a_line_for_each() -> None:
+    plan = planned(Union((state(0, source(0)), Step(source(0), TRUE, ROWS)), ROWS))
+    assert [each.branches for each in plan.sources] == [
+        (Branch((), Target(0)), Branch((TRUE,), Target(1)))
+    ]
+    assert plan.offset_lines == (0, 0)
+    assert planned(source(0), offset_lines=(0, 0)).offset_lines == (0, 0)
+
+
+def test_watermarks_are_numbered_from_the_sink_and_observed_on_every_branch() -> None:
+    tree = Watermarked(Union((timed(0, 5), source(1)), ROWS), "key", 9)
+    plan = planned(tree)
+    assert plan.watermarks == (Watermark(0, "key", 9), Watermark(1, "at", 5))
+    assert [each.branches[0].operators for each in plan.sources] == [
+        (ObserveEventTimeSpec(1, "at"), ObserveEventTimeSpec(0, "key")),
+        (ObserveEventTimeSpec(0, "key"),),
+    ]
+
+
+def test_a_union_has_the_names_of_its_schema() -> None:
+    names = pa.schema([ROWS.field(0).with_name("user"), ROWS.field(1)])
+    plan = planned(Union((source(0), source(1)), names))
+    project = ProjectSpec((Column(0), Column(1)), names)
+    assert [each.branches[0].operators for each in plan.sources] == [(project,), (project,)]
+
+
+def test_sources_must_be_numbered_from_zero() -> None:
+    assert [each.number for each in sources_of(Union((source(1), source(0)), ROWS))] == [0, 1]
+    with pytest.raises(EpochError, match=r"numbers \[1\]"):
+        sources_of(source(1))

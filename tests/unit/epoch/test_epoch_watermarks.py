@@ -1,0 +1,166 @@
+"""The watermark of each epoch, where watermarks move at epoch boundaries: decided, told, logged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.epoch.test_driver import World, started
+from tests.unit.epoch.test_recovery import logs, ours, plan, sparks
+
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry
+from epochal.epoch.driver import EpochDriver
+from epochal.epoch.messages import EpochStarted
+from epochal.epoch.query_watermark import POLICY_KEY, QueryWatermark, policy_of, watermark_of
+from epochal.errors import RecoveryError
+from epochal.testing.clock import ManualClock
+
+
+def tracked(**more: Any) -> QueryWatermark:
+    given = {"highs": (-1,), "delays_ms": (1000,), "moves": "epoch", **more}
+    return QueryWatermark(**given)
+
+
+def test_the_watermark_of_an_epoch_is_fixed_when_it_starts() -> None:
+    watermark = tracked()
+    watermark.report((5000,))
+    assert watermark.in_flight() == ((-1, 0), (0, 0))
+    watermark.start(1)
+    watermark.report((9000,))
+    watermark.start(1)
+    assert watermark.in_flight() == ((-1, 0), (0, 0), (1, 4000))
+    assert watermark.decide(0, [(5000,)]) == (0, 4000)
+    assert watermark.in_flight() == ((0, 0), (1, 4000))
+    assert watermark.decide(1, [(9000,)]) == (4000, 8000)
+    assert watermark.in_flight() == ((1, 4000), (2, 8000))
+
+
+def test_it_never_goes_back() -> None:
+    watermark = tracked(watermark_ms=6000, late_ms=5500)
+    watermark.report((5000,))
+    watermark.start(1)
+    assert watermark.in_flight() == ((-1, 5500), (0, 6000), (1, 6000))
+
+
+def test_an_epoch_should_end_soon_while_its_end_or_the_next_one_closes_windows() -> None:
+    watermark = tracked()
+    assert not watermark.wants_epoch(0)
+    watermark.report((5000,))
+    assert watermark.wants_epoch(0)  # the next epoch would have a higher watermark
+    watermark.start(1)
+    assert watermark.wants_epoch(1)  # it closes windows when it ends
+    watermark.decide(0, [(5000,)])
+    watermark.start(2)
+    assert not watermark.wants_epoch(2)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("min", 4000), ("MAX", 8000), ("", 4000)])
+def test_several_watermarks_make_one_as_the_checkpoint_pins_it(policy: str, expected: int) -> None:
+    pinned = policy_of({POLICY_KEY: policy} if policy else {})
+    assert watermark_of((5000, 9000), (1000, 1000), 0, pinned) == expected
+    assert watermark_of((-1, 9000), (1000, 1000), 0, pinned) == (0 if expected == 4000 else 8000)
+
+
+def world() -> World:
+    return World(ManualClock(), delays_ms=(1000,), watermarks_move="epoch")
+
+
+def next_epoch(world: World, driver: EpochDriver, seconds: float = 1.0) -> EpochStarted:
+    """Let an epoch end, if it does after that time."""
+    assert isinstance(world.clock, ManualClock)
+    world.clock.advance(seconds)
+    driver.tick()
+    push = world.newest_push()
+    assert isinstance(push, EpochStarted)
+    return push
+
+
+def perform_all(driver: EpochDriver) -> None:
+    while driver.perform_next() is not None:
+        pass
+
+
+def test_offsets_and_commits_have_the_watermarks_that_the_tasks_were_told() -> None:
+    there = world()
+    driver = started(there, idle_epoch_seconds=1.0)
+    assert next_epoch(there, driver).epoch_watermarks_ms == ((-1, 0), (0, 0), (1, 0))
+    there.report(driver, 0, 5, watermarks=(5000,))
+    assert next_epoch(there, driver).epoch_watermarks_ms == ((0, 0), (1, 0), (2, 4000))
+    there.report(driver, 1, 6, watermarks=(6500,))
+    assert next_epoch(there, driver).epoch_watermarks_ms == ((1, 0), (2, 4000), (3, 5500))
+    there.report(driver, 2, 6, watermarks=(6500,))
+    perform_all(driver)
+    own = [there.offset_log.get(epoch) for epoch in range(3)]
+    after = [there.commit_log.get(epoch) for epoch in range(3)]
+    assert [entry.watermark_ms for entry in own if entry] == [0, 0, 4000]
+    assert [entry.next_watermark_ms for entry in after if entry] == [0, 4000, 5500]
+
+
+def test_epochs_without_rows_follow_until_all_windows_are_closed_and_then_none() -> None:
+    there = world()
+    driver = started(there, idle_epoch_seconds=100.0)
+    next_epoch(there, driver, 100.0)
+    there.report(driver, 0, 5, watermarks=(5000,))
+    assert next_epoch(there, driver).epoch == 2  # it has the new watermark
+    there.report(driver, 1, 5, watermarks=(5000,))
+    assert next_epoch(there, driver).epoch == 3  # the one before has closed the windows
+    there.report(driver, 2, 5, watermarks=(5000,))
+    perform_all(driver)
+    assert next_epoch(there, driver, 50.0).epoch == 3
+
+
+def test_a_new_attempt_goes_on_with_the_watermarks_of_the_logs() -> None:
+    there = world()
+    driver = started(there, idle_epoch_seconds=1.0)
+    next_epoch(there, driver)
+    there.report(driver, 0, 5, watermarks=(5000,))
+    next_epoch(there, driver)
+    there.report(driver, 1, 6, watermarks=(6500,))
+    perform_all(driver)
+    again = started(there, idle_epoch_seconds=100.0)
+    push = there.newest_push()
+    assert isinstance(push, EpochStarted)
+    assert (push.epoch, push.epoch_watermarks_ms) == (2, ((1, 0), (2, 4000)))
+    # The manifest has the highest event time, so the watermark can advance without new rows.
+    assert next_epoch(there, again).epoch_watermarks_ms == ((1, 0), (2, 4000), (3, 5500))
+
+
+def test_after_spark_the_watermarks_are_those_of_its_logs() -> None:
+    found = plan(
+        logs({3: sparks(3), 4: sparks(4, watermark_ms=3000)}, (3, 4), 5000),
+        delays_ms=(1000,),
+        query={"moves": "epoch"},
+    )
+    assert (found.watermark_ms, found.late_ms, found.highs) == (5000, 3000, (6000,))
+
+
+def test_an_epoch_that_is_finished_by_the_next_attempt_is_followed_by_the_formula() -> None:
+    entries = {3: ours(3), 4: ours(4, watermarks=(9000,))}
+    found = plan(logs(entries, (3,)), delays_ms=(1000,), query={"moves": "epoch"})
+    assert (found.watermark_ms, found.late_ms) == (8000, 0)
+
+
+def test_a_source_that_occurs_twice_has_two_equal_lines() -> None:
+    there = World(ManualClock(), offset_lines=(0, 0))
+    driver = started(there, idle_epoch_seconds=1.0)
+    next_epoch(there, driver)
+    there.report(driver, 0, 50)
+    perform_all(driver)
+    entry = there.offset_log.get(0)
+    assert entry is not None
+    assert entry.offsets == ("5", "5")
+    found = there.driver().recover()
+    assert (found.positions, found.offsets) == (({"p": "50"},), ("5",))
+
+
+def test_lines_of_one_source_that_differ_are_refused() -> None:
+    there = World(ManualClock(), offset_lines=(0, 0))
+    there.offset_log.add(0, OffsetEntry(1, ("5", "6")))
+    there.commit_log.add(0, CommitEntry())
+    with pytest.raises(RecoveryError, match="its offsets differ: 5 and 6"):
+        there.driver().recover()
+    single = World(ManualClock())
+    single.offset_log.add(0, OffsetEntry(1, ("5", "5")))
+    single.commit_log.add(0, CommitEntry())
+    with pytest.raises(RecoveryError, match="2 sources, but the query has 1"):
+        single.driver().recover()
