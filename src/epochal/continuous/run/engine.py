@@ -165,6 +165,8 @@ class Engine:
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._positions: tuple[Positions, ...] = ()
+        self._settled = True
+        """Whether only more rows can close windows."""
         self._attempt: Attempt | None = None
         self._committed_rows = False
         """Whether this run has committed an epoch with rows."""
@@ -213,7 +215,11 @@ class Engine:
         return self._opened.explanation()
 
     def wait_until_read(self, timeout_seconds: float | None) -> None:
-        """Wait until everything that the sources contain now is committed."""
+        """Wait until everything that the sources contain now is committed.
+
+        If watermarks move at epoch boundaries, windows may close in epochs without rows, as in
+        Spark's batches without data. These epochs are waited for too.
+        """
         sources, names = self._opened.sources, self._opened.note.sources
         targets = [source.latest() for source in sources]
         for name, target in zip(names, targets, strict=True):
@@ -224,9 +230,14 @@ class Engine:
                 )
 
         def is_read() -> bool:
-            return self._ended.is_set() or all(
-                source.lag(positions, target or {}) <= 0
-                for source, positions, target in zip(sources, self._positions, targets, strict=True)
+            return self._ended.is_set() or (
+                self._settled
+                and all(
+                    source.lag(positions, target or {}) <= 0
+                    for source, positions, target in zip(
+                        sources, self._positions, targets, strict=True
+                    )
+                )
             )
 
         with self._changed:
@@ -250,6 +261,7 @@ class Engine:
         self._reporter.begin(self._opened.note, attempt.offsets)
         with self._changed:
             self._attempt, self._positions = attempt, attempt.positions
+            self._settled = attempt.settled
         self._show(committed=attempt.first_epoch - 1, attempt=attempt.number)
 
     def _run(self) -> None:
@@ -393,7 +405,7 @@ class Engine:
         self._committed_rows = self._committed_rows or epoch.has_data
         self._telemetry.committed(epoch, self.state.attempt)
         with self._changed:
-            self._positions = positions
+            self._positions, self._settled = positions, epoch.settled
             busy = "Processing" if self.state.message == "Starting tasks" else self.state.message
             self.state = replace(self.state, committed=epoch.epoch, message=busy)
             self._changed.notify_all()

@@ -68,6 +68,7 @@ class Pretended:
     """One such attempt."""
 
     first_epoch = 0
+    settled = True
     positions: tuple[dict[str, str], ...] = ()
     offsets: tuple[str, ...] = ()
 
