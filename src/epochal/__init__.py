@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from epochal.version import __version__
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from epochal.continuous.api.dataframe_writer import DataFrameWriter
     from epochal.continuous.api.query_manager import StreamingQueryManager
     from epochal.continuous.api.readwriter import StreamReader
 
-__all__ = ["__version__", "read_stream", "register", "streams"]
+__all__ = ["__version__", "explain", "read_stream", "register", "streams", "write_stream"]
 
 _PUBLIC_MODULES = frozenset(
     ("checkpoint", "connectors", "continuous", "errors", "kafka", "state", "testing")
@@ -27,6 +28,20 @@ def read_stream(spark: SparkSession) -> StreamReader:
     from epochal.continuous.api.readwriter import StreamReader
 
     return StreamReader(spark)
+
+
+def write_stream(df: DataFrame) -> DataFrameWriter:
+    """Run a streaming DataFrame of Spark's on our engine: use it in place of `df.writeStream`."""
+    from epochal.continuous.api.dataframe_writer import DataFrameWriter
+
+    return DataFrameWriter(df)
+
+
+def explain(df: DataFrame, output_mode: str = "append") -> None:
+    """Print what of a streaming DataFrame runs where, and all that cannot run."""
+    from epochal.continuous.api import dataframe_writer as writer
+
+    writer.explain(df, output_mode)
 
 
 def register(spark: SparkSession) -> None:

@@ -21,6 +21,8 @@ SINK_LOG = "_spark_metadata"
 EPOCHAL = ".epochal"
 """Epochal's own directory. Spark ignores hidden names."""
 ATTEMPTS = f"{EPOCHAL}/attempts"
+PLANNED = f"{EPOCHAL}/planned"
+"""A log of at most one entry: the batch that Spark planned in `offsets` and did not commit."""
 CLAIMS = f"{EPOCHAL}/lease"
 """One file per run, which the owner of the checkpoint rewrites to renew its claim."""
 

@@ -54,14 +54,14 @@ class RowFunction:
 class OpenEpoch:
     """A ForeachWriter during one epoch. If its `open` returns False, the rows are skipped."""
 
-    def __init__(self, user: Any, task: int, epoch: int) -> None:
-        self._user = user
+    def __init__(self, user: Any, task: int, epoch: int, schema: Any = None) -> None:
+        self._user, self._schema = user, schema
         with USER_CODE:
             self._wanted = not hasattr(user, "open") or user.open(task, epoch) is not False
 
     def process(self, batch: pa.RecordBatch) -> None:
         if self._wanted:
-            rows = _rows(batch)
+            rows = _rows(batch, self._schema)
             with USER_CODE:
                 for row in rows:
                     self._user.process(row)
@@ -78,8 +78,8 @@ class ForeachTaskWriter:
     The prepare function of an epoch waits until all rows before the cut are processed.
     """
 
-    def __init__(self, user: Any, context: WriterContext) -> None:
-        self._user, self._task = user, context.task
+    def __init__(self, user: Any, context: WriterContext, schema: Any = None) -> None:
+        self._user, self._task, self._schema = user, context.task, schema
         self._inbox: queue.Queue[pa.RecordBatch | EpochEnd | None] = queue.Queue(WAITING_BATCHES)
         self._error: Exception | None = None
         self._epoch = context.epoch
@@ -125,7 +125,7 @@ class ForeachTaskWriter:
             self._epoch = item.epoch + 1
             return
         if self._open is None:
-            self._open = OpenEpoch(self._user, self._task, self._epoch)
+            self._open = OpenEpoch(self._user, self._task, self._epoch, self._schema)
         self._open.process(item)
 
     def _end(self, error: Exception | None) -> None:
@@ -170,17 +170,19 @@ class ForeachWriters:
 
     user: Any
     by_batch: bool
+    schema: Any = None
+    """Spark's schema, for rows as PySpark makes them; None for values as Arrow makes them."""
 
     def open(self, context: WriterContext) -> ForeachTaskWriter | BatchTaskWriter:
         if self.by_batch:
             return BatchTaskWriter(self.user, context)
-        return ForeachTaskWriter(self.user, context)
+        return ForeachTaskWriter(self.user, context, self.schema)
 
 
 class ForeachSink(AtLeastOnceSink):
     """The driver's side. Checks the user's code before any task runs it."""
 
-    def __init__(self, user: Any, *, by_batch: bool = False) -> None:
+    def __init__(self, user: Any, *, by_batch: bool = False, schema: Any = None) -> None:
         """`user` is a ForeachWriter or a function of a row; with `by_batch`, a `BatchFunction`."""
         if by_batch or not hasattr(user, "process"):
             if not callable(user):
@@ -191,12 +193,23 @@ class ForeachSink(AtLeastOnceSink):
         for name in ("open", "process", "close"):
             if hasattr(user, name) and not callable(getattr(user, name)):
                 raise OptionError(f"foreach: attribute {name} of {user!r} must be a method.")
-        super().__init__(ForeachWriters(user, by_batch))
+        super().__init__(ForeachWriters(user, by_batch, schema))
 
 
-def _rows(batch: pa.RecordBatch) -> list[Any]:
+def _rows(batch: pa.RecordBatch, schema: Any) -> list[Any]:
     from pyspark.sql import Row
 
+    if schema is not None:
+        return _spark_rows(batch, schema)
     make = Row(*batch.schema.names)
     columns = [column.to_pylist() for column in batch.columns]
     return [make(*values) for values in zip(*columns, strict=True)]
+
+
+def _spark_rows(batch: pa.RecordBatch, schema: Any) -> list[Any]:
+    try:
+        from pyspark.sql.conversion import ArrowTableToRowsConversion
+    except ImportError:  # Spark 4.0
+        from pyspark.sql.connect.conversion import ArrowTableToRowsConversion
+    table = pa.Table.from_batches([batch]).rename_columns(schema.names)
+    return list(ArrowTableToRowsConversion.convert(table, schema))

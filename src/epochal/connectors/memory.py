@@ -275,7 +275,7 @@ class MemoryOutput:
 
     def to_spark(self, spark: Any) -> Any:
         """The same rows as a Spark DataFrame."""
-        return spark.createDataFrame(self.table())
+        return spark.createDataFrame(self.table().combine_chunks())
 
 
 class MemorySink:

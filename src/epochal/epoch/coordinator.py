@@ -59,7 +59,6 @@ from epochal.epoch.messages import (
     Leave,
     Peer,
     Peers,
-    PreparedState,
     RegisterTask,
     ReportPartitionOffset,
     SetReaderPartitions,
@@ -68,6 +67,7 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskFailed,
     TaskReady,
+    by_store,
 )
 from epochal.epoch.pace import Pace
 from epochal.epoch.query_watermark import QueryWatermark
@@ -128,6 +128,7 @@ class EpochCoordinator:
         watermark: QueryWatermark | None = None,
         pace: Pace | None = None,
         tell_commits: bool = False,
+        first_limits: tuple[tuple[int, str], ...] | None = None,
     ) -> None:
         self.attempt = attempt
         self.phase = Phase.REGISTERING
@@ -151,6 +152,8 @@ class EpochCoordinator:
         self._last_epoch: int | None = None
         """The last epoch with rows before a hold; None while epochs follow each other freely."""
         self._limited = False
+        self._first_limits = first_limits
+        """Where the readers must end the first epoch. Reading is held after it."""
         self._active = False
         self._tell_commits = tell_commits
         self.now = self._since = 0.0
@@ -300,7 +303,9 @@ class EpochCoordinator:
         if self.phase is not Phase.PREPARING or len(self._ready) < self._tasks:
             return []
         self.phase = Phase.RUNNING
-        effects = self._announce()
+        if self._first_limits is not None:
+            self._limited, self._last_epoch = True, self.current
+        effects = self._announce(limits=self._first_limits)
         return effects + (self._hold() if self._hold_asked else [])
 
     def _report(self, report: CommitPartitionEpoch | ReportPartitionOffset) -> list[Effect]:
@@ -343,7 +348,7 @@ class EpochCoordinator:
         positions = tuple(complete.ends[reader] for reader in range(self._readers))
         reports = tuple(complete.commits[task] for task in range(self._tasks))
         messages = tuple(report.message for report in reports)
-        state = tuple(sorted((each for report in reports for each in report.state), key=_store_key))
+        state = tuple(sorted((each for report in reports for each in report.state), key=by_store))
         own_ms, next_ms = self._watermark.decide(epoch, [report.watermarks for report in reports])
         effects: list[Effect] = [
             Decide(epoch, positions, messages, state, self._watermark.highs, own_ms),
@@ -491,7 +496,3 @@ def _record(
 
 def _clip(value: object) -> str:
     return str(value)[:300]
-
-
-def _store_key(state: PreparedState) -> tuple[int, int, str]:
-    return state.operator, state.partition, state.store

@@ -71,6 +71,7 @@ from epochal.epoch.messages import (
 )
 from epochal.epoch.pace import Pace
 from epochal.epoch.query_watermark import QueryWatermark
+from epochal.epoch.recovery import offsets_of_sources
 from epochal.errors import EpochBacklogError
 from epochal.metrics.logs import log_context
 
@@ -156,7 +157,7 @@ class EpochDriver:
         found = self._recovered
         assert found is not None, "call recover() first"
         self._readers = tuple(readers)
-        self._template = template or found.base or self._template
+        self._template = template or found.base or found.planned or self._template
         query = self._resources.query
         with self._lock:
             self._coordinator = EpochCoordinator(
@@ -175,6 +176,7 @@ class EpochDriver:
                 ),
                 pace=self._pace,
                 tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
+                first_limits=self._planned_limits(found.planned),
             )
         self.tick()
         if background:
@@ -327,7 +329,7 @@ class EpochDriver:
             case Decide():
                 positions = self._by_source(step.positions)
                 offsets = self._timings.decided(step, positions)
-                started_ms = self._timings.started_ms(step.epoch)
+                started_ms = self._started_ms(step.epoch)
                 decide(
                     self._resources,
                     self.attempt,
@@ -387,6 +389,27 @@ class EpochDriver:
             for reader, (source, partition) in enumerate(self._readers)
             if ends[source][partition] != positions[source][partition]
         )
+
+    def _planned_limits(self, planned: OffsetEntry | None) -> tuple[tuple[int, str], ...] | None:
+        """Return where each reader must end the first epoch; None if that is free."""
+        if planned is None:
+            return None
+        path = f"the batch that was set aside in {self._resources.url}"
+        offsets = offsets_of_sources(planned, self._resources.query, path)
+        pairs = zip(self._resources.sources, offsets, strict=True)
+        ends = [{} if offset is None else source.resume(offset) for source, offset in pairs]
+        return tuple(
+            (reader, ends[source][partition])
+            for reader, (source, partition) in enumerate(self._readers)
+            if partition in ends[source]
+        )
+
+    def _started_ms(self, epoch: int) -> int:
+        """Return when an epoch began: a batch that runs again has the time of its first run."""
+        found = self._recovered
+        if found is not None and found.planned is not None and epoch == found.first_epoch:
+            return found.planned.timestamp_ms
+        return self._timings.started_ms(epoch)
 
     def _commit_steps(self) -> None:
         while True:

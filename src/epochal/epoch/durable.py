@@ -20,15 +20,17 @@ from epochal.epoch.publish_state import StateFiles
 from epochal.epoch.query_watermark import WatermarksMove
 from epochal.epoch.recovery import (
     DropEpoch,
+    ForgetPlanned,
     Logs,
     QueryShape,
     RecoveryPlan,
+    SetAside,
     offsets_of_sources,
     open_epoch,
     plan_recovery,
 )
 from epochal.errors import CheckpointLostError, ClaimExpiredError, ConcurrentUpdateError
-from epochal.files import join_url
+from epochal.files import Files, join_url
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,8 @@ class EpochResources:
     run_id: str
     delays_ms: tuple[int, ...] = ()
     """The delay of each watermark of the plan."""
+    planned: Files | None = None
+    """Where entries are set aside that Spark planned: `.epochal/planned`."""
     watermarks_move: WatermarksMove = "turn"
     offset_lines: tuple[int, ...] = ()
     """The source of each line in the offset log; empty: one line per source."""
@@ -78,6 +82,8 @@ class Recovered:
     """The watermark of the epoch before the first one."""
     offsets: tuple[str | None, ...] = ()
     """The offset of each source in `base`; empty if there is none."""
+    planned: OffsetEntry | None = None
+    """Where the first epoch must end, if Spark planned it and did not commit it."""
 
 
 def read_logs(resources: EpochResources) -> Logs:
@@ -90,7 +96,13 @@ def read_logs(resources: EpochResources) -> Logs:
         tuple(commit_ids),
         {epoch: entry for epoch, entry in found if entry is not None},
         resources.commits.get(commit_ids[-1]) if commit_ids else None,
+        planned_entries(resources.planned),
     )
+
+
+def planned_entries(planned: Files | None) -> dict[int, OffsetEntry]:
+    """Return the entries that were set aside, by epoch."""
+    return {} if planned is None else dict(OffsetLog(planned, read_only=True).get_range())
 
 
 def newest_attempt(offsets: OffsetLog) -> int:
@@ -118,10 +130,17 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
     )
     for step in plan.steps:
         logger.info("recovering epoch %d: %s", step.epoch, type(step).__name__)
-        if isinstance(step, DropEpoch):
-            resources.offsets.purge_after(step.epoch - 1)
-        else:
-            follow_up(resources, step)
+        match step:
+            case DropEpoch(epoch):
+                resources.offsets.purge_after(epoch - 1)
+            case SetAside(epoch, entry):
+                if resources.planned is not None:
+                    OffsetLog(resources.planned).add(epoch, entry)
+            case ForgetPlanned(epoch):
+                if resources.planned is not None:
+                    OffsetLog(resources.planned).purge(epoch)
+            case _:
+                follow_up(resources, step)
     state = None if plan.manifest is None else plan.manifest.state
     offsets: tuple[str | None, ...] = ()
     if plan.base is not None:
@@ -136,6 +155,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
         plan.base,
         plan.late_ms,
         offsets,
+        plan.planned,
     )
 
 

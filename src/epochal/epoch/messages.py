@@ -23,6 +23,11 @@ class PreparedState(msgspec.Struct, frozen=True, array_like=True):
     checksum: int
 
 
+def by_store(state: PreparedState) -> tuple[int, int, str]:
+    """Return the key that orders state versions by their store."""
+    return state.operator, state.partition, state.store
+
+
 class ReportPartitionOffset(msgspec.Struct, frozen=True, array_like=True, tag="offset"):
     """A reader ended `epoch` at `position`. One-way."""
 

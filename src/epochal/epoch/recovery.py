@@ -8,9 +8,12 @@ who wrote it:
 |---|---|---|
 | with our manifest, normal sink | yes, the entry is the decision | commit sink, publish, log |
 | with our manifest, sink that decides | if the sink has the epoch | the same; else drop the entry |
-| without a manifest: written by Spark | if the sink has the epoch | log the commit; else drop it |
+| without a manifest: written by Spark | if the sink has the epoch | log the commit; else run it |
 
-Spark writes the offset entry *before* it runs a batch, so its entry is only a plan.
+Spark writes the offset entry *before* it runs a batch, so its entry is only a plan. Sinks that
+remember batch numbers rely on it nevertheless: a batch that runs again has the same rows. So the
+first epoch reads exactly the range of that entry, with its watermark and time. The entry is set
+aside first, in `.epochal/planned`, because the decision of the epoch creates its own.
 
 Note: the prepared state and staged output of an undecided epoch are not deleted here. Until this
 attempt has decided an epoch, a driver that it fenced may still win the race for that number, and
@@ -20,7 +23,7 @@ the epoch would need its files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
@@ -51,6 +54,8 @@ class Logs:
     """The two newest, by epoch."""
     commit: CommitEntry | None = None
     """The newest."""
+    planned: Mapping[int, OffsetEntry] = field(default_factory=dict)
+    """Entries of Spark's that were set aside, by epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,24 @@ class DropEpoch:
     epoch: int
 
 
-RecoveryStep: TypeAlias = DropEpoch | CommitSink | PublishState | LogCommit
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Keep the entry of an epoch that Spark planned, to run exactly that range."""
+
+    epoch: int
+    entry: OffsetEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPlanned:
+    """Remove entries that were set aside and are no longer of use, from before the epoch."""
+
+    epoch: int
+
+
+RecoveryStep: TypeAlias = (
+    SetAside | ForgetPlanned | DropEpoch | CommitSink | PublishState | LogCommit
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +127,8 @@ class RecoveryPlan:
     """Of the first epoch."""
     late_ms: int = 0
     """The watermark of the epoch before it, by which rows of the first epoch are late."""
+    planned: OffsetEntry | None = None
+    """Where the first epoch must end, if Spark planned it; None to let it end when it is due."""
 
 
 def open_epoch(logs: Logs) -> int | None:
@@ -125,6 +149,16 @@ def plan_recovery(
     """Return what to do with these logs; `sink_decided` is the sink's answer on `open_epoch`."""
     _check_order(logs)
     _check_fence(logs, attempt)
+    found = _plan(logs, query, sink_decides, sink_decided)
+    if found.planned is None and (known := logs.planned.get(found.first_epoch)) is not None:
+        found = replace(found, planned=known)
+    if stale := [epoch for epoch in logs.planned if epoch != found.first_epoch]:
+        # Spark has run the batch after all, or an edit went back behind it.
+        found = replace(found, steps=(*found.steps, ForgetPlanned(max(stale) + 1)))
+    return found
+
+
+def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool) -> RecoveryPlan:
     newest = max(logs.offset_ids, default=None)
     if newest is None:
         return RecoveryPlan((), 0, None, None, query.unseen, 0)
@@ -135,7 +169,9 @@ def plan_recovery(
     if manifest is None:
         _refuse_control_batch(logs, newest, entry)
         if not sink_decided:
-            return _cut_again(logs, newest, query)
+            again = _cut_again(logs, newest, query)
+            steps = (SetAside(newest, entry), *again.steps)
+            return replace(again, steps=steps, planned=entry)
         # Spark finished the batch but crashed before it wrote the commit entry. Its next watermark
         # is lost, so the watermark stays: too low a watermark is safe, it only waits longer.
         steps = (LogCommit(newest, entry.watermark_ms),)

@@ -62,9 +62,11 @@
     │   └── SinkConflictError          the sink already has the epoch, with different output
     ├── QueryError                     a continuous query cannot run, or has stopped
     │   ├── UnsupportedPlanError       a DataFrame has parts that cannot run here
+    │   ├── ExpressionError            a column expression fails for a row, as it does in Spark
     │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
     │   ├── HostSilentError            tasks sent no pulse: their host is cut off or they hang
     │   ├── WorkerPythonError          the workers' interpreter lacks packages or has other versions
+    │   ├── ForeachBatchError          the function of foreachBatch raised an error
     │   ├── TaskFailedError            a task, or the job of all tasks, failed
     │   ├── DriverLostError            the driver's JVM has ended, and every executor with it
     │   └── QueryFailedError           the query gave up: what `exception()` returns
@@ -134,6 +136,8 @@ from epochal.errors.pubsub import (
 )
 from epochal.errors.query import (
     DriverLostError,
+    ExpressionError,
+    ForeachBatchError,
     HostSilentError,
     QueryError,
     QueryFailedError,
@@ -178,6 +182,8 @@ __all__ = [
     "EpochStalledError",
     "EpochalError",
     "ExchangeError",
+    "ExpressionError",
+    "ForeachBatchError",
     "FrameError",
     "GroupRefusedError",
     "HostSilentError",

@@ -38,6 +38,10 @@ class UnsupportedPlanError(QueryError):
         return f"The DataFrame cannot run, because {things} not supported:{listed}"
 
 
+class ExpressionError(QueryError):
+    """A column expression has no result for a row, and Spark makes that an error too."""
+
+
 class TooFewSlotsError(QueryError):
     """The cluster has too few free slots to run all tasks of a query at the same time."""
 
@@ -86,6 +90,22 @@ class TaskFailedError(QueryError):
     def __str__(self) -> str:
         who = "The job of all tasks" if self.task is None else f"Task {self.task}"
         return f"{who} failed: {self.error}\n{self.cause}".rstrip()
+
+
+class ForeachBatchError(QueryError):
+    """The function of foreachBatch raised `error`; `cause` is its traceback."""
+
+    condition = "FOREACH_BATCH_USER_FUNCTION_ERROR"
+
+    def __init__(self, epoch: int, error: str, cause: str) -> None:
+        super().__init__(epoch, error, cause)
+        self.epoch, self.error, self.cause = epoch, error, cause
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.condition}] The function of foreachBatch failed on epoch {self.epoch}: "
+            f"{self.error}. The next start calls it again with the same rows.\n{self.cause}"
+        ).rstrip()
 
 
 class HostSilentError(QueryError):

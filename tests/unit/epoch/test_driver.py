@@ -707,3 +707,45 @@ def test_tasks_have_the_whole_ready_timeout_after_the_last_one_registered() -> N
     world.clock.sleep(50)
     driver.handle(RegisterTask(1, 0, "tcp://t", b"k", "h", 1), b"peer")
     assert driver.due() == 60
+
+
+def planned_by_spark() -> World:
+    """A checkpoint of Spark's, killed in batch 4, which was to read from 30 to 70."""
+    world = World()
+    world.more["planned"] = world.files.at(".epochal/planned")
+    world.offset_log.add(3, OffsetEntry(1, ("3",), conf={"k": "v"}))
+    world.commit_log.add(3, CommitEntry())
+    world.offset_log.add(4, OffsetEntry(1, ("7",), timestamp_ms=123_456, conf={"k": "v"}))
+    return world
+
+
+def test_a_batch_that_spark_planned_is_read_exactly_to_its_end() -> None:
+    world = planned_by_spark()
+    driver = started(world)
+    assert world.newest_push() == EpochStarted(1, 4, limits=((0, "70"),))
+    world.report(driver, 4, 70)
+    assert drain(driver)[-1] == ("ReadingHeld", 4)
+    entry = world.offset_log.get(4)
+    assert entry is not None
+    assert (entry.offsets, entry.timestamp_ms, entry.conf) == (("7",), 123_456, {"k": "v"})
+    assert world.held == [ReadingHeld(4, ("70",))]
+    again = started(world)
+    assert world.newest_push() == EpochStarted(2, 5)
+    assert again.coordinator.current == 5
+
+
+def test_a_crash_before_the_decision_does_not_change_the_range() -> None:
+    world = planned_by_spark()
+    started(world)
+    assert world.offset_log.batch_ids() == [3]
+    started(world)
+    assert world.newest_push() == EpochStarted(2, 4, limits=((0, "70"),))
+
+
+def test_a_plan_is_forgotten_once_its_epoch_is_decided() -> None:
+    world = planned_by_spark()
+    driver = started(world)
+    world.report(driver, 4, 70)
+    drain(driver)
+    started(world)
+    assert [path for path in world.paths() if "planned/" in path] == []

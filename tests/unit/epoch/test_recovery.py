@@ -14,9 +14,11 @@ from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.recovery import (
     DropEpoch,
+    ForgetPlanned,
     Logs,
     QueryShape,
     RecoveryPlan,
+    SetAside,
     open_epoch,
     plan_recovery,
 )
@@ -110,9 +112,27 @@ def test_the_word_of_a_sink_that_does_not_decide_has_no_weight_against_a_manifes
     assert plan(found, sink_decided=False) == plan(found, sink_decided=True)
 
 
-def test_a_batch_that_spark_planned_and_did_not_write_is_cut_anew() -> None:
+def test_a_batch_that_spark_planned_and_did_not_write_is_run_as_planned() -> None:
     found = plan(logs({3: sparks(3), 4: sparks(4)}, (3,)), sink_decided=False)
-    assert found == RecoveryPlan((DropEpoch(4),), 4, sparks(3), None, (), 0)
+    steps = (SetAside(4, sparks(4)), DropEpoch(4))
+    assert found == RecoveryPlan(steps, 4, sparks(3), None, (), 0, planned=sparks(4))
+
+
+def test_the_first_batch_of_all_is_run_as_spark_planned_it() -> None:
+    found = plan(logs({0: sparks(0)}, ()))
+    steps = (SetAside(0, sparks(0)), DropEpoch(0))
+    assert found == RecoveryPlan(steps, 0, None, None, (), 0, planned=sparks(0))
+
+
+def test_a_plan_that_was_set_aside_before_a_crash_is_still_run() -> None:
+    found = plan(replace(logs({3: sparks(3)}, (3,)), planned={4: sparks(4)}))
+    assert found == RecoveryPlan((), 4, sparks(3), None, (), 0, planned=sparks(4))
+
+
+@pytest.mark.parametrize("epoch", [2, 3, 5])
+def test_a_plan_of_another_epoch_is_forgotten(epoch: int) -> None:
+    found = plan(replace(logs({3: sparks(3)}, (3,)), planned={epoch: sparks(epoch)}))
+    assert found == RecoveryPlan((ForgetPlanned(epoch + 1),), 4, sparks(3), None, (), 0)
 
 
 def test_a_batch_that_spark_wrote_and_did_not_log_is_logged() -> None:
@@ -128,7 +148,8 @@ def test_a_checkpoint_that_spark_left_in_order_goes_by_its_offsets_and_numbers()
 
 def test_ours_before_a_batch_that_spark_planned_is_gone_back_to_with_its_manifest() -> None:
     found = plan(logs({3: ours(3), 4: sparks(4)}, (3,)))
-    assert (found.steps, found.manifest) == ((DropEpoch(4),), manifest(3))
+    assert found.steps == (SetAside(4, sparks(4)), DropEpoch(4))
+    assert (found.manifest, found.planned) == (manifest(3), sparks(4))
 
 
 def test_an_entry_that_a_tool_made_from_one_of_ours_goes_by_its_offsets_and_numbers() -> None:

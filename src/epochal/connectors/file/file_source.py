@@ -202,7 +202,7 @@ class FileSource:
         return self._all_at(parse_log_offset(offset) + 1, self._partitions)
 
     def discover(self, known: Positions) -> Positions:
-        del known
+        self._partitions = len(known)  # the checkpoint may have others than the options say
         return {}
 
     def offset(self, positions: Positions) -> Offset:
@@ -216,8 +216,8 @@ class FileSource:
         return self._all_at(batch, len(at))
 
     def latest(self) -> Positions:
-        """The end of the log, after new files were discovered."""
-        self.discover_files()
+        """The end of the log, after all new files were logged, however far readers are behind."""
+        self._log_files(as_many_as_there_are=True)
         return self._all_at(self._newest + 1, self._partitions)
 
     def lag(self, positions: Positions, latest: Positions) -> int:
@@ -237,31 +237,37 @@ class FileSource:
 
     def discover_files(self) -> bool:
         """Log a batch of new files. False if there are none or the readers are too far behind."""
+        return self._log_files(as_many_as_there_are=False)
+
+    def _log_files(self, *, as_many_as_there_are: bool) -> bool:
         self._raise_if_broken()
+        limit = self._options.max_files_per_trigger
         with self._lock:
-            if self._newest + 1 - self._read_to >= BATCHES_AHEAD:
+            if not as_many_as_there_are and self._newest + 1 - self._read_to >= BATCHES_AHEAD:
                 return False
             with storage_errors(self._files.url):
                 found = list(self._found_files())
-            options = self._options
             chosen = next_files(
                 found,
                 self._seen,
-                latest_first=options.latest_first,
-                max_files=options.max_files_per_trigger,
+                latest_first=self._options.latest_first,
+                max_files=None if as_many_as_there_are else limit,
             )
-            for each in chosen:
-                self._seen.add(each.path, each.modified_ms)
+            size = limit or max(1, len(chosen))
+            for start in range(0, len(chosen), size):
+                self._log_batch(chosen[start : start + size])
             self._seen.purge()
-            if not chosen:
-                return False
-            batch = self._newest + 1
-            entries = [FileEntry(each.path, each.modified_ms, batch) for each in chosen]
-            if not self._log.add(batch, entries):
-                raise ConcurrentUpdateError(self._log.url, batch)
-            self._newest = batch
-            logger.info("file source: batch %d of the log has %d files", batch, len(chosen))
-            return True
+            return bool(chosen)
+
+    def _log_batch(self, chosen: Sequence[FoundFile]) -> None:
+        batch = self._newest + 1
+        for each in chosen:
+            self._seen.add(each.path, each.modified_ms)
+        entries = [FileEntry(each.path, each.modified_ms, batch) for each in chosen]
+        if not self._log.add(batch, entries):
+            raise ConcurrentUpdateError(self._log.url, batch)
+        self._newest = batch
+        logger.info("file source: batch %d of the log has %d files", batch, len(chosen))
 
     def _watch(self) -> None:
         while not self._stop.is_set():

@@ -16,7 +16,10 @@ from epochal.errors import QueryFailedError
 
 
 class StreamingQuery:
-    """A continuous query, with the methods of PySpark's `StreamingQuery` in Python's spelling."""
+    """A continuous query, with the methods of PySpark's `StreamingQuery`.
+
+    Each has Python's spelling, `last_progress`, and PySpark's, `lastProgress`.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -108,9 +111,17 @@ class StreamingQuery:
         """
         self._engine.stop()
 
-    def explain(self) -> None:
-        """Print the plan."""
+    def explain(self, extended: bool = False) -> None:
+        """Print the plan. `extended` is accepted as in PySpark; there is only one plan to print."""
+        del extended
         sys.stdout.write(self._engine.explanation() + "\n")
+
+    runId = run_id
+    isActive = is_active
+    lastProgress = last_progress
+    recentProgress = recent_progress
+    processAllAvailable = process_all_available
+    awaitTermination = await_termination
 
 
 def _progress(report: dict[str, Any]) -> StreamingQueryProgress:

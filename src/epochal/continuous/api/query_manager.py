@@ -23,7 +23,10 @@ LISTENERS_TIMEOUT_SECONDS = 10.0
 
 
 class StreamingQueryManager:
-    """The counterpart of `spark.streams` for continuous queries."""
+    """The counterpart of `spark.streams` for continuous queries.
+
+    Each method has Python's spelling, `add_listener`, and PySpark's, `addListener`.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._sc = spark.sparkContext
@@ -68,6 +71,11 @@ class StreamingQueryManager:
         """Forget ended queries, so that `await_any_termination` waits for the next one."""
         with self._changed:
             self._ended.clear()
+
+    addListener = add_listener
+    removeListener = remove_listener
+    awaitAnyTermination = await_any_termination
+    resetTerminated = reset_terminated
 
     def start(self, definition: QueryDefinition) -> StreamingQuery:
         """Run a query; return when its first attempt is prepared and listeners were called."""

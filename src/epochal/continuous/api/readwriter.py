@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from epochal.connectors.registry import source_identity, source_schema
+from epochal.continuous.api.outputs import option_text
 from epochal.continuous.api.step_names import format_name, options_of
 from epochal.continuous.api.stream import Stream
-from epochal.continuous.api.stream_writer import StreamWriter, option_text
+from epochal.continuous.api.stream_writer import StreamWriter
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
 from epochal.continuous.operators.stateless.spark_columns import arrow_schema
 from epochal.continuous.plan.logical import StreamSource

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Sink
-from epochal.connectors.registry import LASTING_SINKS, open_sink
+from epochal.continuous.api.outputs import (
+    APPEND,
+    checked_mode,
+    option_text,
+    output_options,
+    sink_definition,
+    trigger_options,
+)
 from epochal.continuous.api.step_names import ARROW, format_name, options_of, steps_of
-from epochal.continuous.run.query_settings import split_options
-from epochal.continuous.run.query_spec import QueryDefinition, SinkDefinition
+from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.state_settings import session_settings
 from epochal.errors import OptionError
-from epochal.files import Files
 
 if TYPE_CHECKING:
     from epochal.continuous.api.query_handle import StreamingQuery
     from epochal.continuous.api.stream import Stream
-
-UPDATE, APPEND, COMPLETE = "update", "append", "complete"
-OUTPUT_MODES = (APPEND, UPDATE, COMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,22 @@ class StreamWriter:
         """Write files into a directory per value of these columns."""
         return replace(self, partitioned=columns)
 
-    def trigger(self, *, epoch: str) -> StreamWriter:
-        """Set the length of an epoch, such as '100 milliseconds'."""
-        return self.option("epoch", epoch)
+    def trigger(
+        self,
+        *,
+        epoch: str | None = None,
+        processingTime: str | None = None,
+        availableNow: bool | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+    ) -> StreamWriter:
+        """Set the length of an epoch, such as '100 milliseconds', or read what there is and end.
+
+        `processingTime` and `continuous` also set the length of an epoch; `once` is `availableNow`.
+        """
+        given = {"epoch": epoch, "processingTime": processingTime, "continuous": continuous}
+        asked = trigger_options({**given, "availableNow": availableNow, "once": once})
+        return self.options(**asked)
 
     def start(self, path: str | None = None) -> StreamingQuery:
         """Start the query and return its handle."""
@@ -89,45 +103,13 @@ class StreamWriter:
                 "The query has no sink: call .format(...) or .foreach(...) before .start()."
             )
         given = dict(self.given or {}) | ({} if path is None else {"path": path})
-        engine, rest = split_options(given)
-        sink, mode, partitioned = self.sink, self.mode, self.partitioned
-        if engine.checkpoint_location is None and str(sink).lower() in LASTING_SINKS:
-            raise OptionError(
-                f"{sink}: the query has no checkpointLocation. Without it the next start would "
-                f"process all input again and write its rows a second time. Set "
-                f".option('checkpointLocation', PATH)."
-            )
-        for column in partitioned:
+        engine, rest = output_options(self.stream.spark, self.sink, given)
+        for column in self.partitioned:
             self.stream.known(column)
-
-        def opened(checkpoint: Files, query_id: str, schema: pa.Schema) -> Sink:
-            return open_sink(
-                sink,
-                rest,
-                schema,
-                output_mode=mode,
-                partition_by=partitioned,
-                checkpoint=checkpoint,
-                query_id=query_id,
-            )
-
-        name = sink if isinstance(sink, str) else sink[0] if isinstance(sink, tuple) else "sink"
         return QueryDefinition(
             self.stream.tree,
-            SinkDefinition(str(name), opened),
+            sink_definition(self.sink, rest, self.mode, self.partitioned),
             engine,
-            self.stream.spark.sparkContext.defaultParallelism,
+            parallelism=self.stream.spark.sparkContext.defaultParallelism,
             session=session_settings(self.stream.spark),
         )
-
-
-def checked_mode(mode: str) -> str:
-    """Return the output mode in lower case; OptionError if there is none of that name."""
-    if mode.lower() not in OUTPUT_MODES:
-        raise OptionError(f"Output modes are {', '.join(OUTPUT_MODES)}, not {mode!r}.")
-    return mode.lower()
-
-
-def option_text(value: Any) -> str:
-    """Return an option's value as text, booleans as Spark spells them."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

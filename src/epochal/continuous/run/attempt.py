@@ -16,14 +16,14 @@ from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext
 
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
-from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Source
 from epochal.continuous.plan.pinned_plan import settle_shape
 from epochal.continuous.plan.stages import ReaderPlan, readers_of, readers_of_task
 from epochal.continuous.run.open_query import Opened, pinned_partitions
-from epochal.continuous.run.query_settings import no_slot_left, task_count
+from epochal.continuous.run.query_settings import check_kept, no_slot_left, task_count
 from epochal.continuous.spark_job.barrier_job import BarrierJob, count_slots, wait_for_slots
 from epochal.continuous.spark_job.placement import exclude, executors
 from epochal.continuous.spark_job.task_hosts import pulsing
@@ -91,7 +91,13 @@ class Attempt:
         """Where the first epoch begins, as Spark logs it."""
         self._sc, self._opened, self._driver = sc, opened, driver
         self._recovered, self._post = recovered, post
-        self._readers = readers_of(positions)
+        self.watermark_ms = recovered.watermark_ms
+        """The watermark with which the first epoch begins."""
+        self.has_new_watermark = recovered.late_ms < self.watermark_ms
+        """Whether no epoch has run with that watermark yet, so that state may be due."""
+        self.is_planned = recovered.planned is not None
+        """Whether the first epoch is a batch that Spark planned. The attempt ends after it."""
+        self._readers = readers_of(positions, opened.ends)
         self._endpoint = endpoint_of(opened.run_id)
         self._job: BarrierJob | None = None
 
@@ -214,6 +220,7 @@ def prepare_attempt(
         owned=opened.guard.still_mine,
         run_id=opened.run_id,
         delays_ms=tuple(mark.delay_ms for mark in opened.plan.watermarks),
+        planned=opened.files.at(PLANNED),
         watermarks_move=opened.plan.watermarks_move,
         offset_lines=opened.plan.offset_lines,
         min_batches_to_retain=opened.options.min_batches_to_retain,
@@ -230,6 +237,7 @@ def prepare_attempt(
     )
     recovered = driver.recover()
     positions = tuple(map(_with_new_partitions, opened.sources, recovered.positions))
+    opened.find_ends(positions)
     first = not opened.tasks
     if first:
         readers = sum(map(len, positions))
@@ -289,13 +297,15 @@ def _with_new_partitions(source: Source, known: Positions) -> Positions:
 def _choose_tasks(
     sc: SparkContext, opened: Opened, readers: int, slot_seconds: float, clock: Clock
 ) -> int:
-    options, stateful = opened.options, bool(opened.plan.stages)
-    wanted = task_count(options, readers, stateful, count_slots(sc).total)
+    options, stateful, kept = opened.options, bool(opened.plan.stages), opened.kept_slots
+    total = count_slots(sc).total
+    wanted = task_count(options, readers, stateful, total, kept)
+    check_kept(wanted, total, kept, opened.note.sink)
     if options.parallelism is not None:
         return wanted
     deadline = clock.monotonic() + min(GRACE_SECONDS, slot_seconds)
     while (
-        possible := task_count(options, readers, stateful, count_slots(sc).free)
+        possible := task_count(options, readers, stateful, count_slots(sc).free, kept)
     ) < wanted and clock.monotonic() < deadline:
         clock.sleep(0.05)
     return min(wanted, possible)
@@ -312,13 +322,13 @@ def _remaining_tasks(sc: SparkContext, tasks: int, clock: Clock) -> int:
 
 
 def _settle_state(opened: Opened) -> None:
-    chosen = opened.options.state_partitions or opened.tasks
+    chosen = opened.options.state_partitions or opened.state_partitions or opened.tasks
     opened.settle_partitions(pinned_partitions(opened.files) or chosen)
     settle_shape(opened.files, opened.plan)
 
 
 def _template(opened: Opened, recovered: Recovered) -> OffsetEntry | None:
-    if recovered.base is not None:
-        return None
+    if recovered.base is not None or recovered.planned is not None:
+        return None  # the driver copies that entry
     partitions = {SHUFFLE_PARTITIONS: str(opened.plan.state_partitions)}
     return OffsetEntry(1, (), conf={**opened.settings, **partitions})

@@ -18,7 +18,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from random import Random
@@ -40,6 +40,17 @@ from epochal.continuous.run.open_query import Opened, open_query
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.reporter import Reporter
 from epochal.continuous.run.restarts import GiveUp, RestartAfter, Restarts
+from epochal.continuous.run.run_events import (
+    AllRead,
+    Broken,
+    EngineState,
+    Event,
+    NewPartitions,
+    Outcome,
+    Reconfigured,
+    StopAsked,
+    Stopped,
+)
 from epochal.continuous.run.telemetry import Telemetry, open_telemetry
 from epochal.continuous.spark_job.barrier_job import check_conf, failure_text, headline, why_lost
 from epochal.epoch.committed import CommittedEpoch
@@ -49,6 +60,7 @@ from epochal.errors import (
     CheckpointLostError,
     DriverLostError,
     EpochalError,
+    ForeachBatchError,
     KafkaDataLossError,
     OptionError,
     PlanChangedError,
@@ -73,6 +85,7 @@ FATAL = (
     CheckpointInUseError,
     CheckpointLostError,
     DriverLostError,
+    ForeachBatchError,
     KafkaDataLossError,
     OptionError,
     PlanChangedError,
@@ -82,54 +95,8 @@ FATAL = (
 """Errors that a restart cannot cure."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
-    """The user asked to stop; the query ends where an epoch ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewPartitions:
-    """A source has partitions that no task reads yet."""
-
-    names: tuple[str, ...]
-
-
 Prepare: TypeAlias = Callable[..., Attempt]
 """`prepare_attempt` with its constant arguments bound."""
-
-Event: TypeAlias = StopAsked | NewPartitions | ReadingHeld | JobEnded | AttemptFailed
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The attempt ended as the user asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reconfigured:
-    """The attempt ended at an epoch's end, to restart with more readers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """The attempt failed."""
-
-    error: Exception
-
-
-Outcome: TypeAlias = Stopped | Reconfigured | Broken
-
-
-@dataclass(frozen=True, slots=True)
-class EngineState:
-    """What the query's handle shows."""
-
-    message: str = "Initializing sources"
-    committed: int = -1
-    attempt: int = -1
-    restarts: int = 0
-    degraded: str = ""
-    """Why a source cannot be reached at the moment; empty if all can."""
 
 
 class Engine:
@@ -168,6 +135,8 @@ class Engine:
         self._attempt: Attempt | None = None
         self._committed_rows = False
         """Whether this run has committed an epoch with rows."""
+        self._watermark_ms: int | None = None
+        """The watermark after the newest committed epoch."""
         self._stop_asked, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"epochal-query-{self.run_id}", daemon=True
@@ -248,6 +217,7 @@ class Engine:
             on_acknowledged=self._telemetry.acknowledged,
         )
         self._reporter.begin(self._opened.note, attempt.offsets)
+        self._watermark_ms = attempt.watermark_ms
         with self._changed:
             self._attempt, self._positions = attempt, attempt.positions
         self._show(committed=attempt.first_epoch - 1, attempt=attempt.number)
@@ -278,6 +248,10 @@ class Engine:
     def _run_attempt(self) -> Outcome:
         attempt = self._attempt
         assert attempt is not None
+        if self._opened.is_read(attempt.positions) and not attempt.is_planned:
+            if not attempt.has_new_watermark:
+                return Stopped()  # `availableNow`, and there is nothing new
+            self._inbox.put(AllRead())
         self._show(message="Starting tasks")
         try:
             attempt.start()
@@ -305,6 +279,10 @@ class Engine:
                     self._show(message="Stopping")
                     if not attempt.hold() and attempt.is_at_boundary:
                         return Stopped()  # no task reads yet, and the offsets are exact already
+                case AllRead() if not stopping and not leaving:
+                    stopping = True
+                    self._show(message="Stopping")
+                    attempt.hold()
                 case NewPartitions(names) if not stopping and not leaving:
                     logger.info("%s: new partitions %s", self._who(), ", ".join(names[:10]))
                     self._show(message="Reconfiguring")
@@ -392,6 +370,11 @@ class Engine:
         self._reporter.add(epoch, positions)
         self._committed_rows = self._committed_rows or epoch.has_data
         self._telemetry.committed(epoch, self.state.attempt)
+        # A watermark that has moved may close windows, and only the next epoch does so.
+        settled = epoch.watermark_ms in (None, self._watermark_ms)
+        self._watermark_ms = epoch.watermark_ms
+        if settled and self._opened.is_read(positions):
+            self._inbox.put(AllRead())
         with self._changed:
             self._positions = positions
             busy = "Processing" if self.state.message == "Starting tasks" else self.state.message
@@ -423,7 +406,8 @@ class Engine:
             now = self._clock.monotonic()
             if now - looked >= interval:
                 looked = now
-                self._look_for_partitions(attempt.number)
+                if self._opened.ends is None:
+                    self._look_for_partitions(attempt.number)
 
     def _write_telemetry(self, report: dict[str, Any] | None) -> None:
         at = self.state

@@ -18,7 +18,7 @@ from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.operator_metadata import read_operator
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
-from epochal.connectors.contract import Sink, Source
+from epochal.connectors.contract import Positions, Sink, Source
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.plan.compile import compile_plan
 from epochal.continuous.plan.pinned_plan import check_empty, settle_id
@@ -27,8 +27,9 @@ from epochal.continuous.run.progress import OperatorNote, QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.state_settings import check_state, settings_in_force, state_conf
+from epochal.continuous.run.take_over import newest_entry
 from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
-from epochal.errors import EpochalError
+from epochal.errors import EpochalError, OptionError
 from epochal.files import Files, open_files
 from epochal.rpc.server import RpcServer
 from epochal.state.store.conf import StateStoreConf
@@ -58,6 +59,12 @@ class Opened:
     server: RpcServer
     tasks: int = 0
     """0 until the first attempt has counted the slots."""
+    ends: tuple[Positions, ...] | None = None
+    """Where the sources ended at the start, with `availableNow`; the run reads no further."""
+    state_partitions: int | None = None
+    """Of a new checkpoint; None for as many as there are tasks."""
+    kept_slots: int = 0
+    """Slots that the tasks must leave free, for Spark jobs over the output."""
     hosts: TaskHosts = field(default_factory=TaskHosts)
     _closing: ExitStack = field(default_factory=ExitStack)
     _attempted: bool = False
@@ -81,6 +88,29 @@ class Opened:
             for stage in self.plan.stages
         )
         self.note = replace(self.note, operators=operators)
+
+    def find_ends(self, positions: Sequence[Positions]) -> None:
+        """Fix where the run ends, unless an earlier attempt has done so or it has no end."""
+        if self.ends is not None or not self.options.available_now:
+            return
+        found = []
+        for name, source, at in zip(self.note.sources, self.sources, positions, strict=True):
+            latest = source.latest()
+            if latest is None:
+                raise OptionError(
+                    f"Source {name} cannot tell where it ends, so trigger(availableNow=True) does "
+                    f"not know when to stop. Use trigger(epoch=...), and stop the query yourself."
+                )
+            # Offsets express boundaries exactly, so that Spark can go on from the end.
+            found.append(source.boundary(latest) if source.lag(at, latest) > 0 else at)
+        self.ends = tuple(found)
+
+    def is_read(self, positions: Sequence[Positions]) -> bool:
+        """Return whether everything up to the ends of the run is read; False without ends."""
+        return self.ends is not None and all(
+            source.lag(at, end) <= 0
+            for source, at, end in zip(self.sources, positions, self.ends, strict=True)
+        )
 
     def close(self) -> None:
         """Close sink and sources and release the checkpoint. May be called again."""
@@ -143,8 +173,7 @@ def open_query(
         )
         settings = settings_in_force(files, definition.session)
         conf = state_conf(files, settings)
-        if plan.stages:
-            check_state(files, conf)
+        check_state(files, conf, plan)
         sink = definition.sink.open(files, query_id, plan.output_schema)
         opening.callback(_quietly, sink.close, definition.sink.description)
         server, hosts = start_server(), TaskHosts(options.silence_timeout.total_seconds(), clock)
@@ -174,6 +203,8 @@ def open_query(
             ),
             note=note,
             server=server,
+            state_partitions=definition.state_partitions,
+            kept_slots=definition.sink.slots,
             hosts=hosts,
             _closing=opening.pop_all(),
         )
@@ -193,8 +224,8 @@ def _place(plan: QueryPlan, to: Target) -> str:
 
 def pinned_partitions(files: Files) -> int | None:
     """Return the number of state partitions that the checkpoint fixes; None if it is new."""
-    newest = OffsetLog(files.at(OFFSETS), read_only=True).get_latest()
-    pinned = None if newest is None else newest[1].conf.get(SHUFFLE_PARTITIONS)
+    newest = newest_entry(files)
+    pinned = None if newest is None else newest.conf.get(SHUFFLE_PARTITIONS)
     if pinned is not None:
         return int(pinned)
     # A first run that ended before its first epoch has left no offsets, but operator metadata.

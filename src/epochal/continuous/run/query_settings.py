@@ -25,6 +25,9 @@ class EngineOptions:
     epoch: timedelta = timedelta(milliseconds=100)
     """Length of an epoch. Output becomes visible and durable once per epoch."""
 
+    available_now: bool = False
+    """Whether to process what the sources contain at the start, and then to end."""
+
     idle_epoch: timedelta = timedelta(seconds=10)
     """Length of an epoch in which nothing happens."""
 
@@ -197,15 +200,27 @@ def split_options(given: Mapping[str, str]) -> tuple[EngineOptions, dict[str, st
     return read_options(EngineOptions, mine, of="write_stream"), rest
 
 
-def task_count(options: EngineOptions, readers: int, stateful: bool, free: int) -> int:
-    """Return how many tasks a run has, given the free slots."""
+def task_count(
+    options: EngineOptions, readers: int, stateful: bool, free: int, kept: int = 0
+) -> int:
+    """Return how many tasks a run has, given the free slots, of which `kept` must stay free."""
     if options.parallelism is not None:
         return options.parallelism
     # The tasks never end, and other jobs wait silently for a slot. Of two slots none is left: half
     # of the throughput would be a high price, so `no_slot_left` warns instead.
-    spared = free - 1 if free > 2 else free
+    spared = min(free - 1 if free > 2 else free, free - kept)
     wanted = spared if stateful else min(spared, readers)
     return max(1, wanted)
+
+
+def check_kept(tasks: int, total: int, kept: int, sink: str) -> None:
+    """Raise OptionError if so many tasks leave too few slots for the jobs of the sink."""
+    if tasks + kept > total:
+        raise OptionError(
+            f"{sink}: the query has {tasks} tasks that never end and Spark has {total} task slots, "
+            f"so Spark jobs over its output would wait forever. Leave a slot: give Spark more, "
+            f"such as local[{tasks + kept}], or set a lower .option('parallelism', ...)."
+        )
 
 
 def no_slot_left(tasks: int, total: int) -> str:

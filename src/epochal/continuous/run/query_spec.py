@@ -27,6 +27,8 @@ class SinkDefinition:
     description: str
     open: Callable[[Files, str, pa.Schema], Sink]
     """Takes the checkpoint, the query's id and the schema of the rows."""
+    slots: int = 0
+    """How many of Spark's slots the query's tasks must leave free, for jobs over its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class QueryDefinition:
     """The source of each line in the offset log, if the tree does not say it."""
     session: Mapping[str, str] = field(default_factory=dict)
     """What `state_settings.session_settings` returns: how the session keeps state."""
+    state_partitions: int | None = None
+    """Of a new checkpoint; None for as many as there are tasks."""
 
     @property
     def sources(self) -> tuple[StreamSource, ...]:

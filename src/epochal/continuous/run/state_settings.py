@@ -6,21 +6,28 @@ read with other settings is unreadable, so the session's settings count only for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epochal.checkpoint.entries import CommitLog, OffsetLog
-from epochal.checkpoint.layout import COMMITS, OFFSETS, STATE
+from epochal.checkpoint.entries import CommitLog
+from epochal.checkpoint.layout import COMMITS, STATE
 from epochal.checkpoint.pinned import (
     CODEC,
     MERGE_OPERATOR,
+    NEW_QUERY_DEFAULTS,
     PROVIDER,
+    ROCKSDB_PROVIDER_CLASS,
     ROW_CHECKSUMS,
+    STATE_FORMAT,
+    STATE_PARTITIONS,
     TABLE_FORMAT,
     conf_in_force,
     conf_of_new_query,
 )
+from epochal.continuous.plan.stages import QueryPlan
+from epochal.continuous.run.take_over import newest_entry
+from epochal.errors import StateUsageError
 from epochal.files import Files, join_url
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
@@ -30,20 +37,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SESSION_KEYS = (PROVIDER, CODEC, ROW_CHECKSUMS, TABLE_FORMAT, MERGE_OPERATOR)
-"""The settings of the session that a new checkpoint pins. All of them are about state files."""
+"""The settings that a new checkpoint of our own builder pins. All of them are about state files."""
+
+FRAME_KEYS = (*NEW_QUERY_DEFAULTS, STATE_PARTITIONS, STATE_FORMAT)
+"""The settings that a new checkpoint of a DataFrame pins, as Spark does."""
 
 
-def session_settings(spark: SparkSession) -> dict[str, str]:
+def session_settings(spark: SparkSession, keys: Collection[str] = SESSION_KEYS) -> dict[str, str]:
     """The settings of a session that determine how a new query keeps its state."""
-    found = {key: spark.conf.get(key, None) for key in SESSION_KEYS}
+    found = {key: spark.conf.get(key, None) for key in keys}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def settings_in_force(files: Files, session: Mapping[str, str]) -> dict[str, str]:
     """The settings that the checkpoint pins, or that a new one will pin."""
-    newest = OffsetLog(files.at(OFFSETS), read_only=True).get_latest()
-    known = {key: value for key, value in session.items() if key in SESSION_KEYS}
-    return conf_of_new_query(known) if newest is None else conf_in_force(newest[1].conf, known)
+    newest = newest_entry(files)
+    return conf_of_new_query(session) if newest is None else conf_in_force(newest.conf, session)
 
 
 def state_conf(files: Files, settings: Mapping[str, str]) -> StateStoreConf:
@@ -54,6 +63,17 @@ def state_conf(files: Files, settings: Mapping[str, str]) -> StateStoreConf:
     return replace(conf, checkpoint_format_version=2 if has_ids else 1)
 
 
-def check_state(files: Files, conf: StateStoreConf) -> None:
+def check_state(files: Files, conf: StateStoreConf, plan: QueryPlan) -> None:
     """Raise before anything is written if the state cannot be kept as the checkpoint demands."""
-    provider_class(conf).check(StateStoreId(join_url(files.url, STATE), 0, 0), conf)
+    for stage in plan.stages:
+        store_id = StateStoreId(join_url(files.url, STATE), stage.operator_id, 0)
+        provider_class(conf).check(store_id, conf)
+        has_families = any(store.families for store in stage.stateful.stores)
+        if has_families and conf.provider_class != ROCKSDB_PROVIDER_CLASS:
+            raise StateUsageError(
+                str(store_id),
+                f"{stage.stateful.name} keeps its state in column families, which "
+                f"{conf.provider_class} does not have. Use a new checkpoint, and set {PROVIDER} to "
+                f"{ROCKSDB_PROVIDER_CLASS} before the first start.",
+                "UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS",
+            )

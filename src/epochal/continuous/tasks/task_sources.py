@@ -90,6 +90,8 @@ class TaskSources:
             if not mine:
                 continue
             reader = source.readers.open({each.partition: each.position for each in mine})
+            if ends := {each.partition: each.end for each in mine if each.end is not None}:
+                reader.limit(ends)
             self.open[index] = OpenSource(
                 reader,
                 {each.partition: each.reader for each in mine},

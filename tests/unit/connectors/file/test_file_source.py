@@ -191,3 +191,18 @@ def test_partition_directories_are_named_as_in_spark() -> None:
     assert partition_directory(["k", "d"], ["a/b=c:d", None]) == (
         "k=a%2Fb%3Dc%3Ad/d=__HIVE_DEFAULT_PARTITION__"
     )
+
+
+def test_the_end_counts_all_files_although_a_batch_of_the_log_takes_few(tmp_path: Path) -> None:
+    found = source(tmp_path, max_files_per_trigger=2)
+    for n in range(2 * BATCHES_AHEAD + 3):
+        (tmp_path / "in" / f"{n:03}.json").write_text("")
+    end = found.latest()
+    assert found.offset(end) == f'{{"logOffset":{BATCHES_AHEAD + 1}}}'
+    assert sum(len(batch) for _, batch in found._log.get_range()) == 2 * BATCHES_AHEAD + 3
+
+
+def test_the_end_has_the_partitions_of_the_checkpoint(tmp_path: Path) -> None:
+    found = source(tmp_path)
+    found.discover(dict.fromkeys("012", ""))
+    assert sorted(found.latest()) == ["0", "1", "2"]

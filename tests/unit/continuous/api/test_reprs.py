@@ -18,7 +18,7 @@ from epochal.continuous.api.readwriter import StreamReader
 from epochal.continuous.api.step_names import duration_text
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.plan.logical import StreamSource
-from epochal.continuous.run.engine import EngineState
+from epochal.continuous.run.run_events import EngineState
 
 COLUMNS: Any = {
     "user": pa.string(),

@@ -14,10 +14,11 @@ from tests.waiting import eventually
 
 from epochal.clock import SystemClock
 from epochal.continuous.run.attempt import AttemptFailed, JobEnded
-from epochal.continuous.run.engine import Engine, NewPartitions
+from epochal.continuous.run.engine import Engine
 from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.progress import QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
+from epochal.continuous.run.run_events import NewPartitions
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.effects import ReadingHeld
 from epochal.errors import (
@@ -47,6 +48,11 @@ class Pretence:
         self.slot_seconds: list[float] = []
         self.refusals: list[Exception] = []
         self.committed: Callable[..., None] = lambda *_: None
+        self.all_read = False
+
+    def is_read(self, positions: object) -> bool:
+        del positions
+        return self.all_read
 
     def prepare(
         self,
@@ -70,6 +76,9 @@ class Pretended:
     first_epoch = 0
     positions: tuple[dict[str, str], ...] = ()
     offsets: tuple[str, ...] = ()
+    watermark_ms = 0
+    has_new_watermark = False
+    is_planned = False
 
     def __init__(self, number: int, pretence: Pretence, post: Any) -> None:
         self.number, self._pretence, self.post = number, pretence, post
@@ -107,8 +116,8 @@ class Pretended:
     def fail(self, error: Exception) -> None:
         self.post(AttemptFailed(self.number, error))
 
-    def commit(self, epoch: int, rows: int = 0) -> None:
-        facts = CommittedEpoch(epoch, 0, 0, 0, (), rows, ())
+    def commit(self, epoch: int, rows: int = 0, watermark_ms: int | None = None) -> None:
+        facts = CommittedEpoch(epoch, 0, 0, 0, (), rows, (), watermark_ms=watermark_ms)
         self._pretence.committed(facts, ())
 
     def _note(self, what: str) -> None:
@@ -129,6 +138,8 @@ class Run:
             sources=(),
             note=QueryNote(QUERY, RUN, None, (), "memory"),
             close=self.closed.set,
+            ends=None,
+            is_read=pretence.is_read,
         )
         self.engine = Engine(
             opened,
@@ -394,3 +405,42 @@ def test_waiting_for_the_end_of_an_endless_source_is_refused() -> None:
     opened.note = QueryNote(QUERY, RUN, None, ("clock",), "memory")
     with pytest.raises(OptionError, match="clock"):
         run.engine.wait_until_read(1)
+
+
+def test_a_run_over_what_is_available_ends_when_it_is_read() -> None:
+    def reads_all(attempt: Pretended) -> None:
+        attempt.commit(0, rows=3)
+        pretence.all_read = True
+        attempt.commit(1, rows=3)
+
+    pretence = Pretence(reads_all)
+    run = Run(pretence)
+    run.engine.start()
+    assert run.engine.wait(30)
+    assert pretence.asked == ["1 start", "1 hold", "1 finish", "1 end"]
+    assert run.engine.error is None
+
+
+def test_such_a_run_goes_on_until_an_epoch_has_had_the_last_watermark() -> None:
+    def moves_the_watermark(attempt: Pretended) -> None:
+        pretence.all_read = True
+        attempt.commit(0, rows=3, watermark_ms=5_000)
+
+    pretence = Pretence(moves_the_watermark)
+    run = Run(pretence)
+    run.engine.start()
+    assert not run.engine.wait(0.3)
+    assert pretence.asked == ["1 start"]
+    attempt: Any = run.engine._attempt
+    attempt.commit(1, watermark_ms=5_000)
+    assert run.engine.wait(30)
+    assert pretence.asked == ["1 start", "1 hold", "1 finish", "1 end"]
+
+
+def test_such_a_run_with_nothing_to_read_starts_no_task() -> None:
+    pretence = Pretence()
+    pretence.all_read = True
+    run = Run(pretence)
+    run.engine.start()
+    assert run.engine.wait(30)
+    assert pretence.asked == []

@@ -1,0 +1,121 @@
+"""Hands each epoch's rows to a function on the driver: `foreachBatch` of DataFrames.
+
+Tasks write an epoch's rows to files below `.epochal/batches` in the checkpoint. After the epoch was
+decided, the driver calls the function with the paths of the files and the epoch's number. If the
+driver dies before the epoch is committed, the next one calls the function again, with the same
+number and the same rows. Delivery is therefore at least once, and the number tells repetitions
+apart.
+
+Files of an epoch are deleted when a later one is handed over: only then is the epoch committed.
+
+Note: columns are named by their position in the files. Two columns of a query may have the same
+name, or names that differ in case only, and readers of files take neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+
+from epochal.checkpoint.layout import EPOCHAL
+from epochal.checkpoint.metadata_log import parse_batch_id, storage_errors
+from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
+from epochal.connectors.file.file_names import entry_path
+from epochal.files import Files, join_url, open_files
+
+STAGED = f"{EPOCHAL}/batches"
+
+Deliver: TypeAlias = Callable[[Sequence[str], int], None]
+"""Takes the paths of an epoch's files, and the epoch's number."""
+
+
+def staged_names(columns: int) -> list[str]:
+    """Return the names of the columns in the files."""
+    return [f"_{index}" for index in range(columns)]
+
+
+class StagingWriter:
+    """Collects a task's rows and writes one file per epoch that has any."""
+
+    def __init__(self, directory: str, context: WriterContext) -> None:
+        self._directory, self._context = directory, context
+        self._rows: list[pa.RecordBatch] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows.append(batch)
+
+    def cut(self, epoch: int) -> Prepare:
+        rows, self._rows = self._rows, []
+        context = self._context
+        schema = context.schema
+        suffix, encode = encoder(FileFormat.PARQUET, schema, Csv(), ParquetCodec.SNAPPY)
+        part = f"{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}{suffix}"
+
+        def prepare() -> bytes:
+            if not rows:
+                return b""
+            table = pa.Table.from_batches(rows, schema)
+            data = encode(table.rename_columns(staged_names(len(schema))))
+            with storage_errors(join_url(self._directory, part)):
+                open_files(self._directory).create(part, data)
+            return msgspec.json.encode([part])
+
+        return prepare
+
+    def close(self) -> None:
+        self._rows.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class StagingWriters:
+    """Opens writers in tasks."""
+
+    directory: str
+
+    def open(self, context: WriterContext) -> StagingWriter:
+        return StagingWriter(self.directory, context)
+
+
+class StagedBatchSink:
+    """The driver's side: hands committed epochs to `deliver`. Epochs without rows are skipped."""
+
+    exactly_once = False
+    decides = False
+
+    def __init__(self, deliver: Deliver, checkpoint: Files) -> None:
+        self._deliver, self._files = deliver, checkpoint.at(STAGED)
+
+    @property
+    def writers(self) -> StagingWriters:
+        return StagingWriters(self._files.url)
+
+    def fence(self, attempt: int) -> None:
+        del attempt  # files of a writer that still runs are harmless: no commit names them
+
+    def decided(self, epoch: int) -> bool:
+        del epoch
+        return False  # only the function knows what it has done with an epoch
+
+    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        decode = msgspec.json.Decoder(list[str]).decode
+        names = [name for message in messages if message for name in decode(message)]
+        if not names:
+            return
+        self._forget_before(epoch)
+        self._deliver([entry_path(self._files.url, name) for name in names], epoch)
+
+    def close(self) -> None:
+        pass
+
+    def _forget_before(self, epoch: int) -> None:
+        with storage_errors(self._files.url):
+            for info in self._files.list():
+                written_in = parse_batch_id(info.name.removeprefix(".").partition("-")[0])
+                if written_in is not None and written_in < epoch:
+                    self._files.delete(info.name)

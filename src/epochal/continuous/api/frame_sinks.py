@@ -1,0 +1,143 @@
+"""The sinks of DataFrames that need Spark on the driver: foreachBatch, memory, toTable, foreach."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from epochal.connectors.file.staged_batches import StagedBatchSink, staged_names
+from epochal.connectors.foreach import ForeachSink
+from epochal.connectors.memory import MemoryOutput, MemorySink
+from epochal.connectors.registry import FILE_FORMATS
+from epochal.continuous.run.query_spec import SinkDefinition
+from epochal.errors import ForeachBatchError, OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FrameFunction: TypeAlias = "Callable[[DataFrame, int], None]"
+"""Takes the rows of an epoch and the epoch's number."""
+
+
+def batch_sink(frame: DataFrame, function: FrameFunction) -> SinkDefinition:
+    """Return the sink that calls `function(DataFrame, epoch)` on the driver."""
+    spark, names = frame.sparkSession, frame.columns
+    fields = [
+        StructField(name, field.dataType)
+        for name, field in zip(staged_names(len(names)), frame.schema, strict=True)
+    ]
+
+    def deliver(paths: Sequence[str], epoch: int) -> None:
+        # The files hold Gregorian dates, whatever the session assumes of files not from Spark.
+        reader = spark.read.schema(StructType(fields)).option("datetimeRebaseMode", "CORRECTED")
+        rows = reader.parquet(*paths).toDF(*names)
+        try:
+            function(rows, epoch)
+        except Exception as error:
+            raise ForeachBatchError(epoch, repr(error), traceback.format_exc()) from error
+
+    return SinkDefinition(
+        "foreachBatch",
+        lambda checkpoint, _query, _schema: StagedBatchSink(deliver, checkpoint),
+        slots=1,
+    )
+
+
+def row_sink(frame: DataFrame, function: Any) -> SinkDefinition:
+    """Return the sink that calls a function, or a ForeachWriter, in the tasks for every row."""
+    schema = frame.schema
+    return SinkDefinition("foreach", lambda *_: ForeachSink(function, schema=schema))
+
+
+class ViewedOutput(MemoryOutput):
+    """The rows of committed epochs, also as a temporary view of the session."""
+
+    def __init__(self, spark: SparkSession, schema: StructType, name: str) -> None:
+        super().__init__()
+        self._spark, self._spark_schema, self._name = spark, schema, name
+
+    def begin(self, schema: pa.Schema, *, complete: bool) -> None:
+        super().begin(schema, complete=complete)
+        self._show()
+
+    def take(self, epoch: int, rows: pa.Table) -> None:
+        super().take(epoch, rows)
+        if rows.num_rows:
+            self._show()
+
+    def _show(self) -> None:
+        # As one chunk: PySpark loses the rows of a table whose first chunk is empty.
+        table = self.table().combine_chunks().rename_columns(self._spark_schema.names)
+        found = self._spark.createDataFrame(table, self._spark_schema)
+        found.createOrReplaceTempView(self._name)
+
+
+def memory_sink(frame: DataFrame, name: str, *, complete: bool) -> SinkDefinition:
+    """Return the sink whose rows are the temporary view `name`."""
+    output = ViewedOutput(frame.sparkSession, frame.schema, name)
+    return SinkDefinition(
+        "memory",
+        lambda checkpoint, _query, schema: MemorySink(
+            output, checkpoint, schema, complete=complete
+        ),
+        slots=1,
+    )
+
+
+def settle_table(
+    frame: DataFrame, name: str, given: str | None, partitioned: Sequence[str], path: str | None
+) -> tuple[str, str, tuple[str, ...]]:
+    """Return format, location and partition columns of a table; create it if it is absent."""
+    spark = frame.sparkSession
+    state = spark._jsparkSession.sessionState()
+    if len(state.sqlParser().parseMultipartIdentifier(name).mkString(".").split(".")) > 2:
+        raise OptionError(
+            f"{name} is a table of another catalog. Only tables of the session catalog that are "
+            f"stored as files can be written: {', '.join(FILE_FORMATS)}. Use foreachBatch."
+        )
+    if not spark.catalog.tableExists(name):
+        form = given or str(spark.conf.get("spark.sql.sources.default"))
+        _check_form(name, form)
+        spark.sql(_creation(frame, name, form, partitioned, path))
+    table = state.catalog().getTableMetadata(state.sqlParser().parseTableIdentifier(name))
+    if table.tableType().name() == "VIEW":
+        raise OptionError(f"{name} is a view. Rows can be written to a table only.")
+    form = table.provider().get() if table.provider().isDefined() else "hive"
+    if given is not None and given.lower() != form.lower():
+        raise OptionError(
+            f"{name} is stored as {form}, but the query writes {given}. Readers of the table would "
+            f"not understand the files: use format({form!r}), or another table."
+        )
+    _check_form(name, form)
+    columns = tuple(table.partitionColumnNames().mkString("\n").splitlines())
+    if partitioned and list(partitioned) != list(columns):
+        raise OptionError(
+            f"{name} is partitioned by ({', '.join(columns)}), but the query by "
+            f"({', '.join(partitioned)}). Remove partitionBy, or use another table."
+        )
+    return form, str(table.location().toString()), columns
+
+
+def _check_form(name: str, form: str) -> None:
+    if form.lower() not in FILE_FORMATS:
+        raise OptionError(
+            f"{name} is stored as {form}, which cannot be written as a table. Formats of tables "
+            f"are {', '.join(FILE_FORMATS)}. Use one of these, or write with foreachBatch."
+        )
+
+
+def _creation(
+    frame: DataFrame, name: str, form: str, partitioned: Sequence[str], path: str | None
+) -> str:
+    """Return the statement that creates the table."""
+    columns = frame._jdf.schema().toDDL()
+    by = ", ".join("`" + each.replace("`", "``") + "`" for each in partitioned)
+    return (
+        f"CREATE TABLE {name} ({columns}) USING {form}"
+        + (f" PARTITIONED BY ({by})" if by else "")
+        + ("" if path is None else f" LOCATION '{path}'")
+    )

@@ -1,0 +1,102 @@
+"""What the two writers share: output modes, triggers, options, the checkpoint's place, the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from epochal.connectors.contract import Sink
+from epochal.connectors.registry import LASTING_SINKS, open_sink
+from epochal.continuous.run.query_settings import EngineOptions, split_options
+from epochal.continuous.run.query_spec import SinkDefinition
+from epochal.errors import OptionError
+from epochal.files import Files, join_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UPDATE, APPEND, COMPLETE = "update", "append", "complete"
+OUTPUT_MODES = (APPEND, UPDATE, COMPLETE)
+
+CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+"""The session's directory for the checkpoints of queries that name none."""
+
+
+def checked_mode(mode: str) -> str:
+    """Return the output mode in lower case; OptionError if there is none of that name."""
+    if mode.lower() not in OUTPUT_MODES:
+        raise OptionError(f"Output modes are {', '.join(OUTPUT_MODES)}, not {mode!r}.")
+    return mode.lower()
+
+
+def option_text(value: Any) -> str:
+    """Return an option's value as text, booleans as Spark spells them."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def trigger_options(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options that a trigger stands for. Exactly one kind of trigger must be given."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if len(chosen) != 1:
+        kinds = ", ".join(chosen) or "none"
+        raise OptionError(
+            f"A query has exactly one trigger, but {kinds} were given. Use trigger(epoch='100 "
+            f"milliseconds'), or trigger(availableNow=True) to stop when all input is read."
+        )
+    ((name, value),) = chosen.items()
+    match name:
+        case "availableNow" | "once":
+            if value is not True:
+                raise OptionError(f"trigger({name}=...) must be True, not {value!r}.")
+            return {"availableNow": "true"}
+        case "realTime":
+            raise OptionError(
+                f"trigger(realTime={value!r}) is the length of a batch of Spark's real-time mode, "
+                f"and an epoch is much shorter. Use trigger(epoch='100 milliseconds')."
+            )
+        case "processingTime" if str(value).split()[0] == "0":
+            return {}  # as often as possible: the usual length of an epoch
+    return {"epoch": str(value)}
+
+
+def output_options(
+    spark: SparkSession, sink: Any, given: Mapping[str, str]
+) -> tuple[EngineOptions, dict[str, str]]:
+    """Split options into the engine's, with a checkpoint if there is one, and the sink's."""
+    engine, rest = split_options(given)
+    if engine.checkpoint_location is None:
+        shared = spark.conf.get(CHECKPOINTS, None)
+        if shared:
+            place = join_url(shared, engine.query_name or str(uuid4()))
+            engine = replace(engine, checkpoint_location=place)
+    if engine.checkpoint_location is None and str(sink).lower() in LASTING_SINKS:
+        raise OptionError(
+            f"{sink}: the query has no checkpointLocation. Without it the next start would "
+            f"process all input again and write its rows a second time. Set "
+            f".option('checkpointLocation', PATH)."
+        )
+    return engine, rest
+
+
+def sink_definition(
+    sink: Any, options: Mapping[str, str], mode: str, partitioned: tuple[str, ...]
+) -> SinkDefinition:
+    """Return the sink as the engine opens it."""
+
+    def opened(checkpoint: Files, query_id: str, schema: pa.Schema) -> Sink:
+        return open_sink(
+            sink,
+            options,
+            schema,
+            output_mode=mode,
+            partition_by=partitioned,
+            checkpoint=checkpoint,
+            query_id=query_id,
+        )
+
+    name = sink if isinstance(sink, str) else sink[0] if isinstance(sink, tuple) else "sink"
+    return SinkDefinition(str(name), opened)

@@ -1,0 +1,61 @@
+"""What the thread that owns a run hears, how an attempt ends, and what the handle shows. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from epochal.continuous.run.attempt import AttemptFailed, JobEnded
+from epochal.epoch.effects import ReadingHeld
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """The user asked to stop; the query ends where an epoch ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """A source has partitions that no task reads yet."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllRead:
+    """Everything that the sources contained at the start is committed: `availableNow`."""
+
+
+Event: TypeAlias = StopAsked | AllRead | NewPartitions | ReadingHeld | JobEnded | AttemptFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The attempt ended as the user asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigured:
+    """The attempt ended at an epoch's end, to restart with more readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The attempt failed."""
+
+    error: Exception
+
+
+Outcome: TypeAlias = Stopped | Reconfigured | Broken
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What the query's handle shows."""
+
+    message: str = "Initializing sources"
+    committed: int = -1
+    attempt: int = -1
+    restarts: int = 0
+    degraded: str = ""
+    """Why a source cannot be reached at the moment; empty if all can."""

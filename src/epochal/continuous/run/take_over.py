@@ -1,0 +1,113 @@
+"""Finds out what a checkpoint demands of a DataFrame's query before anything is written to it.
+
+The settings that a checkpoint pins govern its query, whoever runs it. Some of them describe state
+that only Spark can go on from. They are refused, with a way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
+from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
+from epochal.checkpoint.pinned import STATE_FORMAT, conf_in_force, conf_of_new_query
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.continuous.plan.logical import Node, Stateful, preorder
+from epochal.errors import OptionError
+from epochal.files import Files, open_files
+
+AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
+JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+
+FORMATS = {
+    "stateStoreSave": (AGGREGATION_FORMAT, "2"),
+    "symmetricHashJoin": (JOIN_FORMAT, "2"),
+}
+"""By operator: the setting with the version of its state's layout, and the version we write."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoint:
+    """What a checkpoint says before a query starts on it."""
+
+    url: str = ""
+    newest: OffsetEntry | None = None
+    """None if it is new."""
+    commit: CommitEntry | None = None
+
+    @property
+    def pinned(self) -> Mapping[str, str] | None:
+        """The settings in the offset log; None in a new checkpoint."""
+        return None if self.newest is None else self.newest.conf
+
+    def settings(self, session: Mapping[str, str]) -> dict[str, str]:
+        """Return the settings in force: the checkpoint's, or for a new one the session's."""
+        if self.newest is None:
+            return conf_of_new_query(session)
+        return conf_in_force(self.newest.conf, session)
+
+    def partitions(self, session: Mapping[str, str]) -> int:
+        """Return the number of state partitions, as Spark would choose it."""
+        return int(self.settings(session)[SHUFFLE_PARTITIONS])
+
+    def check(self, operators: Collection[str], session: Mapping[str, str]) -> None:
+        """Raise OptionError if a query with these stateful operators cannot go on from here."""
+        self._check_sources()
+        if not operators:
+            return
+        version = int(session.get(STATE_FORMAT, "1")) if self.newest is None else 1
+        if self.commit is not None and self.commit.state_unique_ids:
+            version = 2
+        if version > 1:
+            self._refuse(STATE_FORMAT, str(version), "1")
+        settings = self.settings(session)
+        for operator in sorted(set(operators) & set(FORMATS)):
+            key, supported = FORMATS[operator]
+            if settings[key] != supported:
+                self._refuse(key, settings[key], supported)
+
+    def _check_sources(self) -> None:
+        if self.newest is None or self.newest.version < 2:
+            return
+        named = [name for name in self.newest.by_source if not str(name).isdigit()]
+        if named:
+            raise OptionError(
+                f"{self.url} has named sources ({', '.join(map(str, named))}), but Epochal knows "
+                f"sources by their number only and would read them from the start. Nothing was "
+                f"changed. Go on with Spark, or use a new checkpointLocation."
+            )
+
+    def _refuse(self, key: str, value: str, supported: str) -> None:
+        if self.newest is None:
+            raise OptionError(
+                f"{key} is {value} in this session, and a new query would lay out its state "
+                f"accordingly, which only Spark can do. Set it to {supported} before the start."
+            )
+        raise OptionError(
+            f"{self.url} was written with {key} = {value}, but only {supported} can be continued "
+            f"here. Nothing was changed. Go on with Spark, or use a new checkpointLocation."
+        )
+
+
+def find_checkpoint(location: str | None) -> FoundCheckpoint:
+    """Read what a checkpoint pins. Nothing is created."""
+    if location is None:
+        return FoundCheckpoint()
+    files = open_files(location)
+    commit = CommitLog(files.at(COMMITS), read_only=True).get_latest()
+    return FoundCheckpoint(files.url, newest_entry(files), None if commit is None else commit[1])
+
+
+def newest_entry(files: Files) -> OffsetEntry | None:
+    """Return the newest offset entry, also one that was set aside to be run as planned."""
+    for log in (OFFSETS, PLANNED):
+        newest = OffsetLog(files.at(log), read_only=True).get_latest()
+        if newest is not None:
+            return newest[1]
+    return None
+
+
+def operators_of(tree: Node) -> tuple[str, ...]:
+    """Return the names of a tree's stateful operators, as Spark's metadata has them."""
+    return tuple(node.spec.name for node in preorder(tree) if isinstance(node, Stateful))

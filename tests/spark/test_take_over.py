@@ -1,0 +1,145 @@
+"""Spark and Epochal take turns on one checkpoint; the output is that of Spark alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.frames import PATIENCE_SECONDS, add_file, rows_of, stream, words
+
+import epochal
+from epochal.checkpoint import Checkpoint, FileSinkLog, OffsetLog
+from epochal.errors import OptionError
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+SPARK, OURS = "spark", "ours"
+
+
+def stateless(rows: DataFrame) -> DataFrame:
+    return rows.filter("id % 2 = 0").select("id", F.upper("word").alias("word"))
+
+
+def windowed(rows: DataFrame) -> DataFrame:
+    marked = rows.withWatermark("at", "3 seconds")
+    grouped = marked.groupBy(F.window("at", "5 seconds"), "word")
+    totals = grouped.agg(F.count("*").alias("rows"), F.avg("id").alias("mean"))
+    return totals.select("window.start", "word", "rows", "mean")
+
+
+QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "stateless": stateless,
+    "windowed": windowed,
+}
+
+
+class Case:
+    """A query over files, its checkpoint and its output."""
+
+    def __init__(self, spark: SparkSession, base: Path, query: str) -> None:
+        self.spark, self.query = spark, QUERIES[query]
+        self.source, self.checkpoint, self.out = base / "in", base / "ck", base / "out"
+        self.source.mkdir(parents=True)
+
+    def frame(self) -> DataFrame:
+        return self.query(stream(self.spark, self.source))
+
+    def run(self, engine: str) -> None:
+        """Process what is there and stop."""
+        frame = self.frame()
+        writer: Any = frame.writeStream if engine == SPARK else epochal.write_stream(frame)
+        writer = writer.format("parquet").option("checkpointLocation", str(self.checkpoint))
+        query = writer.trigger(availableNow=True).start(str(self.out))
+        assert query.awaitTermination(PATIENCE_SECONDS) is not False
+        assert query.exception() is None
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return rows_of(self.spark.read.parquet(str(self.out)))
+
+
+def output(case: Case, engines: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    for turn, engine in enumerate(engines):
+        add_file(case.source, str(turn), words(10, turn * 10))
+        case.run(engine)
+    return case.rows()
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_taking_turns_changes_nothing(spark: SparkSession, tmp_path: Path, query: str) -> None:
+    alone = output(Case(spark, tmp_path / "alone", query), (SPARK,) * 5)
+    turns = output(Case(spark, tmp_path / "turns", query), (SPARK, OURS, OURS, SPARK, OURS))
+    assert len(alone) > 10
+    assert turns == alone
+
+
+def forget_last_batch(case: Case) -> int:
+    """Undo the newest batch as if Spark had been killed while it ran; return its number."""
+    found = Checkpoint(str(case.checkpoint))
+    newest = max(found.offsets.batch_ids())
+    (case.checkpoint / "commits" / str(newest)).unlink()
+    (case.out / "_spark_metadata" / str(newest)).unlink()
+    for state in case.checkpoint.glob(f"state/*/*/{newest + 1}.*"):
+        state.unlink()
+    for checksum in case.checkpoint.rglob(f".{newest}*.crc"):
+        checksum.unlink()
+    return newest
+
+
+def test_a_batch_that_spark_did_not_finish_is_run_as_planned(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    case = Case(spark, tmp_path, "stateless")
+    for turn in range(2):
+        add_file(case.source, str(turn), words(10, turn * 10))
+        case.run(SPARK)
+    expected = case.rows()
+    newest = forget_last_batch(case)
+    planned = Checkpoint(str(case.checkpoint)).offsets.get(newest)
+    assert planned is not None
+    add_file(case.source, "2", words(10, 20))
+    case.run(OURS)
+    rerun = Checkpoint(str(case.checkpoint)).offsets.get(newest)
+    assert rerun is not None
+    assert (rerun.offsets, rerun.timestamp_ms) == (planned.offsets, planned.timestamp_ms)
+    assert rerun.conf == planned.conf
+    of_batch = FileSinkLog(str(case.out / "_spark_metadata")).get(newest)
+    assert of_batch is not None
+    again = spark.read.parquet(*[entry.path for entry in of_batch if entry.path])
+    assert rows_of(again) == [row for row in expected if row[0] >= 10]
+    assert case.rows() == sorted(expected + [(n, "ABC"[n % 3]) for n in range(20, 30, 2)], key=str)
+    add_file(case.source, "3", words(10, 30))
+    case.run(SPARK)
+    assert len(case.rows()) == 20
+
+
+def test_a_new_checkpoint_pins_what_spark_pins(spark: SparkSession, tmp_path: Path) -> None:
+    pinned = {}
+    for engine in (SPARK, OURS):
+        case = Case(spark, tmp_path / engine, "windowed")
+        add_file(case.source, "0", words(10))
+        case.run(engine)
+        entry = OffsetLog(str(case.checkpoint / "offsets")).get(0)
+        assert entry is not None
+        pinned[engine] = entry.conf
+    assert pinned[OURS] == pinned[SPARK]
+
+
+def test_state_that_only_spark_can_continue_is_refused_untouched(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    key = "spark.sql.streaming.aggregation.stateFormatVersion"
+    case = Case(spark, tmp_path, "windowed")
+    add_file(case.source, "0", words(10))
+    case.run(SPARK)
+    newest = max((case.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.write_text(newest.read_text().replace(f'"{key}":"2"', f'"{key}":"1"'))
+    for checksum in newest.parent.glob(".*.crc"):
+        checksum.unlink()
+    before = {path: path.stat().st_mtime_ns for path in case.checkpoint.rglob("*")}
+    with pytest.raises(OptionError, match=f"written with {key} = 1, but only 2 can be continued"):
+        case.run(OURS)
+    assert {path: path.stat().st_mtime_ns for path in case.checkpoint.rglob("*")} == before

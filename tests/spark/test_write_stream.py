@@ -1,0 +1,231 @@
+"""`epochal.write_stream(df)`: PySpark's names and behaviour, its sinks, triggers and errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.frames import COLUMNS, PATIENCE_SECONDS, add_file, rows_of, stream, words
+
+import epochal
+from epochal.checkpoint import Checkpoint
+from epochal.continuous.api.dataframe_writer import DataFrameWriter
+from epochal.continuous.api.query_handle import StreamingQuery
+from epochal.errors import ForeachBatchError, OptionError, QueryFailedError, UnsupportedPlanError
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    add_file(tmp_path / "in", "0", words(10))
+    return tmp_path / "in"
+
+
+def even(spark: SparkSession, source: Path, **options: Any) -> DataFrame:
+    found = stream(spark, source, **options).filter("id % 2 = 0")
+    return found.select("id", F.upper("word").alias("Word"))
+
+
+EVEN = [(n, "ABC"[n % 3]) for n in range(0, 20, 2)]
+
+
+def end(query: StreamingQuery) -> StreamingQuery:
+    assert query.awaitTermination(PATIENCE_SECONDS)
+    return query
+
+
+def test_one_line_changes_and_files_are_written_as_by_spark(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    writer = epochal.write_stream(even(spark, source))
+    writer.format("parquet").outputMode("append").queryName("evens")
+    writer.option("checkpointLocation", str(tmp_path / "ck"))
+    query = writer.trigger(epoch="50 milliseconds").start(str(tmp_path / "out"))
+    query.processAllAvailable()
+    assert query.isActive
+    assert (query.name, query.runId) == ("evens", query.run_id)
+    add_file(source, "1", words(10, 10))
+    query.processAllAvailable()
+    query.stop()
+    assert not query.isActive
+    assert rows_of(spark.read.parquet(str(tmp_path / "out"))) == sorted(EVEN, key=str)
+
+
+def test_rows_of_the_memory_sink_are_a_view(spark: SparkSession, source: Path) -> None:
+    query = epochal.write_stream(even(spark, source)).start(format="memory", queryName="evens")
+    query.processAllAvailable()
+    found = spark.sql("SELECT * FROM evens WHERE id < 6")
+    assert found.columns == ["id", "Word"]
+    assert rows_of(found) == EVEN[:3]
+    add_file(source, "1", words(10, 10))
+    query.processAllAvailable()
+    assert spark.table("evens").count() == len(EVEN)
+    query.stop()
+
+
+def test_a_function_that_fails_gets_the_same_epoch_and_rows_again(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    calls: list[tuple[int, list[Any], str]] = []
+
+    def note(rows: DataFrame, epoch: int) -> None:
+        calls.append((epoch, rows_of(rows), rows.schema.simpleString()))
+        if len(calls) == 1:
+            raise ValueError("after its rows were written")
+
+    def run() -> StreamingQuery:
+        writer = epochal.write_stream(even(spark, source)).foreachBatch(note)
+        return writer.trigger(once=True).start(checkpointLocation=str(tmp_path / "ck"))
+
+    with pytest.raises(QueryFailedError, match="after its rows were written") as failed:
+        end(run())
+    assert isinstance(failed.value.__cause__, ForeachBatchError)
+    add_file(source, "1", words(10, 10))
+    end(run())
+    assert calls[0] == calls[1] == (0, sorted(EVEN[:5], key=str), "struct<id:bigint,Word:string>")
+    assert [row for _, rows, _ in calls[2:] for row in rows] == sorted(EVEN[5:], key=str)
+    assert all(epoch > 0 for epoch, *_ in calls[2:])
+
+
+def test_available_now_reads_what_was_there_at_the_start(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    add_file(source, "1", words(10, 10))
+
+    def run() -> StreamingQuery:
+        writer = epochal.write_stream(even(spark, source, maxFilesPerTrigger=1))
+        writer.option("checkpointLocation", str(tmp_path / "ck")).format("json")
+        return end(writer.trigger(availableNow=True).start(str(tmp_path / "out")))
+
+    run()
+    assert rows_of(spark.read.json(str(tmp_path / "out")).select("id")) == rows_of(
+        spark.createDataFrame(EVEN, "id bigint, w string").select("id")
+    )
+    committed = Checkpoint(str(tmp_path / "ck")).commits.latest_batch_id()
+    run()
+    assert Checkpoint(str(tmp_path / "ck")).commits.latest_batch_id() == committed
+    add_file(source, "2", words(2, 20))
+    run()
+    assert spark.read.json(str(tmp_path / "out")).count() == len(EVEN) + 1
+
+
+@pytest.fixture
+def table(spark: SparkSession) -> Any:
+    yield "evens_table"
+    spark.sql("DROP TABLE IF EXISTS evens_table")
+
+
+def test_a_table_is_created_and_then_added_to(
+    spark: SparkSession, source: Path, tmp_path: Path, table: str
+) -> None:
+    def run() -> StreamingQuery:
+        writer = epochal.write_stream(even(spark, source)).partitionBy("word")
+        writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True)
+        return end(writer.toTable(table))
+
+    run()
+    add_file(source, "1", words(10, 10))
+    run()
+    assert rows_of(spark.table(table).select("id", "Word")) == sorted(EVEN, key=str)
+    created = spark.sql(f"SHOW CREATE TABLE {table}").collect()[0][0]
+    assert "USING parquet" in created
+    assert "PARTITIONED BY (Word)" in created
+    writer = epochal.write_stream(even(spark, source))
+    with pytest.raises(OptionError, match="is stored as parquet, but the query writes csv"):
+        writer.toTable(table, format="csv")
+    with pytest.raises(OptionError, match="is partitioned by"):
+        writer.toTable(table, format="parquet", partitionBy="id")
+
+
+def test_what_cannot_be_a_table_is_refused(spark: SparkSession, source: Path) -> None:
+    spark.range(1).createOrReplaceTempView("a_view")
+    writer = epochal.write_stream(even(spark, source))
+    with pytest.raises(OptionError, match="stored as delta, which cannot be written as a table"):
+        writer.toTable("evens_delta", format="delta")
+    with pytest.raises(OptionError, match="table of another catalog"):
+        writer.toTable("other.space.evens")
+    assert not spark.catalog.tableExists("evens_delta")
+
+
+def test_a_writer_of_rows_gets_rows_as_from_pyspark(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "rows")
+
+    def keep(row: Any) -> None:
+        with open(out, "a") as file:
+            file.write(f"{row!r}\n")
+
+    def nested(rows: DataFrame) -> DataFrame:
+        return rows.filter("id = 4").select("id", F.struct("word", "at").alias("nested"))
+
+    rows = nested(stream(spark, source))
+    end(epochal.write_stream(rows).foreach(keep).trigger(availableNow=True).start())
+    (wanted,) = nested(spark.read.schema(COLUMNS).json(str(source))).collect()
+    assert Path(out).read_text() == f"{wanted!r}\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda w: w.format("memory"), "memory: the query has no name"),
+        (lambda w: w.format("delta"), "There is no sink 'delta'"),
+        (lambda w: w.format("parquet"), "parquet: the query has no checkpointLocation"),
+        (lambda w: w.outputMode("apend"), "Output modes are append, update, complete"),
+        (lambda w: w.partitionBy("nothing"), "There is no column 'nothing'"),
+        (lambda w: w.format("console").partitionBy("id"), "console: only file sinks"),
+        (lambda w: w.trigger(epoch="1 second", once=True), "exactly one trigger"),
+        (lambda w: w.trigger(realTime="5 minutes"), "real-time mode"),
+        (lambda w: w.foreachBatch(1), "foreachBatch takes a function"),
+        (lambda w: w.foreachBatch(print).option("x", 1), "foreachBatch takes no option x"),
+    ],
+)
+def test_what_makes_no_query_is_refused_with_a_reason(
+    spark: SparkSession, source: Path, change: Any, reason: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        change(epochal.write_stream(even(spark, source))).definition()
+    assert reason in str(refused.value)
+
+
+def test_a_dataframe_that_is_no_stream_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(OptionError, match="not a stream"):
+        epochal.write_stream(spark.range(3))
+
+
+def test_what_cannot_run_is_listed_in_full(
+    spark: SparkSession, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    epochal.explain(even(spark, source))
+    shown = capsys.readouterr().out
+    assert "The DataFrame can run." in shown
+    assert f"Source 0: json[{source}]" in shown
+    unknown = even(spark, source).select(
+        F.monotonically_increasing_id(),
+        F.input_file_name(),
+        F.reflect(F.lit("java.util.UUID"), F.lit("randomUUID")),
+    )
+    with pytest.raises(UnsupportedPlanError):
+        epochal.write_stream(unknown).format("noop").start()
+
+
+def test_every_method_has_both_spellings() -> None:
+    pairs = {
+        DataFrameWriter: ["outputMode", "queryName", "partitionBy", "foreachBatch", "toTable"],
+        StreamingQuery: [
+            "awaitTermination",
+            "isActive",
+            "lastProgress",
+            "processAllAvailable",
+            "recentProgress",
+            "runId",
+        ],
+    }
+    for owner, names in pairs.items():
+        for name in names:
+            snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+            assert getattr(owner, name) is getattr(owner, snake)

@@ -1,0 +1,87 @@
+"""What a checkpoint demands of a query before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry, OffsetLog
+from epochal.checkpoint.pinned import STATE_FORMAT, conf_of_new_query
+from epochal.continuous.run.take_over import (
+    AGGREGATION_FORMAT,
+    JOIN_FORMAT,
+    FoundCheckpoint,
+    find_checkpoint,
+)
+from epochal.errors import OptionError
+
+SHUFFLE = "spark.sql.shuffle.partitions"
+
+
+def found(commit: CommitEntry | None = None, **changes: str) -> FoundCheckpoint:
+    conf = conf_of_new_query({}) | {key.replace("__", "."): text for key, text in changes.items()}
+    return FoundCheckpoint("file:/ck", OffsetEntry(1, ("1",), conf=conf), commit)
+
+
+def refusal(checkpoint: FoundCheckpoint, *operators: str, **session: str) -> str:
+    settings = {key.replace("__", "."): text for key, text in session.items()}
+    with pytest.raises(OptionError) as refused:
+        checkpoint.check(operators, settings)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("operator", "key", "value"),
+    [
+        ("stateStoreSave", AGGREGATION_FORMAT, "1"),
+        ("symmetricHashJoin", JOIN_FORMAT, "1"),
+        ("symmetricHashJoin", JOIN_FORMAT, "3"),
+    ],
+)
+def test_a_layout_of_state_that_we_do_not_write_is_refused(
+    operator: str, key: str, value: str
+) -> None:
+    pinned = found(None, **{key.replace(".", "__"): value})
+    assert f"written with {key} = {value}, but only 2 can be continued" in refusal(pinned, operator)
+    pinned.check(("dedupe",), {})  # which does not have that layout
+    pinned.check((), {})
+
+
+def test_the_layout_of_a_new_query_is_the_sessions() -> None:
+    text = refusal(FoundCheckpoint(), "symmetricHashJoin", **{JOIN_FORMAT.replace(".", "__"): "4"})
+    assert f"{JOIN_FORMAT} is 4 in this session" in text
+    assert "Set it to 2 before the start" in text
+
+
+def test_a_missing_setting_has_the_value_from_before_it_existed() -> None:
+    old = FoundCheckpoint("file:/ck", OffsetEntry(1, ("1",)))
+    assert f"{AGGREGATION_FORMAT} = 1" in refusal(old, "stateStoreSave")
+
+
+def test_state_with_unique_ids_is_refused() -> None:
+    ids = {0: ((("a",),),)}
+    with_ids = found(CommitEntry(version=2, state_unique_ids=ids))  # type: ignore[arg-type]
+    assert f"written with {STATE_FORMAT} = 2" in refusal(with_ids, "dedupe")
+    new = refusal(FoundCheckpoint(), "dedupe", **{STATE_FORMAT.replace(".", "__"): "2"})
+    assert f"{STATE_FORMAT} is 2 in this session" in new
+
+
+def test_named_sources_are_refused_and_numbered_ones_are_not() -> None:
+    named = FoundCheckpoint("file:/ck", OffsetEntry(2, {"orders": "1"}))
+    assert "has named sources (orders)" in refusal(named)
+    FoundCheckpoint("file:/ck", OffsetEntry(2, {"0": "1"})).check((), {})
+
+
+def test_the_number_of_state_partitions_is_pinned_or_the_sessions() -> None:
+    assert FoundCheckpoint().partitions({}) == 200
+    assert FoundCheckpoint().partitions({SHUFFLE: "7"}) == 7
+    assert found(None, **{SHUFFLE.replace(".", "__"): "5"}).partitions({SHUFFLE: "7"}) == 5
+
+
+def test_a_batch_that_was_set_aside_still_pins_its_settings(tmp_path: Path) -> None:
+    assert find_checkpoint(str(tmp_path / "none")).pinned is None
+    assert not (tmp_path / "none").exists()
+    entry = OffsetEntry(1, ("1",), conf={"k": "v"})
+    OffsetLog(str(tmp_path / "ck" / ".epochal" / "planned")).add(0, entry)
+    assert find_checkpoint(str(tmp_path / "ck")).pinned == {"k": "v"}
