@@ -40,6 +40,7 @@ FULL: dict[str, str] = {
     r"spark/test_functions_time_nested\.py.*(every_mode|refuses_is)": "more rows, modes and zones",
     r"spark/test_connector_interop\.py.*rate_checkpoint": "takes half a minute of clock time",
     r"spark/test_catalyst_plans\.py.*operators\[(?!(chain|stream join)\])": "more plans",
+    r"spark/test_catalyst_results\.py.*\[(?!(kinds in a chain|mapInPandas)\])": "more functions",
     r"spark/test_catalyst_results\.py.*\[(?!(kinds in a|mapInPandas|json_tuple))": "more rows",
     r"spark/test_functions_text_number\.py.*(larger_tables|fail_where)": "more rows, and errors",
     r"spark/test_run_program\.py": "a whole program that fails",
