@@ -32,6 +32,8 @@ FULL: dict[str, str] = {
     r"spark/test_remedies_resume\.py": "each remedy again, with Spark",
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
     r"spark/test_transform_with_state_parity\.py.*windows\[(?!tumbling-a)": "more windows",
+    r"spark/test_aggregates\.py.*spark\[(sets|\d)": "every aggregate of every type; a sample stays",
+    r"spark/test_aggregates\.py.*same\[[12]-": "more random rows",
     r"spark/test_state_placement\.py.*(later_ones|continues_from)": "contexts that are made anew",
     r"spark/test_connector_interop\.py.*rate_checkpoint": "takes half a minute of clock time",
     r"spark/test_run_program\.py": "a whole program that fails",
