@@ -33,6 +33,7 @@ FULL: dict[str, str] = {
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
     r"spark/test_transform_with_state_parity\.py.*windows\[(?!tumbling-a)": "more windows",
     r"spark/test_aggregates\.py.*spark\[(sets|\d)": "every aggregate of every type; a sample stays",
+    r"spark/test_aggregate_epochs\.py.*\[(?!sessions-append)": "more windows and output modes",
     r"spark/test_aggregates\.py.*same\[[12]-": "more random rows",
     r"spark/test_state_placement\.py.*(later_ones|continues_from)": "contexts that are made anew",
     r"spark/test_connector_interop\.py.*rate_checkpoint": "takes half a minute of clock time",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from tests.spark.aggregate_cases import DDL, Case, all_cases, random_table, sample_cases
+from tests.spark.aggregate_cases import DDL, EXACT, Case, all_cases, random_table, sample_cases
 from tests.spark.parity import PATIENCE_SECONDS
 from tests.spark.sessions import local_session
 from tests.unit.continuous.operators.driving import Driver
@@ -200,6 +201,8 @@ def wanted_type(frame: DataFrame, name: str) -> pa.DataType:
 def stored_by_spark(checkpoint: Path, family: FamilySchema, version: int) -> Stored:
     found: Stored = {}
     for partition in range(PARTITIONS):
+        if not (checkpoint / f"state/0/{partition}").exists():
+            continue  # without a key there is one partition
         provider = HDFSBackedStateStoreProvider(
             StateStoreId(str(checkpoint / "state"), 0, partition), family.key, family.value
         )
@@ -249,6 +252,8 @@ def plain(value: Any, function: str) -> Any:
         return sorted(found, key=repr) if function == "CollectSet" else found
     if isinstance(value, bytearray):
         return bytes(value)
+    if isinstance(value, Decimal):
+        return value.normalize(EXACT)  # equal numbers may have more or fewer zeros at their end
     return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
 
 
