@@ -11,6 +11,7 @@ Spark's grouping.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -45,6 +46,8 @@ def cells(column: Array, *, keys: bool = False) -> list[Any]:
         return _masked(rows, column)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return _sliced(cells(column.flatten(), keys=keys), column)
+    if types.is_map(kind):
+        return _pairs(column)
     return _list(column)
 
 
@@ -82,6 +85,8 @@ def arrow_column(values: Sequence[Any], kind: pa.DataType) -> Array:
         return pa.array(values, pa.int64()).cast(pa.time64("ns")).cast(kind, safe=False)
     if types.is_date(kind):
         return pa.array(values, pa.int32()).cast(pa.date32()).cast(kind)
+    if types.is_map(kind):
+        return _map_column(values, kind)
     if types.is_list(kind) and not types.is_primitive(kind.value_type):
         flat = [each for value in values if value is not None for each in value]
         offsets: list[int | None] = [0]
@@ -170,6 +175,27 @@ def _masked(rows: list[Any], column: Array) -> list[Any]:
         return rows
     valid = column.is_valid().to_pylist()
     return [row if there else None for row, there in zip(rows, valid, strict=True)]
+
+
+def _pairs(column: Array) -> list[Any]:
+    """The rows of a map column, each a list of pairs."""
+    offsets = column.offsets.to_pylist()
+    first, last = offsets[0], offsets[-1]
+    keys = cells(column.keys.slice(first, last - first))
+    items = cells(column.items.slice(first, last - first))
+    flat = list(zip(keys, items, strict=True))
+    rows = [flat[a - first : b - first] for a, b in pairwise(offsets)]
+    return _masked(rows, column)
+
+
+def _map_column(values: Sequence[Any], kind: Any) -> Array:
+    flat = [pair for value in values if value is not None for pair in value]
+    offsets = list(accumulate((len(value or ()) for value in values), initial=0))
+    keys = arrow_column([key for key, _ in flat], kind.key_type)
+    items = arrow_column([item for _, item in flat], kind.item_type)
+    maps: Any = pa.MapArray  # its stubs do not know the type beside keys and items
+    nulls = pa.array([value is None for value in values])
+    return maps.from_arrays(pa.array(offsets, pa.int32()), keys, items, type=kind, mask=nulls)
 
 
 def _sliced(flat: list[Any], column: Array) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.continuous.operators.driving import Driver, columns, table
+from tests.unit.continuous.operators.driving import Driver, at_ms, columns, table
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregation.calls import AggregateCall, Mode
@@ -26,6 +26,7 @@ INPUT = columns(
     d=pa.decimal128(38, 0),
     st=pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.float64())]),
     keep=pa.bool_(),
+    m=pa.map_(pa.string(), pa.timestamp("us", tz="UTC")),
 )
 LISTS = pa.list_(pa.int64())
 
@@ -177,6 +178,23 @@ def test_lists_and_sets_survive_a_restart() -> None:
     assert str(row["list"]) == "[-0.0, nan, 0.0, nan]"
     assert str(row["set"]) == "[0.0, nan]"
     assert row["nulls"] == [1, None, None, 2, None]
+
+
+def test_maps_are_kept_and_shown_as_they_came() -> None:
+    kind = INPUT.field("m").type
+    calls = [
+        call("Last", "m", kind=kind, alias="last"),
+        call("CollectList", "m", kind=pa.list_(kind), alias="all"),
+    ]
+    found = driver(*calls)
+    found.turn(rows_of({"m": [("a", at_ms(5)), ("b", None)]}, {"k": 2, "m": []}))
+    found.cut()
+    found.restart()
+    got = found.turn(rows_of({"m": None}, {"k": 2, "m": [("c", at_ms(7))]}))
+    assert got == [
+        {"k": 1, "last": None, "all": [[("a", at_ms(5)), ("b", None)]]},
+        {"k": 2, "last": [("c", at_ms(7))], "all": [[], [("c", at_ms(7))]]},
+    ]
 
 
 def test_statistics_agree_with_their_definition_in_any_order_of_merges() -> None:
