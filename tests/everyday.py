@@ -33,7 +33,7 @@ FULL: dict[str, str] = {
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
     r"spark/test_transform_with_state_parity\.py.*windows\[(?!tumbling-a)": "more windows",
     r"spark/test_state_placement\.py.*(later_ones|continues_from)": "contexts that are made anew",
-    r"spark/test_functions_time_nested\.py.*(every_mode|refuses_is)": "more rows, modes and zones",
+    r"spark/test_functions_\w+\.py.*(every_mode|refuses_is|error_as_in)": "more rows and modes",
     r"spark/test_connector_interop\.py.*rate_checkpoint": "takes half a minute of clock time",
     r"spark/test_run_program\.py": "a whole program that fails",
     r"spark/test_first_contact\.py.*(pubsub|one_sentence|cluster|own_line)": "more first programs",

@@ -40,11 +40,12 @@ def hash_columns(columns: Sequence[Array], schema: StructType) -> npt.NDArray[np
     count = len(columns[0]) if columns else 0
     hashes = np.full(count, SEED, np.uint32)
     for column, child in zip(columns, schema.layout.children, strict=True):
-        hashes = _hash(column, child, hashes)
+        hashes = hash_values(column, child, hashes)
     return hashes.view(np.int32)
 
 
-def _hash(column: Array, layout: Layout, seeds: Hashes) -> Hashes:
+def hash_values(column: Array, layout: Layout, seeds: Hashes) -> Hashes:
+    """Hash a column, with a seed for each row."""
     nulls = null_flags(column)
     hashed = _hash_values(column, layout, seeds)
     return hashed if nulls is None else np.where(nulls, seeds, hashed)
@@ -56,25 +57,25 @@ def _hash_values(column: Array, layout: Layout, seeds: Hashes) -> Hashes:
         case Kind.VOID:
             return seeds
         case Kind.BOOLEAN | Kind.BYTE | Kind.SHORT | Kind.INT | Kind.FLOAT:
-            return _hash_int(_ints(column, layout), seeds)
+            return _hash_int(int_words(column, layout), seeds)
         case Kind.LONG | Kind.DOUBLE | Kind.SMALL_DECIMAL:
-            return _hash_long(_longs(column, layout), seeds)
+            return _hash_long(long_words(column, layout), seeds)
         case Kind.STRING | Kind.BINARY:
             return _hash_bytes(as_spans(column), seeds)
         case Kind.BIG_DECIMAL:
             return _hash_bytes(minimal_decimals(column, null_flags(column)), seeds)
         case Kind.INTERVAL:
             months, days, micros = _members(column)
-            seeds = _hash_long(_longs(micros, Layout(Kind.LONG)), seeds)
-            seeds = _hash_int(_ints(days, Layout(Kind.INT)), seeds)
-            return _hash_int(_ints(months, Layout(Kind.INT)), seeds)
+            seeds = _hash_long(long_words(micros, Layout(Kind.LONG)), seeds)
+            seeds = _hash_int(int_words(days, Layout(Kind.INT)), seeds)
+            return _hash_int(int_words(months, Layout(Kind.INT)), seeds)
         case Kind.NANOS:
             micros, nanos = _members(column)
-            seeds = _hash_long(_longs(micros, Layout(Kind.LONG)), seeds)
-            return _hash_int(_ints(nanos, Layout(Kind.SHORT)), seeds)
+            seeds = _hash_long(long_words(micros, Layout(Kind.LONG)), seeds)
+            return _hash_int(int_words(nanos, Layout(Kind.SHORT)), seeds)
         case Kind.STRUCT:
             for member, child in zip(_members(column), layout.children, strict=True):
-                seeds = _hash(member, child, seeds)
+                seeds = hash_values(member, child, seeds)
             return seeds
         case Kind.ARRAY:
             elements = cast("pa.ListArray[Any]", column).values
@@ -104,13 +105,14 @@ def _hash_elements(column: Array, parts: list[Array], layout: Layout, seeds: Has
     while len(running):
         places = offsets[running] + position
         for part, child in zip(parts, layout.children, strict=True):
-            hashes[running] = _hash(part.take(places), child, hashes[running])
+            hashes[running] = hash_values(part.take(places), child, hashes[running])
         position += 1
         running = running[counts[running] > position]
     return hashes
 
 
-def _ints(column: Array, layout: Layout) -> Hashes:
+def int_words(column: Array, layout: Layout) -> Hashes:
+    """The 32 bits of each value that hashes use."""
     words = fixed_words(layout, column, None)
     if layout.kind is Kind.FLOAT:
         # Spark hashes -0.0 like 0.0, and every NaN alike.
@@ -122,7 +124,8 @@ def _ints(column: Array, layout: Layout) -> Hashes:
     return words.astype(signed).astype(np.int32).view(np.uint32)
 
 
-def _longs(column: Array, layout: Layout) -> npt.NDArray[np.uint64]:
+def long_words(column: Array, layout: Layout) -> npt.NDArray[np.uint64]:
+    """The 64 bits of each value that hashes use."""
     words = fixed_words(layout, column, None)
     if layout.kind is Kind.DOUBLE:
         values = words.view(np.float64)

@@ -21,6 +21,9 @@ import pyarrow as pa
 from epochal.continuous.operators.expressions import (
     arithmetic,
     comparison,
+    hash_functions,
+    mathematics,
+    row_functions,
     texts,
 )
 from epochal.continuous.operators.expressions.casts import cast
@@ -42,7 +45,7 @@ from epochal.continuous.operators.expressions.nested import (
 )
 from epochal.continuous.operators.expressions.nested.higher_order import BatchFunction, columns_in
 from epochal.continuous.operators.expressions.nested.lists_of import arrow, on_columns, retyped
-from epochal.continuous.operators.expressions.times import dates_times, intervals
+from epochal.continuous.operators.expressions.times import dates_times, intervals, time_texts
 from epochal.continuous.operators.expressions.values_of import as_column
 from epochal.errors import OptionError
 
@@ -69,10 +72,13 @@ FUNCTIONS: dict[str, Function] = {
     **arrays.FUNCTIONS,
     **comparison.FUNCTIONS,
     **dates_times.FUNCTIONS,
+    **hash_functions.FUNCTIONS,
     **intervals.FUNCTIONS,
     **maps.FUNCTIONS,
+    **mathematics.FUNCTIONS,
     **nested_values.FUNCTIONS,
     **texts.FUNCTIONS,
+    **time_texts.FUNCTIONS,
     "Concat": _concat,
     "UnaryMinus": _negate,
 }
@@ -80,11 +86,23 @@ FUNCTIONS: dict[str, Function] = {
 
 BATCH_FUNCTIONS: dict[str, BatchFunction] = {
     **higher_order.FUNCTIONS,
+    **row_functions.FUNCTIONS,
     "TryEval": lambda call, batch, _: _try(call.arguments[0], batch, call.type),
 }
 """Functions that evaluate their arguments themselves."""
 
 CHOICES = ("CaseWhen", "If")
+
+_NEED_TYPE = {
+    *array_sets.FUNCTIONS,
+    *arrays.FUNCTIONS,
+    *dates_times.FUNCTIONS,
+    *higher_order.FUNCTIONS,
+    *intervals.FUNCTIONS,
+    *maps.FUNCTIONS,
+    *time_texts.FUNCTIONS,
+} - {*dates_times.UNTYPED, "TimestampAddInterval"}
+"""Functions that must be told the type of their result."""
 
 RANDOM = ("Rand", "Randn", "Uuid")
 """Functions whose value is not the same for the same arguments."""
@@ -162,11 +180,16 @@ def column_of(value: Value, rows: int, kind: pa.DataType) -> Value:
 
 
 def unsupported(expr: Expr) -> list[str]:
-    """The names of the functions in a tree that cannot be evaluated here."""
+    """The functions in a tree that cannot be evaluated here: a name, or a name and the reason."""
     match expr:
         case Call(function, arguments):
+            found = []
             known = function in FUNCTIONS or function in (*BATCH_FUNCTIONS, *CHOICES)
-            found = [] if known else [function]
+            if not known or (function in _NEED_TYPE and pa.types.is_null(expr.type)):
+                found = [function]
+            elif function in time_texts.CHECKS:
+                problem = time_texts.CHECKS[function](expr)
+                found = [f"{function} ({problem})"] if problem else []
             return found + [name for argument in arguments for name in unsupported(argument)]
         case Lambda(body):
             return unsupported(body)

@@ -71,8 +71,8 @@ def _add_to_timestamp(call: Call, value: Value, interval: Value) -> Value:
     if interval.type == INTERVAL:
         months, days, rest = _parts(interval)
         moved = plus_days(given, plus_months(given, micros, months), days)
-        return column_of_ints(checked_add(moved, rest, ~nulls), nulls, call.type)
-    return column_of_ints(plus_duration(given, micros, ints_of_times(interval)), nulls, call.type)
+        return column_of_ints(checked_add(moved, rest, ~nulls), nulls, value.type)
+    return column_of_ints(plus_duration(given, micros, ints_of_times(interval)), nulls, value.type)
 
 
 def _add_to_date(call: Call, value: Value, interval: Value) -> Value:
