@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from epochal.continuous.operators.expressions import (
     arithmetic,
+    avro_values,
     comparison,
     hash_functions,
     mathematics,
@@ -45,7 +46,12 @@ from epochal.continuous.operators.expressions.nested import (
 )
 from epochal.continuous.operators.expressions.nested.higher_order import BatchFunction, columns_in
 from epochal.continuous.operators.expressions.nested.lists_of import arrow, on_columns, retyped
-from epochal.continuous.operators.expressions.times import dates_times, intervals, time_texts
+from epochal.continuous.operators.expressions.times import (
+    dates_times,
+    intervals,
+    sequences,
+    time_texts,
+)
 from epochal.continuous.operators.expressions.values_of import as_column
 from epochal.errors import OptionError
 
@@ -70,6 +76,7 @@ FUNCTIONS: dict[str, Function] = {
     **arithmetic.FUNCTIONS,
     **array_sets.FUNCTIONS,
     **arrays.FUNCTIONS,
+    **avro_values.FUNCTIONS,
     **comparison.FUNCTIONS,
     **dates_times.FUNCTIONS,
     **hash_functions.FUNCTIONS,
@@ -77,6 +84,7 @@ FUNCTIONS: dict[str, Function] = {
     **maps.FUNCTIONS,
     **mathematics.FUNCTIONS,
     **nested_values.FUNCTIONS,
+    **sequences.FUNCTIONS,
     **texts.FUNCTIONS,
     **time_texts.FUNCTIONS,
     "Concat": _concat,
@@ -93,13 +101,18 @@ BATCH_FUNCTIONS: dict[str, BatchFunction] = {
 
 CHOICES = ("CaseWhen", "If")
 
+_CHECKS = {**avro_values.CHECKS, **time_texts.CHECKS}
+"""What is wrong with a call of a function that is supported in part."""
+
 _NEED_TYPE = {
     *array_sets.FUNCTIONS,
     *arrays.FUNCTIONS,
+    *avro_values.FUNCTIONS,
     *dates_times.FUNCTIONS,
     *higher_order.FUNCTIONS,
     *intervals.FUNCTIONS,
     *maps.FUNCTIONS,
+    *sequences.FUNCTIONS,
     *time_texts.FUNCTIONS,
 } - {*dates_times.UNTYPED, "TimestampAddInterval"}
 """Functions that must be told the type of their result."""
@@ -187,8 +200,8 @@ def unsupported(expr: Expr) -> list[str]:
             known = function in FUNCTIONS or function in (*BATCH_FUNCTIONS, *CHOICES)
             if not known or (function in _NEED_TYPE and pa.types.is_null(expr.type)):
                 found = [function]
-            elif function in time_texts.CHECKS:
-                problem = time_texts.CHECKS[function](expr)
+            elif function in _CHECKS:
+                problem = _CHECKS[function](expr)
                 found = [f"{function} ({problem})"] if problem else []
             return found + [name for argument in arguments for name in unsupported(argument)]
         case Lambda(body):
