@@ -201,7 +201,7 @@ def _binary_digits(number: int) -> str:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "Sqrt": _real(math.sqrt),
+    "Sqrt": lambda call, value: pc.sqrt(value),
     "Cbrt": _real(_cube_root),
     "Exp": _real(math.exp),
     "Expm1": _real(math.expm1),

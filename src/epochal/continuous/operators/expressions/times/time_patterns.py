@@ -129,9 +129,28 @@ def _flat(items: Optional) -> Iterator[Item]:
 def formatted(local: Ints, micros: Ints, zone: str, pattern: str) -> list[str]:
     """Local times as texts. `micros` are the same times in UTC."""
     items = list(_flat(items_of(pattern, parsing=False)))
+    if not items:
+        return [""] * len(local)
     has_era = any(item.letter == "G" for item in items)
-    columns = [_texts(item, local, micros, zone, has_era=has_era) for item in items]
-    return ["".join(parts) for parts in zip(*columns, strict=True)] if items else [""] * len(local)
+    # Most patterns are coarse, so many rows have the same text: make each text once.
+    _, firsts, places = np.unique(
+        local // _resolution(items), return_index=True, return_inverse=True
+    )
+    columns = [_texts(item, local[firsts], micros[firsts], zone, has_era=has_era) for item in items]
+    texts = ["".join(parts) for parts in zip(*columns, strict=True)]
+    return [texts[place] for place in places.tolist()]
+
+
+def _resolution(items: list[Item]) -> int:
+    """The microseconds in which the text of a pattern does not change."""
+    letters = {item.letter for item in items}
+    if letters & set("SXxZO"):
+        return 1
+    if "s" in letters:
+        return MICROS
+    if "m" in letters:
+        return 60 * MICROS
+    return 3600 * MICROS if letters & set("hHkKa") else DAY_MICROS
 
 
 def _texts(item: Item, local: Ints, micros: Ints, zone: str, *, has_era: bool) -> list[str]:
