@@ -40,7 +40,7 @@ FULL: dict[str, str] = {
     r"spark/test_aggregate_epochs\.py.*\[(?!sessions-append)": "more windows and output modes",
     r"spark/test_aggregates\.py.*same\[[12]-": "more random rows",
     r"spark/test_state_placement\.py.*(later_ones|continues_from)": "contexts that are made anew",
-    r"spark/test_functions_time_nested\.py.*(every_mode|refuses_is)": "more rows, modes and zones",
+    r"spark/test_functions_\w+\.py.*(every_mode|refuses_is|error_as_in)": "more rows and modes",
     r"spark/test_connector_interop\.py.*rate_checkpoint": "takes half a minute of clock time",
     r"spark/test_catalyst_plans\.py.*operators\[(?!(chain|stream join)\])": "more plans",
     r"spark/test_catalyst_results\.py.*\[(?!(kinds in a chain|mapInPandas)\])": "more functions",

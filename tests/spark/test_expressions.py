@@ -135,7 +135,7 @@ def test_a_filter_keeps_rows_for_which_the_condition_is_true(
         ("count(a)", "only expressions over the columns of one row"),
         ("reverse(x)", "uses Reverse"),
         ("try_cast(x AS int)", "try_"),
-        ("rand()", "uses Rand"),
+        ("spark_partition_id()", "uses SparkPartitionID"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_with_the_reason(
