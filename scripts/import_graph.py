@@ -44,6 +44,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "connectors.pubsub.server",
         "connectors.registry",
         "continuous.operators",
+        "continuous.operators.spark_values",
         "continuous.operators.expressions",
         "continuous.operators.stateless",
         "continuous.operators.aggregation",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.nexmark.suite import NexmarkQuery
 from pyspark.sql import DataFrame, SparkSession
 from tests.corpus.inputs import DELAY_SECONDS, EVENTS, PAYMENTS, PHASES, USERS, Streams, prepare
 from tests.corpus.queries import COMPLETE, UPDATE, Query, Views
@@ -28,7 +29,7 @@ class Output:
         rows = frame.toArrow().to_pylist()
         self.batches.append([tuple(plain(value) for value in row.values()) for row in rows])
 
-    def result(self, query: Query) -> list[Row]:
+    def result(self, query: Query | NexmarkQuery) -> list[Row]:
         """What must be equal in all engines: see the module of the corpus' tests."""
         if query.mode == COMPLETE:
             shown = self.batches[-1] if self.batches else []

@@ -30,9 +30,11 @@ class WorldSource:
     step: int
     truth: MemoryFiles
     wrong: list[str]
+    first: int = 0
+    """The number of its first partition: those of two sources differ."""
 
     def initial(self) -> Positions:
-        return {str(partition): "0" for partition in range(self.partitions)}
+        return {str(self.first + partition): "0" for partition in range(self.partitions)}
 
     def resume(self, offset: str) -> Positions:
         found: dict[str, str] = json.loads(offset)

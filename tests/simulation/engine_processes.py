@@ -6,7 +6,7 @@ They are the engine's own parts; only threads, sockets and clocks are the world'
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,10 +170,12 @@ class DriverProcess:
         self,
         files: Files,
         guard: Claim,
-        source: Any,
+        plan: QueryPlan,
+        sources: Sequence[Any],
         sink: WorldSink,
         clock: ManualClock,
         send: Callable[[bytes, EpochReply], None],
+        retained: int = 4,
     ) -> None:
         self.alive = True
         self.paused = self.stopping = self.stopped = False
@@ -186,12 +188,15 @@ class DriverProcess:
             url="checkpoint",
             offsets=OffsetLog(checkpoint.at("offsets")),
             commits=CommitLog(checkpoint.at("commits")),
-            sources=(source,),
+            sources=tuple(sources),
             sink=sink,
             state=StateFiles(checkpoint, publishers=1),
             owned=guard.still_mine,
             run_id=guard.run_id,
-            min_batches_to_retain=4,
+            delays_ms=tuple(mark.delay_ms for mark in plan.watermarks),
+            watermarks_move=plan.watermarks_move,
+            offset_lines=plan.offset_lines,
+            min_batches_to_retain=retained,
         )
         self.sent = 0
 

@@ -161,8 +161,8 @@ class PubSubWorld(World):
             state_partitions=shape.state_partitions,
         )
 
-    def _source(self) -> Any:
-        return FakeSource(self.shape.partitions)
+    def _sources(self) -> list[Any]:
+        return [FakeSource(self.shape.partitions)]
 
     def _pass_time(self, driver: DriverProcess) -> None:
         super()._pass_time(driver)

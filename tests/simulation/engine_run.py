@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 
+from tests.simulation.engine_trees import TreeWorld
 from tests.simulation.engine_world import World
 
 
@@ -16,16 +17,18 @@ def main() -> int:
     parser.add_argument("seed", type=int, nargs="?", help="tell the story of this one")
     parser.add_argument("--seeds", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--trees", action="store_true", help="worlds with trees of stages")
     asked = parser.parse_args()
+    make = TreeWorld if asked.trees else World
     logging.disable(logging.CRITICAL)
     if asked.seed is not None:
-        world = World(asked.seed)
+        world = make(asked.seed)
         wrong = world.run()
         tell(str(world.shape), *world.story, *wrong)
         return int(bool(wrong))
     started, failed = time.monotonic(), 0
     for done, seed in enumerate(range(asked.first, asked.first + asked.seeds), 1):
-        wrong = World(seed).run()
+        wrong = make(seed).run()
         if wrong:
             failed += 1
             tell(f"seed {seed}: {wrong}")

@@ -83,6 +83,9 @@ class Shape:
 class World:
     """One run of everything, from one seed."""
 
+    retained = 4
+    """Log entries that are kept."""
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
@@ -217,14 +220,16 @@ class World:
         )
         shape = self.shape
         sink = WorldSink(files, self.truth, shape.decides)
-        process = DriverProcess(files, guard, self._source(), sink, self.clock, self._push)
+        process = DriverProcess(
+            files, guard, self.plan, self._sources(), sink, self.clock, self._push, self.retained
+        )
         self.driver = process
         self.story.append(f"run {self.runs}")
         self._attempt_with(process)
 
-    def _source(self) -> Any:
+    def _sources(self) -> list[Any]:
         shape = self.shape
-        return WorldSource(shape.partitions, shape.rows, shape.step, self.truth, self.wrong)
+        return [WorldSource(shape.partitions, shape.rows, shape.step, self.truth, self.wrong)]
 
     def _attempt_with(self, driver: DriverProcess) -> None:
         try:
@@ -352,8 +357,9 @@ class World:
         driver.guard.release()
         entry = self._offsets().get_latest()
         if entry is not None:
-            (offset,) = entry[1].by_source.values()
-            logged = driver.resources.sources[0].resume(str(offset))
+            logged: dict[str, str] = {}
+            for offset in entry[1].by_source.values():
+                logged.update(driver.resources.sources[0].resume(str(offset)))
             if _positions(entry[1]) != logged:
                 self.wrong.append(f"stopped at {_positions(entry[1])}, logged as {logged}")
         self.story.append("stopped")
@@ -493,7 +499,9 @@ class World:
             entry = self._offsets().get(newest)
             if entry is not None:
                 self._known_ends = (newest, sum(map(int, _positions(entry).values())))
-        return self._known_ends[1] == self.shape.rows * self.shape.partitions
+        return self._known_ends[1] == self.shape.rows * self.shape.partitions * len(
+            self.plan.sources
+        )
 
     def _offsets(self) -> OffsetLog:
         return OffsetLog(self.truth.at(f"{CHECKPOINT}/offsets"), read_only=True)
@@ -526,4 +534,4 @@ class World:
 def _positions(entry: OffsetEntry) -> dict[str, str]:
     manifest = manifest_of(entry, "offsets")
     assert manifest is not None
-    return dict(manifest.positions[0])
+    return {name: at for positions in manifest.positions for name, at in positions.items()}

@@ -106,14 +106,19 @@ def shown(rows: Sequence[dict[str, Any]]) -> list[str]:
     return sorted(repr(tuple(_micros(value) for value in row.values())) for row in rows)
 
 
-def turn(driver: Driver, batch: Batch, given: Sequence[tuple[int, pa.Schema, File]]) -> list[str]:
+def turn(
+    driver: Driver,
+    batch: Batch,
+    given: Sequence[tuple[int, pa.Schema, File]],
+    finished: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> list[str]:
     """Feed a batch of Spark's to our operator, the rows of both sides alternating."""
     queues = [[(side, table(schema, [row])) for row in rows] for side, schema, rows in given]
     longest = max((len(queue) for queue in queues), default=0)
     fed = [queue[at] for at in range(longest) for queue in queues if at < len(queue)]
     found = driver.turn_of_sides(fed, watermark_ms=batch.watermark_ms)
     driver.cut()
-    return shown(found)
+    return shown([finished(row) for row in found])
 
 
 def spark_state(checkpoint: Path, schemas: Sequence[StoreSchema], version: int) -> Stores:

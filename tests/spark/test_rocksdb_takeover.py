@@ -8,7 +8,6 @@ what it output undisturbed.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,18 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.sessions import local_session
+from tests.spark.rocksdb_runs import (
+    CHANGELOGS,
+    CHECKSUMS,
+    FILES,
+    STATE,
+    configure,
+    cut_back,
+    log_as,
+    rocksdb_session,
+    run,
+    write_events,
+)
 
 from epochal.checkpoint.layout import state_store_path
 from epochal.checkpoint.operator_metadata import StoreMetadata, read_operator
@@ -32,12 +42,7 @@ from epochal.state.store.ids import StateStoreId
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_provider import open_provider
 
-Output = dict[int, list[tuple[Any, ...]]]
-
-STATE = "spark.sql.streaming.stateStore."
-CHANGELOGS = {f"{STATE}rocksdb.changelogCheckpointing.enabled": "true"}
-CHECKSUMS = {f"{STATE}rowChecksum.enabled": "true", f"{STATE}compression.codec": "zstd"}
-FILES, KEPT, OURS = 6, 2, 2
+KEPT, OURS = 2, 2
 
 
 def counts(events: DataFrame) -> DataFrame:
@@ -87,59 +92,12 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
-    session = local_session().newSession()
-    session.conf.set(f"{STATE}providerClass", ROCKSDB_PROVIDER_CLASS)
-    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    session.conf.set(f"{STATE}autoSnapshotRepair.enabled", "false")
-    session.conf.set("spark.sql.shuffle.partitions", "2")
-    return session
+    return rocksdb_session()
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six files of events, whose times advance by half a minute per file."""
-    directory = tmp_path_factory.mktemp("events")
-    for number in range(FILES):
-        rows = [
-            {
-                "at": f"2024-01-01T00:{number // 2:02}:{30 * (number % 2) + n % 17:02}Z",
-                "name": None if n == 7 else f"name-{n * (number + 3) % 11}",
-                "kind": n % 20 + 10 * number,
-                "value": n * 1.5 + number,
-            }
-            for n in range(40)
-        ]
-        path = directory / f"{number}.json"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return directory
-
-
-def run(spark: SparkSession, case: Case, source: Path, checkpoint: Path) -> Output:
-    """Let Spark process all files that its checkpoint has not seen; its output by batch."""
-    found: Output = {}
-
-    def collect(rows: DataFrame, batch: int) -> None:
-        found[batch] = sorted((tuple(row) for row in rows.collect()), key=str)
-
-    events = spark.readStream.schema("at timestamp, name string, kind int, value double")
-    stream = events.option("maxFilesPerTrigger", 1).json(str(source))
-    writer = case.query(stream).writeStream.outputMode(case.mode).foreachBatch(collect)
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination()
-    return found
-
-
-def cut_back(checkpoint: Path, batches: int) -> None:
-    """Make a checkpoint what it was after its first `batches` batches."""
-    for log in ("offsets", "commits", "sources/0"):
-        for path in (checkpoint / log).iterdir():
-            number = path.name.lstrip(".").partition(".")[0]
-            if number.isdigit() and int(number) >= batches:
-                path.unlink()
-    for path in checkpoint.glob("state/*/*/*"):
-        number = path.name.lstrip(".").partition(".")[0]
-        if number.isdigit() and int(number) > batches:
-            path.unlink()
+    return write_events(tmp_path_factory.mktemp("events"))
 
 
 def stores(
@@ -204,19 +162,14 @@ def take_over(undisturbed: Path, ours: Path, case: Case) -> int:
 def test_spark_continues_from_rocksdb_state_that_we_wrote(
     spark: SparkSession, source: Path, tmp_path: Path, case: Case
 ) -> None:
-    for key in (*CHANGELOGS, *CHECKSUMS):
-        spark.conf.unset(key)
-    for key, value in case.conf.items():
-        spark.conf.set(key, value)
+    configure(spark, case.conf)
     undisturbed, ours = tmp_path / "undisturbed", tmp_path / "ours"
-    expected = run(spark, case, source, undisturbed)
+    expected = run(spark, case.query, case.mode, source, undisturbed)
     assert sorted(expected) == list(range(FILES))
     shutil.copytree(undisturbed, ours)
     cut_back(ours, KEPT)
     assert take_over(undisturbed, ours, case) > 20
-    for batch in range(KEPT, KEPT + OURS):
-        for log in ("offsets", "commits", "sources/0"):
-            shutil.copy(undisturbed / log / str(batch), ours / log / str(batch))
-    found = run(spark, case, source, ours)
+    log_as(undisturbed, ours, range(KEPT, KEPT + OURS))
+    found = run(spark, case.query, case.mode, source, ours)
     assert found == {batch: expected[batch] for batch in range(KEPT + OURS, FILES)}
     assert sum(map(len, found.values())) > 10

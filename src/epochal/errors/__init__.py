@@ -62,6 +62,7 @@
     │   └── SinkConflictError          the sink already has the epoch, with different output
     ├── QueryError                     a continuous query cannot run, or has stopped
     │   ├── UnsupportedPlanError       a DataFrame has parts that cannot run here
+    │   ├── ExpressionError            a column expression fails for a row, as it does in Spark
     │   ├── TooFewSlotsError           the cluster has too few free slots for the query's tasks
     │   ├── HostSilentError            tasks sent no pulse: their host is cut off or they hang
     │   ├── WorkerPythonError          the workers' interpreter lacks packages or has other versions
@@ -135,6 +136,7 @@ from epochal.errors.pubsub import (
 )
 from epochal.errors.query import (
     DriverLostError,
+    ExpressionError,
     ForeachBatchError,
     HostSilentError,
     QueryError,
@@ -180,6 +182,7 @@ __all__ = [
     "EpochStalledError",
     "EpochalError",
     "ExchangeError",
+    "ExpressionError",
     "ForeachBatchError",
     "FrameError",
     "GroupRefusedError",

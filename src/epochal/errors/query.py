@@ -38,6 +38,10 @@ class UnsupportedPlanError(QueryError):
         return f"The DataFrame cannot run, because {things} not supported:{listed}"
 
 
+class ExpressionError(QueryError):
+    """A column expression has no result for a row, and Spark makes that an error too."""
+
+
 class TooFewSlotsError(QueryError):
     """The cluster has too few free slots to run all tasks of a query at the same time."""
 

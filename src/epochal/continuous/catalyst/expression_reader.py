@@ -149,7 +149,7 @@ class ExpressionReader:
                 found = option(value)
                 if isinstance(found, bool | int | float | str):
                     extra["zone" if name == "timeZoneId" else name] = found
-            elif kind.startswith(_TYPES):
+            elif kind.startswith(_TYPES) and not kind.endswith(".StructField"):
                 extra[name] = arrow_type_of(value)
             elif kind.endswith("UTF8String"):
                 extra[name] = str(value.toString())

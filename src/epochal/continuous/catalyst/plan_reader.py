@@ -23,8 +23,10 @@ from epochal.continuous.catalyst.plan_steps import (
     metadata_of,
     without_ids,
 )
+from epochal.continuous.catalyst.python_nodes import read_functions, read_map
 from epochal.continuous.catalyst.releases import stateful_operators
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, simple_name
+from epochal.continuous.catalyst.state_layout import check_layout
 from epochal.continuous.catalyst.stateful_nodes import (
     aggregation_above,
     placeholder,
@@ -36,7 +38,14 @@ from epochal.continuous.operators.expressions.expr import Column, Literal
 from epochal.continuous.operators.stateless.expand import ExpandSpec
 from epochal.continuous.operators.stateless.generate import GENERATORS, GenerateSpec
 from epochal.continuous.operators.stateless.row_operators import FilterSpec
-from epochal.continuous.plan.logical import Step, StreamSource, Union, Watermarked
+from epochal.continuous.plan.logical import (
+    Stateful,
+    Step,
+    StreamSource,
+    Union,
+    Watermarked,
+    preorder,
+)
 from epochal.errors import OptionError
 
 _SAME_ROWS = {
@@ -111,6 +120,8 @@ class PlanReader:
         before = len(findings.refusals)
         try:
             found = self._node(name, node, children, operator_id)
+            if operator_id >= 0 and len(findings.refusals) == before:
+                self._check_state(found, operator_id)
         except OptionError as error:
             findings.refuse(name, str(error).rstrip("."), USE_A_FUNCTION)
             found = placeholder(self._steps, node)
@@ -183,6 +194,16 @@ class PlanReader:
         if physical is None:
             return placeholder(self._steps, node)
         return read_stream_join(self._steps, node, left, right, physical, operator_id)
+
+    def _check_state(self, found: Reading, operator_id: int) -> None:
+        """Compare the state of an operator with Spark's."""
+        if self._physical is not None:
+            made = next(
+                each
+                for each in preorder(found.tree)
+                if isinstance(each, Stateful) and each.operator_id == operator_id
+            )
+            check_layout(self._steps, made.spec, self._operators[operator_id])
 
     def _operator(self, name: str, operator_id: int) -> JavaObject | None:
         """The physical operator with this id; None if the plan could not be planned."""
@@ -287,6 +308,11 @@ _READERS: dict[str, _Reader] = {
     "Expand": _expand,
     "Generate": _generate,
     "EventTimeWatermark": _watermark,
+    "ArrowEvalPython": read_functions,
+    "BatchEvalPython": read_functions,
+    "MapInPandas": read_map,
+    "PythonMapInArrow": read_map,
+    "MapInArrow": read_map,
 }
 
 

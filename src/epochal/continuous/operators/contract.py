@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from epochal.state.files.rocksdb_family import Family
 from epochal.state.rows.types import StructType
 
 Row: TypeAlias = tuple[Any, ...]
@@ -46,6 +47,11 @@ class StoreSchema:
     value: StructType
     prefix_columns: int = 0
     """How many columns of the key prefix scans use: `numColsPrefixKey` in Spark's metadata."""
+    families: tuple[Family, ...] = ()
+    """Column families, which only RocksDB has. Then `key` and `value` are empty, and the operator
+    loads and changes each family by its own name, as if it were a store."""
+    properties_json: str = ""
+    """The operator's settings in Spark's metadata, if the store has families."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from epochal.checkpoint.spark_json import (
     text_lines,
     to_json,
 )
+from epochal.continuous.operators.contract import StatefulSpec, StoreSchema
 from epochal.continuous.plan.stages import QueryPlan, StagePlan
 from epochal.errors import (
     CheckpointError,
@@ -48,7 +49,7 @@ from epochal.errors import (
 )
 from epochal.files import Files, join_url
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
-from epochal.state.store.compatibility import settle_schema
+from epochal.state.store.compatibility import settle_families, settle_schema
 
 PLAN = f"{EPOCHAL}/plan"
 PLAN_VERSION = 1
@@ -200,12 +201,15 @@ def settle_shape(files: Files, plan: QueryPlan) -> None:
                 return
     else:
         check_shape(path, stored, asked)
+    partitions = plan.state_partitions
     for stage in plan.stages:
         for store in stage.stateful.stores:
+            if store.families:
+                _settle_families(files, stage.operator_id, stage.stateful, store, partitions)
+                continue
             family = FamilySchema(DEFAULT_FAMILY, store.key, store.value)
             settle_schema(files.at(state_store_path(stage.operator_id, 0, store.name)), family)
-    for stage in plan.stages:
-        _settle_operator(files, stage, plan.state_partitions)
+        _settle_operator(files, stage, partitions)
 
 
 def is_ours(files: Files) -> bool:
@@ -241,6 +245,13 @@ def _stored_shape(files: Files) -> Shape | None:
         )
         for each in sorted(found, key=lambda each: each.operator_id)
     )
+
+
+def _settle_families(
+    files: Files, operator: int, spec: StatefulSpec, store: StoreSchema, partitions: int
+) -> None:
+    schemas = [schema for family in store.families for schema in family.schemas]
+    settle_families(files, operator, spec.name, schemas, store.properties_json, partitions)
 
 
 def _settle_operator(files: Files, stage: StagePlan, partitions: int) -> None:

@@ -173,8 +173,7 @@ def open_query(
         )
         settings = settings_in_force(files, definition.session)
         conf = state_conf(files, settings)
-        if plan.stages:
-            check_state(files, conf)
+        check_state(files, conf, plan)
         sink = definition.sink.open(files, query_id, plan.output_schema)
         opening.callback(_quietly, sink.close, definition.sink.description)
         server, hosts = start_server(), TaskHosts(options.silence_timeout.total_seconds(), clock)

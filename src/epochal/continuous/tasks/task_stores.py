@@ -33,6 +33,7 @@ from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
 from epochal.state.store.prepared import PreparedVersion
 from epochal.state.store.provider import StateStoreProvider
+from epochal.state.store.rocksdb_family_store import RocksDBFamilyProvider
 from epochal.state.store.rocksdb_provider import open_provider
 from epochal.state.store.versions import Draft, FrozenVersion
 
@@ -118,6 +119,13 @@ class TaskStores:
             if writers > 1 and len(self._stores) > 1
             else None
         )
+        self._homes = {
+            (stage.operator_id, family.name): schema.name
+            for stage in plan.stages
+            for schema in stage.stateful.stores
+            for family in schema.families
+        }
+        """The store of each column family, by operator and family."""
         self._operators = [stage.operator_id for stage in plan.stages]
 
     def load(self, operators: Sequence[StatefulOperator], start: StateStart) -> None:
@@ -135,7 +143,13 @@ class TaskStores:
             version = None if found is None else _as_version(found)
             opened = store.provider.get_store(start.version, from_prepared=version)
             store.rows, store.version = opened.loaded_rows, start.version
-            by_id[store.operator].load(store.partition, store.schema.name, opened.iterator())
+            operator, provider = by_id[store.operator], store.provider
+            if isinstance(provider, RocksDBFamilyProvider):
+                for family in provider.families:
+                    rows = provider.rows_of(family, store.rows)
+                    operator.load(store.partition, family, rows)
+            else:
+                operator.load(store.partition, store.schema.name, opened.iterator())
             if version is not None:
                 store.provider.release(version)
 
@@ -146,14 +160,17 @@ class TaskStores:
 
         A store without changes gets a version too: Spark expects every version of every store.
         """
-        by_place = {(operator, c.partition, c.store): c for operator, c in changes}
+        by_place: dict[tuple[int, int, str], list[StateChanges]] = {}
+        for operator, each in changes:
+            store = self._homes.get((operator, each.store), each.store)
+            by_place.setdefault((operator, each.partition, store), []).append(each)
         unknown = by_place.keys() - self._stores.keys()
         if unknown:
             raise EpochError(
                 f"Operators changed the stores {unknown}, which this task does not own: another "
                 f"task would overwrite them. This is a bug in the operator's partitioning."
             )
-        jobs = [(store, epoch, by_place.get(place)) for place, store in self._stores.items()]
+        jobs = [(store, epoch, by_place.get(place, ())) for place, store in self._stores.items()]
         if self._pool is None:
             return tuple(self._prepare_one(*job) for job in jobs)
         return tuple(self._pool.map(lambda job: self._prepare_one(*job), jobs))
@@ -175,7 +192,7 @@ class TaskStores:
             store.provider.close()
 
     def _prepare_one(
-        self, store: _PartitionStore, epoch: int, change: StateChanges | None
+        self, store: _PartitionStore, epoch: int, changes: Sequence[StateChanges]
     ) -> PreparedState:
         provider, version = store.provider, epoch + 1
         if store.rows is None or store.version != epoch:
@@ -184,8 +201,11 @@ class TaskStores:
                 f"made durable: epochs must be prepared one after the other. This is a bug."
             )
         draft = store.rows.draft()
-        if change is not None:
-            _apply(draft, provider, change)
+        for change in changes:
+            if isinstance(provider, RocksDBFamilyProvider):
+                provider.apply(draft, change.store, change.puts, change.removes)
+            else:
+                _apply(draft, provider, change)
         prepared = provider.prepare(version, draft, self._attempt)
         store.rows = provider.get_store(version, from_prepared=prepared).loaded_rows
         store.version = version
@@ -228,6 +248,10 @@ def _provider(
     run_id: str,
 ) -> StateStoreProvider:
     store_id = StateStoreId(files.url, operator, partition, schema.name)
+    if schema.families:
+        return RocksDBFamilyProvider(
+            store_id, schema.families, conf, files=files.at(store_id.path), query_run_id=run_id
+        )
     return open_provider(
         store_id,
         schema.key,

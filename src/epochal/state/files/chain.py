@@ -57,7 +57,8 @@ MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
 
 _VERSION = re.compile(r"\d+")
 _CHECKSUM = re.compile(r"(\d+)[._].*\.crc")
-_PREPARED = re.compile(r"(\d+)\.(delta|changelog)\.prepared-(.+)")
+_PREPARED = re.compile(r"(\d+\.(delta|changelog|zip))\.prepared-(.+)")
+_PREPARED_MARK = ".prepared-"
 _ATTEMPT = re.compile(r"a(\d+)")
 
 
@@ -142,13 +143,23 @@ def prepared_name(version: int, label: str, kinds: FileNames = HDFS_FILES) -> st
 
     It has three parts, and Spark's listings ignore such names.
     """
-    return f"{delta_name(version, kinds)}.prepared-{label}"
+    return f"{delta_name(version, kinds)}{_PREPARED_MARK}{label}"
+
+
+def prepared_snapshot_name(version: int, label: str, kinds: FileNames) -> str:
+    """The name of a snapshot that stands for a version whose epoch is not decided yet."""
+    return f"{snapshot_name(version, kinds)}{_PREPARED_MARK}{label}"
 
 
 def kinds_of_prepared(name: str) -> FileNames:
     """The names that the provider of a prepared delta uses."""
     prepared = _PREPARED.fullmatch(name)
-    return ROCKSDB_FILES if prepared and prepared[2] == ROCKSDB_FILES.delta else HDFS_FILES
+    return HDFS_FILES if not prepared or prepared[2] == HDFS_FILES.delta else ROCKSDB_FILES
+
+
+def published_name(name: str) -> str:
+    """The plain name that a prepared file gets when its epoch is decided."""
+    return name.partition(_PREPARED_MARK)[0]
 
 
 def attempt_label(attempt: int) -> str:

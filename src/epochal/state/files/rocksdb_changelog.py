@@ -82,6 +82,16 @@ def read_lineage(data: bytes, source: str) -> tuple[LineageItem, ...]:
     return _Reader(data, start, source).lineage() if layout in (3, 4) else ()
 
 
+def encode_family_changelog(records: Iterable[tuple[bytes, bytes | None]]) -> bytes:
+    """Write a changelog of a store with column families: layout 2."""
+    pieces = [b"\0\2v2"]
+    for key, value in records:
+        change = Change.DELETE if value is None else Change.PUT
+        pieces += (bytes([change]), len(key).to_bytes(4, "big"), key)
+        pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)
+    return b"".join((*pieces, b"\0"))
+
+
 def encode_changelog(
     records: Iterable[tuple[bytes, bytes | None]], lineage: Sequence[LineageItem] | None
 ) -> bytes:

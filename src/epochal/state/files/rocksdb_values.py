@@ -10,6 +10,7 @@ The bytes record none of this; all of it comes from the conf in the offset log.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import google_crc32c
@@ -58,6 +59,11 @@ class ValueForm:
                     raise StateFormatError(source, at, "a list lacks its delimiter")
                 at += len(self.delimiter)
         return values
+
+    def joined(self, key: bytes, values: Iterable[bytes]) -> bytes:
+        """Wrap a list: its values in order, each with its length and, if there are, checksum."""
+        sized = (_INT.pack(len(value)) + value for value in values)
+        return self.delimiter.join(self.record(key, value)[1] or b"" for value in sized)
 
     def record(self, key: bytes, value: bytes | None) -> tuple[bytes, bytes | None]:
         """Key and value of a changelog record that puts a single row, or deletes a key."""

@@ -13,7 +13,17 @@ file, because Spark never rewrites it for stores with a single schema.
 
 from __future__ import annotations
 
-from epochal.checkpoint.layout import operator_metadata_path
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from uuid import uuid4
+
+from epochal.checkpoint.layout import (
+    operator_metadata_log_path,
+    operator_metadata_path,
+    operator_path,
+    state_schema_log_path,
+)
 from epochal.checkpoint.operator_metadata import (
     OPERATOR_FORMAT,
     OperatorMetadata,
@@ -36,6 +46,7 @@ SCHEMA_FILE = "_metadata/schema"
 KEY_MISMATCH = "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"
 VALUE_MISMATCH = "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
 UNSTABLE_KEY = "STATE_STORE_UNSUPPORTED_OPERATION_BINARY_INEQUALITY"
+CONFIG_CHANGED = "STATE_STORE_INVALID_CONFIG_AFTER_RESTART"
 _BINARY = "UTF8_BINARY"
 
 
@@ -135,8 +146,75 @@ def settle_operator(files: Files, operator_id: int, name: str, store: StoreMetad
                 f"store {store.name} has {known.num_partitions} partitions, the job has "
                 f"{store.num_partitions}. Bring the data into {known.num_partitions} partitions, "
                 f"or change the state with `epochal state repartition`.",
-                "STATE_STORE_INVALID_CONFIG_AFTER_RESTART",
+                CONFIG_CHANGED,
             )
+
+
+def settle_families(
+    files: Files,
+    operator_id: int,
+    name: str,
+    asked: Sequence[FamilySchema],
+    properties_json: str,
+    partitions: int,
+) -> None:
+    """Check an operator with column families, or write its schemas and metadata if it is new.
+
+    `files` is the checkpoint. A variable that the stored schemas lack is refused: Spark would give
+    it a schema file of its own, at its own start.
+    """
+    found = read_operator(files, operator_id)
+    if found is None:
+        _write_families(files, operator_id, name, asked, properties_json, partitions)
+        return
+    folder = state_schema_log_path(operator_id)
+    paths = [path for store in found.stores for path in store.schema_file_paths]
+    if found.version < 2 or not paths:
+        raise StateUsageError(
+            join_url(files.url, operator_path(operator_id)),
+            f"its metadata has version {found.version} and no schema files, as state without "
+            f"column families. Use a new checkpoint.",
+            CONFIG_CHANGED,
+        )
+    path = f"{folder}/{paths[-1].rpartition('/')[2]}"
+    source = join_url(files.url, path)
+    stored = {each.name: each for each in parse_schema_file(files.read(path), source=source)}
+    for family in asked:
+        if family.name not in stored:
+            raise StateUsageError(
+                source,
+                f"the query declares {family.name}, but the state has only "
+                f"{', '.join(sorted(stored))}. Start the query with Spark once, which adds it.",
+                CONFIG_CHANGED,
+            )
+        check_compatible(stored[family.name], family, source=source)
+    for key in ("timeMode", "outputMode"):
+        was, now = (json.loads(text).get(key) for text in (found.properties_json, properties_json))
+        if was != now:
+            raise StateUsageError(
+                source,
+                f"the state was written with {key} {was}, but the query has {now}. Keep {was}.",
+                CONFIG_CHANGED,
+            )
+
+
+def _write_families(
+    files: Files,
+    operator_id: int,
+    name: str,
+    families: Sequence[FamilySchema],
+    properties_json: str,
+    partitions: int,
+) -> None:
+    path = f"{state_schema_log_path(operator_id)}/0_{uuid4()}"
+    ordered = sorted(families, key=lambda family: family.name)
+    files.create(path, encode_schema_file(ordered, version=3))
+    store = StoreMetadata(num_partitions=partitions, schema_file_paths=(join_url(files.url, path),))
+    metadata = OperatorMetadata(2, operator_id, name, (store,), properties_json)
+    with suppress(FileExistsError):  # another run was first; its schema file is the one that counts
+        files.create(
+            f"{operator_metadata_log_path(operator_id)}/0", OPERATOR_FORMAT.serialize(metadata)
+        )
 
 
 def _nulls_fit(asked: bool, stored: bool) -> bool:

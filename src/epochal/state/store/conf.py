@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from epochal.checkpoint.pinned import (
     CODEC,
     HDFS_PROVIDER_CLASS,
+    MERGE_OPERATOR,
     PROVIDER,
     ROW_CHECKSUMS,
     STATE_ENCODING,
@@ -48,6 +49,8 @@ class StateStoreConf:
     encoding_format: str = "unsaferow"
     rocksdb_table_format: int = 5
     """The format of the tables in RocksDB's snapshots. Spark's RocksDB must be able to read it."""
+    merge_operator_version: int = 2
+    """How RocksDB joins the values of a list: 1 with a comma between them, 2 with nothing."""
     row_checksum_enabled: bool = False
     """Whether records carry checksums. The files do not record this: with the wrong setting every
     value is unreadable."""
@@ -134,6 +137,7 @@ _KEYS: dict[str, tuple[str, Callable[[str], int | bool | str]]] = {
     CODEC: ("compression_codec", str),
     STATE_FORMAT: ("checkpoint_format_version", int),
     STATE_ENCODING: ("encoding_format", str),
+    MERGE_OPERATOR: ("merge_operator_version", int),
     TABLE_FORMAT: ("rocksdb_table_format", int),
     ROW_CHECKSUMS: ("row_checksum_enabled", _boolean),
     f"{_STATE}formatValidation.enabled": ("format_validation_enabled", _boolean),

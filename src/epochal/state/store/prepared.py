@@ -23,6 +23,8 @@ from epochal.state.files.chain import (
     delta_name,
     kinds_of_prepared,
     prepared_name,
+    prepared_snapshot_name,
+    published_name,
     snapshot_name,
 )
 
@@ -39,15 +41,22 @@ class PreparedVersion:
 
 
 def write_prepared(
-    files: Files, version: int, attempt: str, data: bytes, kinds: FileNames = HDFS_FILES
+    files: Files,
+    version: int,
+    attempt: str,
+    data: bytes,
+    kinds: FileNames = HDFS_FILES,
+    *,
+    is_snapshot: bool = False,
 ) -> PreparedVersion:
-    """Write a delta under a name that contains the attempt."""
+    """Write a delta, or a snapshot in its place, under a name that contains the attempt."""
     if not _ATTEMPT.fullmatch(attempt):
         raise OptionError(
             f"The attempt {attempt!r} becomes part of a file name: use only letters, digits, - "
             f"and _."
         )
-    name = prepared_name(version, attempt, kinds)
+    named = prepared_snapshot_name if is_snapshot else prepared_name
+    name = named(version, attempt, kinds)
     files.replace(name, data)
     return PreparedVersion(version, name, google_crc32c.value(data))
 
@@ -57,7 +66,7 @@ def read_prepared(files: Files, prepared: PreparedVersion, store: str) -> bytes:
 
     Its checksum must match, so a delta of another attempt is never returned.
     """
-    for name in (prepared.name, delta_name(prepared.version, kinds_of_prepared(prepared.name))):
+    for name in (prepared.name, published_name(prepared.name)):
         try:
             data = files.read(name)
         except FileNotFoundError:
@@ -80,11 +89,11 @@ def publish_prepared(files: Files, prepared: PreparedVersion, store: str) -> Non
     data = read_prepared(files, prepared, store)
     if files.info(prepared.name) is None:
         return  # deleting that name is the last step, so all others are done
-    kinds = kinds_of_prepared(prepared.name)
-    name, snapshot = delta_name(prepared.version, kinds), snapshot_name(prepared.version, kinds)
-    # A snapshot of this version can only come from an undecided history. Loaders would prefer it to
-    # the delta, so it is deleted first. The same holds for checksums of the former files.
-    for stale in (snapshot, checksum_name(snapshot), checksum_name(name)):
+    kinds, name = kinds_of_prepared(prepared.name), published_name(prepared.name)
+    # Another file of this version can only come from an undecided history. Loaders would prefer a
+    # snapshot to the delta, so it is deleted first. The same holds for checksums of former files.
+    both = {snapshot_name(prepared.version, kinds), delta_name(prepared.version, kinds)}
+    for stale in (*sorted(both - {name}), *map(checksum_name, sorted(both, reverse=True))):
         files.delete(stale)
     files.replace(name, data)
     files.delete(prepared.name)

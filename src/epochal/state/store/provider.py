@@ -326,7 +326,7 @@ class StateStoreProvider:
             if rows is None:
                 data = read_prepared(self._files.files, prepared, str(self.store_id))
                 draft = self._load(prepared.version - 1).draft()
-                self._files.apply_bytes(data, prepared.name, draft.changes)
+                self._files.apply_bytes(data, prepared.name, draft)
                 rows = self._prepared[prepared.name] = draft.freeze()
             return rows
 
@@ -349,7 +349,7 @@ class StateStoreProvider:
             for delta in files_to_load(
                 version, (start,), delta_versions(there, self._kinds)
             ).deltas:
-                self._files.apply_delta(delta, draft.changes, there)
+                self._files.apply_delta(delta, draft, there)
             rows = draft.freeze()
         self._report_snapshot(start)
         return rows

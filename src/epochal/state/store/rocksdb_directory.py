@@ -38,6 +38,7 @@ from epochal.state.files.rocksdb_snapshot import (
     read_database,
 )
 from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.store.versions import Draft, FrozenVersion
 
 MISSING_CHANGELOG = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
 UNEXPECTED_VERSION = "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION"
@@ -136,14 +137,16 @@ class RocksDirectory:
         if plan.snapshot is not None:
             metadata, entries = read_snapshot(self._files, plan.snapshot, self._form.delimiter)
             families = metadata.families
+        draft = FrozenVersion.of(entries).draft()
         for item in plan.changelogs:
-            self._apply(entries, self.changelog(item), file_name(item, "changelog"))
-        return RocksContent(entries, families)
+            source = join_url(self._files.url, file_name(item, "changelog"))
+            replay(self.changelog(item), draft, self._form, source)
+        return RocksContent(dict(draft.items()), families)
 
     def families(self, version: int, unique_id: str = "") -> Mapping[str, int]:
         """The column families of a version, without loading it."""
         plan = self.plan(version, unique_id)
-        return read_metadata(self._files, plan.snapshot)[0].families if plan.snapshot else {}
+        return read_metadata(self._files, plan.snapshot).families if plan.snapshot else {}
 
     def changelog(self, item: LineageItem) -> Changelog:
         """Parse one changelog."""
@@ -208,48 +211,63 @@ class RocksDirectory:
             raise self._missing(item) from None
         return self._inflate(packed, join_url(self._files.url, name))
 
-    def _apply(self, entries: dict[bytes, bytes], changelog: Changelog, name: str) -> None:
-        source = join_url(self._files.url, name)
-        for record in changelog.records:
-            match record.change:
-                case Change.PUT:
-                    entries[record.key] = record.value or b""
-                case Change.MERGE:
-                    before = entries.get(record.key)
-                    entries[record.key] = self._form.merge(before, record.value or b"")
-                case Change.DELETE:
-                    entries.pop(self._form.deleted_key(record.key, source), None)
-                case Change.DELETE_RANGE:
-                    end = self._form.single(record.key, record.value or b"", source)
-                    for key in [key for key in entries if record.key <= key < end]:
-                        del entries[key]
+
+def replay(changelog: Changelog, draft: Draft, form: ValueForm, source: str) -> None:
+    """Apply the operations of a changelog to the entries of a store."""
+    for record in changelog.records:
+        match record.change:
+            case Change.PUT:
+                draft.put(record.key, record.value or b"")
+            case Change.MERGE:
+                merged = form.merge(draft.get(record.key), record.value or b"")
+                draft.put(record.key, merged)
+            case Change.DELETE:
+                draft.remove(form.deleted_key(record.key, source))
+            case Change.DELETE_RANGE:
+                end = form.single(record.key, record.value or b"", source)
+                for key in [key for key, _ in draft.items() if record.key <= key < end]:
+                    draft.remove(key)
 
 
-def read_metadata(files: Files, item: LineageItem) -> tuple[SnapshotMetadata, zipfile.ZipFile]:
-    """The metadata of a snapshot, and its zip."""
+def read_metadata(files: Files, item: LineageItem) -> SnapshotMetadata:
+    """The metadata of a snapshot."""
     name = file_name(item, "zip")
-    source = join_url(files.url, name)
-    try:
-        data = files.read(name)
-    except FileNotFoundError:
-        raise StateLoadError(source, "the file does not exist", MISSING_SNAPSHOT) from None
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
-        text = archive.read(METADATA_ENTRY).decode()
-    except BROKEN_ZIP as error:
-        raise StateFormatError(source, 0, f"it is not a snapshot ({error})") from None
-    return parse_snapshot_metadata(text, source), archive
+    return _opened(_archive(files, name), join_url(files.url, name))[0]
 
 
 def read_snapshot(
     files: Files, item: LineageItem, delimiter: bytes = b""
 ) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
     """The metadata of a snapshot and all its entries. `delimiter` joins the values of a list."""
-    metadata, archive = read_metadata(files, item)
-    source = join_url(files.url, file_name(item, "zip"))
+    name = file_name(item, "zip")
+    return read_archive(files, _archive(files, name), delimiter, join_url(files.url, name))
+
+
+def read_archive(
+    files: Files, data: bytes, delimiter: bytes, source: str
+) -> tuple[SnapshotMetadata, dict[bytes, bytes]]:
+    """As `read_snapshot`, given the content of the zip."""
+    metadata, archive = _opened(data, source)
     with tempfile.TemporaryDirectory(prefix="epochal-rocksdb-") as scratch:
         _unpack(files, metadata, archive, Path(scratch), source)
         return metadata, read_database(scratch, delimiter, source)
+
+
+def _archive(files: Files, name: str) -> bytes:
+    try:
+        return files.read(name)
+    except FileNotFoundError:
+        source = join_url(files.url, name)
+        raise StateLoadError(source, "the file does not exist", MISSING_SNAPSHOT) from None
+
+
+def _opened(data: bytes, source: str) -> tuple[SnapshotMetadata, zipfile.ZipFile]:
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        text = archive.read(METADATA_ENTRY).decode()
+    except BROKEN_ZIP as error:
+        raise StateFormatError(source, 0, f"it is not a snapshot ({error})") from None
+    return parse_snapshot_metadata(text, source), archive
 
 
 def _unpack(

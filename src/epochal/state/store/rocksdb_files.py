@@ -37,7 +37,7 @@ from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.store.rocksdb_directory import file_name, read_metadata, read_snapshot
 from epochal.state.store.store_files import StoreFiles
-from epochal.state.store.versions import Change
+from epochal.state.store.versions import Change, Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,9 @@ class RocksStoreFiles(StoreFiles):
 
     def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
         """All rows of a snapshot. Verifies its checksum file if that is among `there`."""
+        self.verify_snapshot(version, there)
         item = LineageItem(version, "")
-        name = file_name(item, ROCKSDB_FILES.snapshot)
-        source = join_url(self.files.url, name)
-        if checksum_name(name) in there:
-            with suppress(FileNotFoundError):
-                expected = self.files.read(checksum_name(name))
-                verify_checksum(self.files.read(name), expected, source=source)
+        source = join_url(self.files.url, file_name(item, self.kinds.snapshot))
         metadata, entries = read_snapshot(self.files, item)
         if metadata.families:
             raise StateFormatError(
@@ -64,8 +60,17 @@ class RocksStoreFiles(StoreFiles):
         keys, rows = self._rows(list(entries), values, source)
         return dict(zip(keys, rows, strict=True))
 
-    def apply_bytes(self, data: bytes, name: str, changes: dict[bytes, bytes | None]) -> None:
-        """Add the changes of a changelog, given its content, to `changes`."""
+    def verify_snapshot(self, version: int, there: Collection[str]) -> None:
+        """Verify the checksum file of a snapshot if that is among `there`."""
+        name = snapshot_name(version, self.kinds)
+        if checksum_name(name) in there:
+            with suppress(FileNotFoundError):
+                expected = self.files.read(checksum_name(name))
+                source = join_url(self.files.url, name)
+                verify_checksum(self.files.read(name), expected, source=source)
+
+    def apply_bytes(self, data: bytes, name: str, draft: Draft) -> None:
+        """Apply a changelog, given its content, to a draft."""
         source = join_url(self.files.url, name)
         raw = decompress(data, self.conf.compression_codec, source=source)
         form = self._form
@@ -84,8 +89,8 @@ class RocksStoreFiles(StoreFiles):
                 raise StateFormatError(
                     source, 0, f"it has {record.change.name} records, which only lists need"
                 )
-        changes.update(zip(*self._rows(list(puts), list(puts.values()), source), strict=True))
-        changes.update(dict.fromkeys(self._key_form.rows(list(gone), source)))
+        draft.changes.update(zip(*self._rows(list(puts), list(puts.values()), source), strict=True))
+        draft.changes.update(dict.fromkeys(self._key_form.rows(list(gone), source)))
 
     def encode_delta(self, changes: Iterable[Change]) -> bytes:
         """The content of a changelog."""
@@ -129,7 +134,7 @@ class RocksStoreFiles(StoreFiles):
         found: set[str] = set()
         for version in versions:
             try:
-                metadata, _ = read_metadata(self.files, LineageItem(version, ""))
+                metadata = read_metadata(self.files, LineageItem(version, ""))
             except StateError:
                 if strict:
                     raise

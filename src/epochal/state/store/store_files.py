@@ -32,7 +32,7 @@ from epochal.state.rows.column_decoder import validate_rows
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import validate_row
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.versions import Change
+from epochal.state.store.versions import Change, Draft
 
 _LISTED_AT_ONCE = 1 << 13
 _WORTH_A_BATCH = 64
@@ -74,10 +74,8 @@ class StoreFiles:
             rows.update(zip(part.keys.to_list(), part.values.to_list(), strict=True))
         return rows
 
-    def apply_delta(
-        self, version: int, changes: dict[bytes, bytes | None], there: Collection[str] = ()
-    ) -> None:
-        """Add the changes of a delta to `changes`, with None for a removed key.
+    def apply_delta(self, version: int, draft: Draft, there: Collection[str] = ()) -> None:
+        """Apply a delta to a draft.
 
         Verifies its checksum file if that is among `there`.
         """
@@ -90,10 +88,11 @@ class StoreFiles:
                 f"delta {join_url(self.files.url, name)} does not exist",
                 MISSING_DELTA,
             ) from None
-        self.apply_bytes(data, name, changes)
+        self.apply_bytes(data, name, draft)
 
-    def apply_bytes(self, data: bytes, name: str, changes: dict[bytes, bytes | None]) -> None:
-        """Add the changes of a delta, given its content, to `changes`."""
+    def apply_bytes(self, data: bytes, name: str, draft: Draft) -> None:
+        """Apply a delta, given its content, to a draft."""
+        changes = draft.changes
         for part in _parts(self._records(data, FileKind.DELTA, name)):
             keys, values = part.keys.to_list(), part.values.to_list()
             if not part.deleted.any():

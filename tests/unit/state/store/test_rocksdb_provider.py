@@ -99,7 +99,7 @@ def test_old_versions_and_their_tables_are_deleted() -> None:
     writer.do_maintenance()  # a snapshot hides the changelog of its version for one round
     kept = {9, 10, 11, 12}
     assert names(files) == {f"{each}.changelog" for each in kept} | {"9.zip", "12.zip"}
-    named = [read_metadata(files, LineageItem(each, ""))[0].files for each in (9, 12)]
+    named = [read_metadata(files, LineageItem(each, "")).files for each in (9, 12)]
     assert tables(files) == {each.path.removeprefix("SSTs/") for each in (*named[0], *named[1])}
     assert content_at(provider(files), 10) == {("a", 0): 10}
 

@@ -85,3 +85,6 @@ class Fold:
     """Turns a buffer into the values of its fields, if it is not made of them."""
     load: Callable[[tuple[Any, ...]], Buffer] | None = None
     """The reverse of `store`."""
+    values: Callable[[Sequence[Any]], Column] | None = None
+    """Turns the Arrow columns of the arguments into what `update` takes, if it is not their
+    values."""

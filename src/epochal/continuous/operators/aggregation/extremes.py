@@ -153,7 +153,7 @@ def _extreme(call: AggregateCall, kind: pa.DataType, name: str) -> Fold:
 
     better = least if name == "min" else greatest
     arrow = None
-    if not pa.types.is_nested(kind):
+    if not (pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind)):
         differs = _has_nan_or_negative_zero if pa.types.is_floating(kind) else None
         arrow = ArrowFold((name,), lambda found: found[0], differs=differs)
     return Fold(

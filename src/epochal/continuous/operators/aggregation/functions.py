@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from epochal.continuous.operators.aggregation import extremes, sums
+from epochal.continuous.operators.aggregation import (
+    collecting,
+    extremes,
+    hyperloglog,
+    moments,
+    sums,
+)
 from epochal.continuous.operators.aggregation.calls import AggregateCall, Fold
 from epochal.errors import OptionError
 
@@ -23,6 +29,10 @@ FUNCTIONS: dict[str, Callable[[AggregateCall, Sequence[pa.DataType]], Fold]] = {
     "BitAndAgg": extremes.bit_and,
     "BitOrAgg": extremes.bit_or,
     "BitXorAgg": extremes.bit_xor,
+    "CollectList": collecting.collect_list,
+    "CollectSet": collecting.collect_set,
+    "HyperLogLogPlusPlus": hyperloglog.approximate_distinct,
+    **moments.FUNCTIONS,
 }
 """Each takes the call and the types of its arguments."""
 

@@ -196,11 +196,13 @@ class _Rows:
     ) -> None:
         self._steps: list[tuple[int, Any, Column, Column | None]] = []
         for number, (call, fold) in enumerate(zip(calls, folds, strict=True)):
-            columns = [cells(batch.column(each)) for each in call.arguments]
-            values: Column
-            if len(columns) == 1:
-                values = columns[0]
+            arguments = [batch.column(each) for each in call.arguments]
+            if fold.values is not None:
+                values = fold.values(arguments)
+            elif len(arguments) == 1:
+                values = cells(arguments[0])
             else:
+                columns = [cells(each) for each in arguments]
                 values = list(zip(*columns, strict=True)) if columns else [()] * batch.num_rows
             passes = None if call.filter is None else batch.column(call.filter).to_pylist()
             self._steps.append((number, fold.update, values, passes))
@@ -271,7 +273,8 @@ def _source(call: AggregateCall, fold: Fold, batch: pa.RecordBatch, any_key: Arr
     else:
         column = batch.column(call.arguments[0])
         if fold.arrow.cast_to is not None:
-            column = column.cast(fold.arrow.cast_to)
+            # A long may lose its last digits in a double, as in Spark.
+            column = column.cast(fold.arrow.cast_to, safe=False)
     return column if counts is None else pc.if_else(counts, column, pa.scalar(None, column.type))
 
 

@@ -232,7 +232,7 @@ def _decimal_average(call: AggregateCall, kind: Any) -> Fold:
             return None
         # Spark divides to a quotient of at most 38 digits first, then rounds to the result's.
         found = _EXACT.divide(total, Decimal(number)).quantize(unit, ROUND_HALF_UP, _EXACT)
-        if abs(found) < limit:
+        if found.copy_abs() < limit:
             return found
         if call.mode == "ansi":
             raise _out_of_range(call, found)
@@ -293,7 +293,7 @@ def _decimal_addition(wide: Any) -> Callable[[Any, Any], Any]:
         if a is None or b is None:
             return None
         total = _EXACT.add(a, b)
-        return total if abs(total) < limit else None
+        return total if total.copy_abs() < limit else None  # `abs` would round
 
     return add
 

@@ -1,134 +1,141 @@
 """Spark's CAST for Arrow values. Pure.
 
-With ANSI mode on, a value that does not fit is an error; otherwise it becomes null. Text has Java's
-format: a double prints as `1.0E10`, a timestamp without zone and without trailing zeros.
+With ANSI mode on, a value that does not fit is an error; otherwise it becomes null, or wraps around
+as in Java. Pairs of types that Arrow casts as Spark does use Arrow; the rest are cast row by row.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from epochal.errors import OptionError
+from epochal.continuous.operators.expressions.expr import Call, Function, Mode, Value
+from epochal.continuous.operators.expressions.row_casts import NoValue, caster, or_null
+from epochal.continuous.operators.expressions.row_values import by_row
+from epochal.continuous.operators.spark_values.number_texts import java_text
+from epochal.errors import ExpressionError
+
+__all__ = ["FUNCTIONS", "cast", "java_text"]
 
 pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name
+types = pa.types
 
-Value: TypeAlias = Any
-
-_TRUE = ["t", "true", "y", "yes", "1"]
-_FALSE = ["f", "false", "n", "no", "0"]
+_YEAR_2, _YEAR_2037 = -62_100_000_000_000_000, 2_114_380_800_000_000
+"""Between them, in microseconds, Arrow's years have four digits and its time zones are complete."""
 
 
-def cast(value: Value, kind: pa.DataType, *, ansi: bool, zone: str = "UTC") -> Value:
+def cast(value: Value, kind: pa.DataType, mode: Mode = "ansi", zone: str = "UTC") -> Value:
     """Cast `value` to `kind` as Spark does. Local times are in `zone`."""
     if value.type == kind:
         return value
-    if pa.types.is_null(value.type):
+    if types.is_null(value.type):
         return value.cast(kind)
-    if pa.types.is_string(kind):
-        return _to_text(value, zone)
-    if pa.types.is_string(value.type):
-        return _from_text(value, kind, zone, ansi=ansi)
-    if pa.types.is_floating(value.type) and pa.types.is_integer(kind):
-        value = pc.trunc(value)
-    if pa.types.is_boolean(kind):
-        return pc.not_equal(value, pa.scalar(0, value.type))
-    if pa.types.is_decimal(kind) and pa.types.is_floating(value.type):
-        value = _each(value, lambda each: Decimal(repr(each)), pa.decimal128(38, 18))
-    if pa.types.is_decimal(kind) and pa.types.is_integer(value.type):
-        # Arrow requires a precision for all values of the integer type, not only the actual ones.
-        # So cast to the largest precision first.
-        value = pc.cast(value, pa.decimal128(38, kind.scale))
-    if pa.types.is_timestamp(value.type) and pa.types.is_date(kind):
-        local = pc.local_timestamp(pc.cast(value, pa.timestamp("us", zone)))
-        value = pc.floor_temporal(local, unit="day")
-    if pa.types.is_timestamp(value.type) and pa.types.is_integer(kind):
-        micros = pc.cast(pc.cast(value, pa.timestamp("us", "UTC")), pa.int64())
-        value = pc.cast(pc.floor(pc.divide(pc.cast(micros, pa.float64()), 1e6)), pa.int64())
-    if pa.types.is_timestamp(kind) and pa.types.is_integer(value.type):
-        value = pc.multiply_checked(pc.cast(value, pa.int64()), 1_000_000)
+    found = _by_arrow(value, kind, mode, zone)
+    if found is not None:
+        return found
+    function = caster(value.type, kind, mode, zone)
+    if mode == "try":
+        return by_row(or_null(function), kind, value)
+    try:
+        return by_row(function, kind, value)
+    except NoValue as error:
+        raise ExpressionError(
+            f"CAST_INVALID_INPUT: {error.args[0]!r} cannot be cast from {value.type} to {kind}. "
+            f"Use try_cast to get null instead, or set spark.sql.ansi.enabled to false."
+        ) from None
+
+
+def _by_arrow(value: Value, kind: pa.DataType, mode: Mode, zone: str) -> Value | None:
+    """The result, where Arrow can compute what Spark computes; otherwise None."""
+    source = value.type
+    number = types.is_integer(source) or types.is_floating(source)
+    if types.is_integer(source) and types.is_integer(kind):
+        return _integers(value, kind, mode)
+    if number and types.is_floating(kind):
+        return pc.cast(value, kind, safe=False)
+    if types.is_string(kind):
+        return _texts(value, zone)
+    if types.is_string(source) and types.is_binary(kind):
+        return pc.cast(value, kind)
+    if types.is_string(source) and types.is_integer(kind):
+        return _plain_integers(value, kind)
+    if types.is_string(source) and types.is_floating(kind):
+        return _plain_numbers(value, kind)
+    if types.is_decimal(source) and types.is_decimal(kind):
+        wider = kind.precision - kind.scale >= source.precision - source.scale
+        return pc.cast(value, kind) if wider and kind.scale >= source.scale else None
+    if types.is_integer(source) and types.is_decimal(kind):
+        digits = len(str(2 ** (source.bit_width - 1)))
+        if kind.precision - kind.scale >= digits:
+            return pc.cast(value, kind)
+    if types.is_timestamp(source) and types.is_date(kind) and _common_years(value):
+        local = pc.local_timestamp(pc.cast(value, pa.timestamp("us", zone))) if source.tz else value
+        return pc.cast(pc.floor_temporal(local, unit="day"), kind)
+    return None
+
+
+def _integers(value: Value, kind: pa.DataType, mode: Mode) -> Value | None:
+    if mode == "legacy" or kind.bit_width >= value.type.bit_width:
+        return pc.cast(value, kind, safe=False)
     try:
         return pc.cast(value, kind)
-    except pa.ArrowInvalid as error:
-        if ansi:
-            raise OptionError(f"CAST_OVERFLOW: a value does not fit in {kind}: {error}.") from None
-        return _each(value, lambda each: _fitting(each, kind), kind)
-
-
-def _to_text(value: Value, zone: str) -> Value:
-    kind = value.type
-    if pa.types.is_floating(kind):
-        return _each(value, java_text, pa.string())
-    if pa.types.is_boolean(kind):
-        return pc.if_else(value, "true", "false")
-    if pa.types.is_timestamp(kind):
-        text = pc.strftime(pc.cast(value, pa.timestamp("us", zone)), "%Y-%m-%d %H:%M:%S")
-        return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")  # it always has six decimals
-    if pa.types.is_binary(kind) or pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
-        return pc.cast(value, pa.string())
-    raise OptionError(f"A cast from {kind} to string is not supported. Use map_in_arrow instead.")
-
-
-def _from_text(value: Value, kind: pa.DataType, zone: str, *, ansi: bool) -> Value:
-    if pa.types.is_binary(kind):
-        return pc.cast(value, kind)
-    trimmed = pc.utf8_trim_whitespace(value)
-    if pa.types.is_boolean(kind):
-        lower = pc.utf8_lower(trimmed)
-        true = pc.is_in(lower, value_set=pa.array(_TRUE))
-        known = pc.or_(true, pc.is_in(lower, value_set=pa.array(_FALSE)))
-        _check(ansi and pc.any(pc.and_(pc.is_valid(value), pc.invert(known))).as_py(), kind)
-        return pc.if_else(pc.and_(pc.is_valid(value), known), true, pa.scalar(None, pa.bool_()))
-    try:
-        if pa.types.is_timestamp(kind):
-            local = pc.assume_timezone(pc.cast(trimmed, pa.timestamp("us")), zone)
-            return pc.cast(local, kind)
-        return pc.cast(trimmed, kind)
-    except pa.ArrowInvalid as error:
-        if ansi:
-            raise OptionError(f"CAST_INVALID_INPUT: a text is not a {kind}: {error}.") from None
-        return _each(trimmed, lambda each: _fitting(each, kind), kind)
-
-
-def _check(failed: bool, kind: pa.DataType) -> None:
-    if failed:
-        raise OptionError(f"CAST_INVALID_INPUT: a text is not a {kind}.")
-
-
-def _fitting(value: Any, kind: pa.DataType) -> Any:
-    try:
-        return pc.cast(pa.scalar(value), kind).as_py()
     except pa.ArrowInvalid:
         return None
 
 
-def _each(value: Value, function: Callable[[Any], Any], kind: pa.DataType) -> Value:
-    if isinstance(value, pa.Scalar):
-        found = value.as_py()
-        return pa.scalar(None if found is None else function(found), kind)
-    return pa.array([None if v is None else function(v) for v in value.to_pylist()], kind)
+def _texts(value: Value, zone: str) -> Value | None:
+    source = value.type
+    if types.is_integer(source):
+        return pc.cast(value, pa.string())
+    if types.is_boolean(source):
+        return pc.if_else(value, "true", "false")
+    if types.is_binary(source):
+        # Spark keeps bytes that are not UTF-8.
+        return pc.cast(value, pa.string(), safe=False)
+    if types.is_timestamp(source) and _common_years(value):
+        local = pc.cast(value, pa.timestamp("us", zone)) if source.tz else value
+        text = pc.strftime(local, "%Y-%m-%d %H:%M:%S")
+        return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")  # it always has six decimals
+    return None
 
 
-def java_text(value: float) -> str:
-    """A double as Java prints it: plain from 0.001 to 10 million, `d.dE±n` outside."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    if value == 0:
-        return "-0.0" if math.copysign(1, value) < 0 else "0.0"
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    text = "".join(map(str, digits))
-    point = len(text) + int(exponent)  # digits before the decimal point
-    prefix = "-" if sign else ""
-    if 1e-3 <= abs(value) < 1e7:
-        if point <= 0:
-            return f"{prefix}0.{'0' * -point}{text}"
-        whole = text[:point].ljust(point, "0")
-        return f"{prefix}{whole}.{text[point:] or '0'}"
-    return f"{prefix}{text[0]}.{text[1:] or '0'}E{point - 1}"
+def _common_years(value: Value) -> bool:
+    """Whether Arrow converts all of these timestamps to local times as Java does."""
+    micros = pc.cast(value, pa.int64())
+    if isinstance(micros, pa.Scalar):
+        return micros.is_valid and _YEAR_2 < micros.as_py() < _YEAR_2037
+    ends = pc.min_max(micros).as_py()
+    return ends["min"] is None or (ends["min"] > _YEAR_2 and ends["max"] < _YEAR_2037)
+
+
+def _plain_integers(value: Value, kind: pa.DataType) -> Value | None:
+    """Texts of digits only; None if there are others."""
+    if not _all_match(value, r"^-?[0-9]{1,18}$"):
+        return None
+    try:
+        return pc.cast(value, kind)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _plain_numbers(value: Value, kind: pa.DataType) -> Value | None:
+    if kind != pa.float64() or not _all_match(value, r"^-?[0-9]{1,30}(\.[0-9]{1,30})?$"):
+        return None
+    return pc.cast(value, kind)
+
+
+def _all_match(value: Value, pattern: str) -> bool:
+    matched = pc.match_substring_regex(value, pattern)
+    if isinstance(matched, pa.Scalar):
+        return matched.as_py() is not False
+    return bool(np.all(matched.fill_null(True).to_numpy(zero_copy_only=False)))
+
+
+def _cast(call: Call, value: Value) -> Value:
+    return cast(value, call.type, call.mode, str(call.extra.get("zone", "UTC")))
+
+
+FUNCTIONS: dict[str, Function] = {"Cast": _cast}

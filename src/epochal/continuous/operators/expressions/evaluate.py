@@ -3,26 +3,29 @@
 Spark resolves names, types and casts; this module gets the resolved tree. The functions themselves
 are in the modules beside this one. Where Arrow and Spark differ, the result is Spark's.
 
+Spark repeats subtrees: the start of a window is in a plan a dozen times. `shared` makes equal
+subtrees one object, and `evaluate_all` computes each object once per batch.
+
 Note: branches of CASE and IF are evaluated only for the rows that take them. `CASE WHEN x <> 0 THEN
-1 / x END` must not fail on rows where x is 0.
+1 / x END` must not fail on rows where x is 0. The same holds for AND, OR and COALESCE.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.expressions import (
     arithmetic,
+    casts,
     comparison,
-    dates_times,
-    nested_values,
+    decimals,
     planner_functions,
     texts,
 )
-from epochal.continuous.operators.expressions.casts import cast
 from epochal.continuous.operators.expressions.expr import (
     Call,
     Column,
@@ -32,38 +35,136 @@ from epochal.continuous.operators.expressions.expr import (
     Literal,
     Value,
 )
+from epochal.continuous.operators.expressions.nested import (
+    array_sets,
+    arrays,
+    higher_order,
+    maps,
+    nested_values,
+)
+from epochal.continuous.operators.expressions.nested.higher_order import BatchFunction, columns_in
+from epochal.continuous.operators.expressions.nested.lists_of import arrow, on_columns, retyped
+from epochal.continuous.operators.expressions.short_circuit import stepwise
+from epochal.continuous.operators.expressions.times import dates_times, intervals
 from epochal.continuous.operators.expressions.values_of import as_column
-from epochal.errors import OptionError
+from epochal.errors import EpochalError, OptionError
+
+
+def _concat(call: Call, *values: Value) -> Value:
+    of_arrays = pa.types.is_list(call.type)
+    return (_concat_arrays if of_arrays else texts.FUNCTIONS["Concat"])(call, *values)
+
+
+def _negate(call: Call, value: Value) -> Value:
+    of_intervals = value.type == intervals.INTERVAL
+    return (_negated if of_intervals else arithmetic.FUNCTIONS["UnaryMinus"])(call, value)
+
+
+_negated = on_columns(intervals.negated)
+_concat_arrays = on_columns(arrays.concat_arrays)
 
 FUNCTIONS: dict[str, Function] = {
-    "Cast": lambda call, value: cast(
-        value, call.type, ansi=call.ansi, zone=call.extra.get("zone", "UTC")
-    ),
     **arithmetic.FUNCTIONS,
+    **array_sets.FUNCTIONS,
+    **arrays.FUNCTIONS,
+    **casts.FUNCTIONS,
     **comparison.FUNCTIONS,
     **dates_times.FUNCTIONS,
+    **decimals.FUNCTIONS,
+    **intervals.FUNCTIONS,
+    **maps.FUNCTIONS,
     **nested_values.FUNCTIONS,
     **planner_functions.FUNCTIONS,
     **texts.FUNCTIONS,
+    "Concat": _concat,
+    "UnaryMinus": _negate,
 }
+"""Functions of the values of their arguments."""
+
+BATCH_FUNCTIONS: dict[str, BatchFunction] = {
+    **higher_order.FUNCTIONS,
+    "TryEval": lambda call, batch, _: _try(call.arguments[0], batch, call.type),
+}
+"""Functions that evaluate their arguments themselves."""
 
 CHOICES = ("CaseWhen", "If")
+STEPWISE = ("And", "Or", "Coalesce")
+
+RANDOM = ("Rand", "Randn", "Uuid")
+"""Functions whose value is not the same for the same arguments."""
 
 
-def evaluate(expr: Expr, batch: pa.RecordBatch) -> Value:
+Cache: TypeAlias = dict[int, Value]
+"""The values of calls for one batch, by the identity of the call."""
+
+
+def evaluate(expr: Expr, batch: pa.RecordBatch, cache: Cache | None = None) -> Value:
     """Evaluate an expression for each row of a batch."""
     match expr:
         case Column(index):
             return batch.column(index)
         case Literal(value):
             return value
-        case Call("CaseWhen" | "If"):
-            return _choose(expr, batch)
-        case Call(function, arguments):
-            values = [evaluate(argument, batch) for argument in arguments]
-            return FUNCTIONS[function](expr, *values)
+        case Call():
+            if cache is None:
+                return _call(expr, batch, None)
+            found = cache.get(id(expr))
+            if found is None:
+                found = cache[id(expr)] = _call(expr, batch, cache)
+            return found
         case Lambda():
             raise AssertionError("a lambda is evaluated by the function that it is an argument of")
+
+
+def evaluate_all(exprs: Iterable[Expr], batch: pa.RecordBatch) -> list[Value]:
+    """Evaluate several expressions; what they share is computed once."""
+    cache: Cache = {}
+    return [evaluate(expr, batch, cache) for expr in exprs]
+
+
+def shared(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
+    """The same expressions, in which equal subtrees are the same object."""
+    known: dict[Any, Expr] = {}
+    return tuple(_interned(expr, known) for expr in exprs)
+
+
+def _interned(expr: Expr, known: dict[Any, Expr]) -> Expr:
+    key: Any
+    match expr:
+        case Call(function, arguments, kind, mode, extra):
+            parts = tuple(_interned(argument, known) for argument in arguments)
+            expr = Call(function, parts, kind, mode, extra)
+            if function in RANDOM:
+                return expr
+            key = (function, kind, mode, tuple(map(id, parts)), repr(sorted(extra.items())))
+        case Lambda(body, first, parameters):
+            inner = _interned(body, known)
+            expr, key = Lambda(inner, first, parameters), (id(inner), first, parameters)
+        case Literal(value):
+            key = (value.type, value)
+        case Column(index):
+            key = index
+    return known.setdefault(key, expr)
+
+
+def _call(call: Call, batch: pa.RecordBatch, cache: Cache | None) -> Value:
+    if call.function in CHOICES:
+        return _choose(call, batch, cache)
+    special = BATCH_FUNCTIONS.get(call.function)
+    if special is not None:
+        return special(call, batch, evaluate)
+    if call.function in STEPWISE:
+        try:
+            return _apply(call, batch, cache)
+        except (EpochalError, pa.ArrowException):
+            # Spark stops at the first argument that decides. A later one must not fail.
+            return stepwise(call, batch, evaluate)
+    return _apply(call, batch, cache)
+
+
+def _apply(call: Call, batch: pa.RecordBatch, cache: Cache | None) -> Value:
+    values = [evaluate(argument, batch, cache) for argument in call.arguments]
+    return FUNCTIONS[call.function](call, *values)
 
 
 def column_of(value: Value, rows: int, kind: pa.DataType) -> Value:
@@ -71,14 +172,14 @@ def column_of(value: Value, rows: int, kind: pa.DataType) -> Value:
     value = as_column(value, rows)
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()
-    return value if value.type == kind else value.cast(kind)
+    return retyped(value, kind)
 
 
 def unsupported(expr: Expr) -> list[str]:
     """The names of the functions in a tree that cannot be evaluated here."""
     match expr:
         case Call(function, arguments):
-            known = function in FUNCTIONS or function in CHOICES
+            known = function in FUNCTIONS or function in (*BATCH_FUNCTIONS, *CHOICES)
             found = [] if known else [function]
             return found + [name for argument in arguments for name in unsupported(argument)]
         case Lambda(body):
@@ -95,35 +196,60 @@ def check_supported(expr: Expr, text: str) -> None:
         )
 
 
-def _choose(expr: Call, batch: pa.RecordBatch) -> Value:
-    arguments = expr.arguments
+def _choose(call: Call, batch: pa.RecordBatch, cache: Cache | None) -> Value:
+    arguments, rows = call.arguments, batch.num_rows
     pairs = list(zip(arguments[0::2], arguments[1::2], strict=False))
-    otherwise = arguments[-1] if len(arguments) % 2 else None
-    remaining = np.arange(batch.num_rows)  # rows that no branch has taken yet
+    if len(arguments) % 2:
+        pairs.append((Literal(pa.scalar(True)), arguments[-1]))
+    remaining = np.arange(rows)  # rows that no branch has taken yet
     indexes: list[Any] = []
     parts: list[Value] = []
     for condition, result in pairs:
-        subset = batch.take(remaining)
-        met = as_column(evaluate(condition, subset), len(remaining)).fill_null(False)
+        subset, known = _rows(batch, remaining, condition, cache)
+        met = as_column(evaluate(condition, subset, known), len(remaining)).fill_null(False)
         chosen = met.to_numpy(zero_copy_only=False).astype(bool)
-        _add(indexes, parts, remaining[chosen], result, batch)
+        if not chosen.any() and rows:
+            continue
+        subset, known = _rows(batch, remaining[chosen], result, cache)
+        indexes.append(remaining[chosen])
+        parts.append(as_column(evaluate(result, subset, known), len(indexes[-1])))
         remaining = remaining[~chosen]
-    if otherwise is not None:
-        _add(indexes, parts, remaining, otherwise, batch)
-        remaining = remaining[:0]
-    if not parts:
-        return pa.nulls(batch.num_rows)
-    kind = next((part.type for part in parts if not pa.types.is_null(part.type)), parts[0].type)
+    kind = call.type
+    if pa.types.is_null(kind):
+        kind = next((part.type for part in parts if not pa.types.is_null(part.type)), kind)
+    if len(parts) == 1 and len(indexes[0]) == rows:
+        return retyped(parts[0], kind)
     indexes.append(remaining)
-    parts.append(pa.nulls(len(remaining), kind))
+    parts.append(arrow.nulls(len(remaining), kind))
     # The parts are grouped by branch: bring the rows back into the batch's order.
     order = np.argsort(np.concatenate(indexes), kind="stable")
-    return pa.concat_arrays([part.cast(kind) for part in parts]).take(order)
+    return pa.concat_arrays([retyped(part, kind) for part in parts]).take(order)
 
 
-def _add(
-    indexes: list[Any], parts: list[Value], rows: Any, result: Expr, batch: pa.RecordBatch
-) -> None:
-    subset = batch.take(rows)
-    indexes.append(rows)
-    parts.append(as_column(evaluate(result, subset), len(rows)))
+def _rows(
+    batch: pa.RecordBatch, rows: Any, expr: Expr, cache: Cache | None
+) -> tuple[pa.RecordBatch, Cache | None]:
+    """Some rows of a batch, with the columns that an expression uses, and the cache for them."""
+    if len(rows) == batch.num_rows:
+        return batch, cache
+    used = columns_in(expr)
+    columns = [
+        column.take(pa.array(rows)) if index in used else pa.nulls(len(rows))
+        for index, column in enumerate(batch.columns)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[str(i) for i in range(len(columns))]), None
+
+
+def _try(expr: Expr, batch: pa.RecordBatch, kind: pa.DataType) -> Value:
+    """The expression's value, and null for rows where it fails."""
+    try:
+        return evaluate(expr, batch)
+    except (OptionError, pa.ArrowException):
+        if batch.num_rows == 1:
+            return arrow.nulls(1, kind)
+    middle = batch.num_rows // 2
+    halves = [_try(expr, part, kind) for part in (batch.slice(0, middle), batch.slice(middle))]
+    sizes = (middle, batch.num_rows - middle)
+    return pa.concat_arrays(
+        [column_of(half, size, kind) for half, size in zip(halves, sizes, strict=True)]
+    )

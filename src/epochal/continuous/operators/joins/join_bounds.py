@@ -5,8 +5,8 @@ among the keys, a key expires when the watermark passes it. Otherwise the condit
 event time of one side by that of the other, as `right_time <= left_time + 2 seconds` does: with a
 watermark on the right side, left rows older than the watermark minus 2 seconds cannot match.
 
-Times are in milliseconds, as watermarks are. Like Spark, bounds are computed in doubles and equal
-terms of a sum count once: state must expire exactly when it does in Spark.
+Times are in milliseconds, as watermarks are. Like Spark, bounds are computed in doubles and cut off
+to whole milliseconds: state must expire exactly when it does in Spark.
 """
 
 from __future__ import annotations
@@ -136,8 +136,7 @@ def _solved(low: Expr, high: Expr, side: int, sides: Sides, watermark_ms: int) -
     The condition `other + 5s < this` says that `this` is above the watermark plus 5 seconds.
     """
     try:
-        # A dict, not a list: Spark keeps the terms in a set.
-        terms = dict.fromkeys([*_terms(low, False), *_terms(high, True)])
+        terms = [*_terms(low, False), *_terms(high, True)]
     except _NotLinearError:
         return None
     columns = {each.value for each in terms if isinstance(each.value, Column)}
@@ -201,7 +200,7 @@ def _is_number_or_time(kind: pa.DataType) -> bool:
 
 
 def _constant_micros(value: pa.Scalar[Any]) -> float:
-    """A constant in microseconds. A plain number counts seconds."""
+    """A constant in microseconds. A plain number counts seconds. (A timestamp gives no bound.)"""
     kind, types = value.type, pa.types
     found: Any = value.as_py()
     if found is None:
@@ -218,10 +217,6 @@ def _constant_micros(value: pa.Scalar[Any]) -> float:
         return float(found["days"] * _MICROS_PER_DAY + found["microseconds"])
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return float(found) * 1_000_000.0
-    if types.is_timestamp(kind) and kind.tz is not None:
-        # Spark multiplies these microseconds once more, so the bound is useless there as well.
-        micros: Any = value.cast(pa.timestamp("us", "UTC"))
-        return float(micros.value) * 1_000_000.0
     raise _NotLinearError
 
 

@@ -97,13 +97,13 @@ class Variable:
                 entry = StructField("userKey", self.entry or StructType(()))
                 return StoreSchema(self.name, StructType((StructField("key", key), entry)), value)
 
-    def rows(self) -> VariableRows:
+    def rows(self, *, spark_layout: bool = False) -> VariableRows:
         """The rows of an empty partition of this variable."""
         match self.kind:
             case "value":
                 return ValueRows(self.name, self.ttl_ms)
             case "list":
-                return ListRows(self.name, self.ttl_ms)
+                return ListRows(self.name, self.ttl_ms, whole=spark_layout)
             case "map":
                 return MapRows(self.name, self.ttl_ms)
 

@@ -120,12 +120,15 @@ class _ElementList:
 
 
 class ListRows:
-    """A list per key. With a time to live, a stored element is `(value, expires)`."""
+    """A list per key. With a time to live, a stored element is `(value, expires)`.
 
-    __slots__ = ("_count", "_stale", "_stored", "expiries", "lists", "name", "ttl_ms")
+    If `whole`, the store has one row per list, whose value is all elements, as Spark's has.
+    """
 
-    def __init__(self, name: str, ttl_ms: int) -> None:
-        self.name, self.ttl_ms = name, ttl_ms
+    __slots__ = ("_count", "_stale", "_stored", "_whole", "expiries", "lists", "name", "ttl_ms")
+
+    def __init__(self, name: str, ttl_ms: int, *, whole: bool = False) -> None:
+        self.name, self.ttl_ms, self._whole = name, ttl_ms, whole
         self.lists: dict[Row, _ElementList] = {}
         self.expiries = Expiries()
         self._count = 0
@@ -134,10 +137,13 @@ class ListRows:
         self._stale: dict[Row, int] = {}
         """For each changed key, the number from which the store is out of date."""
 
-    def load(self, rows: Iterable[tuple[Row, Row]]) -> None:
+    def load(self, rows: Iterable[tuple[Row, Any]]) -> None:
         found: dict[Row, list[tuple[int, Row]]] = {}
-        for (stored, number), value in rows:
-            found.setdefault(hashable(stored), []).append((number, value))
+        if self._whole:
+            found = {hashable(stored): list(enumerate(values)) for stored, values in rows}
+        else:
+            for (stored, number), value in rows:
+                found.setdefault(hashable(stored), []).append((number, value))
         for key, numbered in found.items():
             numbered.sort(key=lambda each: each[0])
             elements = self.lists[key] = _ElementList()
@@ -204,6 +210,8 @@ class ListRows:
         self.expiries.clear()
 
     def changes(self, partition: int) -> StateChanges:
+        if self._whole:
+            return self._changed_lists(partition)
         puts: list[tuple[Row, Row]] = []
         removes: list[Row] = []
         for key, since in self._stale.items():
@@ -220,6 +228,14 @@ class ListRows:
             removes += [(key, number) for number in range(max(low, end), high)]
             self._stored[key] = (first, end)
         self._stale = {}
+        return StateChanges(self.name, partition, puts, removes, self._count)
+
+    def _changed_lists(self, partition: int) -> StateChanges:
+        stale, self._stale = self._stale, {}
+        puts: list[tuple[Row, Any]] = [
+            (key, list(self.lists[key].items)) for key in stale if key in self.lists
+        ]
+        removes = [key for key in stale if key not in self.lists]
         return StateChanges(self.name, partition, puts, removes, self._count)
 
     def _touch(self, key: Row, number: int) -> None:

@@ -34,15 +34,11 @@ from epochal.continuous.operators.processor.processor_handle import (
     record_variables,
 )
 from epochal.continuous.operators.processor.row_api import Api, PandasApi, RowApi
+from epochal.continuous.operators.processor.spark_families import TIMER_STORES, spark_store
 from epochal.continuous.operators.processor.state_rows import VariableRows
 from epochal.continuous.operators.processor.state_values import ValueForm, value_form
 from epochal.continuous.operators.processor.state_variables import Cursor, NoKey
-from epochal.continuous.operators.processor.timers import (
-    EVENT_TIMERS,
-    PROCESSING_TIMERS,
-    Timers,
-    timer_store,
-)
+from epochal.continuous.operators.processor.timers import Timers, timer_store
 from epochal.errors import OptionError
 from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.murmur3 import partition_ids
@@ -50,8 +46,6 @@ from epochal.state.rows.types import StructType
 
 PURGE_EVERY_MS = 1000
 """How often expired state is removed. It is hidden once it expires, so removal can wait."""
-
-_TIMER_STORES = {TimeMode.PROCESSING: PROCESSING_TIMERS, TimeMode.EVENT: EVENT_TIMERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +64,10 @@ class TransformWithStateSpec:
     initial_key: tuple[str, ...] = ()
     pandas: bool = False
     timezone: str = "UTC"
+    output_mode: str = "Update"
+    spark_layout: bool = False
+    """Whether the state is laid out as Spark's, in column families of RocksDB, so that Spark can
+    continue from it. Otherwise each variable has its own store, which any provider can keep."""
 
     @classmethod
     def plan(
@@ -86,6 +84,7 @@ class TransformWithStateSpec:
         initial_key: Sequence[str] | None = None,
         pandas: bool = False,
         timezone: str = "UTC",
+        spark_layout: bool = False,
     ) -> Self:
         """Plan a processor. Runs `init` of a copy once to learn which state it declares."""
         if output_mode.lower() not in ("append", "update"):
@@ -118,10 +117,15 @@ class TransformWithStateSpec:
             initial_key=tuple(initial_key or key),
             pandas=pandas,
             timezone=timezone,
+            output_mode=output_mode,
+            spark_layout=spark_layout,
         )
 
     @property
     def name(self) -> str:
+        if self.spark_layout:
+            api = "Pandas" if self.pandas else "PySpark"
+            return f"transformWithStateIn{api}Exec"
         # Not Spark's name: the layout differs, and Spark's reader would expect its own.
         return "epochalTransformWithState"
 
@@ -136,9 +140,11 @@ class TransformWithStateSpec:
     @property
     def stores(self) -> tuple[StoreSchema, ...]:
         key = self.key_schema
+        if self.spark_layout:
+            return (spark_store(self.variables, key, self.time_mode, self.output_mode),)
         found = [each.store(key) for each in self.variables]
-        if self.time_mode in _TIMER_STORES:
-            found.append(timer_store(_TIMER_STORES[self.time_mode], key))
+        if self.time_mode in TIMER_STORES:
+            found.append(timer_store(TIMER_STORES[self.time_mode], key))
         return tuple(found)
 
     def open(self, partitions: Sequence[int], state_partitions: int) -> TransformWithState:
@@ -151,10 +157,12 @@ class _Partition:
     def __init__(self, number: int, spec: TransformWithStateSpec, key_form: ValueForm) -> None:
         self.number = number
         self.cursor = Cursor()
-        self.rows: dict[str, VariableRows] = {each.name: each.rows() for each in spec.variables}
+        self.rows: dict[str, VariableRows] = {
+            each.name: each.rows(spark_layout=spec.spark_layout) for each in spec.variables
+        }
         self.timers: Timers | None = None
-        if spec.time_mode in _TIMER_STORES:
-            self.timers = Timers(_TIMER_STORES[spec.time_mode])
+        if spec.time_mode in TIMER_STORES:
+            self.timers = Timers(TIMER_STORES[spec.time_mode])
         self.expiring = [each for each in self.rows.values() if each.ttl_ms]
         self._spec = spec
         self._variables = {each.name: each for each in spec.variables}

@@ -137,4 +137,4 @@ class MomentColumns:
         now = pa.scalar(at.now_ms * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
         if now.type == call.type:
             return now
-        return cast(now, call.type, ansi=True, zone=call.extra.get("zone", "UTC"))
+        return cast(now, call.type, "ansi", zone=call.extra.get("zone", "UTC"))

@@ -14,7 +14,12 @@ import pyarrow as pa
 
 from epochal.connectors.user_code import USER_CODE, name_of
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
+from epochal.continuous.operators.expressions.evaluate import (
+    column_of,
+    evaluate,
+    evaluate_all,
+    shared,
+)
 from epochal.continuous.operators.expressions.expr import Expr
 from epochal.errors import OptionError
 
@@ -115,14 +120,14 @@ class Project:
     """Computes the columns of the result."""
 
     def __init__(self, columns: tuple[Expr, ...], schema: pa.Schema) -> None:
-        self._columns, self._schema = columns, schema
+        self._columns, self._schema = shared(columns), schema
         self._types = schema.types
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
         rows = batch.num_rows
         arrays = [
-            column_of(evaluate(expr, batch), rows, kind)
-            for expr, kind in zip(self._columns, self._types, strict=True)
+            column_of(value, rows, kind)
+            for value, kind in zip(evaluate_all(self._columns, batch), self._types, strict=True)
         ]
         return (pa.RecordBatch.from_arrays(arrays, schema=self._schema),)
 

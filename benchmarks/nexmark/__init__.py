@@ -1,0 +1,1 @@
+"""The Nexmark suite: an auction site's events, and 23 queries over them."""

@@ -1,0 +1,121 @@
+"""Makes operators from the Python functions of a plan: UDFs, mapInPandas and mapInArrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.core import broadcast
+from pyspark.sql.types import _parse_datatype_json_string
+
+from epochal.continuous.catalyst.plan_steps import Reading, Steps, ids_of
+from epochal.continuous.catalyst.spark_objects import JavaObject, items, simple_name
+from epochal.continuous.operators.stateless.python_functions import (
+    MAP_ARROW,
+    MAP_PANDAS,
+    SCALAR_TYPES,
+    Argument,
+    Conversion,
+    MapFramesSpec,
+    PythonFunction,
+    PythonFunctionsSpec,
+)
+from epochal.errors import OptionError
+
+_KINDS = {202: "pandas aggregate", 252: "Arrow aggregate"}
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastValue:
+    """The value of a broadcast variable, sent to tasks together with the function that uses it."""
+
+    value: Any
+
+
+def read_functions(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+    """`ArrowEvalPython` and `BatchEvalPython`: results are appended as columns."""
+    (child,) = children
+    operator = simple_name(node)
+    attributes = list(items(node.output()))
+    schema = steps.schema_of(operator, attributes)
+    functions = tuple(_function(steps, operator, child, each) for each in items(node.udfs()))
+    spec = PythonFunctionsSpec(functions, schema, conversion(steps))
+    return steps.step(child, spec, schema, ids_of(attributes))
+
+
+def read_map(steps: Steps, node: JavaObject, children: list[Reading]) -> Reading:
+    """`MapInPandas` and `MapInArrow`: a function of whole batches."""
+    (child,) = children
+    operator = simple_name(node)
+    udf = node.functionExpr()
+    if int(udf.evalType()) not in (MAP_PANDAS, MAP_ARROW):
+        raise OptionError(f"functions of the type {udf.evalType()} are not supported")
+    attributes = list(items(node.output()))
+    schema = steps.schema_of(operator, attributes)
+    pickled = pickled_function(udf)
+    spec = MapFramesSpec(pickled, int(udf.evalType()), schema, conversion(steps))
+    return steps.step(child, spec, schema, ids_of(attributes))
+
+
+def pickled_function(udf: JavaObject) -> bytes:
+    """A function and its return type, pickled, with the values of its broadcast variables."""
+    function = udf.func()
+    command = bytes(function.command().unsafeArray())
+    variables = list(function.broadcastVars())
+    if not variables:
+        return command
+    registry: dict[int, Any] = broadcast._broadcastRegistry
+    before = {each.id(): registry.get(each.id()) for each in variables}
+    try:
+        for each in variables:
+            value = broadcast.Broadcast(path=str(each.value().path())).value
+            registry[each.id()] = BroadcastValue(value)
+        return bytes(cloudpickle.dumps(cloudpickle.loads(command)))
+    finally:
+        for number, old in before.items():
+            if old is None:
+                del registry[number]
+            else:
+                registry[number] = old
+
+
+def conversion(steps: Steps) -> Conversion:
+    """The settings of the session for the conversion of values."""
+    conf = steps.planner.session.conf
+
+    def is_on(key: str) -> bool:
+        return str(conf.get(f"spark.sql.execution.{key}", "false")).lower() == "true"
+
+    return Conversion(
+        timezone=str(conf.get("spark.sql.session.timeZone")),
+        safe=is_on("pandas.convertToArrowArraySafely"),
+        int_to_decimal=is_on("pythonUDF.pandas.intToDecimalCoercionEnabled"),
+        int_extension=is_on("pythonUDF.pandas.preferIntExtensionDtype"),
+    )
+
+
+def _function(steps: Steps, operator: str, child: Reading, udf: JavaObject) -> PythonFunction:
+    kind, name = int(udf.evalType()), str(udf.name())
+    if kind not in SCALAR_TYPES:
+        steps.findings.refuse(
+            operator,
+            f"the function {name} is of the type {_KINDS.get(kind, kind)}",
+            "use a scalar function, or transformWithState",
+        )
+    arguments = tuple(_argument(steps, operator, child, each) for each in items(udf.children()))
+    return PythonFunction(pickled_function(udf), kind, arguments, name)
+
+
+def _argument(steps: Steps, operator: str, child: Reading, expr: JavaObject) -> Argument:
+    keyword = None
+    if simple_name(expr) == "NamedArgumentExpression":
+        keyword, expr = str(expr.key()), expr.value()
+    if simple_name(expr) == "PythonUDF":
+        return Argument(_function(steps, operator, child, expr), keyword=keyword)
+    return Argument(
+        steps.expression(operator, child, expr),
+        _parse_datatype_json_string(str(expr.dataType().json())),
+        steps.type_of(operator, expr),
+        keyword,
+    )

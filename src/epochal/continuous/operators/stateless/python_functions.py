@@ -1,0 +1,356 @@
+"""Calls the Python functions of a Spark plan: row, pandas and Arrow UDFs, mapInPandas, mapInArrow.
+
+Values are converted by PySpark's own code, as in Spark's Python workers: a timestamp is a local
+time without zone for a row function, a Series has the session's time zone, a result is cast to the
+declared type. Only the results of functions with `useArrow=False` are converted here, because Spark
+does that in the JVM (`jvm_results.py`).
+
+An iterator function is called once per batch, with an iterator of one batch, so that its rows are
+passed on immediately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.types import DataType, StructField, StructType
+
+from epochal.connectors.user_code import USER_CODE, name_of
+from epochal.continuous.operators.contract import Moment
+from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
+from epochal.continuous.operators.expressions.expr import Expr
+from epochal.continuous.operators.stateless.jvm_results import jvm_result
+from epochal.errors import OptionError
+
+PICKLED, ARROW_ROWS = 100, 101
+PANDAS, PANDAS_ITERATOR = 200, 204
+MAP_PANDAS, MAP_ARROW = 205, 207
+ARROW, ARROW_ITERATOR = 250, 251
+ROW_TYPES = (PICKLED, ARROW_ROWS)
+SCALAR_TYPES = (*ROW_TYPES, PANDAS, PANDAS_ITERATOR, ARROW, ARROW_ITERATOR)
+"""Spark's numbers for the kinds of functions: `PythonEvalType` in PySpark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """The settings of the session that decide how values are converted."""
+
+    timezone: str
+    safe: bool = False
+    """Whether a cast of a result may not lose anything."""
+    int_to_decimal: bool = False
+    int_extension: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a function: an expression, or the result of a function of the same kind."""
+
+    value: Expr | PythonFunction
+    type: DataType | None = None
+    arrow: pa.DataType = field(default_factory=pa.null)
+    keyword: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFunction:
+    """A user's function and its arguments."""
+
+    pickled: bytes
+    """The function and its return type, as PySpark pickles them."""
+    kind: int
+    arguments: tuple[Argument, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFunctionsSpec:
+    """Functions whose results are appended to each batch."""
+
+    functions: tuple[PythonFunction, ...]
+    schema: pa.Schema
+    """The columns of the input, then one for each function."""
+    conversion: Conversion
+
+    def open(self) -> PythonFunctions:
+        return PythonFunctions(self)
+
+
+class PythonFunctions:
+    """Calls each function once per batch, or once per row."""
+
+    def __init__(self, spec: PythonFunctionsSpec) -> None:
+        self._schema = spec.schema
+        self._calls = [_Call(each, spec.conversion) for each in spec.functions]
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        rows = batch.num_rows
+        if not rows:
+            return ()
+        kinds = self._schema.types[batch.num_columns :]
+        added = [
+            column_of(call.result(batch), rows, kind)
+            for call, kind in zip(self._calls, kinds, strict=True)
+        ]
+        return (pa.RecordBatch.from_arrays([*batch.columns, *added], schema=self._schema),)
+
+
+class _Call:
+    """A function with its arguments, ready to be called."""
+
+    def __init__(self, given: PythonFunction, conversion: Conversion) -> None:
+        with USER_CODE:
+            self._function, self._type = cloudpickle.loads(given.pickled)
+        self._kind, self._name, self._conversion = given.kind, given.name, conversion
+        self._arguments = [
+            (
+                each,
+                _Call(each.value, conversion) if isinstance(each.value, PythonFunction) else None,
+            )
+            for each in given.arguments
+        ]
+        self._converters = {
+            number: _row_converter(each.type)
+            for number, (each, _) in enumerate(self._arguments)
+            if each.type is not None and given.kind in ROW_TYPES
+        }
+
+    def result(self, batch: pa.RecordBatch) -> Any:
+        """The results for a batch, as an Arrow array."""
+        found = self._raw(batch)
+        if self._kind == PICKLED:
+            convert = jvm_result(self._type)
+            return _array([convert(each) for each in found], self._type)
+        if self._kind == ARROW_ROWS:
+            return self._from_rows(found)
+        if self._kind in (PANDAS_ITERATOR, ARROW_ITERATOR):
+            parts = [self._from_columns(each) for each in found]
+            made = pa.concat_arrays(parts) if parts else _array([], self._type)
+        else:
+            made = self._from_columns(found)
+        if len(made) != batch.num_rows:
+            raise OptionError(
+                f"the function {self._name} returned {len(made)} values for {batch.num_rows} rows. "
+                f"Return one value for each row."
+            )
+        return made
+
+    def _raw(self, batch: pa.RecordBatch) -> Any:
+        """What the function returns: a list of values, or a column, or an iterator of columns."""
+        positional, keywords = [], {}
+        for number, (each, inner) in enumerate(self._arguments):
+            value = inner._raw(batch) if inner else self._given(number, each, batch)
+            if each.keyword is None:
+                positional.append(value)
+            else:
+                keywords[each.keyword] = value
+        with USER_CODE:
+            if self._kind in ROW_TYPES:
+                return _by_row(self._function, positional, keywords, batch.num_rows)
+            if self._kind in (PANDAS_ITERATOR, ARROW_ITERATOR):
+                if any(inner for _, inner in self._arguments):
+                    return self._function(positional[0])  # the iterator of the inner function
+                return self._function(
+                    iter(positional if len(positional) == 1 else [(*positional,)])
+                )
+            return self._function(*positional, **keywords)
+
+    def _given(self, number: int, argument: Argument, batch: pa.RecordBatch) -> Any:
+        """The values of an expression in the form that the function takes."""
+        assert not isinstance(argument.value, PythonFunction)
+        column = column_of(evaluate(argument.value, batch), batch.num_rows, argument.arrow)
+        if self._kind in (ARROW, ARROW_ITERATOR):
+            return column
+        if self._kind in (PANDAS, PANDAS_ITERATOR):
+            return _series(column, self._conversion)
+        values = _pylist(column)
+        convert = self._converters.get(number)
+        return values if convert is None else [convert(each) for each in values]
+
+    def _from_rows(self, values: list[Any]) -> Any:
+        from pyspark.sql.conversion import LocalDataToArrowConversion
+
+        convert = LocalDataToArrowConversion._create_converter(
+            self._type,
+            none_on_identity=True,
+            int_to_decimal_coercion_enabled=self._conversion.int_to_decimal,
+        )
+        if convert is not None:
+            values = [convert(each) for each in values]
+        return _array(values, self._type, safe=self._conversion.safe)
+
+    def _from_columns(self, result: Any) -> pa.Array[Any]:
+        schema = StructType([StructField("_0", self._type)])
+        if self._kind in (ARROW, ARROW_ITERATOR):
+            found = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
+            kind = _arrow_type(self._type)
+            return found if found.type == kind else found.cast(kind)
+        made = to_arrow(result, schema, self._conversion)
+        return made.column(0)
+
+
+@dataclass(frozen=True, slots=True)
+class MapFramesSpec:
+    """`mapInPandas` and `mapInArrow` of a DataFrame."""
+
+    pickled: bytes
+    kind: int
+    schema: pa.Schema
+    conversion: Conversion
+
+    def open(self) -> MapFrames:
+        return MapFrames(self)
+
+
+class MapFrames:
+    """Calls the function with one frame or record batch per batch."""
+
+    def __init__(self, spec: MapFramesSpec) -> None:
+        self._spec = spec
+        with USER_CODE:
+            self._function, self._type = cloudpickle.loads(spec.pickled)
+
+    def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
+        given: Any = batch
+        if self._spec.kind == MAP_PANDAS:
+            struct = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+            given = _series(struct, self._spec.conversion)
+        with USER_CODE:
+            for result in self._results(given):
+                made = self._batch(result)
+                if made.num_rows:
+                    yield made
+
+    def _results(self, given: Any) -> Iterator[Any]:
+        results = self._function(iter((given,)))
+        if isinstance(results, str | bytes) or not isinstance(results, Iterable):
+            raise OptionError(
+                f"the function {name_of(self._function)} returned {type(results).__name__}. It "
+                f"must return an iterator, or be a generator."
+            )
+        return iter(results)
+
+    def _batch(self, result: Any) -> pa.RecordBatch:
+        schema = self._spec.schema
+        if self._spec.kind == MAP_PANDAS:
+            wrapped = StructType([StructField("_0", self._type)])
+            made: Any = to_arrow(result, wrapped, self._spec.conversion).column(0)
+            arrays = made.flatten()
+        else:
+            if not isinstance(result, pa.RecordBatch):
+                raise OptionError(
+                    f"the function {name_of(self._function)} yielded {type(result).__name__}, not "
+                    f"pyarrow.RecordBatch."
+                )
+            arrays = [_column(result, name) for name in schema.names]
+        pairs = zip(arrays, schema.types, strict=True)
+        columns = [column_of(each, len(each), kind) for each, kind in pairs]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def to_arrow(result: Any, schema: StructType, conversion: Conversion) -> pa.RecordBatch:
+    """Convert a Series or DataFrame of a user to Arrow, as Spark's workers do."""
+    from pyspark.sql.conversion import PandasToArrowConversion
+
+    found: pa.RecordBatch = PandasToArrowConversion.convert(
+        [result],
+        schema,
+        timezone=conversion.timezone,
+        safecheck=conversion.safe,
+        arrow_cast=True,
+        prefers_large_types=False,
+        assign_cols_by_name=True,
+        int_to_decimal_coercion_enabled=conversion.int_to_decimal,
+    )
+    return found
+
+
+def _series(column: pa.Array[Any], conversion: Conversion) -> Any:
+    """A pandas Series of a column; a DataFrame if it is a struct."""
+    from pyspark.sql.conversion import ArrowBatchTransformer
+
+    zoned = _zoned(column.type, conversion.timezone)
+    if zoned != column.type:
+        column = column.cast(zoned)
+    return ArrowBatchTransformer.to_pandas(
+        pa.RecordBatch.from_arrays([column], ["_0"]),
+        timezone=conversion.timezone,
+        struct_in_pandas="dict",
+        ndarray_as_list=False,
+        prefer_int_ext_dtype=conversion.int_extension,
+        df_for_struct=True,
+    )[0]
+
+
+def _zoned(kind: Any, zone: str) -> Any:
+    """A type whose timestamps have the session's time zone, as in the batches that Spark sends."""
+    types = pa.types
+    if types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, zone)
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_zoned(field.type, zone)) for field in kind])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_zoned(kind.value_type, zone)))
+    if types.is_map(kind):
+        return pa.map_(_zoned(kind.key_type, zone), _zoned(kind.item_type, zone))
+    return kind
+
+
+_Converter: TypeAlias = Callable[[Any], Any]
+
+
+def _row_converter(kind: DataType) -> _Converter | None:
+    from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+    found: _Converter | None = ArrowTableToRowsConversion._create_converter(
+        kind, none_on_identity=True, binary_as_bytes=True
+    )
+    return found
+
+
+def _pylist(column: pa.Array[Any]) -> list[Any]:
+    from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+    found: list[Any] = ArrowTableToRowsConversion._to_pylist(column)
+    return found
+
+
+def _by_row(
+    function: Callable[..., Any], positional: list[Any], keywords: dict[str, Any], rows: int
+) -> list[Any]:
+    if not positional and not keywords:
+        return [function() for _ in range(rows)]
+    if not keywords:
+        return [function(*each) for each in zip(*positional, strict=True)]
+    names, count = list(keywords), len(positional)
+    return [
+        function(*each[:count], **dict(zip(names, each[count:], strict=True)))
+        for each in zip(*positional, *keywords.values(), strict=True)
+    ]
+
+
+def _array(values: list[Any], kind: DataType, *, safe: bool = False) -> Any:
+    target = _arrow_type(kind)
+    try:
+        return pa.array(values, type=target)
+    except pa.ArrowInvalid:
+        return pa.array(values).cast(target, safe=safe)
+
+
+def _arrow_type(kind: DataType) -> Any:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(kind, timezone="UTC")
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array[Any]:
+    if name not in batch.schema.names:
+        raise OptionError(
+            f"mapInArrow: the result lacks the column {name} of the schema. It has "
+            f"{', '.join(batch.schema.names) or 'none'}."
+        )
+    return batch.column(name)

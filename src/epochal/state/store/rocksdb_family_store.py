@@ -1,0 +1,216 @@
+"""Keeps a store with column families, as Spark's RocksDB provider does for transformWithState.
+
+In memory a version is RocksDB's own entries: a key starts with the number of its family. Which
+number a family has is recorded only in snapshots. So a version that adds a family is prepared as a
+snapshot; all others are changelogs, as in stores without families.
+
+Families that the query does not know are kept as they are: a variable that it no longer declares
+may come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from epochal.errors import StateUsageError
+from epochal.files import join_url
+from epochal.state.files.chain import ROCKSDB_FILES, FileNames, snapshot_name
+from epochal.state.files.codecs import compress, decompress
+from epochal.state.files.rocksdb_changelog import (
+    LineageItem,
+    encode_family_changelog,
+    parse_changelog,
+)
+from epochal.state.files.rocksdb_family import FAMILY_BYTES, Family, Row, RowOrList, family_prefix
+from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
+from epochal.state.files.rocksdb_values import ValueForm
+from epochal.state.files.schema_file import DEFAULT_FAMILY
+from epochal.state.rows.types import StructType
+from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.ids import StateStoreId
+from epochal.state.store.prepared import PreparedVersion, read_prepared, write_prepared
+from epochal.state.store.rocksdb_directory import read_archive, read_snapshot, replay
+from epochal.state.store.rocksdb_files import RocksStoreFiles
+from epochal.state.store.rocksdb_provider import RocksDBStateStoreProvider
+from epochal.state.store.versions import Change, Draft, FrozenVersion
+
+_NO_COLUMNS = StructType(())
+_INTERNAL = "$"
+"""What the names of families start with that belong to Spark and not to the user."""
+
+
+@dataclass(slots=True)
+class FamilyNumbers:
+    """Which number each family of a store has. Numbers are never used again."""
+
+    known: dict[str, int] = field(default_factory=dict)
+    highest: int = 0
+    are_stored: bool = True
+    """Whether a snapshot records all of them."""
+
+    def take(self, metadata: SnapshotMetadata) -> None:
+        """Adopt the numbers of a snapshot."""
+        self.known = dict(metadata.families)
+        self.highest = max(metadata.highest_family, *self.known.values(), 0)
+        self.are_stored = True
+
+    def add(self, names: Iterable[str]) -> None:
+        """Number those families that have no number yet."""
+        for name in names:
+            if name not in self.known:
+                self.highest += 1
+                self.known[name] = self.highest
+                self.are_stored = False
+
+
+@dataclass(frozen=True, slots=True)
+class RocksFamilyFiles(RocksStoreFiles):
+    """The directory of one RocksDB-backed store with column families."""
+
+    numbers: FamilyNumbers = field(default_factory=FamilyNumbers)
+    kinds: ClassVar[FileNames] = ROCKSDB_FILES
+
+    @property
+    def form(self) -> ValueForm:
+        """How values are wrapped."""
+        delimiter = b"," if self.conf.merge_operator_version == 1 else b""
+        return ValueForm(delimiter, self.conf.row_checksum_enabled)
+
+    def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
+        """All entries of a snapshot. Adopts the numbers of its families."""
+        self.verify_snapshot(version, there)
+        item = LineageItem(version, "")
+        metadata, entries = read_snapshot(self.files, item, self.form.delimiter)
+        self.numbers.take(metadata)
+        return entries
+
+    def read_archive(self, data: bytes, name: str) -> dict[bytes, bytes]:
+        """As `read_snapshot`, given the content of the zip."""
+        source = join_url(self.files.url, name)
+        metadata, entries = read_archive(self.files, data, self.form.delimiter, source)
+        self.numbers.take(metadata)
+        return entries
+
+    def apply_bytes(self, data: bytes, name: str, draft: Draft) -> None:
+        """Apply a changelog, given its content, to a draft."""
+        source = join_url(self.files.url, name)
+        raw = decompress(data, self.conf.compression_codec, source=source)
+        replay(parse_changelog(raw, source), draft, self.form, source)
+
+    def encode_delta(self, changes: Iterable[Change]) -> bytes:
+        """The content of a changelog."""
+        form = self.form
+        # Values are complete already. Only the key of a removed entry may need a checksum.
+        records = (form.record(k, None) if v is None else (k, v) for k, v in changes)
+        return compress(encode_family_changelog(records), self.conf.compression_codec)
+
+    def encode_snapshot(
+        self, version: int, rows: Iterable[tuple[bytes, bytes]]
+    ) -> tuple[tuple[str, bytes], ...]:
+        """The files of a snapshot, by name. The last one makes it visible."""
+        entries, known = list(rows), self.numbers.known
+        internal = {name: name.startswith(_INTERNAL) for name in known}
+        inner = {family_prefix(number) for name, number in known.items() if internal[name]}
+        internal_keys = sum(key[:FAMILY_BYTES] in inner for key, _ in entries)
+        metadata = SnapshotMetadata(
+            (), dict(known), len(entries) - internal_keys, internal_keys, internal,
+            self.numbers.highest,
+        )  # fmt: skip
+        files = encode_snapshot(entries, metadata, self.conf.rocksdb_table_format)
+        return (*files.shared, (snapshot_name(version, self.kinds), files.archive))
+
+
+class RocksDBFamilyProvider(RocksDBStateStoreProvider):
+    """Keeps a store with column families in `N.changelog` and `N.zip` files."""
+
+    files_class = RocksFamilyFiles
+
+    def __init__(
+        self,
+        store_id: StateStoreId,
+        families: Sequence[Family],
+        conf: StateStoreConf,
+        **options: Any,
+    ) -> None:
+        super().__init__(store_id, _NO_COLUMNS, _NO_COLUMNS, conf, **options)
+        self.families = {family.name: family for family in families}
+
+    def rows_of(self, family: str, version: FrozenVersion) -> Iterator[tuple[Row, RowOrList]]:
+        """Keys and values of one family; a value of a family of lists is a whole list."""
+        rows, source = self.families[family].rows, str(self.store_id)
+        number = self._family_files.numbers.known.get(family)
+        if number is None:
+            return
+        prefix, form = family_prefix(number), self._family_files.form
+        for key, value in version.items():
+            if key[:FAMILY_BYTES] == prefix:
+                decoded = rows.decode_value(key, value, form, source)
+                yield rows.decode_key(key[FAMILY_BYTES:], source), decoded
+
+    def apply(
+        self,
+        draft: Draft,
+        family: str,
+        puts: Iterable[tuple[Row, RowOrList]],
+        removes: Iterable[Row],
+    ) -> None:
+        """Change rows of one family, and the indexes on it."""
+        files = self._family_files
+        files.numbers.add(self._names())
+        changes = self.families[family].changes(
+            puts, removes, files.numbers.known.__getitem__, draft.get, files.form
+        )
+        for key, value in changes:
+            if value is None:
+                draft.remove(key)
+            else:
+                draft.put(key, value)
+
+    def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
+        """Write a version under a name with the attempt; as a snapshot if it adds families."""
+        files = self._family_files
+        files.numbers.add(self._names())
+        if files.numbers.are_stored:
+            return super().prepare(version, draft, attempt)
+        rows = draft.freeze()
+        *shared, (_, archive) = files.encode_snapshot(version, rows.items())
+        files.write_snapshot(shared)
+        prepared = write_prepared(
+            files.files, version, attempt, archive, files.kinds, is_snapshot=True
+        )
+        files.numbers.are_stored = True
+        with self._lock:
+            self._prepared[prepared.name] = rows
+        return prepared
+
+    def commit(self, *_: Any, **__: Any) -> None:
+        """Refused: a version of this store is prepared, then published."""
+        raise StateUsageError(
+            str(self.store_id),
+            "a store with column families is written by `prepare` and `publish`.",
+            "STATE_STORE_UNSUPPORTED_OPERATION",
+        )
+
+    def _load_prepared(self, prepared: PreparedVersion) -> FrozenVersion:
+        if f".{ROCKSDB_FILES.snapshot}." not in prepared.name:
+            return super()._load_prepared(prepared)
+        with self._lock:
+            rows = self._prepared.get(prepared.name)
+            if rows is None:
+                files = self._family_files
+                data = read_prepared(files.files, prepared, str(self.store_id))
+                rows = FrozenVersion.of(files.read_archive(data, prepared.name))
+                self._prepared[prepared.name] = rows
+            return rows
+
+    def _names(self) -> Iterator[str]:
+        yield DEFAULT_FAMILY
+        for family in self.families.values():
+            yield from family.names
+
+    @property
+    def _family_files(self) -> RocksFamilyFiles:
+        assert isinstance(self._files, RocksFamilyFiles)
+        return self._files

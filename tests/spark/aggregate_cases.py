@@ -1,0 +1,200 @@
+"""The aggregates that are compared with Spark: every function over every type it takes."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+
+NAN, INF = math.nan, math.inf
+EXACT = Context(prec=50)
+
+COLUMNS: dict[str, pa.DataType] = {
+    "tiny": pa.int8(),
+    "small": pa.int16(),
+    "i": pa.int32(),
+    "l": pa.int64(),
+    "f": pa.float32(),
+    "x": pa.float64(),
+    "y": pa.float64(),
+    "d9": pa.decimal128(9, 2),
+    "d20": pa.decimal128(20, 5),
+    "d38": pa.decimal128(38, 10),
+    "s": pa.string(),
+    "bin": pa.binary(),
+    "b": pa.bool_(),
+    "day": pa.date32(),
+    "ts": pa.timestamp("us", tz="UTC"),
+    "ntz": pa.timestamp("us"),
+    "dur": pa.duration("us"),
+    "arr": pa.list_(pa.field("element", pa.float64())),
+    "st": pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.float64())]),
+}
+NUMBERS = ("tiny", "small", "i", "l", "f", "x", "d9", "d20", "d38")
+ORDERED = (*NUMBERS, "s", "bin", "b", "day", "ts", "ntz", "dur", "arr", "st")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An aggregate in SQL, and the call that must give the same."""
+
+    sql: str
+    function: str
+    arguments: tuple[str, ...]
+    """SQL expressions, as Spark's plan has them before the aggregation."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    mode: str = "ansi"
+    filter: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.sql if self.filter is None else f"{self.sql} FILTER (WHERE {self.filter})"
+
+
+def all_cases() -> Iterator[Case]:
+    """Every aggregate of every type, some with filters."""
+    yield Case("count(*)", "Count", ())
+    yield Case("count(*)", "Count", (), filter="b")
+    yield Case("count(i, s)", "Count", ("i", "s"))
+    yield Case("count(i, s)", "Count", ("i", "s"), filter="x > 0")
+    for name in COLUMNS:
+        yield Case(f"count({name})", "Count", (name,))
+        for function in ("first", "last"):
+            for ignores in (False, True):
+                sql = f"{function}({name}, {str(ignores).lower()})"
+                extra = {"ignoreNulls": ignores}
+                yield Case(sql, function.capitalize(), (name,), extra)
+                if name in ("i", "x", "arr"):
+                    yield Case(sql, function.capitalize(), (name,), extra, filter="b")
+        yield Case(f"collect_list({name})", "CollectList", (name,), filter="b")
+        yield Case(f"collect_set({name})", "CollectSet", (name,))
+        yield Case(f"approx_count_distinct({name})", "HyperLogLogPlusPlus", (name,))
+    yield Case("collect_list(s)", "CollectList", ("s",))
+    yield Case("approx_count_distinct(s, 0.2)", "HyperLogLogPlusPlus", ("s",), {"relativeSD": 0.2})
+    for name in ORDERED:
+        for filtered in (None, "b"):
+            yield Case(f"min({name})", "Min", (name,), filter=filtered)
+            yield Case(f"max({name})", "Max", (name,), filter=filtered)
+        yield Case(f"max_by(s, {name})", "MaxBy", ("s", name))
+        yield Case(f"min_by({name}, s)", "MinBy", (name, "s"), filter="b")
+    for name in (*NUMBERS, "dur"):
+        for filtered in (None, "b"):
+            if name not in ("l", "d38"):
+                yield Case(f"sum({name})", "Sum", (name,), filter=filtered)
+            if name != "d38":
+                yield Case(f"avg({name})", "Average", (name,), filter=filtered)
+    yield Case("sum(l)", "Sum", ("l",), filter="l BETWEEN -1000 AND 1000")
+    yield Case("sum(d38)", "Sum", ("d38",), filter="abs(d38) < 1000")
+    yield Case("avg(d38)", "Average", ("d38",), filter="abs(d38) < 1000")
+    for name in ("tiny", "i", "l"):
+        yield Case(f"try_sum({name})", "Sum", (name,), mode="try")
+        for function in ("bit_and", "bit_or", "bit_xor"):
+            named = function.replace("_a", "A").replace("_o", "O").replace("_x", "X")
+            yield Case(f"{function}({name})", f"B{named[1:]}Agg", (name,))
+    yield Case("try_sum(d38)", "Sum", ("d38",), mode="try")
+    yield Case("try_avg(d38)", "Average", ("d38",), mode="try")
+    yield from statistics()
+
+
+def statistics() -> Iterator[Case]:
+    """Functions of doubles."""
+    single = {
+        "stddev_samp": "StddevSamp",
+        "stddev_pop": "StddevPop",
+        "var_samp": "VarianceSamp",
+        "var_pop": "VariancePop",
+        "skewness": "Skewness",
+        "kurtosis": "Kurtosis",
+    }
+    for sql, function in single.items():
+        for name in ("i", "x", "d9"):
+            yield Case(f"{sql}({name})", function, (f"CAST({name} AS double)",))
+        yield Case(f"{sql}(i)", function, ("CAST(i AS double)",), filter="b")
+    pairs = {
+        "covar_pop": "CovPopulation",
+        "covar_samp": "CovSample",
+        "corr": "Corr",
+        "regr_r2": "RegrR2",
+        "regr_sxy": "RegrSXY",
+        "regr_slope": "RegrSlope",
+        "regr_intercept": "RegrIntercept",
+    }
+    for sql, function in pairs.items():
+        arguments = ("CAST(tiny AS double)", "CAST(small AS double)")
+        yield Case(f"{sql}(tiny, small)", function, arguments)
+        yield Case(f"{sql}(tiny, small)", function, arguments, filter="b")
+        if sql != "corr":
+            yield Case(f"{sql}(x, y)", function, ("x", "y"))
+    both = "IF(tiny IS NULL OR small IS NULL, CAST(NULL AS double), CAST(small AS double))"
+    yield Case("regr_sxx(tiny, small)", "RegrReplacement", (both,))
+
+
+def random_table(seed: int, rows: int, *, wild: bool = True) -> pa.Table:
+    """Rows of some groups: with nulls, NaN, zeros of both signs and extremes.
+
+    Group 0 has nulls only, group 1 a single row. Without `wild` numbers are plain.
+    """
+    rng = random.Random(seed)
+    schema = pa.schema([("k", pa.int32()), *COLUMNS.items()])
+
+    def row(number: int) -> list[Any]:
+        group = 1 if number == 3 else rng.choice((0, 2, 3, 4, 5))
+        cells = [random_value(rng, name, wild=wild) for name in COLUMNS]
+        nulls = 1.0 if group == 0 else 0.0 if group in (1, 2) else 0.3
+        return [group, *(None if rng.random() < nulls else each for each in cells)]
+
+    found = [row(number) for number in range(rows)]
+    columns = zip(*found, strict=True)
+    arrays = [pa.array(list(c), f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def random_value(rng: random.Random, name: str, *, wild: bool) -> Any:
+    small = rng.randrange(-40, 40)
+    doubles = [small / 8, rng.gauss(0, 3)] + ([NAN, INF, -INF, 0.0, -0.0, 1e300] if wild else [])
+    match name:
+        case "tiny":
+            return rng.choice([small, -128, 127])
+        case "small":
+            return rng.choice([small, -32768, 32767])
+        case "i":
+            return rng.choice([small, -(2**31), 2**31 - 1])
+        case "l":
+            return rng.choice([small, -(2**63), 2**63 - 1] if wild else [small, 2**40])
+        case "f":
+            return rng.choice([small / 4, *([NAN, INF, 0.0, -0.0] if wild else [])])
+        case "x":
+            return rng.choice(doubles)
+        case "y":
+            return rng.choice(doubles[:2])
+        case "d9":
+            return Decimal(rng.choice([small, 10**9 - 1])).scaleb(-2, EXACT)
+        case "d20":
+            return Decimal(rng.choice([small, 10**20 - 1, 1 - 10**20])).scaleb(-5, EXACT)
+        case "d38":
+            return Decimal(rng.choice([small, 10**38 - 1] if wild else [small])).scaleb(-10, EXACT)
+        case "s":
+            return rng.choice(["", "a", "ab", "ü", "\U0001f600", "\ue000", "x" * rng.randrange(99)])
+        case "bin":
+            return rng.choice([b"", b"\x00", b"\xff\x80", b"ab"])
+        case "b":
+            return rng.random() < 0.5
+        case "day":
+            return date(1970, 1, 1) + timedelta(days=small * 100)
+        case "ts":
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=small * 10**9 + 1)
+        case "ntz":
+            return datetime(1970, 1, 1) + timedelta(microseconds=small * 10**9 + 7)  # noqa: DTZ001
+        case "dur":
+            return timedelta(microseconds=small * 10**7 + 3)
+        case "arr":
+            return [rng.choice([None, *doubles]) for _ in range(rng.randrange(3))]
+        case "st":
+            return {"a": rng.choice([None, small]), "b": rng.choice([None, *doubles])}
+    raise AssertionError(name)

@@ -1,0 +1,88 @@
+"""Functions of numbers and texts have the values that they have in Spark.
+
+`make test` compares few rows in one Spark job for all expressions; `make test-full` compares more
+rows, other seeds and ANSI mode, in which many expressions fail, one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark import number_functions
+from tests.spark.comparing import differences, known, stored
+from tests.spark.function_rows import Rows
+from tests.spark.sessions import local_session
+
+TOPICS = {
+    "arithmetic": number_functions.arithmetic(),
+    "casts": number_functions.casts(),
+    "comparisons": number_functions.comparisons(),
+    "try_casts": number_functions.casts("try_cast"),
+}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = local_session()
+    session.sparkContext.setLogLevel("OFF")  # it prints a page for each error
+    before = {name: session.conf.get(name) for name in (ANSI, ZONE)}
+    yield session
+    for name, value in before.items():
+        session.conf.set(name, value)
+    session.sparkContext.setLogLevel("WARN")
+
+
+ANSI, ZONE = "spark.sql.ansi.enabled", "spark.sql.session.timeZone"
+
+
+def compared(
+    spark: SparkSession, folder: Path, rows: pa.Table, texts: list[str], *, ansi: bool, zone: str
+) -> list[str]:
+    spark.conf.set(ANSI, str(ansi).lower())
+    spark.conf.set(ZONE, zone)
+    frame = stored(spark, rows, folder)
+    accepted = known(frame, texts)
+    parts = [accepted[first : first + 60] for first in range(0, len(accepted), 60)]
+    return [line for part in parts for line in differences(spark, frame, rows, part)]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_functions_have_sparks_values(spark: SparkSession, tmp_path: Path, topic: str) -> None:
+    # Operations on decimals of 38 digits fail for some rows, which takes a Spark job for each.
+    wide = re.compile(r"\b[xyz]\b")
+    rows, texts = Rows(1, 24).table(), [each for each in TOPICS[topic] if not wide.search(each)]
+    zone = "America/New_York"
+    assert compared(spark, tmp_path, rows, texts[::3], ansi=False, zone=zone) == []
+
+
+@pytest.mark.parametrize("seed", range(2, 5))
+@pytest.mark.parametrize("topic", TOPICS)
+def test_functions_have_sparks_values_in_larger_tables(
+    spark: SparkSession, tmp_path: Path, topic: str, seed: int
+) -> None:
+    rows, texts = Rows(seed, 300).table(), TOPICS[topic]
+    zone = ["Asia/Kolkata", "UTC", "America/New_York"][seed % 3]
+    assert compared(spark, tmp_path, rows, texts, ansi=False, zone=zone) == []
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_functions_fail_where_spark_fails(spark: SparkSession, tmp_path: Path, topic: str) -> None:
+    for seed in range(5, 8):
+        rows, texts = Rows(seed, 3).table(), TOPICS[topic]
+        assert compared(spark, tmp_path, rows, texts, ansi=True, zone="UTC") == []
+
+
+@pytest.mark.parametrize("function", ["cast", "try_cast"])
+def test_texts_that_are_nearly_values_are_cast_as_in_spark(
+    spark: SparkSession, tmp_path: Path, function: str
+) -> None:
+    rows = pa.table({"s": pa.array(number_functions.special_texts(), pa.string())})
+    kinds = [*number_functions.KINDS.split(), *number_functions.DECIMALS]
+    texts = [f"{function}(s AS {kind})" for kind in kinds]
+    ansi = function == "try_cast"
+    assert compared(spark, tmp_path, rows, texts, ansi=ansi, zone="America/New_York") == []
