@@ -23,7 +23,7 @@ from epochal.continuous.catalyst.plan_steps import (
     metadata_of,
     without_ids,
 )
-from epochal.continuous.catalyst.python_nodes import read_functions, read_map
+from epochal.continuous.catalyst.python_nodes import read_functions, read_map, read_processor
 from epochal.continuous.catalyst.releases import stateful_operators
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, simple_name
 from epochal.continuous.catalyst.state_layout import check_layout
@@ -69,6 +69,7 @@ _STATEFUL = {
     "GlobalLimit": ("StreamingGlobalLimitExec",),
     "Join": ("StreamingSymmetricHashJoinExec",),
     "TransformWithStateInPySpark": ("TransformWithStateInPySparkExec",),
+    "TransformWithStateInPandas": ("TransformWithStateInPandasExec",),
 }
 """Stateful nodes, and the physical operators that keep their state."""
 
@@ -137,7 +138,9 @@ class PlanReader:
         return found
 
     def _skip(self, node: JavaObject, depth: int) -> Reading | None:
-        """A branch without streams: the join above it collects its rows."""
+        """A branch without streams: the operator above it collects its rows, if there are any."""
+        if simple_name(node) == "LocalRelation" and not node.data().size():
+            return None
         runs = "runs in Spark, once, when the query starts"
         self._steps.findings.operators.append(Operator(depth, _text(node), runs))
         return None
@@ -161,7 +164,7 @@ class PlanReader:
         if name == "Join":
             return self._join(node, children, operator_id)
         if operator_id >= 0:
-            return self._stateful(name, node, _only(children), operator_id)
+            return self._stateful(name, node, _only(children[:1]), operator_id)
         if name not in _READERS or None in children:
             instead = _REFUSED.get(name, USE_A_FUNCTION)
             self._steps.findings.refuse(name, "this operator is not supported", instead)
@@ -184,7 +187,8 @@ class PlanReader:
             case "Deduplicate" | "DeduplicateWithinWatermark":
                 within = name == "DeduplicateWithinWatermark"
                 return read_deduplicate(self._steps, node, child, operator_id, within=within)
-        raise OptionError("this operator is not supported")
+            case _:
+                return read_processor(self._steps, node, child, operator_id)
 
     def _join(self, node: JavaObject, children: list[Reading | None], operator_id: int) -> Reading:
         left, right = children

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.core import broadcast
 from pyspark.sql.types import _parse_datatype_json_string
 
-from epochal.continuous.catalyst.plan_steps import Reading, Steps, ids_of
+from epochal.continuous.catalyst.plan_steps import Reading, Steps, id_of, ids_of
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, simple_name
+from epochal.continuous.operators.expressions.expr import Column
+from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
 from epochal.continuous.operators.stateless.python_functions import (
     MAP_ARROW,
     MAP_PANDAS,
@@ -21,8 +24,11 @@ from epochal.continuous.operators.stateless.python_functions import (
     PythonFunction,
     PythonFunctionsSpec,
 )
+from epochal.continuous.plan.logical import Stateful
 from epochal.errors import OptionError
 
+_PANDAS_PROCESSOR = 211
+_TIME_MODES = {"NoTime": "none", "ProcessingTime": "processingTime", "EventTime": "eventTime"}
 _KINDS = {202: "pandas aggregate", 252: "Arrow aggregate"}
 
 
@@ -119,3 +125,58 @@ def _argument(steps: Steps, operator: str, child: Reading, expr: JavaObject) -> 
         steps.type_of(operator, expr),
         keyword,
     )
+
+
+def read_processor(steps: Steps, node: JavaObject, child: Reading, operator_id: int) -> Reading:
+    """`transformWithState`: a StatefulProcessor of rows or of DataFrames."""
+    udf = node.functionExpr()
+    data = list(items(udf.children()))
+    columns = steps.projected(
+        child,
+        [Column(child.indexes[id_of(each)]) for each in data],
+        steps.schema_of("transformWithState", data),
+        ids_of(data),
+    )
+    keys = list(items(node.child().output()))[: node.groupingAttributesLen()]
+    found = steps.event_time(data)
+    attributes = list(items(node.output()))
+    initial, initial_key = _initial_state(steps, node)
+    spec = TransformWithStateSpec.plan(
+        _processor(pickled_function(udf)),
+        [columns.name_of(each) for each in keys],
+        columns.schema,
+        steps.schema_of("transformWithState", attributes),
+        time_mode=_TIME_MODES[str(node.timeMode().toString())],
+        output_mode=str(node.outputMode().toString()),
+        event_time=columns.name_of(found[0]) if found else None,
+        initial_state=initial,
+        initial_key=initial_key,
+        pandas=int(udf.evalType()) in (_PANDAS_PROCESSOR, _PANDAS_PROCESSOR + 1),
+        timezone=conversion(steps).timezone,
+    )
+    return Reading(Stateful((columns.tree,), operator_id, spec), ids_of(attributes))
+
+
+def _initial_state(steps: Steps, node: JavaObject) -> tuple[pa.Table | None, list[str] | None]:
+    """The rows of the initial state and the columns of their keys, if there is one."""
+    if not node.hasInitialState():
+        return None, None
+    plan, count = node.initialState(), int(node.initGroupingAttrsLen())
+    output = list(items(plan.output()))
+    data = output[count:]
+    schema = steps.schema_of("transformWithState", data)
+    rows = steps.planner.collect(plan)
+    table = rows.select(range(count, len(output))).rename_columns(schema.names).cast(schema)
+    names = {id_of(each): name for each, name in zip(data, schema.names, strict=True)}
+    steps.findings.note("the initial state is read once, when the query starts")
+    return table, [names[id_of(each)] for each in output[:count]]
+
+
+def _processor(pickled: bytes) -> Any:
+    """The user's StatefulProcessor, which PySpark wraps."""
+    function, _ = cloudpickle.loads(pickled)
+    wrapper = getattr(function, "__self__", None)
+    found = getattr(wrapper, "_stateful_processor", None)
+    if found is None:
+        raise OptionError("its function is not a StatefulProcessor of PySpark")
+    return found

@@ -250,6 +250,7 @@ STATEFUL = (
     "FlatMapGroupsInPandasWithStateExec",
     "TransformWithStateExec",
     "TransformWithStateInPySparkExec",
+    "TransformWithStateInPandasExec",
 )
 
 
