@@ -114,7 +114,8 @@ class ExpressionReader:
 
     def _fields(self, product: JavaObject) -> tuple[Mode, dict[str, Any]]:
         """The mode of a call, and its scalar fields."""
-        mode, extra = self._mode, {}
+        mode = self._mode
+        extra: dict[str, Any] = {}
         for name, value in fields(product):
             match value:
                 case bool() | int() | float() | str():
@@ -137,6 +138,10 @@ class ExpressionReader:
                 extra[name] = str(value.toString())
             elif "Map" in kind and kind.startswith("scala.collection"):
                 extra[name] = texts_of(self._spark._jvm, value)
+            elif name == "patterns":
+                extra[name] = [
+                    None if each is None else str(each.toString()) for each in items(value)
+                ]
             elif name == "hset":
                 extra["values"] = self._set(product, value)
         if extra.get("failOnError") is False and mode == "ansi":

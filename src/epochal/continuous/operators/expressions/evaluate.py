@@ -20,7 +20,10 @@ from epochal.continuous.operators.expressions import (
     comparison,
     dates_times,
     decimals,
+    json_functions,
     nested_values,
+    regexes,
+    text_codes,
     texts,
 )
 from epochal.continuous.operators.expressions.expr import (
@@ -32,6 +35,8 @@ from epochal.continuous.operators.expressions.expr import (
     Literal,
     Value,
 )
+from epochal.continuous.operators.expressions.json_functions import unknown_options
+from epochal.continuous.operators.expressions.regexes import untranslatable
 from epochal.continuous.operators.expressions.short_circuit import stepwise
 from epochal.continuous.operators.expressions.values_of import as_column
 from epochal.errors import EpochalError, OptionError
@@ -42,7 +47,10 @@ FUNCTIONS: dict[str, Function] = {
     **comparison.FUNCTIONS,
     **dates_times.FUNCTIONS,
     **decimals.FUNCTIONS,
+    **json_functions.FUNCTIONS,
     **nested_values.FUNCTIONS,
+    **regexes.FUNCTIONS,
+    **text_codes.FUNCTIONS,
     **texts.FUNCTIONS,
 }
 
@@ -88,11 +96,18 @@ def unsupported(expr: Expr) -> list[str]:
     match expr:
         case Call(function, arguments):
             known = function in FUNCTIONS or function in CHOICES
-            found = [] if known else [function]
+            found = limits_of(expr) if known else [function]
             return found + [name for argument in arguments for name in unsupported(argument)]
         case Lambda(body):
             return unsupported(body)
     return []
+
+
+def limits_of(call: Call) -> list[str]:
+    """What a supported function was given that it does not support."""
+    found = [f"{call.function} with {name}" for name in unknown_options(call)]
+    pattern = untranslatable(call)
+    return [*found, f"{call.function} with a pattern: {pattern}"] if pattern else found
 
 
 def check_supported(expr: Expr, text: str) -> None:
