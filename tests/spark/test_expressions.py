@@ -137,6 +137,9 @@ def test_a_filter_keeps_rows_for_which_the_condition_is_true(
         ("x RLIKE '[a[b]]'", "a class within a class"),
         ("get_json_object(x, '$.a[*]')", "with $.a[*]"),
         ("try_cast(x AS int)", "try_"),
+        ("from_json(x, 'a int')", "uses JsonToStructs without its options"),
+        ("x LIKE ALL ('a%', '%b')", "uses LikeAll without its patterns"),
+        ("x LIKE 'a|_b' ESCAPE '|'", "LIKE with ESCAPE"),
         ("rand()", "uses Rand"),
     ],
 )

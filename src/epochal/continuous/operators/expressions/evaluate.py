@@ -103,8 +103,16 @@ def unsupported(expr: Expr) -> list[str]:
     return []
 
 
+_NEEDED = {"InSet": "values", "JsonToStructs": "options"}
+_NEEDED |= dict.fromkeys(("LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny"), "patterns")
+"""Fields of a call that change its meaning. The JSON of a plan does not have them."""
+
+
 def limits_of(call: Call) -> list[str]:
     """What a supported function was given that it does not support."""
+    needed = _NEEDED.get(call.function)
+    if needed is not None and needed not in call.extra:
+        return [f"{call.function} without its {needed}"]
     found = [f"{call.function} with {name}" for name in unknown_options(call)]
     pattern = untranslatable(call)
     return [*found, f"{call.function} with a pattern: {pattern}"] if pattern else found
