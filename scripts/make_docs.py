@@ -1,7 +1,7 @@
 """Writes the generated pages: `docs/cli.md` from the commands' own help, `docs/api.md` from the
-docstrings, `docs/findings.md` from the table of findings, the list of decisions from their titles,
-and the drawing of the imports between packages. `--check` writes nothing and fails if a page is out
-of date."""
+docstrings, `docs/findings.md` from the table of findings, `docs/functions.md` from the table of
+functions, the list of decisions from their titles, and the drawing of the imports between packages.
+`--check` writes nothing and fails if a page is out of date."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import ast
 import html
 import importlib
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts.draw_imports import own_drawing
 
 from epochal.cli.main import app
+from epochal.continuous.operators.expressions.evaluate import CHOICES, FUNCTIONS
 from epochal.tools.verify.findings import RULES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -99,15 +101,118 @@ BUILDERS = {"Stream", "GroupedStream", "StreamReader", "StreamWriter"}
 """Classes that nobody makes by hand: their fields are nobody's business."""
 
 
+SQL_NAMES = {
+    "Add": "+, try_add",
+    "And": "AND",
+    "AtLeastNNonNulls": "dropna",
+    "Base64.encode": "base64",
+    "BitwiseAnd": "&",
+    "BitwiseNot": "~",
+    "BitwiseOr": "|",
+    "BitwiseXor": "^",
+    "BRound": "bround",
+    "ByteArray.lpad": "lpad",
+    "ByteArray.rpad": "rpad",
+    "CaseWhen": "CASE WHEN",
+    "Cast": "CAST, try_cast",
+    "Ceil": "ceil, ceiling",
+    "Chr": "char, chr",
+    "Coalesce": "coalesce, ifnull, nvl",
+    "Divide": "/, try_divide",
+    "Encode.encode": "encode, to_binary",
+    "EqualNullSafe": "<=>, equal_null",
+    "EqualTo": "=",
+    "ExpressionImplUtils.isLuhnNumber": "luhn_check",
+    "GetJsonObject": "get_json_object",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "If": "if, nullif, nvl2",
+    "In": "IN",
+    "InSet": "IN",
+    "InitCap": "initcap",
+    "IntegralDivide": "div",
+    "IsNaN": "isnan",
+    "IsNotNull": "IS NOT NULL",
+    "IsNull": "IS NULL",
+    "JsonExpressionUtils.jsonObjectKeys": "json_object_keys",
+    "JsonExpressionUtils.lengthOfJsonArray": "json_array_length",
+    "JsonToStructs": "from_json",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "Like": "LIKE, ILIKE",
+    "LikeAll": "LIKE ALL",
+    "LikeAny": "LIKE ANY",
+    "Multiply": "*, try_multiply",
+    "NaNvl": "nanvl",
+    "Not": "NOT",
+    "NotLikeAll": "NOT LIKE ALL",
+    "NotLikeAny": "NOT LIKE ANY",
+    "Or": "OR",
+    "RegExpExtract": "regexp_extract, regexp_substr",
+    "RegExpExtractAll": "regexp_extract_all",
+    "RegExpInStr": "regexp_instr",
+    "RegExpReplace": "regexp_replace",
+    "Remainder": "%, mod, try_mod",
+    "RLike": "RLIKE, regexp_like",
+    "RoundCeil": "ceil with a scale",
+    "RoundFloor": "floor with a scale",
+    "Signum": "sign, signum",
+    "SoundEx": "soundex",
+    "StringDecode.decode": "decode",
+    "StringInstr": "instr",
+    "StringLPad": "lpad",
+    "StringLocate": "locate, position",
+    "StringRPad": "rpad",
+    "StringRepeat": "repeat",
+    "StringReplace": "replace",
+    "StringSpace": "space",
+    "StringSplit": "split",
+    "StringSplitSQL": "split_part",
+    "StringTranslate": "translate",
+    "StringTrim": "trim, btrim",
+    "StringTrimLeft": "ltrim",
+    "StringTrimRight": "rtrim",
+    "StructsToJsonEvaluator.evaluate": "to_json",
+    "Substring": "substring, left, right",
+    "Subtract": "-, try_subtract",
+    "UnaryMinus": "-, negative",
+    "UnaryPositive": "+, positive",
+    "UrlCodec.decode": "url_decode, try_url_decode",
+    "UrlCodec.encode": "url_encode",
+}
+"""The names of functions in SQL, where they are not those of Spark's classes."""
+
+
 def pages() -> dict[str, str]:
     """Every generated page by its file name."""
     return {
         "cli.md": cli_page(),
         "api.md": api_page(),
         "findings.md": findings_page(),
+        "functions.md": functions_page(),
         "decisions/index.md": decisions_page(),
         "drawings/imports.svg": own_drawing(),
     }
+
+
+def functions_page() -> str:
+    lines = [
+        NOTE,
+        "# Functions of column expressions\n",
+        "A query may use these functions of Spark, in SQL and as PySpark columns. Their results "
+        "are Spark's, for nulls, NaN and errors too. A query that uses another function is "
+        "refused when it is written down. The first column has the names of Spark's classes, "
+        "which plans and error messages show.\n",
+        "Known differences: Java 17 prints some floating-point numbers with a digit more than "
+        "later releases of Java, whose form is used here. Regular expressions see whole "
+        "characters where Java sees the two halves of an emoji.\n",
+        "| in Spark's plans | in SQL |",
+        "|---|---|",
+    ]
+    for name in sorted({*FUNCTIONS, *CHOICES}):
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(".")[2]).lower()
+        lines.append(f"| `{name}` | {_code(SQL_NAMES.get(name, words))} |")
+    return "\n".join(lines) + "\n"
 
 
 def decisions_page() -> str:

@@ -133,9 +133,14 @@ def test_a_filter_keeps_rows_for_which_the_condition_is_true(
         ("a +", "PARSE_SYNTAX_ERROR"),
         ("a + x.y", "Need a complex type"),
         ("count(a)", "only expressions over the columns of one row"),
-        ("reverse(x)", "uses Reverse"),
+        ("format_string('%s', x)", "uses FormatString"),
+        ("x RLIKE '[a[b]]'", "a class within a class"),
+        ("get_json_object(x, '$.a[*]')", "with $.a[*]"),
         ("try_cast(x AS int)", "try_"),
         ("spark_partition_id()", "uses SparkPartitionID"),
+        ("from_json(x, 'a int')", "uses JsonToStructs without its options"),
+        ("x LIKE ALL ('a%', '%b')", "uses LikeAll without its patterns"),
+        ("x LIKE 'a|_b' ESCAPE '|'", "LIKE with ESCAPE"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_with_the_reason(

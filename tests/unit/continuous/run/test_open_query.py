@@ -24,6 +24,8 @@ def explained(tree: Node, *sources: str) -> list[str]:
         plan=planned(tree),
         note=QueryNote("q", "r", None, sources, "console"),
         server=missing,
+        settings={},
+        state_conf=missing,
     )
     opened.settle_partitions(4)
     return opened.explanation().split("\n")[1:]

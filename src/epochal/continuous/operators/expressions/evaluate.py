@@ -19,16 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.expressions import (
-    arithmetic,
     avro_values,
     casts,
     comparison,
-    decimals,
     hash_functions,
-    mathematics,
     planner_functions,
     row_functions,
-    texts,
 )
 from epochal.continuous.operators.expressions.expr import (
     Call,
@@ -48,7 +44,16 @@ from epochal.continuous.operators.expressions.nested import (
 )
 from epochal.continuous.operators.expressions.nested.higher_order import BatchFunction, columns_in
 from epochal.continuous.operators.expressions.nested.lists_of import arrow, on_columns, retyped
+from epochal.continuous.operators.expressions.numeric import arithmetic, decimals, mathematics
 from epochal.continuous.operators.expressions.short_circuit import stepwise
+from epochal.continuous.operators.expressions.textual import (
+    json_functions,
+    regexes,
+    text_codes,
+    texts,
+)
+from epochal.continuous.operators.expressions.textual.json_functions import unknown_options
+from epochal.continuous.operators.expressions.textual.regexes import untranslatable
 from epochal.continuous.operators.expressions.times import (
     dates_times,
     intervals,
@@ -83,11 +88,14 @@ FUNCTIONS: dict[str, Function] = {
     **decimals.FUNCTIONS,
     **hash_functions.FUNCTIONS,
     **intervals.FUNCTIONS,
+    **json_functions.FUNCTIONS,
     **maps.FUNCTIONS,
     **mathematics.FUNCTIONS,
     **nested_values.FUNCTIONS,
     **planner_functions.FUNCTIONS,
+    **regexes.FUNCTIONS,
     **sequences.FUNCTIONS,
+    **text_codes.FUNCTIONS,
     **texts.FUNCTIONS,
     **time_texts.FUNCTIONS,
     "Concat": _concat,
@@ -214,13 +222,30 @@ def unsupported(expr: Expr) -> list[str]:
             known = function in FUNCTIONS or function in (*BATCH_FUNCTIONS, *CHOICES)
             if not known or (function in _NEED_TYPE and pa.types.is_null(expr.type)):
                 found = [function]
-            elif function in _CHECKS:
+            else:
+                found = limits_of(expr)
+            if function in _CHECKS:
                 problem = _CHECKS[function](expr)
-                found = [f"{function} ({problem})"] if problem else []
+                found += [f"{function} ({problem})"] if problem else []
             return found + [name for argument in arguments for name in unsupported(argument)]
         case Lambda(body):
             return unsupported(body)
     return []
+
+
+_NEEDED = {"InSet": "values", "JsonToStructs": "options"}
+_NEEDED |= dict.fromkeys(("LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny"), "patterns")
+"""Fields of a call that change its meaning. The JSON of a plan does not have them."""
+
+
+def limits_of(call: Call) -> list[str]:
+    """What a supported function was given that it does not support."""
+    needed = _NEEDED.get(call.function)
+    if needed is not None and needed not in call.extra:
+        return [f"{call.function} without its {needed}"]
+    found = [f"{call.function} with {name}" for name in unknown_options(call)]
+    pattern = untranslatable(call)
+    return [*found, f"{call.function} with a pattern: {pattern}"] if pattern else found
 
 
 def check_supported(expr: Expr, text: str) -> None:

@@ -56,6 +56,10 @@ def resolve(spark: SparkSession, schema: pa.Schema, columns: Sequence[Any]) -> R
             raise OptionError(
                 f"{column!r}: try_ functions are not supported. Use map_in_arrow instead."
             )
+        if isinstance(column, str) and re.search(r"\bESCAPE\s+['\"]", column, re.IGNORECASE):
+            raise OptionError(
+                f"{column!r}: LIKE with ESCAPE is not supported. Use RLIKE or map_in_arrow instead."
+            )
     frame = spark.createDataFrame([], spark_schema(schema))
     try:
         found = frame.selectExpr(*columns) if _texts(columns) else frame.select(*columns)
