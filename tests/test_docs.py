@@ -64,7 +64,15 @@ def resolve(target: str) -> object:
 
 
 @pytest.mark.parametrize(
-    "name", ["cli.md", "api.md", "findings.md", "decisions/index.md", "drawings/imports.svg"]
+    "name",
+    [
+        "cli.md",
+        "api.md",
+        "findings.md",
+        "functions.md",
+        "decisions/index.md",
+        "drawings/imports.svg",
+    ],
 )
 def test_generated_pages_are_current(name: str) -> None:
     assert (ROOT / "docs" / name).read_text() == generated_pages()[name], "run `make docs`"

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 SURFACE = {
-    "epochal": ["__version__", "read_stream", "register", "streams"],
+    "epochal": ["__version__", "explain", "read_stream", "register", "streams", "write_stream"],
     "epochal.checkpoint": [
         "Checkpoint",
         "CommitLog",
@@ -34,6 +34,7 @@ SURFACE = {
     ],
     "epochal.connectors.generator": ["GeneratorSource"],
     "epochal.continuous": ["session", "sliding", "tumbling"],
+    "epochal.continuous.api.dataframe_writer": ["DataFrameWriter"],
     "epochal.continuous.api.query_handle": ["StreamingQuery"],
     "epochal.continuous.api.query_manager": ["StreamingQueryManager"],
     "epochal.continuous.api.readwriter": ["StreamReader", "StreamWriter"],
@@ -105,5 +106,6 @@ def test_dir_of_the_package_shows_calls_and_imported_public_modules(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.split()
     public = [name for name in shown if not name.startswith("__")]
-    assert public == sorted(["read_stream", "register", "streams", *modules])
+    calls = ["explain", "read_stream", "register", "streams", "write_stream"]
+    assert public == sorted([*calls, *modules])
     assert "__version__" in shown

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from tests.simulation.engine_trees import TreeWorld
 from tests.simulation.engine_world import NEVER_ENDS
+from tests.simulation.tree_pipeline import HoldingSpec
 
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.tasks.exchange import Inbox
 from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.stage_times import EpochTimes, TurnTimes
 from epochal.continuous.tasks.task import TaskCore, TurnOutput
-from epochal.epoch.query_watermark import QueryWatermark
+from epochal.epoch.query_watermark import EpochMarks, QueryWatermark
 
 SEEDS, PARTS = 800, 4
 SEEDS_PER_FAULT = 1_000
@@ -139,9 +140,8 @@ def announce_another_watermark(patch: pytest.MonkeyPatch) -> None:
     """The commit entry says what the watermark could be by now, not what the next epoch has."""
     real = QueryWatermark.decide
 
-    def decide(self: QueryWatermark, epoch: int, reports: Any) -> tuple[int, int]:
-        own_ms, _ = real(self, epoch, reports)
-        return own_ms, self._formula(self._reported)
+    def decide(self: QueryWatermark, epoch: int, reports: Any) -> EpochMarks:
+        return replace(real(self, epoch, reports), next_ms=self._formula(self._reported))
 
     patch.setattr(QueryWatermark, "decide", decide)
 
@@ -156,6 +156,11 @@ def ignore_the_watermark_of_a_side(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueryWatermark, "__init__", init)
 
 
+def give_every_stage_the_same_watermark(patch: pytest.MonkeyPatch) -> None:
+    """What a join holds back is not subtracted for the stages after it."""
+    patch.setattr(HoldingSpec, "output_watermark_ms", lambda self, input_ms: input_ms)
+
+
 PLANTED: dict[str, Plant] = {
     "markers are ignored on one side": align_one_side_only,
     "rows of the next epoch are written early": write_at_once,
@@ -165,6 +170,7 @@ PLANTED: dict[str, Plant] = {
     "pushes have the newest watermark only": send_the_current_watermark_only,
     "a commit names another watermark than the next epoch": announce_another_watermark,
     "the fastest input moves the watermark": ignore_the_watermark_of_a_side,
+    "a join passes its whole watermark on": give_every_stage_the_same_watermark,
 }
 
 

@@ -37,7 +37,10 @@ WINDOW_MS, DELAY_MS = 5_000, 3_000
 PARTITIONS_PER_SOURCE = 10
 """Partition 12 is the third one of source 1."""
 
-KINDS = ("join", "sink", "stage", "twice")
+HELD_MS = 2_001
+"""How far the watermark that a join passes on is behind that of its input."""
+
+KINDS = ("join", "sink", "stage", "twice", "chain")
 
 
 def time_ms(event_id: int) -> int:
@@ -132,6 +135,22 @@ class WindowsSpec:
         return Windows(partitions)
 
 
+@dataclass(frozen=True, slots=True)
+class HoldingSpec(WindowsSpec):
+    """Passes on a lower watermark than it takes, as a join with a time range does."""
+
+    def output_watermark_ms(self, input_ms: int) -> int:
+        return input_ms - HELD_MS
+
+
+@dataclass(frozen=True, slots=True)
+class PastSpec(WindowsSpec):
+    """Keeps closed windows until its own watermark passes their end."""
+
+    def open(self, partitions: Sequence[int], state_partitions: int) -> Past:
+        return Past(partitions)
+
+
 class Windows(Kept):
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
@@ -149,6 +168,17 @@ class Windows(Kept):
                 self.changed[partition].add(row[:2])
                 closed.append(row)
         return batches(closed)
+
+
+class Past(Windows):
+    def process(
+        self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
+    ) -> list[pa.RecordBatch]:
+        for row in rows_of(batch):
+            if row[1] > at.late_ms:
+                self.rows[partition][row[:2]] = row[2:]
+                self.changed[partition].add(row[:2])
+        return []
 
 
 def add_to_window(
@@ -219,6 +249,9 @@ def tree_of(kind: str) -> Node:
     match kind:
         case "join":
             return Stateful((timed(0), timed(1)), 0, WindowsSpec(2))
+        case "chain":
+            held = Stateful((timed(0), timed(1)), 1, HoldingSpec(2))
+            return Stateful((held,), 0, PastSpec())
         case "sink":
             return Union((Stateful((timed(0),), 0, WindowsSpec()), output(timed(1, False))), OUT)
         case "stage":
@@ -249,6 +282,7 @@ class Model:
     keys: int
     windows: dict[Row, Row] = field(default_factory=dict)
     totals: dict[Row, Row] = field(default_factory=dict)
+    past: dict[Row, Row] = field(default_factory=dict)
     highs: dict[int, int] = field(default_factory=dict)
     """Highest event time by source."""
 
@@ -260,11 +294,15 @@ class Model:
             key, _, amount = event(partition, index, self.keys)
             source = partition // PARTITIONS_PER_SOURCE
             self.highs[source] = max(self.highs.get(source, -1), time_ms(event_id))
-            if source == 0 or self.kind == "join":
+            if source == 0 or self.kind in ("join", "chain"):
                 add_to_window(self.windows, key, event_id, amount, source, late_ms)
             if source == 1 or self.kind == "twice":
-                made += [] if self.kind == "join" else [(key, event_id, amount, -1)]
+                joins = self.kind in ("join", "chain")
+                made += [] if joins else [(key, event_id, amount, -1)]
         made += close_windows(self.windows, watermark_ms)
+        if self.kind == "chain":
+            self.past |= {row[:2]: row[2:] for row in made if row[1] > max(0, late_ms - HELD_MS)}
+            return Counter(close_windows(self.past, max(0, watermark_ms - HELD_MS)))
         if self.kind != "stage":
             return Counter(made)
         for row in made:
@@ -282,4 +320,6 @@ class Model:
         """By operator."""
         if self.kind == "stage":
             return {0: self.totals, 1: self.windows}
+        if self.kind == "chain":
+            return {0: self.past, 1: self.windows}
         return {0: self.windows}

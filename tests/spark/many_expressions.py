@@ -43,7 +43,7 @@ def differences(
 ) -> dict[str, Any]:
     """The expressions whose values differ: the first rows with Spark's value and ours."""
     trees = expressions(spark, frame, texts)
-    theirs = _sparks(frame, texts)
+    theirs = values_of_spark(frame, texts)
     found: dict[str, Any] = {}
     for text, tree, expected in zip(texts, trees, theirs, strict=True):
         kind = expected.type if isinstance(expected, pa.Array) else None
@@ -54,7 +54,8 @@ def differences(
     return found
 
 
-def _sparks(frame: DataFrame, texts: Sequence[str]) -> list[Any]:
+def values_of_spark(frame: DataFrame, texts: Sequence[str]) -> list[Any]:
+    """Spark's values of the expressions; FAILED for one that fails."""
     selected = frame.selectExpr(*(f"{text} AS r{i}" for i, text in enumerate(texts)))
     try:
         table = selected.toArrow()
@@ -62,7 +63,10 @@ def _sparks(frame: DataFrame, texts: Sequence[str]) -> list[Any]:
         if len(texts) == 1:
             return [FAILED]
         middle = len(texts) // 2
-        return [*_sparks(frame, texts[:middle]), *_sparks(frame, texts[middle:])]
+        return [
+            *values_of_spark(frame, texts[:middle]),
+            *values_of_spark(frame, texts[middle:]),
+        ]
     return [_whole(column) for column in table.columns]
 
 

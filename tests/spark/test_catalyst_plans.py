@@ -60,6 +60,39 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], DataFrame], tuple[str, ...]]] 
         lambda spark: rate(spark).select(F.input_file_name().alias("f")),
         ("column 'f'", "InputFileName", "Python UDF"),
     ),
+    "repeated names": (
+        lambda spark: rate(spark).select("value", "value"),
+        ("sink", "2 columns", "'value'", "toDF"),
+    ),
+    "an aggregate whose state cannot be carried": (
+        lambda spark: (
+            rate(spark)
+            .withWatermark("timestamp", "1 second")
+            .groupBy("timestamp")
+            .agg(F.percentile_approx("value", 0.5), F.mode("value"))
+        ),
+        ("ApproximatePercentile", "Mode", "transformWithState"),
+    ),
+    "distinct aggregates": (
+        lambda spark: rate(spark).agg(F.count_distinct("value")),
+        ("Spark", "Distinct aggregations are not supported"),
+    ),
+    "a window function": (
+        lambda spark: rate(spark).selectExpr("row_number() OVER (ORDER BY value) AS n"),
+        ("Spark", "Non-time-based windows are not supported"),
+    ),
+    "a union with a table": (
+        lambda spark: rate(spark).select("value").union(spark.range(3)),
+        ("Spark", "Union between streaming and batch"),
+    ),
+    "applyInPandasWithState": (
+        lambda spark: (
+            rate(spark)
+            .groupBy("value")
+            .applyInPandasWithState(lambda *_: iter(()), "n long", "s long", "append", "NoTimeout")
+        ),
+        ("FlatMapGroupsInPandasWithState", "transformWithState"),
+    ),
     "an unknown source": (
         lambda spark: spark.readStream.format("socket").options(host="h", port=1).load(),
         ("source socket", "no connector", "kafka"),

@@ -135,7 +135,10 @@ def test_a_filter_keeps_rows_for_which_the_condition_is_true(
         ("a + x.y", "Need a complex type"),
         ("count(a)", "only expressions over the columns of one row"),
         ("input_file_name()", "uses InputFileName"),
-        ("rand()", "uses Rand"),
+        ("format_string('%s', x)", "uses FormatString"),
+        ("x RLIKE '[a[b]]'", "a class within a class"),
+        ("get_json_object(x, '$.a[*]')", "with $.a[*]"),
+        ("spark_partition_id()", "uses SparkPartitionID"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_with_the_reason(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark import number_functions
+from tests.spark import number_functions, text_functions
 from tests.spark.comparing import differences, known, stored
 from tests.spark.function_rows import Rows
 from tests.spark.sessions import local_session
@@ -22,6 +22,9 @@ TOPICS = {
     "arithmetic": number_functions.arithmetic(),
     "casts": number_functions.casts(),
     "comparisons": number_functions.comparisons(),
+    "patterns": text_functions.listed(text_functions.PATTERNS),
+    "texts": text_functions.listed(text_functions.TEXTS),
+    "to_json": text_functions.listed(text_functions.TO_JSON),
     "try_casts": number_functions.casts("try_cast"),
 }
 
@@ -86,3 +89,18 @@ def test_texts_that_are_nearly_values_are_cast_as_in_spark(
     texts = [f"{function}(s AS {kind})" for kind in kinds]
     ansi = function == "try_cast"
     assert compared(spark, tmp_path, rows, texts, ansi=ansi, zone="America/New_York") == []
+
+
+def test_json_is_read_as_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    rows = pa.table({"s": pa.array(text_functions.RECORDS, pa.string())})
+    texts = text_functions.json_functions()
+    assert compared(spark, tmp_path, rows, texts, ansi=False, zone="America/New_York") == []
+
+
+@pytest.mark.parametrize("record", ['{"a":"x"}', '{"a":1', '{"a":1}'])
+def test_a_record_that_is_not_of_the_schema_fails_in_failfast_mode(
+    spark: SparkSession, tmp_path: Path, record: str
+) -> None:
+    rows = pa.table({"s": pa.array([record], pa.string())})
+    texts = ["from_json(s, 'a int', map('mode', 'FAILFAST'))"]
+    assert compared(spark, tmp_path, rows, texts, ansi=True, zone="UTC") == []

@@ -8,6 +8,7 @@ what it output undisturbed.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.spark.continuous import PATIENCE_SECONDS
 from tests.spark.rocksdb_runs import (
     CHANGELOGS,
     CHECKSUMS,
     FILES,
+    SCHEMA,
     STATE,
     configure,
     cut_back,
@@ -30,9 +33,12 @@ from tests.spark.rocksdb_runs import (
     write_events,
 )
 
+from epochal import read_stream
+from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import state_store_path
 from epochal.checkpoint.operator_metadata import StoreMetadata, read_operator
 from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS
+from epochal.connectors.memory import MemoryOutput
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.publish_state import StateFiles
 from epochal.files import Files, open_files
@@ -173,3 +179,43 @@ def test_spark_continues_from_rocksdb_state_that_we_wrote(
     found = run(spark, case.query, case.mode, source, ours)
     assert found == {batch: expected[batch] for batch in range(KEPT + OURS, FILES)}
     assert sum(map(len, found.values())) > 10
+
+
+@pytest.mark.parametrize("first", ["spark", "epochal"])
+def test_counts_on_rocksdb_move_between_spark_and_a_continuous_query(
+    spark: SparkSession, tmp_path: Path, first: str
+) -> None:
+    configure(spark, {})
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    source.mkdir()
+    seen: list[dict[str, int]] = []
+
+    def run_spark() -> None:
+        output = run(spark, lambda rows: rows.groupBy("name").count(), "update", source, checkpoint)
+        seen.append({name: count for rows in output.values() for name, count in rows})
+
+    def run_epochal() -> None:
+        rows = read_stream(spark).format("json").schema(SCHEMA).load(str(source))
+        output = MemoryOutput()
+        counts = rows.group_by("name").count().write_stream.format(output)
+        query = counts.options(checkpointLocation=str(checkpoint), epoch="50 ms").start()
+        query.process_all_available(PATIENCE_SECONDS)
+        query.stop()
+        newest = {row["name"]: row["count"] for row in output.table().to_pylist()}
+        seen.append(newest)
+
+    turns = [run_spark, run_epochal] if first == "spark" else [run_epochal, run_spark]
+    for turn, go in enumerate(turns * 2):
+        rows = "".join(json.dumps({"name": f"n{n}"}) + "\n" for n in range(turn + 3))
+        (source / f"{turn}.json").write_text(rows)
+        go()
+    expected = [
+        {f"n{n}": sum(n < earlier + 3 for earlier in range(turn + 1)) for n in range(turn + 3)}
+        for turn in range(4)
+    ]
+    assert seen == expected
+    provider = Checkpoint(str(checkpoint)).offsets.get(0)
+    assert provider is not None
+    assert provider.conf[f"{STATE}providerClass"] == ROCKSDB_PROVIDER_CLASS
+    assert list(checkpoint.glob("state/0/*/*.changelog"))
+    assert not list(checkpoint.glob("state/0/*/*.delta"))

@@ -199,7 +199,7 @@ def test_mistakes_are_refused_on_the_line_that_makes_them(
     spark: SparkSession, orders: MemoryStream
 ) -> None:
     stream = epochal.read_stream(spark).format(orders).load()
-    totals = stream.group_by("user").agg(total=("sum", "amount"))
+    deduplicated = stream.with_watermark("at", "1 second").drop_duplicates(["user", "at"])
     mistakes = {
         "nope": lambda: stream.select("nope"),
         "must be a boolean": lambda: stream.filter("amount + 1"),
@@ -207,7 +207,7 @@ def test_mistakes_are_refused_on_the_line_that_makes_them(
         "must be a timestamp": lambda: stream.with_watermark("user", "1 second"),
         "duration with its unit": lambda: stream.with_watermark("at", "5"),
         "same columns": lambda: stream.union(stream.select("user")),
-        "after a stateful operator": lambda: totals.union(totals),
+        "already cannot get another one": lambda: deduplicated.with_watermark("at", "2 seconds"),
         "needs with_watermark": lambda: stream.drop_duplicates_within_watermark(["user"]),
         "not an aggregate function": lambda: stream.group_by("user").agg(x=("median", "amount")),
         "append": lambda: stream.group_by("user").agg(x="count", output_mode="append"),

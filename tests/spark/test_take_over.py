@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.frames import PATIENCE_SECONDS, add_file, rows_of, stream, words
+from tests.waiting import eventually
 
 import epochal
 from epochal.checkpoint import Checkpoint, FileSinkLog, OffsetLog
@@ -114,6 +115,82 @@ def test_a_batch_that_spark_did_not_finish_is_run_as_planned(
     add_file(case.source, "3", words(10, 30))
     case.run(SPARK)
     assert len(case.rows()) == 20
+
+
+def test_such_a_batch_has_the_state_and_the_watermark_that_spark_planned(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    alone, case = (Case(spark, tmp_path / name, "windowed") for name in ("alone", "case"))
+    output(alone, (SPARK,) * 3)
+    output(case, (SPARK,) * 3)
+    newest = forget_last_batch(case)
+    planned = Checkpoint(str(case.checkpoint)).offsets.get(newest)
+    assert planned is not None
+    for turn, engine in ((3, OURS), (4, SPARK)):
+        for each, chosen in ((alone, SPARK), (case, engine)):
+            add_file(each.source, str(turn), words(10, turn * 10))
+            each.run(chosen)
+    rerun = Checkpoint(str(case.checkpoint)).offsets.get(newest)
+    assert rerun is not None
+    assert (rerun.offsets, rerun.watermark_ms) == (planned.offsets, planned.watermark_ms)
+    assert rerun.timestamp_ms == planned.timestamp_ms
+    assert case.rows() == alone.rows()
+
+
+def counted(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("word").agg(F.count("*"), F.max("at"), F.sum("id"))
+
+
+def first_words(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicates(["word"]).select("word")
+
+
+@pytest.mark.parametrize(
+    ("mode", "query"), [("update", counted), ("complete", counted), ("append", first_words)]
+)
+def test_batches_go_to_the_same_function_in_every_mode(
+    spark: SparkSession, tmp_path: Path, mode: str, query: Callable[[DataFrame], DataFrame]
+) -> None:
+    def last_values(base: Path, engines: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
+        seen: dict[str, tuple[Any, ...]] = {}
+
+        def keep(rows: DataFrame, batch: int) -> None:
+            seen.update({row[0]: tuple(row) for row in rows.collect()})
+
+        for turn, engine in enumerate(engines):
+            add_file(base / "in", str(turn), words(10, turn * 10))
+            frame = query(stream(spark, base / "in"))
+            writer: Any = frame.writeStream if engine == SPARK else epochal.write_stream(frame)
+            writer = writer.outputMode(mode).foreachBatch(keep).trigger(availableNow=True)
+            run = writer.option("checkpointLocation", str(base / "ck")).start()
+            assert run.awaitTermination(PATIENCE_SECONDS) is not False
+        return seen
+
+    for name in ("alone", "turns"):
+        (tmp_path / name).mkdir()
+    alone = last_values(tmp_path / "alone", (SPARK,) * 3)
+    assert last_values(tmp_path / "turns", (SPARK, OURS, SPARK)) == alone
+    assert len(alone) == 3
+
+
+def test_both_read_each_second_of_a_rate_source_once(spark: SparkSession, tmp_path: Path) -> None:
+    numbers = spark.readStream.format("rate").option("rowsPerSecond", 50).load().select("value")
+    out = str(tmp_path / "out")
+    for engine in (SPARK, OURS, SPARK, OURS):
+        writer: Any = numbers.writeStream if engine == SPARK else epochal.write_stream(numbers)
+        writer = writer.format("parquet").option("checkpointLocation", str(tmp_path / "ck"))
+        query = writer.start(out)
+        newest = Checkpoint(str(tmp_path / "ck")).commits.latest_batch_id() or 0
+
+        def has_gone_on(known: int = newest) -> bool:
+            found = Checkpoint(str(tmp_path / "ck")).commits.latest_batch_id() or 0
+            return found >= known + 2
+
+        eventually(has_gone_on, seconds=PATIENCE_SECONDS)
+        query.stop()
+    values = sorted(row.value for row in spark.read.parquet(out).collect())
+    assert values == list(range(len(values)))
+    assert len(values) > 200
 
 
 def test_a_new_checkpoint_pins_what_spark_pins(spark: SparkSession, tmp_path: Path) -> None:

@@ -219,6 +219,14 @@ def entries(checkpoint: Path, version: int) -> list[dict[tuple[str, bytes], byte
     return found
 
 
+def read(spark: SparkSession, checkpoint: Path, variable: str, batch: int) -> list[Any]:
+    """What Spark's own state reader finds."""
+    reader = spark.read.format("statestore").option("batchId", batch)
+    rows = reader.option("stateVarName", variable).load(str(checkpoint)).collect()
+    assert rows
+    return sorted(rows, key=str)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_spark_continues_from_state_of_processors_that_we_wrote(
     spark: SparkSession, source: Path, tmp_path: Path, case: Case
@@ -239,6 +247,8 @@ def test_spark_continues_from_state_of_processors_that_we_wrote(
     log_as(undisturbed, ours, batches)
     if not CHECKSUMS.items() <= case.conf.items():  # checksums cover the numbers of families
         assert entries(ours, batches.stop) == entries(undisturbed, batches.stop)
+    for name in ("total", "recent", "seen"):
+        assert read(spark, ours, name, batches[-1]) == read(spark, undisturbed, name, batches[-1])
     found = run(spark, query, "update", source, ours)
     assert found == {batch: expected[batch] for batch in range(batches.stop, FILES)}
     assert sum(map(len, found.values())) > 10

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from epochal.state.store.conf import StateStoreConf
     from epochal.state.store.ids import StateStoreId, StateStoreProviderId
     from epochal.state.store.prepared import PreparedVersion
-    from epochal.state.store.provider import HDFSBackedStateStoreProvider
+    from epochal.state.store.provider import HDFSBackedStateStoreProvider, StateStoreProvider
+    from epochal.state.store.rocksdb_provider import RocksDBStateStoreProvider
     from epochal.state.store.store import ReadStateStore, StateStore
     from epochal.tools.read_state.changes import read_state_changes
     from epochal.tools.read_state.read import read_state
@@ -20,9 +21,11 @@ __all__ = [
     "HDFSBackedStateStoreProvider",
     "PreparedVersion",
     "ReadStateStore",
+    "RocksDBStateStoreProvider",
     "StateStore",
     "StateStoreConf",
     "StateStoreId",
+    "StateStoreProvider",
     "StateStoreProviderId",
     "StructType",
     "map_partitions_with_state_store",
@@ -35,9 +38,11 @@ _HOMES = {
     "HDFSBackedStateStoreProvider": "epochal.state.store.provider",
     "PreparedVersion": "epochal.state.store.prepared",
     "ReadStateStore": "epochal.state.store.store",
+    "RocksDBStateStoreProvider": "epochal.state.store.rocksdb_provider",
     "StateStore": "epochal.state.store.store",
     "StateStoreConf": "epochal.state.store.conf",
     "StateStoreId": "epochal.state.store.ids",
+    "StateStoreProvider": "epochal.state.store.provider",
     "StateStoreProviderId": "epochal.state.store.ids",
     "StructType": "epochal.state.rows.types",
     "map_partitions_with_state_store": "epochal.continuous.spark_job.state_rdd",

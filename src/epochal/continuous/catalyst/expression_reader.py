@@ -163,6 +163,10 @@ class ExpressionReader:
                 extra[name] = str(value.toString())
             elif "Map" in kind and kind.startswith("scala.collection"):
                 extra[name] = texts_of(self._spark._jvm, value)
+            elif name == "patterns":
+                extra[name] = [
+                    None if each is None else str(each.toString()) for each in items(value)
+                ]
             elif name == "hset":
                 extra["values"] = self._set(product, value)
         if extra.get("failOnError") is False and mode == "ansi":

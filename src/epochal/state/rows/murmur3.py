@@ -33,9 +33,11 @@ def partition_ids(columns: Sequence[Array], schema: StructType, partitions: int)
     return np.mod(hashes, partitions)
 
 
-def hash_columns(columns: Sequence[Array], schema: StructType) -> npt.NDArray[np.int32]:
+def hash_columns(
+    columns: Sequence[Array], schema: StructType, seed: int = SEED
+) -> npt.NDArray[np.int32]:
     """The result of Spark's `hash` for each row; columns have the schema's Arrow types."""
-    seeds = np.full(len(columns[0]) if columns else 0, SEED, np.uint32)
+    seeds = np.full(len(columns[0]) if columns else 0, np.int32(seed)).view(np.uint32)
     return hash_by(_MURMUR3, columns, schema, seeds).view(np.int32)
 
 

@@ -17,8 +17,9 @@ from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.continuous.api.readwriter import StreamReader
 from epochal.continuous.api.step_names import duration_text
 from epochal.continuous.api.stream import Stream
-from epochal.continuous.plan.logical import StreamSource
+from epochal.continuous.plan.logical import Stateful, StreamSource, preorder
 from epochal.continuous.run.run_events import EngineState
+from epochal.errors import OptionError
 
 COLUMNS: Any = {
     "user": pa.string(),
@@ -124,3 +125,22 @@ def test_a_query_shows_its_name_ids_epoch_and_state(name: str | None, shown: str
 )
 def test_durations_are_in_the_largest_unit_that_divides_them(micros: int, text: str) -> None:
     assert duration_text(micros) == text
+
+
+def test_a_union_may_stand_anywhere_and_is_numbered_through() -> None:
+    once = source().drop_duplicates(["user"])
+    both = once.union(source("rate").drop_duplicates(["amount"])).union(source("pubsub"))
+    assert repr(both) == (
+        "Stream(union(kafka → drop_duplicates by user, rate → drop_duplicates by amount, pubsub))"
+    )
+    counts = both.group_by("user").count()
+    numbers = [node.number for node in preorder(counts.tree) if isinstance(node, StreamSource)]
+    operators = [node.operator_id for node in preorder(counts.tree) if isinstance(node, Stateful)]
+    assert (numbers, operators) == ([0, 1, 2], [2, 0, 1])
+
+
+def test_a_watermark_may_follow_a_stateful_operator_unless_there_is_one_already() -> None:
+    timed = source().drop_duplicates(["user"]).with_watermark("at", "1 minute")
+    assert timed.event_time == "at"
+    with pytest.raises(OptionError, match="already cannot get another one"):
+        timed.drop_duplicates(["amount"]).with_watermark("at", "1 minute")

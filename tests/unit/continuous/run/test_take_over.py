@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,16 @@ from epochal.errors import OptionError
 SHUFFLE = "spark.sql.shuffle.partitions"
 
 
-def found(commit: CommitEntry | None = None, **changes: str) -> FoundCheckpoint:
-    conf = conf_of_new_query({}) | {key.replace("__", "."): text for key, text in changes.items()}
+def found(changes: Mapping[str, str], commit: CommitEntry | None = None) -> FoundCheckpoint:
+    conf = {**conf_of_new_query({}), **changes}
     return FoundCheckpoint("file:/ck", OffsetEntry(1, ("1",), conf=conf), commit)
 
 
-def refusal(checkpoint: FoundCheckpoint, *operators: str, **session: str) -> str:
-    settings = {key.replace("__", "."): text for key, text in session.items()}
+def refusal(
+    checkpoint: FoundCheckpoint, *operators: str, session: Mapping[str, str] | None = None
+) -> str:
     with pytest.raises(OptionError) as refused:
-        checkpoint.check(operators, settings)
+        checkpoint.check(operators, session or {})
     return str(refused.value)
 
 
@@ -42,14 +44,14 @@ def refusal(checkpoint: FoundCheckpoint, *operators: str, **session: str) -> str
 def test_a_layout_of_state_that_we_do_not_write_is_refused(
     operator: str, key: str, value: str
 ) -> None:
-    pinned = found(None, **{key.replace(".", "__"): value})
+    pinned = found({key: value})
     assert f"written with {key} = {value}, but only 2 can be continued" in refusal(pinned, operator)
     pinned.check(("dedupe",), {})  # which does not have that layout
     pinned.check((), {})
 
 
 def test_the_layout_of_a_new_query_is_the_sessions() -> None:
-    text = refusal(FoundCheckpoint(), "symmetricHashJoin", **{JOIN_FORMAT.replace(".", "__"): "4"})
+    text = refusal(FoundCheckpoint(), "symmetricHashJoin", session={JOIN_FORMAT: "4"})
     assert f"{JOIN_FORMAT} is 4 in this session" in text
     assert "Set it to 2 before the start" in text
 
@@ -61,9 +63,9 @@ def test_a_missing_setting_has_the_value_from_before_it_existed() -> None:
 
 def test_state_with_unique_ids_is_refused() -> None:
     ids = {0: ((("a",),),)}
-    with_ids = found(CommitEntry(version=2, state_unique_ids=ids))  # type: ignore[arg-type]
+    with_ids = found({}, CommitEntry(version=2, state_unique_ids=ids))  # type: ignore[arg-type]
     assert f"written with {STATE_FORMAT} = 2" in refusal(with_ids, "dedupe")
-    new = refusal(FoundCheckpoint(), "dedupe", **{STATE_FORMAT.replace(".", "__"): "2"})
+    new = refusal(FoundCheckpoint(), "dedupe", session={STATE_FORMAT: "2"})
     assert f"{STATE_FORMAT} is 2 in this session" in new
 
 
@@ -76,7 +78,7 @@ def test_named_sources_are_refused_and_numbered_ones_are_not() -> None:
 def test_the_number_of_state_partitions_is_pinned_or_the_sessions() -> None:
     assert FoundCheckpoint().partitions({}) == 200
     assert FoundCheckpoint().partitions({SHUFFLE: "7"}) == 7
-    assert found(None, **{SHUFFLE.replace(".", "__"): "5"}).partitions({SHUFFLE: "7"}) == 5
+    assert found({SHUFFLE: "5"}).partitions({SHUFFLE: "7"}) == 5
 
 
 def test_a_batch_that_was_set_aside_still_pins_its_settings(tmp_path: Path) -> None:

@@ -182,6 +182,9 @@ def test_a_prepared_delta_may_go_when_an_earlier_attempt_of_the_engine_wrote_it(
     assert not prepared_before(name, 9)
     assert not prepared_before(prepared_name(7, "of-another"), 10)
     assert not prepared_before("7.delta", 10)
+    for other in ("7.changelog.prepared-a9", "7.zip.prepared-a9"):
+        assert prepared_before(other, 10)
+        assert is_prepared(other)
     assert is_prepared(name)
     assert is_prepared(prepared_name(7, "of-another"))
     assert not is_prepared("7.delta")

@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.expressions import (
-    arithmetic,
+    avro_values,
     casts,
     comparison,
-    decimals,
+    hash_functions,
     planner_functions,
-    texts,
+    row_functions,
 )
 from epochal.continuous.operators.expressions.expr import (
     Call,
@@ -44,8 +44,22 @@ from epochal.continuous.operators.expressions.nested import (
 )
 from epochal.continuous.operators.expressions.nested.higher_order import BatchFunction, columns_in
 from epochal.continuous.operators.expressions.nested.lists_of import arrow, on_columns, retyped
+from epochal.continuous.operators.expressions.numeric import arithmetic, decimals, mathematics
 from epochal.continuous.operators.expressions.short_circuit import stepwise
-from epochal.continuous.operators.expressions.times import dates_times, intervals
+from epochal.continuous.operators.expressions.textual import (
+    json_functions,
+    regexes,
+    text_codes,
+    texts,
+)
+from epochal.continuous.operators.expressions.textual.json_functions import unknown_options
+from epochal.continuous.operators.expressions.textual.regexes import untranslatable
+from epochal.continuous.operators.expressions.times import (
+    dates_times,
+    intervals,
+    sequences,
+    time_texts,
+)
 from epochal.continuous.operators.expressions.values_of import as_column
 from epochal.errors import EpochalError, OptionError
 
@@ -67,15 +81,23 @@ FUNCTIONS: dict[str, Function] = {
     **arithmetic.FUNCTIONS,
     **array_sets.FUNCTIONS,
     **arrays.FUNCTIONS,
+    **avro_values.FUNCTIONS,
     **casts.FUNCTIONS,
     **comparison.FUNCTIONS,
     **dates_times.FUNCTIONS,
     **decimals.FUNCTIONS,
+    **hash_functions.FUNCTIONS,
     **intervals.FUNCTIONS,
+    **json_functions.FUNCTIONS,
     **maps.FUNCTIONS,
+    **mathematics.FUNCTIONS,
     **nested_values.FUNCTIONS,
     **planner_functions.FUNCTIONS,
+    **regexes.FUNCTIONS,
+    **sequences.FUNCTIONS,
+    **text_codes.FUNCTIONS,
     **texts.FUNCTIONS,
+    **time_texts.FUNCTIONS,
     "Concat": _concat,
     "UnaryMinus": _negate,
 }
@@ -83,12 +105,29 @@ FUNCTIONS: dict[str, Function] = {
 
 BATCH_FUNCTIONS: dict[str, BatchFunction] = {
     **higher_order.FUNCTIONS,
+    **row_functions.FUNCTIONS,
     "TryEval": lambda call, batch, _: _try(call.arguments[0], batch, call.type),
 }
 """Functions that evaluate their arguments themselves."""
 
 CHOICES = ("CaseWhen", "If")
 STEPWISE = ("And", "Or", "Coalesce")
+
+_CHECKS = {**avro_values.CHECKS, **time_texts.CHECKS}
+"""What is wrong with a call of a function that is supported in part."""
+
+_NEED_TYPE = {
+    *array_sets.FUNCTIONS,
+    *arrays.FUNCTIONS,
+    *avro_values.FUNCTIONS,
+    *dates_times.FUNCTIONS,
+    *higher_order.FUNCTIONS,
+    *intervals.FUNCTIONS,
+    *maps.FUNCTIONS,
+    *sequences.FUNCTIONS,
+    *time_texts.FUNCTIONS,
+} - {*dates_times.UNTYPED, "TimestampAddInterval"}
+"""Functions that must be told the type of their result."""
 
 RANDOM = ("Rand", "Randn", "Uuid")
 """Functions whose value is not the same for the same arguments."""
@@ -176,15 +215,37 @@ def column_of(value: Value, rows: int, kind: pa.DataType) -> Value:
 
 
 def unsupported(expr: Expr) -> list[str]:
-    """The names of the functions in a tree that cannot be evaluated here."""
+    """The functions in a tree that cannot be evaluated here: a name, or a name and the reason."""
     match expr:
         case Call(function, arguments):
+            found = []
             known = function in FUNCTIONS or function in (*BATCH_FUNCTIONS, *CHOICES)
-            found = [] if known else [function]
+            if not known or (function in _NEED_TYPE and pa.types.is_null(expr.type)):
+                found = [function]
+            else:
+                found = limits_of(expr)
+            if function in _CHECKS:
+                problem = _CHECKS[function](expr)
+                found += [f"{function} ({problem})"] if problem else []
             return found + [name for argument in arguments for name in unsupported(argument)]
         case Lambda(body):
             return unsupported(body)
     return []
+
+
+_NEEDED = {"InSet": "values", "JsonToStructs": "options"}
+_NEEDED |= dict.fromkeys(("LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny"), "patterns")
+"""Fields of a call that change its meaning. The JSON of a plan does not have them."""
+
+
+def limits_of(call: Call) -> list[str]:
+    """What a supported function was given that it does not support."""
+    needed = _NEEDED.get(call.function)
+    if needed is not None and needed not in call.extra:
+        return [f"{call.function} without its {needed}"]
+    found = [f"{call.function} with {name}" for name in unknown_options(call)]
+    pattern = untranslatable(call)
+    return [*found, f"{call.function} with a pattern: {pattern}"] if pattern else found
 
 
 def check_supported(expr: Expr, text: str) -> None:

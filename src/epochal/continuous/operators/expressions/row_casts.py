@@ -27,7 +27,7 @@ from epochal.continuous.operators.spark_values.number_texts import (
     long_of,
     round_to_single,
 )
-from epochal.continuous.operators.spark_values.time_texts import (
+from epochal.continuous.operators.spark_values.timestamp_texts import (
     DAY,
     SECOND,
     date_text,

@@ -54,7 +54,8 @@ def _remove(call: Call, value: Value, unwanted: Value) -> Value:
 
 def _first_ones(rows: Ints, values: Ints) -> Flags:
     """Which elements are the first ones with their value in their row."""
-    firsts = np.unique(np.column_stack([rows, values]), axis=0, return_index=True)[1]
+    width = values.max(initial=0) + 2  # ranks start at -1
+    firsts = np.unique(rows * width + values + 1, return_index=True)[1]
     flags = np.zeros(len(rows), bool)
     flags[firsts] = True
     return flags

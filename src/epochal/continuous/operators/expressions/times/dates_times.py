@@ -53,6 +53,8 @@ _FULL_NAMES = (
     "SUNDAY", "MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY",
 )  # fmt: skip
 
+_INSTANT = pa.timestamp("us", "UTC")
+
 UNIT_MICROS = {
     "MICROSECOND": 1,
     "MILLISECOND": 1_000,
@@ -72,12 +74,14 @@ _TRUNCATIONS = {
 
 
 def _field(function: Callable[[Ints], Any]) -> Function:
-    return on_ints(lambda given, days: function(days))
+    return on_ints(lambda given, days: function(days), pa.int32())
 
 
 def _of_day(divisor: int, modulus: int) -> Function:
     """A field of the time of day."""
-    return on_ints(lambda given, micros: to_local(micros, given.zone) // divisor % modulus)
+    return on_ints(
+        lambda given, micros: to_local(micros, given.zone) // divisor % modulus, pa.int32()
+    )
 
 
 def _named(names: tuple[str, ...], function: Callable[[Ints], Ints]) -> Function:
@@ -145,7 +149,7 @@ def _trunc_timestamp(call: Call, name: Value, value: Value) -> Value:
             nulls = nulls | rows
         else:
             found = np.where(rows, _truncated(micros, unit, zone), found)
-    return column_of_ints(found, nulls, call.type)
+    return column_of_ints(found, nulls, value.type)
 
 
 def _truncated(micros: Ints, unit: str, zone: str) -> Ints:
@@ -254,11 +258,11 @@ def make_date(given: Given, year: Ints, month: Ints, day: Ints) -> tuple[Ints, F
 
 
 def _since_epoch(divisor: int) -> Function:
-    return on_ints(lambda given, micros: micros // divisor)
+    return on_ints(lambda given, micros: micros // divisor, pa.int64())
 
 
 def _from_epoch(factor: int) -> Function:
-    return on_ints(lambda given, value: checked_multiply(value, factor, given.valid))
+    return on_ints(lambda given, value: checked_multiply(value, factor, given.valid), _INSTANT)
 
 
 def _seconds_to_timestamp(call: Call, value: Value) -> Value:
@@ -268,14 +272,14 @@ def _seconds_to_timestamp(call: Call, value: Value) -> Value:
         nulls = nulls | ~np.isfinite(seconds)
         micros = np.where(nulls, 0.0, seconds) * 1e6
         check(np.abs(micros) > 2.0**63, "a timestamp overflows")
-        return column_of_ints(np.trunc(micros).astype(np.int64), nulls, call.type)
+        return column_of_ints(np.trunc(micros).astype(np.int64), nulls, _INSTANT)
     scale = kind.scale if pa.types.is_decimal(kind) else 0
     numbers = ints_of_times(value)
     if scale > 6:
         divisor = 10 ** (scale - 6)
         check(~nulls & (numbers % divisor != 0), "a fraction is finer than microseconds")
-        return column_of_ints(numbers // divisor, nulls, call.type)
-    return column_of_ints(checked_multiply(numbers, 10 ** (6 - scale), ~nulls), nulls, call.type)
+        return column_of_ints(numbers // divisor, nulls, _INSTANT)
+    return column_of_ints(checked_multiply(numbers, 10 ** (6 - scale), ~nulls), nulls, _INSTANT)
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -324,3 +328,13 @@ FUNCTIONS: dict[str, Function] = {
         }
     ),
 }
+
+UNTYPED = frozenset(
+    {
+        *("Year", "Quarter", "Month", "DayOfMonth", "DayOfYear", "DayOfWeek", "WeekDay"),
+        *("WeekOfYear", "YearOfWeek", "Hour", "Minute", "Second", "DayName", "MonthName"),
+        *("UnixMicros", "UnixMillis", "UnixSeconds", "MillisToTimestamp", "MicrosToTimestamp"),
+        *("SecondsToTimestamp", "TruncTimestamp", "MonthsBetween"),
+    }
+)
+"""Functions that need not be told the type of their result."""

@@ -48,7 +48,7 @@ _EXACT = Context(prec=60)
 _INT, _LONG = 2**31, 2**63
 
 
-def _parts(column: Any) -> tuple[Ints, Ints, Ints]:
+def parts_of(column: Any) -> tuple[Ints, Ints, Ints]:
     """The months, days and microseconds of calendar intervals."""
     found = np.frombuffer(column.buffers()[1], _LAYOUT)[column.offset :][: len(column)]
     months, days, nanos = (found[name].astype(np.int64) for name in ("months", "days", "nanos"))
@@ -69,15 +69,15 @@ def _add_to_timestamp(call: Call, value: Value, interval: Value) -> Value:
     zone = str(call.extra.get("zone", "UTC")) if getattr(value.type, "tz", None) else "UTC"
     given, micros = Given(call, ~nulls, zone), ints_of_times(value)
     if interval.type == INTERVAL:
-        months, days, rest = _parts(interval)
+        months, days, rest = parts_of(interval)
         moved = plus_days(given, plus_months(given, micros, months), days)
-        return column_of_ints(checked_add(moved, rest, ~nulls), nulls, call.type)
-    return column_of_ints(plus_duration(given, micros, ints_of_times(interval)), nulls, call.type)
+        return column_of_ints(checked_add(moved, rest, ~nulls), nulls, value.type)
+    return column_of_ints(plus_duration(given, micros, ints_of_times(interval)), nulls, value.type)
 
 
 def _add_to_date(call: Call, value: Value, interval: Value) -> Value:
     nulls = null_flags_of(value) | null_flags_of(interval)
-    months, days, micros = _parts(interval)
+    months, days, micros = parts_of(interval)
     dates = ints_of_times(value)
     if call.ansi:
         if (~nulls & (micros != 0)).any():
@@ -94,7 +94,7 @@ def _add_to_date(call: Call, value: Value, interval: Value) -> Value:
 
 def negated(call: Call, value: Value) -> Value:
     """A calendar interval of the opposite direction."""
-    months, days, micros = _parts(value)
+    months, days, micros = parts_of(value)
     return _intervals(-months, -days, -micros, null_flags_of(value))
 
 

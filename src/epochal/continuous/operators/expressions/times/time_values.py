@@ -88,8 +88,11 @@ Computation: TypeAlias = Callable[..., Any]
 further rows that are null."""
 
 
-def on_ints(function: Computation) -> Function:
-    """A function of integers, with null where an argument is null."""
+def on_ints(function: Computation, kind: pa.DataType | None = None) -> Function:
+    """A function of integers, with null where an argument is null.
+
+    `kind` is the type of the result for a call that does not say it.
+    """
 
     def apply(call: Call, *columns: Value) -> Value:
         nulls = np.logical_or.reduce([null_flags_of(each) for each in columns])
@@ -97,7 +100,8 @@ def on_ints(function: Computation) -> Function:
         given = Given(call, ~nulls, str(call.extra.get("zone", "UTC")) if zoned else "UTC")
         made = function(given, *(ints_of_times(each) for each in columns))
         values, more = made if isinstance(made, tuple) else (made, nulls)
-        return column_of_ints(values, nulls | more, call.type)
+        result = kind if kind is not None and pa.types.is_null(call.type) else call.type
+        return column_of_ints(values, nulls | more, result)
 
     return on_columns(apply)
 

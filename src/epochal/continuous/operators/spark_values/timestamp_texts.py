@@ -77,10 +77,12 @@ def micros_of(text: str, zone: str) -> int | None:
     return utc_of_local(local, zone if named is None else named)
 
 
-def local_micros_of(text: str) -> int | None:
+def local_micros_of(text: str, *, zone_allowed: bool = True) -> int | None:
     """The date and time in a text, as a timestamp without time zone. A zone in it is ignored."""
     parsed = _parse(text)
-    return None if parsed is None else parsed[0]
+    if parsed is None or (parsed[1] is not None and not zone_allowed):
+        return None
+    return parsed[0]
 
 
 def _parse(text: str) -> tuple[int, str | None] | None:

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from epochal.continuous.operators.expressions import decimals
 from epochal.continuous.operators.expressions.expr import Call, Function, Value
+from epochal.continuous.operators.expressions.numeric import decimals
 from epochal.continuous.operators.expressions.row_casts import saturated, whole_of
 from epochal.continuous.operators.expressions.row_values import by_row, column_values
 from epochal.continuous.operators.expressions.values_of import constant, kernel

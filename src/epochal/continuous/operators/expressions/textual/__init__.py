@@ -1,0 +1,1 @@
+"""Functions of texts: characters, encodings, regular expressions, JSON."""
