@@ -74,12 +74,17 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], DataFrame], tuple[str, ...]]] 
         ("ApproximatePercentile", "Mode", "transformWithState"),
     ),
     "distinct aggregates": (
-        lambda spark: rate(spark).agg(F.count_distinct("value")),
+        lambda spark: (
+            rate(spark)
+            .withWatermark("timestamp", "1 second")
+            .groupBy("timestamp")
+            .agg(F.count_distinct("value"))
+        ),
         ("Spark", "Distinct aggregations are not supported"),
     ),
     "a window function": (
         lambda spark: rate(spark).selectExpr("row_number() OVER (ORDER BY value) AS n"),
-        ("Spark", "Non-time-based windows are not supported"),
+        ("Spark", "NON_TIME_WINDOW_NOT_SUPPORTED_IN_STREAMING"),
     ),
     "a union with a table": (
         lambda spark: rate(spark).select("value").union(spark.range(3)),
