@@ -14,7 +14,10 @@ from tests.spark.plan_corpus import PLANS, Plan, shape
 
 from epochal.continuous.catalyst.spark_columns import arrow_schema
 from epochal.continuous.catalyst.translation import explain_plan, read_plan
+from epochal.continuous.operators.contract import StoreSchema
+from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.errors import UnsupportedPlanError
+from epochal.state.rows.types import AtomicType, StructField, StructType
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +170,25 @@ def test_reading_a_plan_leaves_the_session_as_it_was(spark: SparkSession) -> Non
     read_plan(rate(spark))
     assert settings() == before
     assert SparkSession.getActiveSession() is spark
+
+
+def test_state_that_would_differ_from_sparks_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(spec: DropDuplicatesSpec) -> tuple[StoreSchema, ...]:
+        key = StructType((StructField("value", AtomicType("integer")),))
+        return (StoreSchema("default", key, StructType((StructField("_", AtomicType("void")),))),)
+
+    monkeypatch.setattr(DropDuplicatesSpec, "stores", property(other))
+    with pytest.raises(UnsupportedPlanError) as caught:
+        read_plan(rate(spark).dropDuplicates(["value"]))
+    assert "StreamingDeduplicate: its state would be dedupe" in str(caught.value)
+    assert "('long',)" in str(caught.value)
+
+
+def test_a_frame_of_spark_connect_is_refused() -> None:
+    frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
+    with pytest.raises(UnsupportedPlanError) as caught:
+        read_plan(frame)
+    assert "Spark Connect" in str(caught.value)
+    assert "classic session" in str(caught.value)
