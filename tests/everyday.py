@@ -43,6 +43,7 @@ FULL: dict[str, str] = {
     r"spark/test_functions_\w+\.py.*(every_mode|refuses_is|error_as_in)": "more rows and modes",
     r"spark/test_connector_interop\.py.*rate_checkpoint": "takes half a minute of clock time",
     r"spark/test_catalyst_plans\.py.*operators\[(?!(chain|stream join)\])": "more plans",
+    r"spark/test_catalyst_releases\.py": "plans of all releases; those of the installed one stay",
     r"spark/test_catalyst_results\.py.*\[(?!(kinds in a chain|mapInPandas)\])": "more functions",
     r"spark/test_functions_text_number\.py.*(larger_tables|fail_where)": "more rows, and errors",
     r"spark/test_take_over\.py.*(nothing\[statel|such_a|every_mode|rate_so|pins)": "more turns",

@@ -13,7 +13,7 @@ from tests.corpus.inputs import DELAY_SECONDS, EVENTS, PAYMENTS, PHASES, USERS, 
 from tests.corpus.queries import COMPLETE, UPDATE, Query, Views
 from tests.spark.oracle import plain
 
-from epochal.continuous.operators.stateless.spark_columns import spark_schema
+from epochal.continuous.catalyst.spark_columns import spark_schema
 
 Row = tuple[Any, ...]
 

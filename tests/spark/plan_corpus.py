@@ -91,7 +91,11 @@ PLANS = [
     Plan("select", lambda s: rate(s).select("value"), "Project(rate0)"),
     Plan("with column", lambda s: rate(s).withColumn("x", F.col("value") + 1), "Project(rate0)"),
     Plan("filter", lambda s: rate(s).filter("value > 1"), "Filter(rate0)"),
-    Plan("repeated names", lambda s: rate(s).select("value", "value"), "Project(rate0)"),
+    Plan(
+        "the same column twice",
+        lambda s: rate(s).select("value", F.col("value").alias("v")),
+        "Project(rate0)",
+    ),
     Plan(
         "filter and select",
         lambda s: rate(s).filter("value > 1").select("value"),

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.jvm import end_jvm
 from tests.spark.plan_corpus import PLANS, Plan, shape
 
+from epochal.continuous.catalyst.spark_columns import arrow_schema
 from epochal.continuous.catalyst.translation import explain_plan, read_plan
-from epochal.continuous.operators.stateless.spark_columns import arrow_schema
+from epochal.continuous.operators.contract import StoreSchema
+from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.errors import UnsupportedPlanError
+from epochal.state.rows.types import AtomicType, StructField, StructType
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +41,11 @@ def test_a_plan_becomes_the_tree_of_its_operators(spark: SparkSession, plan: Pla
     found = read_plan(frame, output_mode=plan.mode)
     assert shape(found.tree) == plan.shape
     assert found.schema.names == frame.columns
-    theirs = arrow_schema(frame.schema)
-    assert [str(each) for each in found.schema.types] == [str(each) for each in theirs.types]
+    assert types(found.schema) == types(arrow_schema(frame.schema))
+
+
+def types(schema: pa.Schema) -> list[str]:
+    return [str(each).replace(" not null", "") for each in schema.types]
 
 
 def rate(spark: SparkSession) -> DataFrame:
@@ -55,6 +62,44 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], DataFrame], tuple[str, ...]]] 
     "a function without a counterpart": (
         lambda spark: rate(spark).select(F.input_file_name().alias("f")),
         ("column 'f'", "InputFileName", "Python UDF"),
+    ),
+    "repeated names": (
+        lambda spark: rate(spark).select("value", "value"),
+        ("sink", "2 columns", "'value'", "toDF"),
+    ),
+    "an aggregate whose state cannot be carried": (
+        lambda spark: (
+            rate(spark)
+            .withWatermark("timestamp", "1 second")
+            .groupBy("timestamp")
+            .agg(F.percentile_approx("value", 0.5), F.mode("value"))
+        ),
+        ("ApproximatePercentile", "Mode", "transformWithState"),
+    ),
+    "distinct aggregates": (
+        lambda spark: (
+            rate(spark)
+            .withWatermark("timestamp", "1 second")
+            .groupBy("timestamp")
+            .agg(F.count_distinct("value"))
+        ),
+        ("Spark", "Distinct aggregations are not supported"),
+    ),
+    "a window function": (
+        lambda spark: rate(spark).selectExpr("row_number() OVER (ORDER BY value) AS n"),
+        ("Spark", "NON_TIME_WINDOW_NOT_SUPPORTED_IN_STREAMING"),
+    ),
+    "a union with a table": (
+        lambda spark: rate(spark).select("value").union(spark.range(3)),
+        ("Spark", "Union between streaming and batch"),
+    ),
+    "applyInPandasWithState": (
+        lambda spark: (
+            rate(spark)
+            .groupBy("value")
+            .applyInPandasWithState(lambda *_: iter(()), "n long", "s long", "append", "NoTimeout")
+        ),
+        ("FlatMapGroupsInPandasWithState", "transformWithState"),
     ),
     "an unknown source": (
         lambda spark: spark.readStream.format("socket").options(host="h", port=1).load(),
@@ -125,3 +170,25 @@ def test_reading_a_plan_leaves_the_session_as_it_was(spark: SparkSession) -> Non
     read_plan(rate(spark))
     assert settings() == before
     assert SparkSession.getActiveSession() is spark
+
+
+def test_state_that_would_differ_from_sparks_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(spec: DropDuplicatesSpec) -> tuple[StoreSchema, ...]:
+        key = StructType((StructField("value", AtomicType("integer")),))
+        return (StoreSchema("default", key, StructType((StructField("_", AtomicType("void")),))),)
+
+    monkeypatch.setattr(DropDuplicatesSpec, "stores", property(other))
+    with pytest.raises(UnsupportedPlanError) as caught:
+        read_plan(rate(spark).dropDuplicates(["value"]))
+    assert "StreamingDeduplicate: its state would be dedupe" in str(caught.value)
+    assert "('long',)" in str(caught.value)
+
+
+def test_a_frame_of_spark_connect_is_refused() -> None:
+    frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
+    with pytest.raises(UnsupportedPlanError) as caught:
+        read_plan(frame)
+    assert "Spark Connect" in str(caught.value)
+    assert "classic session" in str(caught.value)

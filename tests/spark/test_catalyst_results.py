@@ -25,9 +25,9 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 from tests.jvm import end_jvm
 from tests.spark.oracle import plain
 
+from epochal.continuous.catalyst.spark_columns import arrow_schema
 from epochal.continuous.catalyst.translation import read_plan
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.stateless.spark_columns import arrow_schema
 from epochal.continuous.plan.logical import Node, Step, StreamSource, Union
 
 DDL = (
@@ -167,6 +167,10 @@ CASES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "kinds in a chain": lambda d: d.select(add(plus("l"), arrow_shifted("l"))),
     "mapInPandas": lambda d: d.mapInPandas(doubled, "z long, x string, ts timestamp"),
     "mapInArrow": lambda d: d.mapInArrow(doubled_arrow, "z long"),
+    "explode": lambda d: d.select("x", F.explode("arr")),
+    "explode of a map": lambda d: d.select("i", F.explode("m")),
+    "posexplode": lambda d: d.select("i", F.posexplode("arr")),
+    "inline": lambda d: d.select("i", F.inline("structs")),
     "explode outer": lambda d: d.select("i", F.explode_outer("arr").alias("e")),
     "posexplode outer of a map": lambda d: d.select("i", F.posexplode_outer("m")),
     "inline outer": lambda d: d.select("i", F.inline_outer("structs")),

@@ -27,7 +27,7 @@ from tests.spark.oracle import plain
 from tests.spark.test_corpus import about, sparks, state_of
 
 import epochal
-from epochal.continuous.operators.stateless.spark_columns import spark_schema
+from epochal.continuous.catalyst.spark_columns import spark_schema
 from epochal.errors import EpochalError
 
 COUNT, PER_SECOND, PARTS = 6_000, 300, 3

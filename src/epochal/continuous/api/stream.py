@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from epochal.continuous.api.outputs import UPDATE, checked_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
 from epochal.continuous.api.stream_writer import StreamWriter
+from epochal.continuous.catalyst.spark_columns import arrow_schema, resolve
 from epochal.continuous.operators.aggregation.named import Aggregate, Function, planned
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
@@ -34,7 +35,6 @@ from epochal.continuous.operators.stateless.row_operators import (
     PandasFunction,
     ProjectSpec,
 )
-from epochal.continuous.operators.stateless.spark_columns import arrow_schema, resolve
 from epochal.continuous.operators.windows import Window
 from epochal.continuous.plan.logical import (
     Node,

@@ -60,6 +60,7 @@ class ExpressionReader:
         """
         self._spark, self._columns, self._width = spark, dict(columns), width
         self._collect = collect
+        self._common: dict[int, Expr] = {}  # what a With expression names
         ansi = str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         self._mode: Mode = "ansi" if ansi else "legacy"
         self._zone = str(spark.conf.get("spark.sql.session.timeZone"))
@@ -79,6 +80,12 @@ class ExpressionReader:
                 return self._call(f"{owner}.{expr.functionName()}", expr, expr.arguments())
             case "Invoke":
                 return self._invoke(expr)
+            case "With":
+                for each in items(expr.defs()):
+                    self._common[int(each.id().id())] = self.read(each.child())
+                return self.read(expr.child())
+            case "CommonExpressionRef":
+                return self._common[int(expr.id().id())]
             case "ScalarSubquery" if self._collect is not None:
                 return self._subquery(expr, self._collect)
         if name in _SAME:
@@ -104,7 +111,7 @@ class ExpressionReader:
         first, parameters = self._width, list(items(expr.arguments()))
         inner = ExpressionReader.__new__(ExpressionReader)
         inner._spark, inner._mode, inner._zone = self._spark, self._mode, self._zone
-        inner._collect = self._collect
+        inner._collect, inner._common = self._collect, self._common
         inner._width = first + len(parameters)
         inner._columns = self._columns | {
             each.exprId().id(): first + number for number, each in enumerate(parameters)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -47,6 +47,12 @@ def release_of(spark: SparkSession) -> tuple[int, int]:
     """Major and minor version of a session's Spark."""
     major, minor, *_ = spark.version.split(".")
     return int(major), int(minor)
+
+
+def with_replacements(spark: SparkSession, analyzed: JavaObject) -> JavaObject:
+    """An analysed plan with the expressions that Spark evaluates instead of those written."""
+    optimizer = cast(Any, spark._jvm).org.apache.spark.sql.catalyst.optimizer
+    return getattr(getattr(optimizer, "ReplaceExpressions$"), "MODULE$").apply(analyzed)
 
 
 class Planner:

@@ -8,6 +8,7 @@ same column ids, because one was planned from the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,10 +25,13 @@ from epochal.continuous.catalyst.releases import preorder
 from epochal.continuous.catalyst.spark_objects import JavaObject, items, option, simple_name
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
 from epochal.continuous.operators.aggregation.calls import AggregateCall
+from epochal.continuous.operators.aggregation.functions import FUNCTIONS, fold_of
+from epochal.continuous.operators.aggregation.hyperloglog import DEFAULT_DEVIATION, bias_tables
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.continuous.operators.expressions.expr import Expr
 from epochal.continuous.operators.global_limit import GlobalLimitSpec
 from epochal.continuous.plan.logical import Stateful, StreamSource, unique_names
+from epochal.errors import OptionError
 
 _NOT_FIELDS = ("mutableAggBufferOffset", "inputAggBufferOffset")
 
@@ -69,6 +73,8 @@ def read_aggregate(
     before = steps.computed(
         child, arguments.exprs, arguments.schema, tuple(-1 for _ in arguments.names)
     )
+    if not _supported(steps, calls, arguments.schema):
+        return placeholder(steps, node)
     marked = [metadata_of(each) for each in keys]
     made = AggregateSpec(
         key=tuple(arguments.names[: len(keys)]),
@@ -82,6 +88,20 @@ def read_aggregate(
     tree = Stateful((before.tree,), operator_id, made)
     found = Reading(tree, (*ids_of(keys), *ids_of(attributes)))
     return steps.project("Aggregate", found, list(items(last.resultExpressions())))
+
+
+def _supported(steps: Steps, calls: Sequence[AggregateCall], schema: pa.Schema) -> bool:
+    """Whether all aggregates can be computed; a refusal for each that cannot."""
+    before = len(steps.findings.refusals)
+    for call in calls:
+        with steps.findings.around("Aggregate", "aggregate in transformWithState"):
+            if call.function not in FUNCTIONS:
+                raise OptionError(
+                    f"the aggregate function {call.function} is not supported, because its state "
+                    f"cannot be carried or it is not known"
+                )
+            fold_of(call, schema)
+    return len(steps.findings.refusals) == before
 
 
 def aggregation_above(physical: JavaObject, save: JavaObject) -> JavaObject:
@@ -155,8 +175,17 @@ def _call(
         type=steps.type_of("Aggregate", expr),
         filter=kept,
         mode=mode,
-        extra={key: value for key, value in fields.items() if key not in _NOT_FIELDS},
+        extra=_extra(steps, simple_name(function), fields),
     )
+
+
+def _extra(steps: Steps, function: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an aggregate function, and what it needs of Spark's own tables."""
+    found = {key: value for key, value in fields.items() if key not in _NOT_FIELDS}
+    if function == "HyperLogLogPlusPlus":
+        deviation = float(fields.get("relativeSD", DEFAULT_DEVIATION))
+        found["biases"] = bias_tables(steps.planner.session._jvm, deviation)
+    return found
 
 
 def _filters(node: JavaObject) -> Iterator[tuple[int, JavaObject]]:

@@ -23,7 +23,9 @@ from epochal.continuous.catalyst.plan_reader import PlanReader
 from epochal.continuous.catalyst.plan_sources import PlanSources
 from epochal.continuous.catalyst.plan_steps import Steps
 from epochal.continuous.catalyst.releases import Planner
-from epochal.continuous.plan.logical import Node, StreamSource
+from epochal.continuous.operators.expressions.expr import Column
+from epochal.continuous.operators.stateless.row_operators import ProjectSpec
+from epochal.continuous.plan.logical import Node, Step, StreamSource, unique_names
 from epochal.errors import UnsupportedPlanError
 
 
@@ -101,9 +103,12 @@ def _read(
     optimized = planner.optimized(analyzed)
     physical = planner.physical(optimized) if refused is None else None
     found = PlanReader(steps, sources, physical, output_mode).read(optimized)
+    _check_names(df.columns, findings)
     return Translation(
-        tree=found.tree,
-        schema=_renamed(found.tree.schema, df.columns),
+        tree=_renamed(found.tree, df.columns),
+        schema=pa.schema(
+            [field.with_name(name) for field, name in zip(found.schema, df.columns, strict=True)]
+        ),
         spark_schema=df.schema,
         sources=sources.all,
         occurrences=sources.occurrences,
@@ -116,5 +121,23 @@ def _is_connect(frame: Any) -> bool:
     return type(frame).__module__.startswith("pyspark.sql.connect")
 
 
-def _renamed(schema: pa.Schema, names: list[str]) -> pa.Schema:
-    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+def _check_names(names: list[str], findings: Findings) -> None:
+    """A sink finds columns by their names."""
+    for name in sorted({each for each in names if names.count(each) > 1}):
+        findings.refuse(
+            "sink",
+            f"{names.count(name)} columns of the result have the name {name!r}",
+            "rename them with alias or toDF, or drop one",
+        )
+
+
+def _renamed(tree: Node, names: list[str]) -> Node:
+    """The tree, whose columns have the names that the user gave them."""
+    wanted = unique_names(names)
+    if tree.schema.names == wanted:
+        return tree
+    schema = pa.schema(
+        [field.with_name(name) for field, name in zip(tree.schema, wanted, strict=True)]
+    )
+    columns = tuple(Column(index) for index in range(len(wanted)))
+    return Step(tree, ProjectSpec(columns, schema), schema)
