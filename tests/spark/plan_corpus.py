@@ -5,11 +5,14 @@ Releases other than the installed one read them, too: see `test_catalyst_release
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.functions import udf
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from epochal.continuous.plan.logical import (
     Node,
@@ -29,6 +32,10 @@ class Plan:
     frame: Callable[[SparkSession], DataFrame]
     shape: str
     mode: str = "append"
+    since: str = "4.0"
+    """The first release that has the function."""
+    shapes: Mapping[str, str] = field(default_factory=dict)
+    """Other shapes, by release."""
 
 
 def shape(node: Node) -> str:
@@ -219,4 +226,187 @@ PLANS = [
         sql("SELECT value FROM r WHERE value IN (SELECT id FROM range(5))"),
         "StaticJoin(Project(rate0))",
     ),
+    Plan(
+        "left outer stream join",
+        sql(
+            "SELECT value, v2 FROM m LEFT JOIN o ON value = v2 "
+            "AND t2 BETWEEN timestamp AND timestamp + INTERVAL 2 SECONDS"
+        ),
+        "Project(StreamJoin:0(Watermark(rate0), Filter(Watermark(Project(Filter(rate1))))))",
+    ),
+    Plan(
+        "semi join of streams",
+        sql(
+            "SELECT * FROM m LEFT SEMI JOIN o ON value % 3 = v2 "
+            "AND t2 BETWEEN timestamp AND timestamp + INTERVAL 2 SECONDS"
+        ),
+        "StreamJoin:0(Project(Filter(Watermark(Filter(rate0)))), "
+        "Filter(Watermark(Project(Filter(rate1)))))",
+    ),
+    Plan(
+        "join, then aggregation",
+        sql(
+            "SELECT window(t2, '1 minute') AS w, count(*) AS n FROM m JOIN o ON value = v2 "
+            "AND t2 BETWEEN timestamp AND timestamp + INTERVAL 2 SECONDS "
+            "GROUP BY window(t2, '1 minute')"
+        ),
+        "Project(Aggregate:0(Project(StreamJoin:1(Filter(Watermark(Filter(rate0))), "
+        "Filter(Watermark(Project(Filter(rate1))))))))",
+    ),
+    Plan(
+        "self join",
+        lambda s: (
+            marked(s)
+            .alias("a")
+            .join(marked(s).alias("b"), F.expr("a.value = b.value AND a.timestamp = b.timestamp"))
+            .select("a.value")
+        ),
+        "Project(StreamJoin:0(Filter(Watermark(Filter(rate0))), Filter(Watermark(Filter(rate1)))))",
+    ),
+    Plan(
+        "static join with a condition",
+        lambda s: rate(s).join(s.range(5), F.expr("value + 1 = id * 2 AND id > value - 5")),
+        "StaticJoin(Project(Filter(rate0)))",
+    ),
+    Plan(
+        "cross join",
+        lambda s: rate(s).crossJoin(s.range(5)),
+        "StaticJoin(rate0)",
+    ),
+    Plan(
+        "null-safe join",
+        lambda s: rate(s).join(s.range(5), F.expr("value <=> id"), "left_semi"),
+        "StaticJoin(Project(rate0))",
+    ),
+    Plan(
+        "NOT EXISTS subquery",
+        sql("SELECT value FROM r WHERE NOT EXISTS (SELECT 1 FROM range(5) WHERE id = value)"),
+        "StaticJoin(Project(rate0))",
+    ),
+    Plan(
+        "static join on the left",
+        lambda s: s.range(5).join(rate(s), F.expr("id = value"), "right_outer"),
+        "StaticJoin(rate0)",
+    ),
+    Plan(
+        "row function",
+        lambda s: rate(s).select(plus()("value").alias("p")),
+        "Project(PythonFunctions(Project(rate0)))",
+    ),
+    Plan(
+        "plain row function",
+        lambda s: rate(s).select(plus(arrow=False)("value").alias("p")),
+        "Project(PythonFunctions(Project(rate0)))",
+    ),
+    Plan(
+        "function in a filter",
+        lambda s: rate(s).filter(plus()("value") > 2).select("timestamp"),
+        "Project(Filter(PythonFunctions(rate0)))",
+    ),
+    Plan(
+        "functions in a chain",
+        lambda s: rate(s).select(plus()(plus(arrow=False)(plus(arrow=False)("value")))),
+        "Project(PythonFunctions(Project(PythonFunctions(Project(rate0)))))",
+    ),
+    Plan(
+        "mapInPandas",
+        lambda s: rate(s).mapInPandas(lambda frames: frames, "value long"),
+        "MapFrames(rate0)",
+    ),
+    Plan(
+        "mapInArrow",
+        lambda s: rate(s).mapInArrow(lambda batches: batches, "value long"),
+        "MapFrames(rate0)",
+    ),
+    Plan(
+        "aggregation of a function",
+        lambda s: rate(s).groupBy(plus()("value").alias("k")).agg(F.sum(plus()("value"))),
+        "Project(Aggregate:0(Project(PythonFunctions(Project(PythonFunctions(Project(rate0)))))))",
+        "update",
+    ),
+    Plan(
+        "transformWithStateInPandas",
+        lambda s: (
+            marked(s)
+            .groupBy("value")
+            .transformWithStateInPandas(Counter(), "n long", "Append", "eventTime")
+        ),
+        "TransformWithState:0(Project(Watermark(rate0)))",
+    ),
+    Plan(
+        "transformWithState",
+        lambda s: (
+            marked(s).groupBy("value").transformWithState(Counter(), "n long", "Update", "none")
+        ),
+        "TransformWithState:0(Project(Watermark(rate0)))",
+        "update",
+        since="4.1",
+    ),
+    Plan(
+        "statistics",
+        sql("SELECT stddev(value), corr(value, value), max_by(value, timestamp) FROM r"),
+        "Project(Aggregate:0(Project(rate0)))",
+        "update",
+    ),
+    Plan(
+        "collected",
+        sql("SELECT collect_list(value), approx_count_distinct(value) FROM r"),
+        "Project(Aggregate:0(Project(rate0)))",
+        "complete",
+    ),
+    Plan(
+        "decimals",
+        sql(
+            "SELECT sum(cast(value AS decimal(7, 2))), avg(cast(value AS decimal(10, 2))), "
+            "sum(cast(value AS decimal(20, 2))) FROM r"
+        ),
+        "Project(Aggregate:0(Project(rate0)))",
+        "update",
+    ),
+    Plan(
+        "float key",
+        lambda s: rate(s).groupBy((F.col("value") / 2).alias("k")).count(),
+        "Project(Aggregate:0(Project(Project(rate0))))",
+        "update",
+    ),
+    Plan(
+        "constant keys",
+        lambda s: rate(s).groupBy("value", F.lit(1).alias("one")).count(),
+        "Project(Aggregate:0(Project(rate0)))",
+        "update",
+    ),
+    Plan(
+        "group by all of a view",
+        sql("WITH v AS (SELECT value % 3 AS k FROM m) SELECT k, count(*) AS n FROM v GROUP BY k"),
+        "Project(Aggregate:0(Project(Watermark(rate0))))",
+        "update",
+    ),
+    Plan(
+        "HAVING",
+        sql("SELECT value, count(*) AS n FROM r GROUP BY value HAVING n > 1"),
+        "Filter(Project(Aggregate:0(Project(rate0))))",
+        "update",
+    ),
+    Plan(
+        "union of two watermarks",
+        sql("SELECT value, timestamp FROM m UNION ALL SELECT v2, t2 FROM o"),
+        "Union(Project(Watermark(rate0)), Project(Watermark(Project(rate1))))",
+    ),
 ]
+
+
+def plus(*, arrow: bool = True) -> Any:
+    return udf(lambda x: x + 1, "long", useArrow=arrow)
+
+
+class Counter(StatefulProcessor):  # type: ignore[misc]
+    """Counts the rows of a key."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass

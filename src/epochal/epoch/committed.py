@@ -25,6 +25,8 @@ class CommittedEpoch:
     """None if the query has no watermark."""
     highest_ms: int | None = None
     """Highest event time seen; None if none."""
+    settled: bool = True
+    """Whether no later epoch closes windows, unless it has rows."""
     wal_ms: int = 0
     sink_ms: int = 0
     publish_ms: int = 0

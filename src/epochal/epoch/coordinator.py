@@ -349,12 +349,12 @@ class EpochCoordinator:
         reports = tuple(complete.commits[task] for task in range(self._tasks))
         messages = tuple(report.message for report in reports)
         state = tuple(sorted((each for report in reports for each in report.state), key=by_store))
-        own_ms, next_ms = self._watermark.decide(epoch, [report.watermarks for report in reports])
+        marks = self._watermark.decide(epoch, [report.watermarks for report in reports])
         effects: list[Effect] = [
-            Decide(epoch, positions, messages, state, self._watermark.highs, own_ms),
+            Decide(epoch, positions, messages, state, marks.highs, marks.own_ms, marks.settled),
             CommitSink(epoch, messages),
             PublishState(epoch, state),
-            LogCommit(epoch, next_ms),
+            LogCommit(epoch, marks.next_ms),
             Acknowledge(epoch, positions, reports),
         ]
         if epoch == self._last_epoch:

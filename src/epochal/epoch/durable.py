@@ -17,7 +17,7 @@ from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_of, manifest_to_json
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.publish_state import StateFiles
-from epochal.epoch.query_watermark import WatermarksMove
+from epochal.epoch.query_watermark import WatermarksMove, watermark_of
 from epochal.epoch.recovery import (
     DropEpoch,
     ForgetPlanned,
@@ -84,6 +84,8 @@ class Recovered:
     """The offset of each source in `base`; empty if there is none."""
     planned: OffsetEntry | None = None
     """Where the first epoch must end, if Spark planned it and did not commit it."""
+    settled: bool = True
+    """Whether only more rows can close windows."""
 
 
 def read_logs(resources: EpochResources) -> Logs:
@@ -156,6 +158,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
         plan.late_ms,
         offsets,
         plan.planned,
+        _is_settled(resources.query, plan),
     )
 
 
@@ -255,6 +258,13 @@ def _ask_sink(resources: EpochResources, logs: Logs) -> bool:
     path = join_url(resources.offsets.url, str(epoch))
     is_ours = manifest_of(logs.entries[epoch], path, epoch) is not None
     return (resources.sink.decides or not is_ours) and resources.sink.decided(epoch)
+
+
+def _is_settled(query: QueryShape, plan: RecoveryPlan) -> bool:
+    if query.moves == "turn" or plan.base is None:
+        return True
+    possible_ms = watermark_of(plan.highs, query.delays_ms, plan.late_ms, query.policy(plan.base))
+    return max(possible_ms, plan.watermark_ms) <= plan.late_ms
 
 
 def _start_positions(

@@ -33,6 +33,8 @@ class Decide:
     """Highest event time that any task has seen, per watermark of the plan; -1 if none."""
     watermark_ms: int
     """The watermark at the start of the epoch."""
+    settled: bool = True
+    """Whether no later epoch closes windows, unless it has rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class _Timing:
     offsets: tuple[str, ...] = ()
     highs: tuple[int, ...] = ()
     watermark_ms: int = 0
+    settled: bool = True
     took: dict[type[Step], float] = field(default_factory=dict)
 
 
@@ -60,7 +61,7 @@ class EpochTimings:
         """Record where an epoch ends; return the sources' offsets for it."""
         timing = self._of(step.epoch)
         timing.decided_ms = self._clock.now_ms()
-        timing.highs = step.highs
+        timing.highs, timing.settled = step.highs, step.settled
         timing.offsets = tuple(
             source.offset(at) for source, at in zip(self._sources, positions, strict=True)
         )
@@ -98,6 +99,7 @@ class EpochTimings:
             state=_state_rows(reports),
             watermark_ms=timing.watermark_ms if self._has_watermark else None,
             highest_ms=highest_ms if highest_ms >= 0 else None,
+            settled=timing.settled,
             wal_ms=_ms(timing, Decide),
             sink_ms=_ms(timing, CommitSink),
             publish_ms=_ms(timing, PublishState),

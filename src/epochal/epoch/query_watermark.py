@@ -16,6 +16,7 @@ without rows as 0, never lets the watermark become negative, and logs 0 in `batc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 WatermarksMove: TypeAlias = Literal["turn", "epoch"]
@@ -61,6 +62,20 @@ def watermark_of(
     return max(max(found) if policy == "max" else min(found), floor_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class EpochMarks:
+    """What a decided epoch says of event time."""
+
+    highs: tuple[int, ...]
+    """Highest event times up to this epoch, per watermark of the plan."""
+    own_ms: int
+    """The watermark of the epoch."""
+    next_ms: int
+    """The watermark of the epoch after it."""
+    settled: bool = True
+    """Whether no later epoch closes windows, unless it has rows."""
+
+
 class QueryWatermark:
     """The watermark of a query during an attempt, as the driver knows it.
 
@@ -101,17 +116,18 @@ class QueryWatermark:
             self._newest_ms = self._formula(self._reported)
             self._of_epoch[epoch] = self._newest_ms
 
-    def decide(self, epoch: int, reports: Sequence[Sequence[int]]) -> tuple[int, int]:
-        """Return the watermarks of an epoch that is decided now, and of the epoch after it."""
+    def decide(self, epoch: int, reports: Sequence[Sequence[int]]) -> EpochMarks:
+        """Return the watermarks of an epoch that is decided now."""
         seen = [self.highs, *(highs for highs in reports if highs)]
         self.highs = tuple(max(highs) for highs in zip(*seen, strict=True))
         if self._by_epoch:
             self.start(epoch + 1)
             self._of_epoch = {e: ms for e, ms in self._of_epoch.items() if e >= epoch}
-            return self._of_epoch[epoch], self._of_epoch[epoch + 1]
+            own_ms, next_ms = self._of_epoch[epoch], self._of_epoch[epoch + 1]
+            return EpochMarks(self.highs, own_ms, next_ms, self._formula(self.highs) <= own_ms)
         before_ms, self._newest_ms = self._newest_ms, self._formula(self.highs)
         self._moved = self._newest_ms > before_ms
-        return before_ms, self._newest_ms
+        return EpochMarks(self.highs, before_ms, self._newest_ms)
 
     def wants_epoch(self, current: int) -> bool:
         """Whether the epoch that is being read should end soon, even without rows.

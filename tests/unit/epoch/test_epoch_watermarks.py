@@ -11,7 +11,13 @@ from tests.unit.epoch.test_recovery import logs, ours, plan, sparks
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.epoch.driver import EpochDriver
 from epochal.epoch.messages import EpochStarted
-from epochal.epoch.query_watermark import POLICY_KEY, QueryWatermark, policy_of, watermark_of
+from epochal.epoch.query_watermark import (
+    POLICY_KEY,
+    EpochMarks,
+    QueryWatermark,
+    policy_of,
+    watermark_of,
+)
 from epochal.errors import RecoveryError
 from epochal.testing.clock import ManualClock
 
@@ -29,10 +35,11 @@ def test_the_watermark_of_an_epoch_is_fixed_when_it_starts() -> None:
     watermark.report((9000,))
     watermark.start(1)
     assert watermark.in_flight() == ((-1, 0), (0, 0), (1, 4000))
-    assert watermark.decide(0, [(5000,)]) == (0, 4000)
+    assert watermark.decide(0, [(5000,)]) == EpochMarks((5000,), 0, 4000, settled=False)
     assert watermark.in_flight() == ((0, 0), (1, 4000))
-    assert watermark.decide(1, [(9000,)]) == (4000, 8000)
-    assert watermark.in_flight() == ((1, 4000), (2, 8000))
+    assert watermark.decide(1, [(9000,)]) == EpochMarks((9000,), 4000, 8000, settled=False)
+    assert watermark.decide(2, [(9000,)]) == EpochMarks((9000,), 8000, 8000)
+    assert watermark.in_flight() == ((2, 8000), (3, 8000))
 
 
 def test_it_never_goes_back() -> None:
@@ -106,7 +113,9 @@ def test_epochs_without_rows_follow_until_all_windows_are_closed_and_then_none()
     assert next_epoch(there, driver).epoch == 3  # the one before has closed the windows
     there.report(driver, 2, 5, watermarks=(5000,))
     perform_all(driver)
+    assert [each.settled for each in there.commits] == [False, False, True]
     assert next_epoch(there, driver, 50.0).epoch == 3
+    assert there.driver().recover().settled
 
 
 def test_a_new_attempt_goes_on_with_the_watermarks_of_the_logs() -> None:
@@ -121,6 +130,7 @@ def test_a_new_attempt_goes_on_with_the_watermarks_of_the_logs() -> None:
     push = there.newest_push()
     assert isinstance(push, EpochStarted)
     assert (push.epoch, push.epoch_watermarks_ms) == (2, ((1, 0), (2, 4000)))
+    assert [each.settled for each in there.commits] == [False, False]
     # The manifest has the highest event time, so the watermark can advance without new rows.
     assert next_epoch(there, again).epoch_watermarks_ms == ((1, 0), (2, 4000), (3, 5500))
 

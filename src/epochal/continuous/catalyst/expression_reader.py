@@ -14,6 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from epochal.continuous.catalyst.releases import RENAMED
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
     arrow_type_of,
@@ -65,7 +66,7 @@ class ExpressionReader:
 
     def read(self, expr: JavaObject) -> Expr:
         """Read an expression."""
-        name = simple_name(expr)
+        name = RENAMED.get(simple_name(expr), simple_name(expr))
         match name:
             case "AttributeReference" | "NamedLambdaVariable":
                 return Column(self._columns[expr.exprId().id()])

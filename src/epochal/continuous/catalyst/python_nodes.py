@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.core import broadcast
+from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import _parse_datatype_json_string
 
 from epochal.continuous.catalyst.plan_steps import Reading, Steps, id_of, ids_of
@@ -177,6 +178,9 @@ def _processor(pickled: bytes) -> Any:
     function, _ = cloudpickle.loads(pickled)
     wrapper = getattr(function, "__self__", None)
     found = getattr(wrapper, "_stateful_processor", None)
+    for cell in getattr(function, "__closure__", None) or ():  # before 4.1 it is a closure
+        if isinstance(cell.cell_contents, StatefulProcessor):
+            found = cell.cell_contents
     if found is None:
         raise OptionError("its function is not a StatefulProcessor of PySpark")
     return found

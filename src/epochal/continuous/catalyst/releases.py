@@ -32,6 +32,9 @@ _TIME_FUNCTIONS = (*_ZONELESS, "CurrentDate", "LocalTimestamp")
 """What the optimiser would replace by a constant. (Spark itself replaces Now in every batch by the
 clock's time, and the others by the batch's time.)"""
 
+RENAMED = {"TimeAdd": "TimestampAddInterval"}
+"""Expressions that have another name in earlier releases."""
+
 _FIXED = {
     "spark.sql.cbo.enabled": "false",
     "spark.sql.adaptive.enabled": "false",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
+from inspect import signature
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -29,6 +30,11 @@ JavaObject: TypeAlias = Any
 INTERVAL = pa.month_day_nano_interval()
 MONTHS = pa.int32()
 """A year-month interval is a number of months, as in Spark."""
+
+_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
+)
+"""Releases before 4.3 have no parameter for the zone: theirs is always UTC."""
 
 _INTERVAL_FIELDS = ("months", "days", "microseconds")
 
@@ -87,7 +93,7 @@ def _arrow(kind: DataType) -> pa.DataType:
         case CalendarIntervalType():
             return INTERVAL
     try:
-        found: pa.DataType = to_arrow_type(kind, timezone="UTC")
+        found: pa.DataType = to_arrow_type(kind, **_UTC)
     except PySparkTypeError:
         raise OptionError(f"columns of type {kind.simpleString()} are not supported") from None
     return found

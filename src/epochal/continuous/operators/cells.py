@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -43,6 +44,8 @@ def cells(column: Array, *, keys: bool = False) -> list[Any]:
         members = [cells(column.field(i), keys=keys) for i in range(kind.num_fields)]
         rows = list(zip(*members, strict=True)) if members else [()] * len(column)
         return _masked(rows, column)
+    if types.is_map(kind):
+        return cells(column.cast(_entries(kind)), keys=keys)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return _sliced(cells(column.flatten(), keys=keys), column)
     return _list(column)
@@ -82,6 +85,12 @@ def arrow_column(values: Sequence[Any], kind: pa.DataType) -> Array:
         return pa.array(values, pa.int64()).cast(pa.time64("ns")).cast(kind, safe=False)
     if types.is_date(kind):
         return pa.array(values, pa.int32()).cast(pa.date32()).cast(kind)
+    if types.is_map(kind):
+        entries = arrow_column(values, _entries(kind))
+        absent = [*(value is None for value in values), False]
+        starts = pa.array(entries.offsets.to_numpy(), pa.int32(), mask=np.array(absent))
+        make_map: Any = pa.MapArray.from_arrays
+        return make_map(starts, entries.values.field(0), entries.values.field(1), type=kind)
     if types.is_list(kind) and not types.is_primitive(kind.value_type):
         flat = [each for value in values if value is not None for each in value]
         offsets: list[int | None] = [0]
@@ -138,6 +147,12 @@ def holds_floats(kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
         return any(holds_floats(kind.field(i).type) for i in range(kind.num_fields))
     return pa.types.is_floating(kind)
+
+
+def _entries(kind: pa.DataType) -> pa.DataType:
+    """The type of a map as a list of pairs."""
+    map_type: Any = kind
+    return pa.list_(pa.struct([map_type.key_field, map_type.item_field]))
 
 
 def _rank(value: Any) -> tuple[int, Any]:

@@ -34,8 +34,8 @@ class Moment:
     epoch: int
     late_ms: int
     """Rows at or before this time are late. It is the watermark of the last `expire`, so that a
-    late row cannot reopen a window that `expire` closed. (Spark uses the watermark of the previous
-    batch in the same way.)"""
+    late row cannot reopen a window that `expire` closed. If watermarks move at epoch boundaries, it
+    is that of the epoch before, as in Spark's batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,11 @@ class StatefulOperator(Protocol):
         ...
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
-        """Fire timers, close windows, drop expired state. Called once per turn, after the input."""
+        """Fire timers, close windows, drop expired state.
+
+        Called after the input of each turn. If watermarks move at epoch boundaries, it is called
+        once per epoch instead, at its end, just before `cut`, even if the epoch had no rows.
+        """
         ...
 
     def cut(self, epoch: int) -> list[StateChanges]:
@@ -126,7 +130,11 @@ class OperatorSpec(Protocol):
 
 
 class StatefulSpec(Protocol):
-    """The plan of a stateful operator."""
+    """The plan of a stateful operator.
+
+    It may also have `output_watermark_ms(input_ms: int) -> int | None`, if the watermark of its
+    output is not that of its input: see `plan.watermark_bounds`.
+    """
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,10 +46,12 @@ class Window:
     def name(self) -> str:
         return SESSION_WINDOW if self.is_session else WINDOW
 
-    def type(self, event_time: pa.DataType) -> pa.DataType:
-        """The type of the column that holds the window."""
+    def field(self, event_time: pa.DataType) -> pa.Field[Any]:
+        """The column that holds the window."""
         bound = pa.timestamp("us", tz=getattr(event_time, "tz", None))
-        return pa.struct([pa.field("start", bound), pa.field("end", bound)])
+        kind = pa.struct([pa.field("start", bound), pa.field("end", bound)])
+        # The start of a session is never null in state, so the session must not be either.
+        return pa.field(self.name, kind, nullable=not self.is_session)
 
 
 def tumbling(column: str, size: str, start: str = "0 seconds") -> Window:
@@ -86,8 +89,7 @@ class AssignWindowsSpec:
     window: Window
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        kind = self.window.type(schema.field(self.window.column).type)
-        return schema.append(pa.field(self.window.name, kind))
+        return schema.append(self.window.field(schema.field(self.window.column).type))
 
     def open(self) -> AssignWindows:
         return AssignWindows(self.window)
@@ -110,11 +112,12 @@ class AssignWindows:
         rows, starts = windows_of(stamps.to_numpy(), self._window)
         if len(starts) != batch.num_rows or self._window.slide_us != self._window.size_us:
             batch = batch.take(rows)
-        kind = self._window.type(times.type)
+        field = self._window.field(times.type)
+        kind = field.type
         ends = starts + self._window.size_us
         bounds = [pa.array(each).view(kind.field(0).type) for each in (starts, ends)]
         column = pa.StructArray.from_arrays(bounds, fields=[kind.field(0), kind.field(1)])
-        schema = batch.schema.append(pa.field(self._window.name, kind))
+        schema = batch.schema.append(field)
         return (pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema),)
 
 

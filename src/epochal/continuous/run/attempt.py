@@ -85,7 +85,7 @@ class Attempt:
         post: Callable[[News], None],
     ) -> None:
         self.number, self.first_epoch = driver.attempt, recovered.first_epoch
-        self.positions = positions
+        self.positions, self.settled = positions, recovered.settled
         offsets = recovered.offsets or (None,) * len(positions)
         self.offsets: list[str | None] = list(offsets)
         """Where the first epoch begins, as Spark logs it."""

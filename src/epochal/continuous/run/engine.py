@@ -132,6 +132,8 @@ class Engine:
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._positions: tuple[Positions, ...] = ()
+        self._settled = True
+        """Whether only more rows can close windows."""
         self._attempt: Attempt | None = None
         self._committed_rows = False
         """Whether this run has committed an epoch with rows."""
@@ -182,7 +184,11 @@ class Engine:
         return self._opened.explanation()
 
     def wait_until_read(self, timeout_seconds: float | None) -> None:
-        """Wait until everything that the sources contain now is committed."""
+        """Wait until everything that the sources contain now is committed.
+
+        If watermarks move at epoch boundaries, windows may close in epochs without rows, as in
+        Spark's batches without data. These epochs are waited for too.
+        """
         sources, names = self._opened.sources, self._opened.note.sources
         targets = [source.latest() for source in sources]
         for name, target in zip(names, targets, strict=True):
@@ -193,9 +199,14 @@ class Engine:
                 )
 
         def is_read() -> bool:
-            return self._ended.is_set() or all(
-                source.lag(positions, target or {}) <= 0
-                for source, positions, target in zip(sources, self._positions, targets, strict=True)
+            return self._ended.is_set() or (
+                self._settled
+                and all(
+                    source.lag(positions, target or {}) <= 0
+                    for source, positions, target in zip(
+                        sources, self._positions, targets, strict=True
+                    )
+                )
             )
 
         with self._changed:
@@ -220,6 +231,7 @@ class Engine:
         self._watermark_ms = attempt.watermark_ms
         with self._changed:
             self._attempt, self._positions = attempt, attempt.positions
+            self._settled = attempt.settled
         self._show(committed=attempt.first_epoch - 1, attempt=attempt.number)
 
     def _run(self) -> None:
@@ -376,7 +388,7 @@ class Engine:
         if settled and self._opened.is_read(positions):
             self._inbox.put(AllRead())
         with self._changed:
-            self._positions = positions
+            self._positions, self._settled = positions, epoch.settled
             busy = "Processing" if self.state.message == "Starting tasks" else self.state.message
             self.state = replace(self.state, committed=epoch.epoch, message=busy)
             self._changed.notify_all()

@@ -67,7 +67,6 @@ class _Outgoing:
     unacked_bytes: int = 0
     last_seq: int = 0
     sent_seq: int = 0
-    data_waiting: int = 0
 
 
 class Outbox:
@@ -76,11 +75,12 @@ class Outbox:
     def __init__(self, edge: int, task: int, targets: Iterable[int], attempt: int) -> None:
         self._edge, self._task, self._attempt = edge, task, attempt
         self._channels = {target: _Outgoing() for target in targets}
+        self._data_waiting = 0
 
     @property
     def blocked(self) -> bool:
         """Whether rows wait for credit. The task must not produce more of them until they left."""
-        return any(channel.data_waiting for channel in self._channels.values())
+        return self._data_waiting > 0
 
     def add(
         self,
@@ -95,7 +95,7 @@ class Outbox:
         """Queue rows for a task."""
         channel = self._channels[target]
         channel.last_seq += 1
-        channel.data_waiting += 1
+        self._data_waiting += 1
         channel.waiting.append(
             Frame(
                 FrameKind.DATA,
@@ -151,7 +151,7 @@ class Outbox:
                         break
                     channel.unacked.append(frame)
                     channel.unacked_bytes += frame.size
-                    channel.data_waiting -= 1
+                    self._data_waiting -= 1
                 leaving.append((target, channel.waiting.popleft()))
                 channel.sent_seq = frame.seq
         return leaving
@@ -346,8 +346,10 @@ class Exchange:
 
     def flush_blocked(self, inbox: int, send: Callable[[int, Frame], None]) -> None:
         """Flush if rows wait: the task's own may have credit by now."""
-        if any(self.outboxes[edge].blocked for edge in self.into[inbox]):
-            self.flush(inbox, send)
+        for edge in self.into[inbox]:
+            if self.outboxes[edge].blocked:
+                self.flush(inbox, send)
+                return
 
     def pulse(self, send: Callable[[int, Frame], None]) -> None:
         """Let peers check whether they have received everything.

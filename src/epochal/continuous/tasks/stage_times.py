@@ -66,11 +66,16 @@ class TurnTimes:
         return Moment(now_ms, floor_ms, epoch, floor_ms)
 
     def of_stage(self, stage: int, inbox: Inbox, now_ms: int) -> Moment:
+        self.moved(stage, inbox)
+        return Moment(now_ms, self._watermarks_ms[stage], inbox.epoch, self._late_ms[stage])
+
+    def moved(self, stage: int, inbox: Inbox) -> bool:
+        """Advance the stage's watermark; return whether there are windows for it to close."""
         if self._delays_ms:
             floor_ms = max(self._watermarks_ms[stage], self._floor_ms())
             highs = inbox.highs(len(self._delays_ms))
             self._watermarks_ms[stage] = watermark_of(highs, self._delays_ms, floor_ms)
-        return Moment(now_ms, self._watermarks_ms[stage], inbox.epoch, self._late_ms[stage])
+        return self._watermarks_ms[stage] != self._late_ms[stage]
 
     def expired(self, stage: int, at: Moment) -> None:
         """The stage has closed windows up to the watermark, so rows before it are late now."""

@@ -235,10 +235,12 @@ class TaskCore:
     def _read_sources(self, now_ms: int, out: TurnOutput) -> None:
         if not self._started or (self._hold and self._reading == self._wanted):
             return
+        # Asked once, not before each source: rows that one source has just emitted wait to be
+        # flushed, and would keep the sources after it from ever being read.
+        if self._blocked(SOURCES):
+            return
         at = self._times.of_sources(now_ms, self._reading)
         for source in self._sources.open.values():
-            if self._blocked(SOURCES):
-                continue
             batches, more = source.read()
             rows = sum(batch.num_rows for batch in batches)
             out.busy = out.busy or more
@@ -318,9 +320,10 @@ class TaskCore:
             if due:
                 self._note_active(out)  # the stage expires when the epoch ends: let that be soon
             return
-        at = self._times.of_stage(index, self._exchange.inboxes[index], now_ms)
-        if not (stage.had_input or due or at.watermark_ms != at.late_ms):
+        inbox = self._exchange.inboxes[index]
+        if not (self._turn_times.moved(index, inbox) or stage.had_input or due):
             return
+        at = self._times.of_stage(index, inbox, now_ms)
         made = list(stage.operator.expire(at))
         self._turn_times.expired(index, at)
         if made or due:
@@ -405,7 +408,11 @@ class TaskCore:
             out.messages.append(TaskActive(self._attempt, self._task, self._reading))
 
     def _blocked(self, producer: int) -> bool:
-        return any(self._exchange.outboxes[edge].blocked for edge in self._out[producer])
+        outboxes = self._exchange.outboxes
+        for edge in self._out[producer]:  # noqa: SIM110  `any` is slower
+            if outboxes[edge].blocked:
+                return True
+        return False
 
     def _highs(self, producer: int, to: Target) -> tuple[int, ...]:
         """Return the highest event times for the receiver, if it computes its time from them."""

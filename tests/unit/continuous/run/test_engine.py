@@ -74,6 +74,7 @@ class Pretended:
     """One such attempt."""
 
     first_epoch = 0
+    settled = True
     positions: tuple[dict[str, str], ...] = ()
     offsets: tuple[str, ...] = ()
     watermark_ms = 0

@@ -32,7 +32,8 @@ from epochal.state.rows.types import AtomicType, StructField, StructType
 
 def session_store(name: str, key: StructType, session: int, buffers: Buffers) -> StoreSchema:
     """Spark's layout. `session` is the place of the session window in the key."""
-    start = StructField("sessionStartTime", AtomicType("timestamp"), nullable=False)
+    nullable = key.fields[session].nullable
+    start = StructField("sessionStartTime", AtomicType("timestamp"), nullable)
     others = (*key.fields[:session], *key.fields[session + 1 :])
     return StoreSchema(
         name,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from tests.unit.continuous.operators.driving import Driver, at_ms, columns, in_a
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Literal
 from epochal.continuous.operators.joins.stream_join import JoinInput, Kind, StreamJoinSpec
 from epochal.errors import StateLoadError
+from epochal.state.rows.unsafe_row import decode_row, encode_row
 
 TIME = pa.timestamp("us", tz="UTC")
 CLICKS = columns(user=pa.string(), clicked=TIME, page=pa.int64())
@@ -155,6 +158,20 @@ def test_a_semi_join_emits_each_left_row_once_in_every_order() -> None:
         assert driver.turn_of_sides([(RIGHT, buy("a", 2600, 30))]) == []
 
 
+def test_a_semi_join_does_not_emit_rows_that_earlier_releases_stored_as_matched() -> None:
+    driver = Driver(join("left_semi"))
+    driver.turn_of_sides([(LEFT, click("a", 1000, 1))])
+    driver.cut()
+    schema = driver.schemas["left-keyWithIndexToValue"].value
+    store = driver.stores[0, "left-keyWithIndexToValue"]
+    ((key, value),) = store.items()
+    store[key] = encode_row((*decode_row(value, schema)[:-1], True), schema)
+    driver.restart()
+    assert driver.turn_of_sides([(RIGHT, buy("a", 1500, 2))]) == []
+    driver.cut()
+    assert values(driver, "left") == {}
+
+
 def test_removal_moves_the_last_row_of_a_key_into_its_place() -> None:
     driver = Driver(join("inner"))
     times = (1000, 5000, 1100, 6000, 7000)
@@ -216,3 +233,39 @@ def test_the_stores_are_laid_out_as_in_spark() -> None:
     assert [name for name, _ in found["left-keyWithIndexToValue"][0]] == ["field0", "index"]
     assert found["left-keyWithIndexToValue"][1] == ["user", "clicked", "page", "matched"]
     assert found["right-keyToNumValues"][1] == ["value"]
+
+
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "flag": (pa.bool_(), [True, None]),
+    "small": (pa.int8(), [-3, None]),
+    "real": (pa.float64(), [-0.0, None]),
+    "price": (pa.decimal128(20, 2), [Decimal("12345678901234567.25"), None]),
+    "day": (pa.date32(), [date(1969, 12, 31), None]),
+    "local": (pa.timestamp("us"), [at_ms(7).replace(tzinfo=None), None]),
+    "raw": (pa.binary(), [b"\0\xff", None]),
+    "lasts": (pa.duration("us"), [timedelta(microseconds=-5), None]),
+    "parts": (pa.struct([("at", TIME), ("n", pa.int32())]), [{"at": at_ms(5), "n": None}, None]),
+    "tags": (pa.list_(pa.string()), [["x", None], None]),
+    "times": (pa.list_(TIME), [[at_ms(1), None], None]),
+    "pairs": (pa.list_(pa.struct([("a", pa.int64())])), [[{"a": 1}, None], None]),
+    "scores": (pa.map_(pa.string(), pa.int64()), [[("a", 1), ("b", None)], None]),
+    "seen": (pa.map_(pa.string(), TIME), [[("a", at_ms(1))], None]),
+    "grid": (pa.map_(TIME, pa.list_(TIME)), [[(at_ms(1), [at_ms(2)]), (at_ms(3), None)], None]),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_of_every_type_come_back_from_state(name: str) -> None:
+    kind, given = VALUES[name]
+    schema = columns(user=pa.string(), value=kind)
+    left = JoinInput(schema, 2, ("user",), None)
+    right = JoinInput(columns(buyer=pa.string()), 1, ("buyer",), None)
+    output = pa.schema([*schema, *right.schema])
+    driver = Driver(StreamJoinSpec("inner", left, right, None, output))
+    driver.turn_of_sides([(LEFT, table(schema, [("a", value) for value in given]))])
+    driver.cut()
+    driver.restart()
+    found = driver.turn_of_sides([(RIGHT, table(right.schema, [("a",)]))])
+    assert [row["value"] for row in found] == given
+    driver.cut()
+    driver.restart()

@@ -1,0 +1,202 @@
+"""Tasks whose plan is a tree: where rows meet, and what time it is there."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+from tests.simulation.pipeline import EventReaders
+from tests.simulation.tree_pipeline import KINDS, Model, Windows, tree_plan
+from tests.unit.continuous.tasks.test_task import ATTEMPT, FIRST, ListWriter, Tasks, start
+
+from epochal.continuous.operators.contract import Moment, Row
+from epochal.continuous.plan.stages import QueryPlan, readers_of, readers_of_task
+from epochal.continuous.tasks.frames import Frame, FrameKind
+from epochal.continuous.tasks.task import TaskCore
+from epochal.continuous.tasks.task_sources import MAX_ROWS_PER_TURN
+from epochal.epoch.messages import EpochStarted, ReportPartitionOffset, TaskActive
+
+KEYS = 3
+
+
+class TreeTasks(Tasks):
+    """The tasks of a query of one kind, over three partitions per source."""
+
+    def __init__(self, kind: str, tasks: int, rows: int, per_read: int = 1_000_000) -> None:
+        plan = tree_plan(kind, ListWriter(), EventReaders(rows, KEYS, per_read), 5)
+        super().__init__(plan, tasks, 0)
+        self.plan: QueryPlan = plan
+        positions = [
+            {str(10 * number + partition): "0" for partition in range(3)}
+            for number in range(len(plan.sources))
+        ]
+        self.readers = readers_of(positions)
+        self.cores = [
+            TaskCore(
+                plan,
+                task=task,
+                tasks=tasks,
+                attempt=ATTEMPT,
+                first_epoch=FIRST,
+                readers=readers_of_task(self.readers, task, tasks),
+                writer=self.writers[task],
+            )
+            for task in range(tasks)
+        ]
+
+    def shown(self) -> dict[int, list[Row]]:
+        found: dict[int, list[Row]] = {}
+        for writer in self.writers:
+            for epoch, rows in writer.epochs.items():
+                found.setdefault(epoch, []).extend(rows)
+        return found
+
+    def ends(self) -> dict[int, dict[str, int]]:
+        """Where each epoch ended, by partition."""
+        found: dict[int, dict[str, int]] = {}
+        for message in self.messages:
+            if isinstance(message, ReportPartitionOffset):
+                name = self.readers[message.reader].partition
+                found.setdefault(message.epoch, {})[name] = int(message.position)
+        return found
+
+
+def push(epoch: int, watermarks: dict[int, int], **how: Any) -> EpochStarted:
+    known = tuple((each, watermarks[each]) for each in sorted(watermarks) if each <= epoch)
+    return start(epoch, epoch_watermarks_ms=known, **how)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_every_epoch_puts_out_what_its_rows_and_watermark_make(kind: str, tasks: int) -> None:
+    world = TreeTasks(kind, tasks, rows=8, per_read=1)
+    watermarks = {FIRST - 1: 0, FIRST: 0} | {FIRST + n: 9_000 + 2_000 * n for n in range(1, 9)}
+    for epoch in range(FIRST, FIRST + 8):
+        for task in range(tasks):
+            world.turn(task, push(epoch, watermarks))
+    world.settle()
+    world.settle(push(FIRST + 8, watermarks))
+    model, shown, start_at = Model(kind, KEYS), world.shown(), dict[str, int]()
+    for epoch, ends in sorted(world.ends().items()):
+        ids = [
+            int(name) * 1_000_000 + index
+            for name, end in ends.items()
+            for index in range(start_at.get(name, 0), end)
+        ]
+        due = model.run(epoch, ids, watermarks[epoch - 1], watermarks[epoch])
+        assert sorted(due.elements()) == sorted(shown[epoch])
+        start_at = ends
+    assert sum(map(len, shown.values())) > 3
+
+
+def test_a_stage_that_is_slow_holds_back_what_the_sink_has_from_the_sources() -> None:
+    world = TreeTasks("sink", 2, rows=6, per_read=1)
+    watermarks = dict.fromkeys(range(FIRST - 1, FIRST + 3), 0)
+    for task in (0, 1):
+        world.turn(task, push(FIRST, watermarks))
+    held: list[deque[Frame]] = [deque(), deque()]
+    for task in (0, 1, 0, 1):
+        held = [deque([*old, *new]) for old, new in zip(held, world.wires, strict=True)]
+        world.wires = [deque(), deque()]
+        world.turn(task, push(FIRST + 1, watermarks))
+    held = [deque([*old, *new]) for old, new in zip(held, world.wires, strict=True)]
+    assert world.shown() == {}  # no stage has the other task's marker
+    ids = {row[1] for writer in world.writers for row in writer.rows}
+    ends = world.ends()[FIRST]
+    read = {int(name) * 1_000_000 + at for name, end in ends.items() for at in range(end)}
+    assert ids == {each for each in read if each >= 10_000_000}
+    world.wires = held
+    world.settle()
+    world.settle(push(FIRST + 2, watermarks))
+    assert sorted(world.shown()) == [FIRST, FIRST + 1]
+
+
+def test_rows_of_the_first_epoch_wait_until_its_watermark_is_known() -> None:
+    world = TreeTasks("join", 2, rows=3)
+    watermarks = {FIRST - 1: 0, FIRST: 0}
+    world.turn(0, push(FIRST, watermarks))
+    assert any(frame.kind is FrameKind.DATA for frame in world.wires[1])
+    assert not world.turn(1)
+    (windows,) = world.cores[1].operators
+    assert isinstance(windows, Windows)
+    assert not any(windows.rows.values())
+    world.turn(1, push(FIRST, watermarks))
+    assert any(windows.rows.values())
+
+
+class Noted(Windows):
+    """Notes when it was asked to expire, and has a timer at 5 000 ms."""
+
+    def __init__(self) -> None:
+        super().__init__([0, 1, 2, 3, 4])
+        self.seen: list[Moment] = []
+
+    def due_ms(self) -> int | None:
+        return 5_000
+
+    def expire(self, at: Moment) -> list[Any]:
+        self.seen.append(at)
+        return []
+
+
+def test_an_operator_expires_once_per_epoch_also_without_rows() -> None:
+    world = TreeTasks("join", 1, rows=0)
+    noted = Noted()
+    world.cores[0]._stages[0].operator = noted
+    watermarks = {FIRST - 1: 1_000, FIRST: 2_000, FIRST + 1: 2_000, FIRST + 2: 7_000}
+    world.settle(push(FIRST, watermarks))
+    assert noted.seen == []
+    world.settle(push(FIRST + 2, watermarks))  # the push of the epoch in between was lost
+    world.settle(push(FIRST + 3, watermarks | {FIRST + 3: 7_000}))
+    assert [(at.epoch, at.late_ms, at.watermark_ms) for at in noted.seen] == [
+        (FIRST, 1_000, 2_000),
+        (FIRST + 1, 2_000, 2_000),
+        (FIRST + 2, 2_000, 7_000),
+    ]
+
+
+def test_a_timer_that_is_due_lets_the_epoch_end_soon() -> None:
+    world = TreeTasks("join", 1, rows=0)
+    world.cores[0]._stages[0].operator = Noted()
+    world.settle(push(FIRST, {FIRST - 1: 0, FIRST: 0}))
+    assert not any(isinstance(each, TaskActive) for each in world.messages)
+    world.now_ms = 5_000
+    world.turn(0)
+    world.turn(0)
+    assert [each for each in world.messages if isinstance(each, TaskActive)] == [
+        TaskActive(ATTEMPT, 0, FIRST)
+    ]
+
+
+def test_a_slow_producer_stops_a_fast_one_but_cannot_block_it() -> None:
+    world = TreeTasks("twice", 2, rows=4_000, per_read=50)
+    watermarks = dict.fromkeys(range(FIRST - 1, FIRST + 4), 0)
+    for epoch in range(FIRST, FIRST + 3):
+        for _ in range(30):  # task 1 is asleep, so task 0 is not aligned
+            world.turn(0, push(epoch, watermarks))
+    waiting = [
+        len(each.unacked)
+        for box in world.cores[0]._exchange.outboxes
+        for each in box._channels.values()
+    ]
+    assert max(waiting) == 8
+    world.settle(push(FIRST + 2, watermarks))
+    world.settle(push(FIRST + 3, watermarks))
+    rows = [row for rows in world.shown().values() for row in rows if row[3] == -1]
+    assert len(rows) == len({row[1] for row in rows}) == 12_000
+
+
+def test_frames_between_tasks_carry_no_event_times_if_the_driver_decides() -> None:
+    world = TreeTasks("join", 2, rows=3)
+    world.settle(push(FIRST, {FIRST - 1: 0, FIRST: 0}))
+    assert {frame.highs for frame in world.sent} == {()}
+
+
+def test_a_busy_source_does_not_keep_the_next_one_from_being_read() -> None:
+    world = TreeTasks("join", 1, rows=100_000)
+    world.turn(0, push(FIRST, {FIRST - 1: 0, FIRST: 0}))
+    world.turn(0, push(FIRST + 1, dict.fromkeys(range(FIRST - 1, FIRST + 2), 0)))
+    ends = world.ends()[FIRST]
+    assert sum(end for name, end in ends.items() if int(name) < 10) == MAX_ROWS_PER_TURN
+    assert sum(end for name, end in ends.items() if int(name) >= 10) == MAX_ROWS_PER_TURN
