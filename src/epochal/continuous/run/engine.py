@@ -137,8 +137,6 @@ class Engine:
         self._attempt: Attempt | None = None
         self._committed_rows = False
         """Whether this run has committed an epoch with rows."""
-        self._watermark_ms: int | None = None
-        """The watermark after the newest committed epoch."""
         self._stop_asked, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"epochal-query-{self.run_id}", daemon=True
@@ -228,7 +226,6 @@ class Engine:
             on_acknowledged=self._telemetry.acknowledged,
         )
         self._reporter.begin(self._opened.note, attempt.offsets)
-        self._watermark_ms = attempt.watermark_ms
         with self._changed:
             self._attempt, self._positions = attempt, attempt.positions
             self._settled = attempt.settled
@@ -261,7 +258,7 @@ class Engine:
         attempt = self._attempt
         assert attempt is not None
         if self._opened.is_read(attempt.positions) and not attempt.is_planned:
-            if not attempt.has_new_watermark:
+            if attempt.settled:
                 return Stopped()  # `availableNow`, and there is nothing new
             self._inbox.put(AllRead())
         self._show(message="Starting tasks")
@@ -382,10 +379,8 @@ class Engine:
         self._reporter.add(epoch, positions)
         self._committed_rows = self._committed_rows or epoch.has_data
         self._telemetry.committed(epoch, self.state.attempt)
-        # A watermark that has moved may close windows, and only the next epoch does so.
-        settled = epoch.watermark_ms in (None, self._watermark_ms)
-        self._watermark_ms = epoch.watermark_ms
-        if settled and self._opened.is_read(positions):
+        # A watermark that has moved may close windows, and only an epoch that has it does so.
+        if epoch.settled and self._opened.is_read(positions):
             self._inbox.put(AllRead())
         with self._changed:
             self._positions, self._settled = positions, epoch.settled
