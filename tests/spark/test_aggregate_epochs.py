@@ -204,6 +204,10 @@ def events() -> list[File]:
             )
             for _ in range(rng.randrange(6, 20))
         ]
+        if place == 2:  # a short gap within a longer one, which keeps the session open
+            rows += [("z", second(15), 8), ("z", second(16), 1), ("z", second(19), 1)]
+        if place >= 4:
+            rows.append(("late", second(1), 1))
         if place in (3, 5):
             rows.append(("big", second(7 * place), 100 + place))
         files.append(rows)

@@ -110,6 +110,9 @@ def processor(mode: str, ttl_ms: int | None) -> StatefulProcessor:
     return Everything()
 
 
+pytestmark = pytest.mark.timeout(900)  # Spark starts Python workers for every batch
+
+
 @dataclass(frozen=True)
 class Case:
     mode: str

@@ -8,6 +8,7 @@ import pytest
 
 from epochal.continuous.run.query_settings import (
     EngineOptions,
+    check_kept,
     no_slot_left,
     split_options,
     task_count,
@@ -105,3 +106,18 @@ def test_a_query_that_takes_every_slot_names_the_option_that_leaves_one() -> Non
         "local[3] has one more."
     )
     assert "such jobs, give Spark more slots: local[2] has one more." in no_slot_left(1, 1)
+
+
+@pytest.mark.parametrize(("slots", "tasks"), [(1, 1), (2, 1), (3, 2), (8, 7)])
+def test_a_slot_is_left_to_jobs_over_the_output(slots: int, tasks: int) -> None:
+    assert task_count(EngineOptions(), readers=9, stateful=True, free=slots, kept=1) == tasks
+
+
+def test_tasks_that_leave_no_slot_to_such_jobs_are_refused() -> None:
+    check_kept(tasks=1, total=2, kept=1, sink="foreachBatch")
+    with pytest.raises(OptionError) as refused:
+        check_kept(tasks=2, total=2, kept=1, sink="foreachBatch")
+    assert "foreachBatch: the query has 2 tasks that never end and Spark has 2" in str(
+        refused.value
+    )
+    assert "local[3]" in str(refused.value)

@@ -1,0 +1,73 @@
+"""Epochs that are handed to a function on the driver, with the same rows after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from epochal.connectors.contract import WriterContext
+from epochal.connectors.file.staged_batches import STAGED, StagedBatchSink
+from epochal.files.local import LocalFiles
+
+SCHEMA = pa.schema([("n", pa.int64())]).append(pa.field("N", pa.string()))
+
+
+class World:
+    """A sink whose function notes what it gets."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.calls: list[tuple[int, list[Any]]] = []
+
+    def sink(self) -> StagedBatchSink:
+        return StagedBatchSink(self.note, LocalFiles(self.directory, durable=False))
+
+    def note(self, paths: Sequence[str], epoch: int) -> None:
+        tables = [pq.read_table(path.removeprefix("file://")) for path in paths]
+        assert {tuple(table.schema.names) for table in tables} == {("_0", "_1")}
+        self.calls.append((epoch, [n for table in tables for n in table["_0"].to_pylist()]))
+
+    def stage(self, epoch: int, *numbers: int, task: int = 0) -> bytes:
+        writer = self.sink().writers.open(WriterContext(task, 1, "run", SCHEMA, epoch))
+        if numbers:
+            values: dict[str, list[Any]] = {"n": list(numbers), "N": ["x"] * len(numbers)}
+            writer.write(pa.RecordBatch.from_pydict(values, schema=SCHEMA))
+        return writer.cut(epoch)()
+
+    def files(self) -> list[str]:
+        return sorted(path.name.partition("-")[0] for path in (self.directory / STAGED).iterdir())
+
+
+def test_the_rows_of_all_tasks_are_handed_over_once(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.sink().commit(4, [world.stage(4, 1, 2), world.stage(4, 3, task=1), world.stage(4)])
+    assert world.calls == [(4, [1, 2, 3])]
+
+
+def test_an_epoch_without_rows_is_not_handed_over(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.sink().commit(4, [world.stage(4), b""])
+    assert world.calls == []
+
+
+def test_an_epoch_that_was_handed_over_but_not_committed_comes_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    messages = [world.stage(4, 1, 2)]
+    world.sink().commit(4, messages)
+    assert not world.sink().decided(4)
+    world.sink().commit(4, messages)
+    assert world.calls == [(4, [1, 2])] * 2
+
+
+def test_rows_are_kept_until_a_later_epoch_is_handed_over(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(4, 9)  # of an attempt that failed
+    world.sink().commit(4, [world.stage(4, 1)])
+    world.sink().commit(5, [world.stage(5)])
+    assert world.files() == ["4", "4"]
+    world.sink().commit(6, [world.stage(6, 2)])
+    assert world.files() == ["6"]
