@@ -138,6 +138,10 @@ class Attempt:
         """End the current epoch and read no more; return False if no task reads yet."""
         return self._driver.hold()
 
+    def wake(self) -> None:
+        """End the current epoch soon, even if it has no rows."""
+        self._driver.wake()
+
     def limit(self, held: ReadingHeld) -> bool:
         """Read on to positions that offsets express exactly; return False if they are exact."""
         return self._driver.limit(held)

@@ -77,6 +77,8 @@ logger = logging.getLogger(__name__)
 MS = timedelta(milliseconds=1)
 WATCH_SECONDS = 0.2
 JOB_END_SECONDS = 30.0
+WAKE_SECONDS = 0.2
+"""How long `wait_until_read` waits before it asks for an epoch, in case there are no rows."""
 JOB_NEWS_SECONDS = 0.05
 """Both the task and Spark report a failed task. The task's own report says more, so the engine
 waits this long for it."""
@@ -207,14 +209,21 @@ class Engine:
                 )
             )
 
-        with self._changed:
-            done = self._changed.wait_for(is_read, timeout_seconds)
-        if self.error is not None:
-            raise self.error
-        if not done:
-            raise TimeoutError(
-                f"not everything was processed within {timeout_seconds} s: {self.state}"
-            )
+        deadline = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
+        while True:
+            left = WAKE_SECONDS if deadline is None else deadline - self._clock.monotonic()
+            with self._changed:
+                done = self._changed.wait_for(is_read, min(left, WAKE_SECONDS))
+            if self.error is not None:
+                raise self.error
+            if done:
+                return
+            if deadline is not None and self._clock.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"not everything was processed within {timeout_seconds} s: {self.state}"
+                )
+            if self._attempt is not None:
+                self._attempt.wake()
 
     def _prepare(self, slot_seconds: float) -> None:
         self._attempt = None
