@@ -48,6 +48,7 @@ from epochal.continuous.run.run_events import (
     NewPartitions,
     Outcome,
     Reconfigured,
+    RefreshDue,
     StopAsked,
     Stopped,
 )
@@ -139,6 +140,8 @@ class Engine:
         self._attempt: Attempt | None = None
         self._committed_rows = False
         """Whether this run has committed an epoch with rows."""
+        self._refresh = False
+        """Whether the next attempt reads the query's tables again."""
         self._stop_asked, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"epochal-query-{self.run_id}", daemon=True
@@ -257,6 +260,12 @@ class Engine:
         self._finish(error)
 
     def _run_next(self) -> Outcome:
+        if self._refresh:
+            self._refresh = False
+            try:
+                self._opened.refresh()
+            except Exception as error:  # noqa: BLE001  old rows are better than no query
+                logger.warning("%s keeps the old rows of its tables: %s", self._who(), error)
         try:
             self._prepare(self._opened.options.executor_timeout.total_seconds())
         except Exception as error:  # noqa: BLE001  handled like any failure
@@ -300,6 +309,10 @@ class Engine:
                 case AllRead() if not stopping and not leaving:
                     stopping = True
                     self._show(message="Stopping")
+                    attempt.hold()
+                case RefreshDue() if not stopping and not leaving:
+                    self._show(message="Reading tables again")
+                    self._refresh = True
                     attempt.hold()
                 case NewPartitions(names) if not stopping and not leaving:
                     logger.info("%s: new partitions %s", self._who(), ", ".join(names[:10]))
@@ -405,7 +418,8 @@ class Engine:
     def _watch(self) -> None:
         """Report, look for new partitions, and detect a lost JVM."""
         interval = self._opened.options.discover_interval.total_seconds()
-        looked = self._clock.monotonic()
+        looked = refreshed = self._clock.monotonic()
+        every = self._opened.options.static_refresh
         set_log_context(query_id=self.query_id, run_id=self.run_id)
         while not self._ended.wait(WATCH_SECONDS):
             self._write_telemetry(self._reporter.report())
@@ -424,6 +438,9 @@ class Engine:
                 looked = now
                 if self._opened.ends is None:
                     self._look_for_partitions(attempt.number)
+            if every is not None and now - refreshed >= every.total_seconds():
+                refreshed = now
+                self._inbox.put(RefreshDue())
 
     def _write_telemetry(self, report: dict[str, Any] | None) -> None:
         at = self.state
