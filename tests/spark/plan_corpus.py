@@ -195,6 +195,16 @@ PLANS = [
         "Project(Aggregate:0(Project(Project(Aggregate:1(Project(Filter("
         "DropDuplicates:2(Watermark(rate0)))))))))",
     ),
+    Plan(
+        "drop duplicates of windows",
+        lambda s: (
+            marked(s)
+            .groupBy(F.window("timestamp", "1 minute"), "value")
+            .count()
+            .dropDuplicates(["window", "count"])
+        ),
+        "DropDuplicates:0(Project(Aggregate:1(Project(Filter(Watermark(rate0))))))",
+    ),
     Plan("limit", lambda s: rate(s).limit(3), "GlobalLimit:0(rate0)"),
     Plan(
         "scalar subquery",

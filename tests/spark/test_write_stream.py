@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.frames import COLUMNS, PATIENCE_SECONDS, add_file, rows_of, stream, words
+from tests.waiting import eventually
 
 import epochal
 from epochal.checkpoint import Checkpoint
@@ -53,6 +54,28 @@ def test_one_line_changes_and_files_are_written_as_by_spark(
     query.stop()
     assert not query.isActive
     assert rows_of(spark.read.parquet(str(tmp_path / "out"))) == sorted(EVEN, key=str)
+
+
+def test_a_joined_table_is_read_again_at_the_refresh_interval(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "table")
+    spark.createDataFrame([("a", "old")], "word string, age string").write.parquet(table)
+    joined = stream(spark, source).join(spark.read.parquet(table), "word").select("id", "age")
+    writer = epochal.write_stream(joined).option("staticRefresh", "200 milliseconds")
+    query = writer.start(format="memory", queryName="ages")
+    query.processAllAvailable()
+    assert {row["age"] for row in spark.table("ages").collect()} == {"old"}
+    attempt = query.status["attempt"]
+    spark.createDataFrame([("a", "new")], "word string, age string").write.parquet(
+        table, mode="append"
+    )
+    eventually(lambda: query.status["attempt"] > attempt + 1, seconds=PATIENCE_SECONDS)
+    add_file(source, "1", words(3, 30))
+    query.processAllAvailable()
+    query.stop()
+    added = {row["age"] for row in spark.table("ages").collect() if row["id"] >= 30}
+    assert added == {"old", "new"}
 
 
 def test_rows_of_the_memory_sink_are_a_view(spark: SparkSession, source: Path) -> None:

@@ -240,6 +240,15 @@ class EpochDriver:
         self._step(Hold())
         return self.coordinator.phase is Phase.RUNNING
 
+    def wake(self) -> None:
+        """End the current epoch soon, even if it has no rows.
+
+        A source may have advanced past data without rows, such as an empty file. Tasks do not
+        report that, so it would be committed with the next idle epoch only.
+        """
+        if self._coordinator is not None:
+            self._step(TaskActive(self.attempt, 0, self._coordinator.current))
+
     def limit(self, held: ReadingHeld) -> bool:
         """Read on to the next positions that the sources' offsets express exactly.
 
@@ -290,7 +299,7 @@ class EpochDriver:
                 thread.join()
         self._resources.state.close()
 
-    def _step(self, event: Event) -> None:
+    def _step(self, event: Event | TaskActive) -> None:
         with self._lock:
             self.coordinator.now = self._clock.monotonic()
             failed = self._dispatch(self.coordinator.step(event))

@@ -685,6 +685,17 @@ def test_state_that_loads_longer_than_the_stall_timeout_is_no_stall() -> None:
     assert (world.failures, driver.coordinator.phase) == ([], Phase.RUNNING)
 
 
+def test_an_idle_epoch_ends_soon_when_it_is_woken() -> None:
+    world = World()
+    driver = started(world, epoch_seconds=1, idle_epoch_seconds=600)
+    due = driver.due()
+    driver.wake()
+    woken = driver.due()
+    assert due is not None
+    assert woken is not None
+    assert due - woken == 599
+
+
 def test_a_stop_after_a_long_idle_time_is_no_stall() -> None:
     world = World(ManualClock())
     driver = started(world, stall_seconds=5, idle_epoch_seconds=600)

@@ -32,6 +32,7 @@ from epochal.continuous.api.outputs import (
     trigger_options,
 )
 from epochal.continuous.catalyst.translation import explain_plan, read_plan
+from epochal.continuous.plan.logical import Node
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition, SinkDefinition
 from epochal.continuous.run.state_settings import FRAME_KEYS, session_settings
@@ -194,6 +195,10 @@ class DataFrameWriter:
         found = find_checkpoint(engine.checkpoint_location)
         translation = read_plan(self._frame, output_mode=self._mode, pinned=found.pinned)
         found.check(operators_of(translation.tree), session)
+
+        def refreshed() -> Node:
+            return read_plan(self._frame, output_mode=self._mode, pinned=found.pinned).tree
+
         return QueryDefinition(
             translation.tree,
             self._sink(name, engine, rest),
@@ -203,6 +208,7 @@ class DataFrameWriter:
             parallelism=spark.sparkContext.defaultParallelism,
             watermarks_move="epoch",
             offset_lines=translation.occurrences,
+            refreshed=refreshed,
         )
 
     def _apply(

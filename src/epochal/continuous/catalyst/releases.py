@@ -116,6 +116,11 @@ class Planner:
         if not self._runs_jobs:
             fields = [(str(each.name()), arrow_type_of(each.dataType())) for each in _output(plan)]
             return pa.schema(fields).empty_table()
+        for leaf in items(plan.collectLeaves()):
+            if simple_name(leaf) == "LogicalRelation":
+                relation = leaf.relation()
+                if simple_name(relation) == "HadoopFsRelation":
+                    relation.location().refresh()  # else Spark keeps the listing of the files
         datasets = self._object(f"{_SQL}.classic.Dataset")
         found: pa.Table = DataFrame(datasets.ofRows(self._js, plan), self.session).toArrow()
         return found

@@ -205,7 +205,7 @@ def read_deduplicate(
     name = simple_name(node)
     found = steps.event_time(list(items(node.child().output())))
     event_time, delay_ms = (child.name_of(found[0]), found[1]) if found else (None, 0)
-    if event_time and pa.types.is_struct(child.schema.field(event_time).type):
+    if within and event_time and pa.types.is_struct(child.schema.field(event_time).type):
         steps.findings.refuse(
             name,
             f"the column {event_time!r}, which has the watermark, is a window",

@@ -91,10 +91,6 @@ class Attempt:
         """Where the first epoch begins, as Spark logs it."""
         self._sc, self._opened, self._driver = sc, opened, driver
         self._recovered, self._post = recovered, post
-        self.watermark_ms = recovered.watermark_ms
-        """The watermark with which the first epoch begins."""
-        self.has_new_watermark = recovered.late_ms < self.watermark_ms
-        """Whether no epoch has run with that watermark yet, so that state may be due."""
         self.is_planned = recovered.planned is not None
         """Whether the first epoch is a batch that Spark planned. The attempt ends after it."""
         self._readers = readers_of(positions, opened.ends)
@@ -141,6 +137,10 @@ class Attempt:
     def hold(self) -> bool:
         """End the current epoch and read no more; return False if no task reads yet."""
         return self._driver.hold()
+
+    def wake(self) -> None:
+        """End the current epoch soon, even if it has no rows."""
+        self._driver.wake()
 
     def limit(self, held: ReadingHeld) -> bool:
         """Read on to positions that offsets express exactly; return False if they are exact."""

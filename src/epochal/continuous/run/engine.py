@@ -48,6 +48,7 @@ from epochal.continuous.run.run_events import (
     NewPartitions,
     Outcome,
     Reconfigured,
+    RefreshDue,
     StopAsked,
     Stopped,
 )
@@ -77,6 +78,8 @@ logger = logging.getLogger(__name__)
 MS = timedelta(milliseconds=1)
 WATCH_SECONDS = 0.2
 JOB_END_SECONDS = 30.0
+WAKE_SECONDS = 0.2
+"""How long `wait_until_read` waits before it asks for an epoch, in case there are no rows."""
 JOB_NEWS_SECONDS = 0.05
 """Both the task and Spark report a failed task. The task's own report says more, so the engine
 waits this long for it."""
@@ -137,8 +140,8 @@ class Engine:
         self._attempt: Attempt | None = None
         self._committed_rows = False
         """Whether this run has committed an epoch with rows."""
-        self._watermark_ms: int | None = None
-        """The watermark after the newest committed epoch."""
+        self._refresh = False
+        """Whether the next attempt reads the query's tables again."""
         self._stop_asked, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"epochal-query-{self.run_id}", daemon=True
@@ -209,14 +212,21 @@ class Engine:
                 )
             )
 
-        with self._changed:
-            done = self._changed.wait_for(is_read, timeout_seconds)
-        if self.error is not None:
-            raise self.error
-        if not done:
-            raise TimeoutError(
-                f"not everything was processed within {timeout_seconds} s: {self.state}"
-            )
+        deadline = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
+        while True:
+            left = WAKE_SECONDS if deadline is None else deadline - self._clock.monotonic()
+            with self._changed:
+                done = self._changed.wait_for(is_read, min(left, WAKE_SECONDS))
+            if self.error is not None:
+                raise self.error
+            if done:
+                return
+            if deadline is not None and self._clock.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"not everything was processed within {timeout_seconds} s: {self.state}"
+                )
+            if self._attempt is not None:
+                self._attempt.wake()
 
     def _prepare(self, slot_seconds: float) -> None:
         self._attempt = None
@@ -228,7 +238,6 @@ class Engine:
             on_acknowledged=self._telemetry.acknowledged,
         )
         self._reporter.begin(self._opened.note, attempt.offsets)
-        self._watermark_ms = attempt.watermark_ms
         with self._changed:
             self._attempt, self._positions = attempt, attempt.positions
             self._settled = attempt.settled
@@ -251,6 +260,12 @@ class Engine:
         self._finish(error)
 
     def _run_next(self) -> Outcome:
+        if self._refresh:
+            self._refresh = False
+            try:
+                self._opened.refresh()
+            except Exception as error:  # noqa: BLE001  old rows are better than no query
+                logger.warning("%s keeps the old rows of its tables: %s", self._who(), error)
         try:
             self._prepare(self._opened.options.executor_timeout.total_seconds())
         except Exception as error:  # noqa: BLE001  handled like any failure
@@ -261,7 +276,7 @@ class Engine:
         attempt = self._attempt
         assert attempt is not None
         if self._opened.is_read(attempt.positions) and not attempt.is_planned:
-            if not attempt.has_new_watermark:
+            if attempt.settled:
                 return Stopped()  # `availableNow`, and there is nothing new
             self._inbox.put(AllRead())
         self._show(message="Starting tasks")
@@ -294,6 +309,10 @@ class Engine:
                 case AllRead() if not stopping and not leaving:
                     stopping = True
                     self._show(message="Stopping")
+                    attempt.hold()
+                case RefreshDue() if not stopping and not leaving:
+                    self._show(message="Reading tables again")
+                    self._refresh = True
                     attempt.hold()
                 case NewPartitions(names) if not stopping and not leaving:
                     logger.info("%s: new partitions %s", self._who(), ", ".join(names[:10]))
@@ -382,10 +401,8 @@ class Engine:
         self._reporter.add(epoch, positions)
         self._committed_rows = self._committed_rows or epoch.has_data
         self._telemetry.committed(epoch, self.state.attempt)
-        # A watermark that has moved may close windows, and only the next epoch does so.
-        settled = epoch.watermark_ms in (None, self._watermark_ms)
-        self._watermark_ms = epoch.watermark_ms
-        if settled and self._opened.is_read(positions):
+        # A watermark that has moved may close windows, and only an epoch that has it does so.
+        if epoch.settled and self._opened.is_read(positions):
             self._inbox.put(AllRead())
         with self._changed:
             self._positions, self._settled = positions, epoch.settled
@@ -401,7 +418,8 @@ class Engine:
     def _watch(self) -> None:
         """Report, look for new partitions, and detect a lost JVM."""
         interval = self._opened.options.discover_interval.total_seconds()
-        looked = self._clock.monotonic()
+        looked = refreshed = self._clock.monotonic()
+        every = self._opened.options.static_refresh
         set_log_context(query_id=self.query_id, run_id=self.run_id)
         while not self._ended.wait(WATCH_SECONDS):
             self._write_telemetry(self._reporter.report())
@@ -420,6 +438,9 @@ class Engine:
                 looked = now
                 if self._opened.ends is None:
                     self._look_for_partitions(attempt.number)
+            if every is not None and now - refreshed >= every.total_seconds():
+                refreshed = now
+                self._inbox.put(RefreshDue())
 
     def _write_telemetry(self, report: dict[str, Any] | None) -> None:
         at = self.state

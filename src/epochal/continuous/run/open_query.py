@@ -20,7 +20,6 @@ from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Sink, Source
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.plan.compile import compile_plan
 from epochal.continuous.plan.pinned_plan import check_empty, settle_id
 from epochal.continuous.plan.stages import QueryPlan, Target, is_linear
 from epochal.continuous.run.progress import OperatorNote, QueryNote
@@ -65,6 +64,8 @@ class Opened:
     """Of a new checkpoint; None for as many as there are tasks."""
     kept_slots: int = 0
     """Slots that the tasks must leave free, for Spark jobs over the output."""
+    refreshed: Callable[[], QueryPlan] | None = None
+    """Makes the plan again, with what its tables contain now; None if it has no tables."""
     hosts: TaskHosts = field(default_factory=TaskHosts)
     _closing: ExitStack = field(default_factory=ExitStack)
     _attempted: bool = False
@@ -88,6 +89,14 @@ class Opened:
             for stage in self.plan.stages
         )
         self.note = replace(self.note, operators=operators)
+
+    def refresh(self) -> None:
+        """Read the tables of the query again, if it has any."""
+        if self.refreshed is not None:
+            found = self.refreshed()
+            self.plan = replace(
+                found, writers=self.plan.writers, state_partitions=self.plan.state_partitions
+            )
 
     def find_ends(self, positions: Sequence[Positions]) -> None:
         """Fix where the run ends, unless an earlier attempt has done so or it has no end."""
@@ -165,12 +174,7 @@ def open_query(
             source = definition.open_source(each, files)
             opening.callback(_quietly, source.close, each.description)
             sources.append(source)
-        plan = compile_plan(
-            definition.tree,
-            sources,
-            watermarks_move=definition.watermarks_move,
-            offset_lines=definition.offset_lines,
-        )
+        plan = definition.compiled(definition.tree, sources)
         settings = settings_in_force(files, definition.session)
         conf = state_conf(files, settings)
         check_state(files, conf, plan)
@@ -205,9 +209,17 @@ def open_query(
             server=server,
             state_partitions=definition.state_partitions,
             kept_slots=definition.sink.slots,
+            refreshed=_refreshed(definition, sources),
             hosts=hosts,
             _closing=opening.pop_all(),
         )
+
+
+def _refreshed(
+    definition: QueryDefinition, sources: Sequence[Source]
+) -> Callable[[], QueryPlan] | None:
+    make = definition.refreshed
+    return None if make is None else lambda: definition.compiled(make(), sources)
 
 
 def _names(operators: Sequence[OperatorSpec]) -> list[str]:

@@ -76,6 +76,11 @@ class EngineOptions:
     discover_interval: timedelta = timedelta(seconds=10)
     """How often sources are asked for new partitions."""
 
+    static_refresh: timedelta | None = None
+    """How often the tables that a DataFrame joins its stream with are read again. By default they
+    are read at the start only. The tasks restart at the end of an epoch, which takes about a
+    second."""
+
     progress_interval: timedelta = timedelta(seconds=1)
     idle_interval: timedelta = timedelta(seconds=10)
     """How often listeners get an idle event from a query without data."""
@@ -130,6 +135,8 @@ class EngineOptions:
             "readyTimeout": self.ready_timeout,
             "stallTimeout": self.stall_timeout,
         }
+        if self.static_refresh is not None:
+            times["staticRefresh"] = self.static_refresh
         for name, time in times.items():
             if time <= timedelta(0):
                 raise OptionError(f"{name} must be longer than 0 seconds, not {time}.")

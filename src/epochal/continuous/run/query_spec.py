@@ -6,15 +6,16 @@ and then fills in the two things the plan lacks: `writers` and `state_partitions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from epochal.connectors.contract import Sink, Source
 from epochal.connectors.registry import open_source
-from epochal.continuous.plan.compile import sources_of
+from epochal.continuous.plan.compile import compile_plan, sources_of
 from epochal.continuous.plan.logical import Node, StreamSource
+from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.epoch.query_watermark import WatermarksMove
 from epochal.files import Files
@@ -49,10 +50,22 @@ class QueryDefinition:
     state_partitions: int | None = None
     """Of a new checkpoint; None for as many as there are tasks."""
 
+    refreshed: Callable[[], Node] | None = None
+    """Makes the tree again, with what its tables contain now; None if it has no tables."""
+
     @property
     def sources(self) -> tuple[StreamSource, ...]:
         """The sources by number, each once."""
         return sources_of(self.tree)
+
+    def compiled(self, tree: Node, sources: Sequence[Source]) -> QueryPlan:
+        """Make the plan of a tree over the open sources."""
+        return compile_plan(
+            tree,
+            sources,
+            watermarks_move=self.watermarks_move,
+            offset_lines=self.offset_lines,
+        )
 
     def open_source(self, source: StreamSource, checkpoint: Files) -> Source:
         """Open one of the sources."""

@@ -22,11 +22,18 @@ class NewPartitions:
 
 
 @dataclass(frozen=True, slots=True)
+class RefreshDue:
+    """The tables that the query joins must be read again: `staticRefresh`."""
+
+
+@dataclass(frozen=True, slots=True)
 class AllRead:
     """Everything that the sources contained at the start is committed: `availableNow`."""
 
 
-Event: TypeAlias = StopAsked | AllRead | NewPartitions | ReadingHeld | JobEnded | AttemptFailed
+Event: TypeAlias = (
+    StopAsked | AllRead | NewPartitions | RefreshDue | ReadingHeld | JobEnded | AttemptFailed
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Reconfigured:
-    """The attempt ended at an epoch's end, to restart with more readers."""
+    """The attempt ended at an epoch's end, to restart with more readers or newer tables."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,6 @@ class Pretended:
     settled = True
     positions: tuple[dict[str, str], ...] = ()
     offsets: tuple[str, ...] = ()
-    watermark_ms = 0
-    has_new_watermark = False
     is_planned = False
 
     def __init__(self, number: int, pretence: Pretence, post: Any) -> None:
@@ -117,8 +115,8 @@ class Pretended:
     def fail(self, error: Exception) -> None:
         self.post(AttemptFailed(self.number, error))
 
-    def commit(self, epoch: int, rows: int = 0, watermark_ms: int | None = None) -> None:
-        facts = CommittedEpoch(epoch, 0, 0, 0, (), rows, (), watermark_ms=watermark_ms)
+    def commit(self, epoch: int, rows: int = 0, settled: bool = True) -> None:
+        facts = CommittedEpoch(epoch, 0, 0, 0, (), rows, (), settled=settled)
         self._pretence.committed(facts, ())
 
     def _note(self, what: str) -> None:
@@ -425,7 +423,8 @@ def test_a_run_over_what_is_available_ends_when_it_is_read() -> None:
 def test_such_a_run_goes_on_until_an_epoch_has_had_the_last_watermark() -> None:
     def moves_the_watermark(attempt: Pretended) -> None:
         pretence.all_read = True
-        attempt.commit(0, rows=3, watermark_ms=5_000)
+        attempt.commit(0, rows=3, settled=False)
+        attempt.commit(1, settled=False)
 
     pretence = Pretence(moves_the_watermark)
     run = Run(pretence)
@@ -433,7 +432,7 @@ def test_such_a_run_goes_on_until_an_epoch_has_had_the_last_watermark() -> None:
     assert not run.engine.wait(0.3)
     assert pretence.asked == ["1 start"]
     attempt: Any = run.engine._attempt
-    attempt.commit(1, watermark_ms=5_000)
+    attempt.commit(2)
     assert run.engine.wait(30)
     assert pretence.asked == ["1 start", "1 hold", "1 finish", "1 end"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -107,7 +107,7 @@ class DropDuplicates:
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         if self._time >= 0:
-            batch = drop_late(batch, micros(batch.column(self._time)), at.late_ms)
+            batch = drop_late(batch, micros(_times(batch.column(self._time))), at.late_ms)
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]
@@ -139,4 +139,10 @@ class DropDuplicates:
         if self._within:
             state.ends.add(value[0], key)
         elif self._in_key >= 0 and key[self._in_key] is not None:
-            state.ends.add(key[self._in_key], key)
+            time = key[self._in_key]
+            state.ends.add(time[1] if isinstance(time, tuple) else time, key)
+
+
+def _times(column: Any) -> Any:
+    """Event time. If it is a window, its end counts."""
+    return column.flatten()[1] if pa.types.is_struct(column.type) else column

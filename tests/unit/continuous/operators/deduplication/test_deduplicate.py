@@ -56,6 +56,21 @@ def test_keys_with_event_time_are_forgotten_when_the_watermark_reaches_them() ->
     assert set(driver.state()) == {("a", 6000)}
 
 
+def test_of_a_window_the_end_counts() -> None:
+    stamp = pa.timestamp("us", tz="UTC")
+    schema = columns(w=pa.struct([("start", stamp), ("end", stamp)]), v=pa.int64())
+    spec = DropDuplicatesSpec.plan(columns=["w"], input_schema=schema, event_time="w")
+    driver = Driver(spec, 1)
+
+    def windows(*ends: int) -> pa.RecordBatch:
+        return table(schema, [({"start": at_ms(0), "end": at_ms(end)}, end) for end in ends])
+
+    assert numbers(driver.turn(windows(5, 6, 6, 9), late_ms=5)) == [6, 9]
+    driver.turn(None, watermark_ms=6)
+    driver.cut()
+    assert set(driver.state()) == {((0, 9000),)}
+
+
 def test_within_the_watermark_a_key_is_forgotten_a_delay_after_its_first_row() -> None:
     driver = unique("k", event_time="ts", delay_ms=10, within_watermark=True)
     assert numbers(driver.turn(events(("a", 5, 1), ("a", 9, 2)), watermark_ms=14)) == [1]

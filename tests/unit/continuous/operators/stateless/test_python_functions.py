@@ -1,0 +1,122 @@
+"""Functions of users are called with values of their kind; results become columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import LongType, StructType
+
+from epochal.continuous.operators.contract import Moment
+from epochal.continuous.operators.expressions.expr import Column
+from epochal.continuous.operators.stateless.python_functions import (
+    ARROW,
+    ARROW_ITERATOR,
+    ARROW_ROWS,
+    MAP_ARROW,
+    MAP_PANDAS,
+    PANDAS,
+    PANDAS_ITERATOR,
+    PICKLED,
+    Argument,
+    Conversion,
+    MapFramesSpec,
+    PythonFunction,
+    PythonFunctionsSpec,
+)
+from epochal.errors import OptionError
+
+AT = Moment(0, -1, 0, -1)
+UTC = Conversion("UTC")
+BATCH = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [10, 20]})
+
+
+def call(
+    kind: int, function: Callable[..., Any], *arguments: int | PythonFunction, **named: int
+) -> PythonFunction:
+    def given(value: int | PythonFunction, keyword: str | None = None) -> Argument:
+        if isinstance(value, PythonFunction):
+            return Argument(value, keyword=keyword)
+        return Argument(Column(value), LongType(), pa.int64(), keyword)
+
+    return PythonFunction(
+        cloudpickle.dumps((function, LongType())),
+        kind,
+        (*map(given, arguments), *(given(value, name) for name, value in named.items())),
+        "f",
+    )
+
+
+def added(*functions: PythonFunction) -> list[list[Any]]:
+    """The columns that functions append."""
+    fields = [pa.field(f"r{number}", pa.int64()) for number in range(len(functions))]
+    spec = PythonFunctionsSpec(functions, pa.schema([*BATCH.schema, *fields]), UTC)
+    (found,) = spec.open().process(BATCH, AT)
+    assert found.columns[:2] == BATCH.columns
+    return [column.to_pylist() for column in found.columns[2:]]
+
+
+def minus(x: Any, y: Any) -> Any:
+    return x - y
+
+
+def each_plus_five(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield pc.add(batch, 5) if isinstance(batch, pa.Array) else batch + 5
+
+
+@pytest.mark.parametrize("kind", [PICKLED, ARROW_ROWS, PANDAS])
+def test_arguments_go_by_position_and_by_name(kind: int) -> None:
+    assert added(call(kind, minus, 1, 0), call(kind, minus, y=1, x=0)) == [[9, 18], [-9, -18]]
+
+
+@pytest.mark.parametrize("kind", [PICKLED, ARROW_ROWS, PANDAS])
+def test_a_chain_passes_results_on(kind: int) -> None:
+    inner = call(kind, lambda x: x * 2, 0)
+    assert added(call(kind, lambda x: x + 1, inner)) == [[3, 5]]
+
+
+@pytest.mark.parametrize("kind", [PANDAS_ITERATOR, ARROW_ITERATOR])
+def test_an_iterator_function_gets_an_iterator_of_columns(kind: int) -> None:
+    inner = call(kind, each_plus_five, 0)
+    assert added(inner, call(kind, each_plus_five, inner)) == [[6, 7], [11, 12]]
+
+
+def test_an_arrow_function_gets_arrays() -> None:
+    assert added(call(ARROW, pc.add, 0, 1)) == [[11, 22]]
+
+
+def test_a_row_function_without_arguments_is_called_for_each_row() -> None:
+    assert added(call(ARROW_ROWS, lambda: 7)) == [[7, 7]]
+
+
+@pytest.mark.parametrize("kind", [PANDAS, ARROW])
+def test_a_column_of_another_length_is_an_error(kind: int) -> None:
+    with pytest.raises(OptionError, match="returned 1 values for 2 rows"):
+        added(call(kind, lambda x: x[:1], 0))
+
+
+def mapped(kind: int, function: Callable[..., Any]) -> list[dict[str, Any]]:
+    pickled = cloudpickle.dumps((function, StructType().add("b", "long").add("a", "long")))
+    schema = pa.schema([("b", pa.int64()), ("a", pa.int64())])
+    operator = MapFramesSpec(pickled, kind, schema, UTC).open()
+    return [row for batch in operator.process(BATCH, AT) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("kind", [MAP_PANDAS, MAP_ARROW])
+def test_columns_of_a_mapped_batch_are_found_by_name(kind: int) -> None:
+    assert mapped(kind, lambda batches: batches) == [{"b": 10, "a": 1}, {"b": 20, "a": 2}]
+
+
+def test_a_mapping_that_returns_no_iterator_is_an_error() -> None:
+    with pytest.raises(OptionError, match="must return an iterator"):
+        mapped(MAP_ARROW, lambda batches: 5)
+
+
+def test_a_mapping_that_lacks_a_column_is_an_error() -> None:
+    with pytest.raises(OptionError, match="lacks the column b"):
+        mapped(MAP_ARROW, lambda batches: (each.select(["a"]) for each in batches))
