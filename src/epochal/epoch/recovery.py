@@ -7,7 +7,7 @@ who wrote it:
 | the newest entry, not committed | decided? | recovery |
 |---|---|---|
 | with our manifest, normal sink | yes, the entry is the decision | publish, commit sink, log |
-| with our manifest, sink that decides | if the sink has the epoch | sink first; else drop the entry |
+| with our manifest, sink that decides | if the sink has the epoch | sink first; else drop it |
 | without a manifest: written by Spark | if the sink has the epoch | log the commit; else run it |
 
 Spark writes the offset entry *before* it runs a batch, so its entry is only a plan. Sinks that
