@@ -112,6 +112,7 @@ def killed_turns(
 ) -> Found:
     """Spark, Epochal killed and restarted, Spark, Spark killed, Epochal, Spark."""
     rng = Random(f"kills {seed}")
+    home.mkdir(exist_ok=True)
     table = Table(session_of(spark, provider), query, home / "turns", files=True)
     table.play((SPARK,))
     kill_in_phase(table, 1, OURS, provider, home / "ours.log", rng)
@@ -133,6 +134,20 @@ def test_a_killed_engine_is_taken_over_by_the_other(
 ) -> None:
     found = killed_turns(spark, query, provider, tmp_path, f"{query.name} {provider}")
     assert found == undisturbed(query)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(40))
+def test_many_random_turns_and_kills_change_nothing(
+    spark: SparkSession, tmp_path: Path, undisturbed: Any, seed: int
+) -> None:
+    rng = Random(f"many {seed}")
+    query, provider = rng.choice(cases()).values
+    table = Table(session_of(spark, provider), query, tmp_path / "turns")
+    script = random_script(rng.choice((SPARK, OURS)), seed)
+    assert played(table, script) == undisturbed(query)
+    query, provider = rng.choice(append_cases()).values
+    assert killed_turns(spark, query, provider, tmp_path / "kills", seed) == undisturbed(query)
 
 
 @dataclass(frozen=True)
