@@ -69,6 +69,11 @@ def _concat(call: Call, *values: Value) -> Value:
     return (_concat_arrays if of_arrays else texts.FUNCTIONS["Concat"])(call, *values)
 
 
+def _reverse(call: Call, value: Value) -> Value:
+    of_arrays = pa.types.is_list(value.type)
+    return (arrays if of_arrays else texts).FUNCTIONS["Reverse"](call, value)
+
+
 def _negate(call: Call, value: Value) -> Value:
     of_intervals = value.type == intervals.INTERVAL
     return (_negated if of_intervals else arithmetic.FUNCTIONS["UnaryMinus"])(call, value)
@@ -99,6 +104,7 @@ FUNCTIONS: dict[str, Function] = {
     **texts.FUNCTIONS,
     **time_texts.FUNCTIONS,
     "Concat": _concat,
+    "Reverse": _reverse,
     "UnaryMinus": _negate,
 }
 """Functions of the values of their arguments."""
