@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pyarrow as pa
 
-from epochal.continuous.operators.expressions.expr import Call, Function, Literal, Value
+from epochal.continuous.operators.expressions.expr import Call, Function, Value
 from epochal.continuous.operators.expressions.row_values import Kind, by_row
 from epochal.continuous.operators.spark_values import json_paths, json_writing
 from epochal.continuous.operators.spark_values.json_nodes import MalformedJson, parse
@@ -35,11 +35,7 @@ _CORRUPT = "_corrupt_record"
 
 
 def unknown_options(call: Call) -> list[str]:
-    """The options of a call, or its path, that are not supported here."""
-    if call.function == "GetJsonObject":
-        path = call.arguments[1]
-        constant = path.value.as_py() if isinstance(path, Literal) else None
-        return [constant] if constant is not None and json_paths.has_wildcard(constant) else []
+    """The options of a call that are not supported here."""
     if call.function not in ("JsonToStructs", "StructsToJsonEvaluator.evaluate"):
         return []
     allowed = READ_OPTIONS if call.function == "JsonToStructs" else WRITE_OPTIONS
