@@ -79,7 +79,7 @@ def _single(found: re.Match[str], value: Any, kind: Kind) -> str:
 
 
 def _padded(text: str, flags: str, width: str | None) -> str:
-    size = int(width or 0)
+    size = int(width or 0) - sum(each > "\uffff" for each in text)  # Java counts those twice
     return text.ljust(size) if "-" in flags else text.rjust(size)
 
 
@@ -168,7 +168,7 @@ def _signed(negative: bool, digits: str, flags: str, width: str | None) -> str:
 def _real(value: Any, kind: Kind, flags: str, width: str | None, precision: str | None) -> str:
     _check_width(flags, width)
     if value is None:
-        return _padded("null", flags, width)
+        return _padded("null"[: None if precision is None else int(precision)], flags, width)
     if not types.is_floating(kind):
         raise _Wrong(f"%f takes a double, not {kind}: cast it to double")
     if not math.isfinite(value):
@@ -191,7 +191,7 @@ def _scientific(
 ) -> str:
     _check_width(flags, width)
     if value is None:
-        return _padded("null", flags, width)
+        return _padded("null"[: None if precision is None else int(precision)], flags, width)
     if not types.is_floating(kind) or "," in flags:
         raise _Wrong(f"%e takes a double, not {kind}, and no commas")
     if not math.isfinite(value):
@@ -248,7 +248,7 @@ def _grouped(number: Any, least: int, most: int, digits: int, *, groups: bool) -
         # Java has no more digits than it needs to tell a double from all others.
         shortest = Decimal(repr(number))
         exact = shortest if int(shortest.as_tuple().exponent) >= -most else exact
-    rounded = abs(exact).quantize(Decimal(1).scaleb(-most, EXACT), ROUND_HALF_EVEN, EXACT)
+    rounded = exact.copy_abs().quantize(Decimal(1).scaleb(-most, EXACT), ROUND_HALF_EVEN, EXACT)
     whole, _, decimals = f"{rounded:f}".partition(".")
     while len(decimals) > least and decimals.endswith("0"):
         decimals = decimals[:-1]
