@@ -125,20 +125,8 @@ def _check_overflow(call: Call, value: Value) -> Value:
     return by_row(lambda number: fitted(strict, number, call.type), call.type, value)
 
 
-def _make(call: Call, value: Value) -> Value:
-    kind: Kind = call.type
-    return by_row(lambda unscaled: Decimal(unscaled).scaleb(-kind.scale, EXACT), kind, value)
-
-
-def _unscaled(call: Call, value: Value) -> Value:
-    scale = value.type.scale
-    return by_row(lambda number: int(number.scaleb(scale, EXACT)), pa.int64(), value)
-
-
 FUNCTIONS: dict[str, Function] = {
     "CheckOverflow": _check_overflow,
     "CheckOverflowInSum": _check_overflow,
-    "MakeDecimal": _make,
     "PromotePrecision": lambda _, value: value,
-    "UnscaledValue": _unscaled,
 }

@@ -34,6 +34,11 @@ from epochal.continuous.operators.expressions.times.time_values import (
     ints_of_times,
 )
 from epochal.continuous.operators.expressions.times.zones import find_zone, to_local, to_utc
+from epochal.continuous.operators.spark_values.timestamp_texts import (
+    days_of_civil,
+    is_zone,
+    utc_of_local,
+)
 from epochal.errors import OptionError
 
 
@@ -109,6 +114,32 @@ def _instants(found: list[Parsed | None], zone: str, *, zoned: bool) -> tuple[In
             continue
         micros = np.where([each.zone == name for each in known], to_utc(local, name), micros)
     return micros, wrong
+
+
+def micros_by(pattern: str, text: str, zone: str | None) -> int | None:
+    """The microseconds of one text; None if it says no time. Without a zone, of a local time."""
+    found = parsed(text, pattern)
+    if found is None:
+        return None
+    if found.day_of_year is None:
+        days = days_of_civil(found.year, found.month, found.day)
+    else:
+        days = days_of_civil(found.year, 1, 1)
+        days = None if days is None else days + found.day_of_year - 1
+    if days is None:
+        return None
+    local = days * DAY_MICROS + found.micros
+    if zone is None:
+        return local
+    if found.zone is not None and not is_zone(found.zone):
+        return None
+    return utc_of_local(local, found.zone or zone)
+
+
+def days_by(pattern: str, text: str) -> int | None:
+    """The date that one text says; None if it says none."""
+    found = micros_by(pattern, text, None)
+    return None if found is None else found // DAY_MICROS
 
 
 def _get_timestamp(call: Call, value: Value, pattern: Value) -> Value:
