@@ -55,8 +55,13 @@ def sparks(frame: DataFrame) -> Any:
 
 
 def about(value: Any) -> Any:
-    """A value whose doubles are rounded to twelve digits."""
+    """A value whose doubles are rounded to twelve digits, without the sign of zero.
+
+    The least of 0.0 and -0.0 is the one that came first.
+    """
     match value:
+        case "-0.0":
+            return 0.0
         case float():
             return float(f"{value:.12g}")
         case dict():
