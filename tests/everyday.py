@@ -47,6 +47,7 @@ FULL: dict[str, str] = {
     r"spark/test_catalyst_results\.py.*\[(?!(kinds in a chain|mapInPandas)\])": "more functions",
     r"spark/test_functions_text_number\.py.*(larger_tables|fail_where)": "more rows, and errors",
     r"spark/test_take_over\.py.*(stateless|such_a|every_mode|rate_source|pins)": "more turns",
+    r"spark/test_take_over_matrix\.py.*\[(?!(limit-hdfs|\w+-rocksdb)-spark\])": "more turns, kills",
     r"spark/test_write_stream\.py.*(available_now|a_table_is|writer_of_rows)": "more sinks",
     r"spark/test_run_program\.py": "a whole program that fails",
     r"spark/test_first_contact\.py.*(pubsub|one_sentence|cluster|own_line)": "more first programs",

@@ -106,7 +106,7 @@ class Program:
         os.kill(self.pid, signal.SIGKILL)
         assert self._process is not None
         self._process.wait(30)
-        self.until(lambda: not [p for p in family if _lives(p)], "no orphan")
+        self.until(lambda: not [p for p in family if lives(p)], "no orphan")
 
     def kill_jvm(self) -> None:
         """Kill the driver's JVM. The program must notice it and exit."""
@@ -115,7 +115,7 @@ class Program:
         os.kill(jvm, signal.SIGKILL)
         assert self._process is not None
         assert self._process.wait(PATIENCE_SECONDS) == 3, self.story()
-        self.until(lambda: not [p for p in family if _lives(p)], "no orphan")
+        self.until(lambda: not [p for p in family if lives(p)], "no orphan")
 
     def stop(self) -> None:
         """Stop the program gracefully."""
@@ -189,7 +189,8 @@ def state_totals(checkpoint: Path) -> dict[int, int]:
     return {row["key"]["k"]: row["value"]["total"] for row in table.to_pylist()}
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
+    """Whether a process still runs."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")

@@ -154,6 +154,7 @@ def read_processor(steps: Steps, node: JavaObject, child: Reading, operator_id: 
         initial_key=initial_key,
         pandas=int(udf.evalType()) in (_PANDAS_PROCESSOR, _PANDAS_PROCESSOR + 1),
         timezone=conversion(steps).timezone,
+        spark_layout=True,
     )
     return Reading(Stateful((columns.tree,), operator_id, spec), ids_of(attributes))
 

@@ -186,3 +186,12 @@ def readers_of_task(readers: Sequence[ReaderPlan], task: int, tasks: int) -> tup
 def partitions_of_task(state_partitions: int, task: int, tasks: int) -> range:
     """Return the state partitions that a task owns."""
     return range(task, state_partitions, tasks)
+
+
+def partitions_of_stage(stage: StagePlan, partitions: Sequence[int]) -> tuple[int, ...]:
+    """Return those of these state partitions in which a stage has stores.
+
+    All rows of an operator without a key belong to the first partition. Spark does not write the
+    others.
+    """
+    return tuple(each for each in partitions if each == 0 or any(stage.stateful.keys))

@@ -31,6 +31,7 @@ from epochal.continuous.plan.stages import (
     StagePlan,
     Target,
     edges_of,
+    partitions_of_stage,
     partitions_of_task,
 )
 from epochal.continuous.tasks.batches import by_partition, fitting, joined
@@ -90,7 +91,8 @@ class _Stage:
 
     def __init__(self, plan: StagePlan, partitions: Sequence[int], state_partitions: int) -> None:
         self.operator_id, self.to = plan.operator_id, plan.to
-        self.operator: StatefulOperator = plan.stateful.open(partitions, state_partitions)
+        mine = partitions_of_stage(plan, partitions)
+        self.operator: StatefulOperator = plan.stateful.open(mine, state_partitions)
         self.chain = Chain(plan.operators)
         self.had_input = False
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Row, StateChanges, StatefulOperator, StoreSchema
-from epochal.continuous.plan.stages import QueryPlan
+from epochal.continuous.plan.stages import QueryPlan, partitions_of_stage
 from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateError, StateLoadError
 from epochal.files import Files
@@ -111,7 +111,7 @@ class TaskStores:
                 _provider(stage.operator_id, partition, schema, files, conf, run_id),
             )
             for stage in plan.stages
-            for partition in partitions
+            for partition in partitions_of_stage(stage, partitions)
             for schema in stage.stateful.stores
         }
         self._pool = (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from tests.simulation.pipeline import RunningTotal, query
 from tests.unit.continuous.tasks.test_task import ListWriter
 
 from epochal.continuous.operators.contract import Row, StateChanges
+from epochal.continuous.operators.global_limit import GlobalLimit, GlobalLimitSpec
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateLoadError
@@ -143,3 +145,12 @@ def test_maintenance_of_an_attempt_that_is_over_touches_nothing() -> None:
     before = dict(files.tree)
     stale.maintain()
     assert files.tree == before
+
+
+def test_an_operator_without_a_key_has_state_in_the_first_partition_only() -> None:
+    [stage] = PLAN.stages
+    keyless = replace(stage, stateful=GlobalLimitSpec(5, stage.input_schemas[0]))
+    plan = replace(PLAN, stages=(keyless,))
+    task = TaskStores(plan, PARTITIONS, MemoryFiles(), StateStoreConf(), attempt=1, run_id="run")
+    task.load([GlobalLimit(5, PARTITIONS)], StateStart(0, None))
+    assert [each.partition for each in task.prepare(0, [])] == [0]
