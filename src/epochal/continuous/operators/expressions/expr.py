@@ -34,6 +34,14 @@ class Literal:
 
     value: pa.Scalar[Any]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As an array: a scalar that is an interval cannot be pickled.
+        return _first_of, (pa.repeat(self.value, 1),)
+
+
+def _first_of(values: pa.Array[Any]) -> Literal:
+    return Literal(values[0])
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
