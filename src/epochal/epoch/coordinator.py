@@ -48,6 +48,7 @@ from epochal.epoch.effects import (
     Push,
     ReadingHeld,
     Tick,
+    steps_after_decision,
 )
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -128,6 +129,7 @@ class EpochCoordinator:
         watermark: QueryWatermark | None = None,
         pace: Pace | None = None,
         tell_commits: bool = False,
+        sink_decides: bool = False,
         first_limits: tuple[tuple[int, str], ...] | None = None,
     ) -> None:
         self.attempt = attempt
@@ -155,7 +157,7 @@ class EpochCoordinator:
         self._first_limits = first_limits
         """Where the readers must end the first epoch. Reading is held after it."""
         self._active = False
-        self._tell_commits = tell_commits
+        self._tell_commits, self._sink_decides = tell_commits, sink_decides
         self.now = self._since = 0.0
         """The time. The caller sets it before a message or an event; a `Tick` brings it along."""
         self._began: float | None = None
@@ -352,9 +354,12 @@ class EpochCoordinator:
         marks = self._watermark.decide(epoch, [report.watermarks for report in reports])
         effects: list[Effect] = [
             Decide(epoch, positions, messages, state, marks.highs, marks.own_ms, marks.settled),
-            CommitSink(epoch, messages),
-            PublishState(epoch, state),
-            LogCommit(epoch, marks.next_ms),
+            *steps_after_decision(
+                PublishState(epoch, state),
+                CommitSink(epoch, messages),
+                LogCommit(epoch, marks.next_ms),
+                sink_decides=self._sink_decides,
+            ),
             Acknowledge(epoch, positions, reports),
         ]
         if epoch == self._last_epoch:

@@ -176,6 +176,7 @@ class EpochDriver:
                 ),
                 pace=self._pace,
                 tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
+                sink_decides=self._resources.sink.decides,
                 first_limits=self._planned_limits(found.planned),
             )
         self.tick()

@@ -2,7 +2,11 @@
 
 Pure data. The steps of an epoch are always performed in this order, and the order is the guarantee:
 
-    Decide → CommitSink → PublishState → LogCommit → Acknowledge
+    Decide → PublishState → CommitSink → LogCommit → Acknowledge
+
+State is published before the sink is committed, because Spark may take over in between: a batch
+that the sink has is not run again, and then its state must be there. With a sink that decides,
+`CommitSink` is the decision and comes before `PublishState`.
 
 Nothing becomes visible before `Decide`, because until then a restart discards the epoch. Everything
 is visible before `LogCommit`, because a committed epoch is never looked at again. Sources hear of
@@ -91,6 +95,13 @@ class Fail:
     """End the attempt: it decides no further epoch. Followed by a push of `Leave`."""
 
     error: Exception
+
+
+def steps_after_decision(
+    publish: PublishState, commit: CommitSink, log: LogCommit, *, sink_decides: bool
+) -> tuple[CommitSink | PublishState | LogCommit, ...]:
+    """Return the steps that finish an epoch, in their order."""
+    return (commit, publish, log) if sink_decides else (publish, commit, log)
 
 
 Step: TypeAlias = Decide | CommitSink | PublishState | LogCommit | Acknowledge | ReadingHeld

@@ -6,8 +6,8 @@ who wrote it:
 
 | the newest entry, not committed | decided? | recovery |
 |---|---|---|
-| with our manifest, normal sink | yes, the entry is the decision | commit sink, publish, log |
-| with our manifest, sink that decides | if the sink has the epoch | the same; else drop the entry |
+| with our manifest, normal sink | yes, the entry is the decision | publish, commit sink, log |
+| with our manifest, sink that decides | if the sink has the epoch | sink first; else drop it |
 | without a manifest: written by Spark | if the sink has the epoch | log the commit; else run it |
 
 Spark writes the offset entry *before* it runs a batch, so its entry is only a plan. Sinks that
@@ -30,7 +30,7 @@ from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
-from epochal.epoch.effects import CommitSink, LogCommit, PublishState
+from epochal.epoch.effects import CommitSink, LogCommit, PublishState, steps_after_decision
 from epochal.epoch.manifest import Manifest, manifest_of
 from epochal.epoch.query_watermark import (
     NONE_SEEN,
@@ -180,10 +180,11 @@ def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool)
         return _cut_again(logs, newest, query)
     highs = _highs(manifest, query, entry.watermark_ms)
     watermark_ms = watermark_of(highs, query.delays_ms, entry.watermark_ms, query.policy(entry))
-    finish = (
-        CommitSink(newest, manifest.messages),
+    finish = steps_after_decision(
         PublishState(newest, manifest.state),
+        CommitSink(newest, manifest.messages),
         LogCommit(newest, watermark_ms),
+        sink_decides=sink_decides,
     )
     return _resume(logs, newest, finish, query, watermark_ms)
 

@@ -214,12 +214,12 @@ def perform_until(driver: EpochDriver, kind: type) -> None:
         pass
 
 
-def test_an_epoch_is_decided_then_visible_then_published_then_logged_then_acknowledged() -> None:
+def test_an_epoch_is_decided_then_published_then_visible_then_logged_then_acknowledged() -> None:
     world = World()
     driver = started(world)
     end_epoch(driver)
     world.report(driver, 0, 17, rows_in=(17,), rows_out=3)
-    order = ["Decide", "CommitSink", "PublishState", "LogCommit", "Acknowledge"]
+    order = ["Decide", "PublishState", "CommitSink", "LogCommit", "Acknowledge"]
     assert drain(driver) == [(step, 0) for step in order]
     assert world.sink.visible == {0: (b"rows to 17",)}
     assert world.source.acknowledged == [(0, {"p": "17"})]

@@ -78,8 +78,8 @@ def test_a_committed_epoch_is_followed_by_the_next() -> None:
 def test_a_decided_epoch_is_finished_and_followed_by_the_next() -> None:
     found = plan(logs({3: ours(3), 4: ours(4)}, (2, 3)))
     assert found.steps == (
-        CommitSink(4, (b"files of 4",)),
         PublishState(4, manifest(4).state),
+        CommitSink(4, (b"files of 4",)),
         LogCommit(4, 0),
     )
     assert (found.first_epoch, found.manifest) == (5, manifest(4))
@@ -87,7 +87,7 @@ def test_a_decided_epoch_is_finished_and_followed_by_the_next() -> None:
 
 def test_the_very_first_epoch_is_finished_too() -> None:
     found = plan(logs({0: ours(0)}, ()))
-    assert [type(step) for step in found.steps] == [CommitSink, PublishState, LogCommit]
+    assert [type(step) for step in found.steps] == [PublishState, CommitSink, LogCommit]
     assert found.first_epoch == 1
 
 
