@@ -36,7 +36,8 @@ class Literal:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As an array: a scalar that is an interval cannot be pickled.
-        return _first_of, (pa.repeat(self.value, 1),)
+        alone: Any = pa.repeat  # its stub has a variant per type, but none for any type
+        return _first_of, (alone(self.value, 1),)
 
 
 def _first_of(values: pa.Array[Any]) -> Literal:

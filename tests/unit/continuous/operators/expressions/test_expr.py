@@ -19,7 +19,7 @@ INTERVAL = pa.month_day_nano_interval()
     [
         pa.scalar((1, 2, 3_000), INTERVAL),
         pa.scalar(None, INTERVAL),
-        pa.scalar(None),
+        pa.scalar(None, pa.null()),
         pa.scalar("text"),
         pa.scalar(Decimal("1.5"), pa.decimal128(38, 3)),
         pa.scalar({"a": [1, None]}),
