@@ -58,6 +58,7 @@ from epochal.epoch.messages import (
     GetCurrentEpoch,
     IncrementAndGetEpoch,
     Leave,
+    OneWay,
     Peer,
     Peers,
     RegisterTask,
@@ -68,6 +69,7 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskFailed,
     TaskReady,
+    TwoWay,
     by_store,
 )
 from epochal.epoch.pace import Pace
@@ -83,17 +85,6 @@ from epochal.errors import (
     TaskFailedError,
 )
 
-OneWay: TypeAlias = (
-    ReportPartitionOffset | CommitPartitionEpoch | TaskReady | TaskActive | TaskFailed
-)
-TwoWay: TypeAlias = (
-    GetCurrentEpoch
-    | IncrementAndGetEpoch
-    | SetReaderPartitions
-    | SetWriterPartitions
-    | StopContinuousExecutionWrites
-    | RegisterTask
-)
 Answer: TypeAlias = tuple[EpochReply, list[Effect]]
 
 

@@ -202,3 +202,18 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
 
 
 EpochReply: TypeAlias = Done | EpochStarted | Peers | Leave
+
+OneWay: TypeAlias = (
+    ReportPartitionOffset | CommitPartitionEpoch | TaskReady | TaskActive | TaskFailed
+)
+"""Requests that the coordinator does not answer."""
+
+TwoWay: TypeAlias = (
+    GetCurrentEpoch
+    | IncrementAndGetEpoch
+    | SetReaderPartitions
+    | SetWriterPartitions
+    | StopContinuousExecutionWrites
+    | RegisterTask
+)
+"""Requests that it answers."""
