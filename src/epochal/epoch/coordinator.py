@@ -34,7 +34,6 @@ import msgspec
 from epochal.epoch.effects import (
     Acknowledge,
     Broken,
-    CommitSink,
     Decide,
     Effect,
     Event,
@@ -44,7 +43,6 @@ from epochal.epoch.effects import (
     Limit,
     LogCommit,
     Performed,
-    PublishState,
     Push,
     ReadingHeld,
     Tick,
@@ -346,10 +344,7 @@ class EpochCoordinator:
         effects: list[Effect] = [
             Decide(epoch, positions, messages, state, marks.highs, marks.own_ms, marks.settled),
             *steps_after_decision(
-                PublishState(epoch, state),
-                CommitSink(epoch, messages),
-                LogCommit(epoch, marks.next_ms),
-                sink_decides=self._sink_decides,
+                epoch, state, messages, marks.next_ms, sink_decides=self._sink_decides
             ),
             Acknowledge(epoch, positions, reports),
         ]

@@ -98,9 +98,16 @@ class Fail:
 
 
 def steps_after_decision(
-    publish: PublishState, commit: CommitSink, log: LogCommit, *, sink_decides: bool
+    epoch: int,
+    state: tuple[PreparedState, ...],
+    messages: tuple[bytes, ...],
+    next_watermark_ms: int,
+    *,
+    sink_decides: bool,
 ) -> tuple[CommitSink | PublishState | LogCommit, ...]:
     """Return the steps that finish an epoch, in their order."""
+    publish, commit = PublishState(epoch, state), CommitSink(epoch, messages)
+    log = LogCommit(epoch, next_watermark_ms)
     return (commit, publish, log) if sink_decides else (publish, commit, log)
 
 

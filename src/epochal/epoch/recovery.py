@@ -181,10 +181,7 @@ def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool)
     highs = _highs(manifest, query, entry.watermark_ms)
     watermark_ms = watermark_of(highs, query.delays_ms, entry.watermark_ms, query.policy(entry))
     finish = steps_after_decision(
-        PublishState(newest, manifest.state),
-        CommitSink(newest, manifest.messages),
-        LogCommit(newest, watermark_ms),
-        sink_decides=sink_decides,
+        newest, manifest.state, manifest.messages, watermark_ms, sink_decides=sink_decides
     )
     return _resume(logs, newest, finish, query, watermark_ms)
 
