@@ -67,6 +67,7 @@ class Engine:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+            self._log.unlink()
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:

@@ -33,7 +33,7 @@ import epochal
 
 FILES, ROWS = 64, 500_000
 PARTITIONS = 2
-NOTE = struct.Struct("<qq")
+NOTE, NOTE_BYTES = "<qq", 16
 
 
 class NoteTaker:
@@ -48,7 +48,7 @@ class NoteTaker:
         return True
 
     def process(self, row: Any) -> None:
-        self._file.write(NOTE.pack(row["due_us"], time.time_ns() // 1000))
+        self._file.write(struct.pack(NOTE, row["due_us"], time.time_ns() // 1000))
 
     def close(self, error: Exception | None) -> None:
         self._file.close()
@@ -59,8 +59,8 @@ def read_notes(directory: str) -> Delays:
     found = []
     for path in Path(directory).iterdir():
         raw = path.read_bytes()
-        whole = raw[: len(raw) // NOTE.size * NOTE.size]
-        found += [(due / 1e6, (seen - due) / 1e6) for due, seen in NOTE.iter_unpack(whole)]
+        whole = raw[: len(raw) // NOTE_BYTES * NOTE_BYTES]
+        found += [(due / 1e6, (seen - due) / 1e6) for due, seen in struct.iter_unpack(NOTE, whole)]
     return found
 
 
