@@ -91,5 +91,5 @@ def comparable(row: dict[str, Any]) -> Any:
     if key is not None:
         key = {name: each for name, each in key.items() if name != "index"}
     if value is not None:
-        value = {n: len(v) if n == "buf" and v else v for n, v in value.items()}
+        value = {n: len(v) if v and n.startswith("buf") else v for n, v in value.items()}
     return [row["partition_id"], about(plain(key)), about(plain(value))]
