@@ -1,4 +1,4 @@
--- Nexmark as Flink SQL: those queries that Spark accepts as streams, with the same results. A comment
+-- Nexmark as Flink SQL: those queries that Spark accepts as streams. A comment
 -- `due` says when a result was due; see texts.py. Views: bid, auction,
 -- person, side_input; at_time is ts without its meaning to Flink, which joins refuse.
 
