@@ -24,12 +24,16 @@ ENGINES = {
     "jvm-continuous": "Spark continuous (JVM)",
     "quix": "Quix Streams",
     "bytewax": "Bytewax",
+    "flink": "Flink",
 }
 
 
-def _name(row: Row) -> str:
-    engine = row.figure.rpartition(": ")[2]
+def engine_name(engine: str) -> str:
     return ENGINES.get(engine, engine)
+
+
+def _name(row: Row) -> str:
+    return engine_name(row.figure.rpartition(": ")[2])
 
 
 def _is_ours(row: Row) -> bool:
@@ -51,7 +55,7 @@ def _latency_groups(suite: Suite, kinds: Sequence[tuple[str, str]]) -> list[Grou
     ]
 
 
-def _latency_line(ours: Row, peer: Row | None, what: str, percent: str, target: str) -> Line | None:
+def latency_line(ours: Row, peer: Row | None, what: str, percent: str, target: str) -> Line | None:
     """Ours compared with a peer; the target is `≤ N ms` or, with a peer, `≥ Nx`."""
     mine = ours.number(f"{percent}_ms")
     theirs = peer.number(f"{percent}_ms") if peer is not None else None
@@ -95,7 +99,7 @@ def continuous(suite: Suite) -> Section:
         ours = suite.find(f"{figure}: epochal")
         peer = suite.find(f"{figure}: {engine}") if engine else None
         if ours and (peer or not engine):
-            lines.append(_latency_line(ours, peer, _spaced(figure), percent, target))
+            lines.append(latency_line(ours, peer, _spaced(figure), percent, target))
     groups = []
     flat = suite.find("map flat out")
     if flat and (mine := flat.number("epochal")) and (theirs := flat.number("micro-batch")):
@@ -145,9 +149,9 @@ def kafka(suite: Suite) -> Section:
             ("bytewax", ""),
         ):
             if peer := suite.find(f"{figure}: {engine}"):
-                lines.append(_latency_line(ours, peer, what, "p99", target))
+                lines.append(latency_line(ours, peer, what, "p99", target))
         if once := suite.find(f"{figure}: epochal-exactly-once"):
-            lines.append(_latency_line(once, None, f"{what}, exactly once", "p99", ""))
+            lines.append(latency_line(once, None, f"{what}, exactly once", "p99", ""))
     flat = "map flat out on one core"
     ours = suite.find(f"{flat}: epochal")
     for engine, at_least in (("quix", 3), ("bytewax", 3), ("spark-micro-batch", 1)):

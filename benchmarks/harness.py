@@ -46,6 +46,24 @@ def cache_directory() -> Path:
     return path
 
 
+def installed(*wanted: str) -> Path:
+    """The Python of an environment with these packages, which is created if it does not exist."""
+    home = cache_directory() / "venvs" / "-".join(wanted).replace("==", "-").replace("[", "-")
+    home = home.with_name(home.name.replace("]", ""))
+    python, ready = home / "bin" / "python", home / ".ready"
+    if not ready.exists():
+        uv = str(Path(sys.executable).parent / "uv")
+        for words in (
+            ["venv", "--quiet", "--clear", "--python", sys.executable, str(home)],
+            ["pip", "install", "--quiet", "--python", str(python), *wanted],
+        ):
+            run = subprocess.run([uv, *words], capture_output=True, text=True)
+            if run.returncode:
+                raise RuntimeError(f"{' '.join(wanted)} cannot be installed: {run.stderr[-300:]}")
+        ready.touch()
+    return python
+
+
 def child_environment() -> dict[str, str]:
     """The environment of every child process, on both sides."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
@@ -100,6 +118,24 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """The smallest value that at least `percent` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, round(len(ordered) * percent / 100) - 1))]
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds of a process and its live descendants."""
+    parents, used = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(words[1])
+            used[int(entry.name)] = int(words[11]) + int(words[12])
+    family, fresh = {pid}, {pid}
+    while fresh:
+        fresh = {child for child, parent in parents.items() if parent in fresh} - family
+        family |= fresh
+    return sum(used.get(each, 0) for each in family) / os.sysconf("SC_CLK_TCK")
 
 
 class Report:

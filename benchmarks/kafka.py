@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import REPOSITORY, Report, cache_directory, child_environment
+from benchmarks.harness import REPOSITORY, Report, child_environment, installed
 from benchmarks.kafka_load import create_topics, delays, fill, throughput, warm
 
 from epochal.testing.kafka import running_kafka
@@ -96,7 +96,7 @@ def running(name: str, work: str, servers: str, source: str, target: str) -> Ite
         words = [work, servers, source, target, f"{base}/home"]
         if name in PEERS:
             script = REPOSITORY / "benchmarks" / f"kafka_{name}.py"
-            command = [str(environment_of(name)), str(script), *words]
+            command = [str(installed(*PEERS[name])), str(script), *words]
         else:
             command = [sys.executable, "-m", "benchmarks.kafka_engines", name, *words]
         engine = Engine(command, Path(base))
@@ -104,25 +104,6 @@ def running(name: str, work: str, servers: str, source: str, target: str) -> Ite
             yield engine
         finally:
             engine.end()
-
-
-def environment_of(name: str) -> Path:
-    """The Python of a peer's environment, which is created if it does not exist."""
-    wanted = PEERS[name]
-    home = cache_directory() / "venvs" / "-".join(wanted).replace("==", "-").replace("[", "-")
-    home = home.with_name(home.name.replace("]", ""))
-    python, ready = home / "bin" / "python", home / ".ready"
-    if not ready.exists():
-        uv = str(Path(sys.executable).parent / "uv")
-        for words in (
-            ["venv", "--quiet", "--clear", "--python", sys.executable, str(home)],
-            ["pip", "install", "--quiet", "--python", str(python), *wanted],
-        ):
-            run = subprocess.run([uv, *words], capture_output=True, text=True)
-            if run.returncode:
-                raise RuntimeError(f"{' '.join(wanted)} cannot be installed: {run.stderr[-300:]}")
-        ready.touch()
-    return python
 
 
 def measured(
@@ -220,7 +201,7 @@ def main(words: list[str]) -> None:
     report = Report("kafka-quick" if quick else "kafka")
     for name, wanted in PEERS.items():
         try:
-            environment_of(name)
+            installed(*PEERS[name])
         except RuntimeError as error:
             report.row(f"{name} {' '.join(wanted)}", failed=str(error))
     with running_kafka() as broker:

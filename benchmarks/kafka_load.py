@@ -8,15 +8,14 @@ cannot keep up therefore shows as delay, not as fewer records.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.harness import cpu_seconds
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
@@ -232,21 +231,3 @@ def throughput(
 def _arrived(admin: Any, topic: str) -> int:
     asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
     return sum(each.result(30).offset for each in admin.list_offsets(asked).values())
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU seconds of a process and its live descendants."""
-    parents, used = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(entry.name)] = int(words[1])
-            used[int(entry.name)] = int(words[11]) + int(words[12])
-    family, fresh = {pid}, {pid}
-    while fresh:
-        fresh = {child for child, parent in parents.items() if parent in fresh} - family
-        family |= fresh
-    return sum(used.get(each, 0) for each in family) / os.sysconf("SC_CLK_TCK")

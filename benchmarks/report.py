@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks import engine_sections, sections
 from benchmarks.harness import REPOSITORY, RESULTS
+from benchmarks.nexmark.section import nexmark
 from benchmarks.plots import number
 from benchmarks.rows import Suite, read_suite
 from benchmarks.sections import Line, Section
@@ -28,6 +29,7 @@ SECTIONS: dict[str, Callable[[Suite], Section]] = {
     "kafka": engine_sections.kafka,
     "pubsub": sections.pubsub,
     "telemetry": sections.telemetry,
+    "nexmark": nexmark,
 }
 ABOUT = """\
 Figures in the same line were measured in one run, in which both sides took turns on one machine.

@@ -104,6 +104,11 @@ BUILDERS = {"Stream", "GroupedStream", "StreamReader", "StreamWriter"}
 
 
 SQL_NAMES = {
+    "AvroDataToCatalyst": "from_avro",
+    "FormatString": "format_string, printf",
+    "ParseUrlEvaluator.evaluate": "parse_url, try_parse_url",
+    "StringToMap": "str_to_map",
+    "UnBase64": "unbase64",
     "Add": "+, try_add",
     "And": "AND",
     "AtLeastNNonNulls": "dropna",
@@ -208,6 +213,11 @@ def functions_page() -> str:
         "Known differences: Java 17 prints some floating-point numbers with a digit more than "
         "later releases of Java, whose form is used here. Regular expressions see whole "
         "characters where Java sees the two halves of an emoji.\n",
+        "Supported in part: `from_json` takes the options mode, columnNameOfCorruptRecord, "
+        "timeZone, dateFormat, timestampFormat and timestampNTZFormat; `to_json` takes timeZone "
+        "and ignoreNullFields. `format_string` has no formats of dates. Intervals can be added, "
+        "compared and taken apart, but not cast to text. Columns with a collation are refused. "
+        "For what is missing, use a Python UDF, mapInPandas or mapInArrow.\n",
         "| in Spark's plans | in SQL |",
         "|---|---|",
     ]

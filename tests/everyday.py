@@ -46,6 +46,8 @@ FULL: dict[str, str] = {
     r"spark/test_catalyst_releases\.py": "plans of all releases; those of the installed one stay",
     r"spark/test_catalyst_results\.py.*\[(?!(kinds in a chain|mapInPandas)\])": "more functions",
     r"spark/test_functions_text_number\.py.*(larger_tables|fail_where)": "more rows, and errors",
+    r"spark/test_functions_text_number\.py.*(nearly_values|values\[(try_)?casts)": "more casts",
+    r"spark/test_function_refusals\.py.*\[(?!a function|a collation|months)": "more refusals",
     r"spark/test_take_over\.py.*(stateless|such_a|every_mode|rate_source|pins)": "more turns",
     r"spark/test_take_over_matrix\.py.*\[(?!(limit-hdfs|\w+-rocksdb)-spark\])": "more turns, kills",
     r"spark/test_write_stream\.py.*(available_now|a_table_is|writer_of_rows)": "more sinks",

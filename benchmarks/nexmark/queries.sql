@@ -1,6 +1,6 @@
 -- Nexmark as Spark SQL. Each section has the query, and after a line `>>>` the same for DuckDB, the
 -- oracle. Views: bid, auction, person (streams with watermarks), side_input (a table).
--- A header has the query's number and, unless it is append, the output mode and the key columns.
+-- A comment `due` says when a result was due; see texts.py. A header has the query's number and, unless it is append, the output mode and the key columns.
 
 --- q0
 SELECT id AS auction, who AS bidder, price, ts, extra FROM bid
@@ -9,10 +9,10 @@ SELECT id AS auction, who AS bidder, price, ts, extra FROM bid
 SELECT id AS auction, who AS bidder, 0.908 * price AS price, ts, extra FROM bid
 
 --- q2
-SELECT id AS auction, price FROM bid WHERE id % 123 = 0
+SELECT id AS auction, price /*due , ts AS due */ FROM bid WHERE id % 123 = 0
 
 --- q3
-SELECT p.name, p.city, p.state, a.id
+SELECT p.name, p.city, p.state, a.id /*due , greatest(a.ts, p.ts) AS due */
 FROM auction a JOIN person p ON a.who = p.id
 WHERE a.category = 10 AND p.state IN ('OR', 'ID', 'CA')
 
@@ -26,7 +26,7 @@ FROM (
 GROUP BY category
 
 --- q5
-SELECT bids.auction, bids.num
+SELECT bids.auction, bids.num /*due , bids.window.end + INTERVAL '4' SECOND AS due */
 FROM (
   SELECT id AS auction, count(*) AS num, window
   FROM bid GROUP BY id, window(ts, '10 seconds', '2 seconds')
@@ -55,7 +55,7 @@ SELECT who, avg(price) OVER (PARTITION BY who ORDER BY ts ROWS BETWEEN 10 PRECED
 FROM bid
 
 --- q7
-SELECT b.id AS auction, b.price, b.who AS bidder, b.ts
+SELECT b.id AS auction, b.price, b.who AS bidder, b.ts /*due , m.wt + INTERVAL '4' SECOND AS due */
 FROM bid b
 JOIN (
   SELECT top, window_time(window) AS wt
@@ -72,6 +72,7 @@ JOIN (
 
 --- q8
 SELECT p.id, p.name, p.window.start AS start
+  /*due , p.window.end + INTERVAL '4' SECOND AS due */
 FROM (SELECT id, name, window FROM person GROUP BY id, name, window(ts, '10 seconds')) p
 JOIN (SELECT who, window FROM auction GROUP BY who, window(ts, '10 seconds')) a
   ON p.id = a.who AND p.window = a.window
@@ -97,6 +98,7 @@ FROM bid
 
 --- q11
 SELECT who AS bidder, count(*) AS bids, session_window.start AS start, session_window.end AS end
+  /*due , session_window.end + INTERVAL '4' SECOND AS due */
 FROM bid GROUP BY who, session_window(ts, '2 seconds')
 >>>
 WITH gaps AS (
@@ -109,7 +111,7 @@ SELECT who AS bidder, count(*) AS bids, min(ts) AS start, max(ts) + INTERVAL '2 
 FROM sessions GROUP BY who, s
 
 --- q12 | update 2
-SELECT who AS bidder, window, count(*) AS bids
+SELECT who AS bidder, window, count(*) AS bids /*due , max(ts) AS due */
 FROM bid GROUP BY who, window(current_timestamp(), '10 seconds')
 >>>
 SELECT who AS bidder, NULL AS window, count(*) AS bids FROM bid GROUP BY who
@@ -142,6 +144,7 @@ SELECT id AS auction, date_format(ts, 'yyyy-MM-dd') AS day, count(*) AS bids,
   count(*) FILTER (WHERE price >= 10000 AND price < 1000000) AS middle,
   count(*) FILTER (WHERE price >= 1000000) AS high,
   min(price) AS least, max(price) AS most, avg(price) AS mean, sum(price) AS total
+  /*due , max(ts) AS due */
 FROM bid GROUP BY 1, 2
 >>>
 SELECT id AS auction, strftime(ts, '%Y-%m-%d') AS day, count(*) AS bids,
@@ -163,6 +166,7 @@ WHERE place <= 10
 
 --- q20
 SELECT b.id AS auction, b.who AS bidder, b.price, b.channel, a.who AS seller, a.expires
+  /*due , greatest(a.ts, b.ts) AS due */
 FROM bid b JOIN auction a ON b.id = a.id
 WHERE a.category = 10
 
@@ -174,7 +178,7 @@ SELECT id AS auction, who AS bidder, price, channel,
     WHEN lower(channel) = 'facebook' THEN '2'
     WHEN lower(channel) = 'baidu' THEN '3'
     ELSE regexp_extract(url, '(&|^)channel_id=([^&]*)', 2)
-  END AS channel_id
+  END AS channel_id /*due , ts AS due */
 FROM bid
 WHERE regexp_extract(url, '(&|^)channel_id=([^&]*)', 2) <> ''
   OR lower(channel) IN ('apple', 'google', 'facebook', 'baidu')
@@ -182,4 +186,5 @@ WHERE regexp_extract(url, '(&|^)channel_id=([^&]*)', 2) <> ''
 --- q22
 SELECT id AS auction, who AS bidder, price, channel,
   split_part(url, '/', 4) AS dir1, split_part(url, '/', 5) AS dir2, split_part(url, '/', 6) AS dir3
+  /*due , ts AS due */
 FROM bid

@@ -1,69 +1,21 @@
-"""The events and queries of Nexmark, for the tests and for the benchmark."""
+"""The events of Nexmark, the views of its queries, and its oracle."""
 
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
-from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+from benchmarks.nexmark.texts import DELAY_SECONDS, NexmarkQuery, generator
 from pyspark.sql import DataFrame, SparkSession
 
-HERE = Path(__file__).parent
 BEGIN = datetime.datetime(2026, 1, 1, 7, 59, 50, tzinfo=datetime.UTC)
-DELAY = "4 seconds"
+DELAY = f"{DELAY_SECONDS} seconds"
 KINDS = ("bid", "auction", "person")
-
-REFUSED = {
-    4: "an aggregation without a window above another one",
-    6: "a window function over rows",
-    9: "a window function over rows",
-    15: "an aggregate of distinct values",
-    16: "an aggregate of distinct values",
-    18: "a window function over rows",
-    19: "a window function over rows",
-}
-"""The queries that Spark's analyser does not accept as streams, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class NexmarkQuery:
-    """One query, for Spark and for the oracle."""
-
-    number: int
-    spark: str
-    oracle: str
-    mode: str = "append"
-    keys: int = 0
-
-    def __str__(self) -> str:
-        return f"q{self.number}"
-
-
-def queries() -> list[NexmarkQuery]:
-    """All queries, by number."""
-    found = []
-    for section in (HERE / "queries.sql").read_text().split("\n--- q")[1:]:
-        head, _, body = section.partition("\n")
-        number, _, how = head.partition(" | ")
-        mode, _, keys = how.partition(" ")
-        text, _, oracle = body.partition(">>>")
-        found.append(
-            NexmarkQuery(
-                int(number),
-                text.strip(),
-                (oracle or text).strip(),
-                mode or "append",
-                int(keys or 0),
-            )
-        )
-    return found
-
-
-def generator(numbers: str) -> str:
-    """The SQL that computes events from a relation with the columns `value` and `ts`."""
-    return (HERE / "generator.sql").read_text().format(numbers=numbers)
+SETTINGS = {"spark.sql.exchange.reuse": "false"}
+"""Settings of the session. In q5 two aggregations have the same input. Spark 4.3 then computes the
+exchange below them once, and does not find the watermark of the aggregation that reuses it: its
+windows never close, and the query has no result."""
 
 
 def events(first: int, count: int, per_second: int) -> pa.Table:

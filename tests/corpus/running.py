@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.nexmark.suite import NexmarkQuery
+from benchmarks.nexmark.texts import NexmarkQuery
 from pyspark.sql import DataFrame, SparkSession
 from tests.corpus.inputs import DELAY_SECONDS, EVENTS, PAYMENTS, PHASES, USERS, Streams, prepare
 from tests.corpus.queries import COMPLETE, UPDATE, Query, Views

@@ -18,12 +18,17 @@ from tests.spark.continuous import numbers, workers
 from tests.spark.sessions import local_session
 from tests.waiting import eventually
 
-from epochal import read_stream, streams
+from epochal import read_stream, register, streams, write_stream
 from epochal.connectors.memory import MemoryOutput
 from epochal.connectors.pubsub.connection import Subscriptions
 from epochal.continuous.api.query_handle import StreamingQuery
 from epochal.continuous.api.stream import Stream
-from epochal.errors import OptionError, PubSubRejectedError, QueryFailedError
+from epochal.errors import (
+    OptionError,
+    PubSubRejectedError,
+    QueryFailedError,
+    UnsupportedPlanError,
+)
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +104,29 @@ def test_an_idle_stream_acknowledges_what_it_has_committed(
     eventually(lambda: len(data(output)) >= 1010, "the rest")
     again.stop()
     assert data(output) == bodies(0, 1010)
+
+
+def test_a_dataframe_of_messages_runs_with_one_line_changed(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    register(spark)
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    reader = spark.readStream.format("pubsub").options(**world.options)
+    frame = reader.option("subscriptionId", subscription).load().selectExpr("upper(data) AS data")
+    writer = write_stream(frame).format("memory").queryName("messages")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
+    world.publish(topic, [b"a", b"b"])
+    eventually(
+        lambda: sorted(row["data"] for row in spark.table("messages").collect()) == ["A", "B"],
+        "both messages",
+    )
+    query.stop()
+    assert world.left(subscription) == []
+    exact = reader.option("delivery", "exactly-once").option("walLocation", str(tmp_path / "w"))
+    again = exact.option("subscriptionId", subscription).load()
+    with pytest.raises(UnsupportedPlanError, match="leave out delivery=exactly-once"):
+        write_stream(again).format("noop").start()
 
 
 def test_what_comes_again_counts_once(spark: SparkSession, world: World, tmp_path: Path) -> None:

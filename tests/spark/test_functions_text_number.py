@@ -21,6 +21,7 @@ from tests.spark.sessions import local_session
 TOPICS = {
     "arithmetic": number_functions.arithmetic(),
     "casts": number_functions.casts(),
+    "formats": text_functions.listed(text_functions.FORMATS),
     "comparisons": number_functions.comparisons(),
     "patterns": text_functions.listed(text_functions.PATTERNS),
     "texts": text_functions.listed(text_functions.TEXTS),
@@ -41,6 +42,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 ANSI, ZONE = "spark.sql.ansi.enabled", "spark.sql.session.timeZone"
+POLICY = "spark.sql.mapKeyDedupPolicy"
 
 
 def compared(
@@ -95,6 +97,44 @@ def test_json_is_read_as_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     rows = pa.table({"s": pa.array(text_functions.RECORDS, pa.string())})
     texts = text_functions.json_functions()
     assert compared(spark, tmp_path, rows, texts, ansi=False, zone="America/New_York") == []
+
+
+def test_addresses_and_paths_are_read_as_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    rows = pa.table({"s": pa.array(text_functions.ADDRESSES, pa.string())})
+    texts = text_functions.listed(text_functions.SPECIAL)
+    spark.conf.set(POLICY, "LAST_WIN")  # a repeated key is an error otherwise
+    try:
+        found = compared(spark, tmp_path, rows, texts, ansi=False, zone="America/New_York")
+    finally:
+        spark.conf.set(POLICY, "EXCEPTION")
+    assert found == []
+
+
+def test_the_last_of_equal_keys_wins_if_the_session_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = pa.table({"l": pa.array([1, 2, None], pa.int64())})
+    texts = [
+        "map(1, l, 2, 5L, 1, 7L)",
+        "map_concat(map(1, l, 3, 4L), map(1, 2L))",
+        "map_from_arrays(array(1, 2, 1), array(l, 5L, 9L))",
+        "map_from_entries(array(struct(1 AS k, l AS v), struct(1 AS k, 5L AS v)))",
+        "transform_keys(map(1, l, 2, 5L), (k, v) -> 0)",
+    ]
+    spark.conf.set(POLICY, "LAST_WIN")
+    try:
+        found = compared(spark, tmp_path, rows, texts, ansi=True, zone="UTC")
+    finally:
+        spark.conf.set(POLICY, "EXCEPTION")
+    assert found == []
+
+
+def test_an_argument_after_a_null_may_fail_as_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    rows = pa.table(
+        {"l": pa.array([1, None, 3], pa.int64()), "s": pa.array(["1", "x", "0"], pa.string())}
+    )
+    texts = ["l + CAST(s AS BIGINT)", "l > CAST(s AS BIGINT)", "CAST(s AS BIGINT) / l"]
+    assert compared(spark, tmp_path, rows, texts, ansi=True, zone="UTC") == []
 
 
 @pytest.mark.parametrize("record", ['{"a":"x"}', '{"a":1', '{"a":1}'])

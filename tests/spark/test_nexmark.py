@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.nexmark.suite import (
-    KINDS,
-    REFUSED,
-    NexmarkQuery,
-    events,
-    expected,
-    queries,
-    register_views,
-)
+from benchmarks.nexmark.suite import KINDS, SETTINGS, events, expected, register_views
+from benchmarks.nexmark.texts import REFUSED, NexmarkQuery, queries
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from tests.corpus.running import Output, Row
@@ -86,7 +79,17 @@ def told(query: NexmarkQuery) -> list[Row]:
     return sorted((tuple(about(plain(value)) for value in row.values()) for row in found), key=repr)
 
 
-@pytest.mark.usefixtures("nothing_left_running")
+@pytest.fixture
+def settings(spark: SparkSession) -> Iterator[None]:
+    before = {name: spark.conf.get(name) for name in SETTINGS}
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    yield
+    for name, old in before.items():
+        spark.conf.set(name, str(old))
+
+
+@pytest.mark.usefixtures("nothing_left_running", "settings")
 @pytest.mark.parametrize("query", RUNS)
 def test_epochal_spark_and_an_oracle_agree(
     query: NexmarkQuery, spark: SparkSession, tmp_path: Path

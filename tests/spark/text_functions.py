@@ -55,6 +55,78 @@ to_json(struct(i, d, p, y, s, ts, tn, dt, b, bo, arr, m, st))
 to_json(struct(s, i), map('ignoreNullFields', 'false')); to_json(struct(ts), map('timeZone', 'UTC'))
 """
 
+SPECIAL = r"""
+str_to_map(s); str_to_map(s, '&', '='); str_to_map(s, '[,:]', 'b+'); str_to_map(s, ',', '')
+try_to_binary(s, 'base64'); try_parse_url(s, 'HOST'); try_parse_url(s, 'PATH')
+try_parse_url(s, 'QUERY'); try_parse_url(s, 'REF'); try_parse_url(s, 'PROTOCOL')
+try_parse_url(s, 'FILE'); try_parse_url(s, 'AUTHORITY'); try_parse_url(s, 'USERINFO')
+try_parse_url(s, 'X'); try_parse_url(s, 'QUERY', 'b'); try_parse_url(s, 'QUERY', 'q')
+get_json_object(s, '$[*]'); get_json_object(s, '$.a[*]'); get_json_object(s, '$.a[*].b')
+get_json_object(s, '$.a[*][*]'); get_json_object(s, '$.a[0][*]'); get_json_object(s, '$.a[*][0]')
+get_json_object(s, '$.*'); get_json_object(s, '$.a[*].b[*]'); get_json_object(s, '$.a[*].b[*].c')
+get_json_object(s, '$.a[*][*][*]'); get_json_object(s, '$.a.b'); get_json_object(s, '$[*].a[*]')
+get_json_object(s, '$[*][*]'); get_json_object(s, '$.a[*][0][1]'); size(array())
+from_json(s, 'a timestamp', map('timestampFormat', 'dd/MM/yyyy HH:mm:ss'))
+from_json(s, 'a timestamp', map('timestampFormat', "yyyy-MM-dd'T'HH:mm:ss[.SSS]XXX"))
+from_json(s, 'a date, b date', map('dateFormat', 'dd.MM.yyyy'))
+from_json(s, 'a timestamp_ntz', map('timestampNTZFormat', 'yyyyMMdd'))
+"""
+
+FORMATS = r"""
+format_number(d, 0); format_number(d, 2); format_number(d, k); format_number(d, '#,##0.00')
+format_number(d, '0.0##'); format_number(i, '000.#'); format_number(l, ''); format_number(l, k)
+format_number(p, 1); format_string('%s|%10s|%-10s|%.3s|%S', s, t, s, t, s)
+format_string('%s|%b|%B', i, bo, s); format_string('%d|%5d|%05d|%,d', i, i, i, i)
+format_string('%+d|%(d|% d|%-6d|', l, l, l, l); format_string('%x|%X|%08x|%#x|%o', i, i, l, l, i)
+format_string('%.2f|%10.3f|%,.1f|%+.0f', d, d, d, d); format_string('%(012.2f|%-12.1f|', d, d)
+format_string('%e|%.2e|%12.0E', d, d, d); format_string('%c|%5c', abs(k), abs(k))
+format_string('100%% %n%1$s %1$s %<s %2$s', s, t); format_string('%d %d', dt, ts)
+"""
+
+ADDRESSES = [
+    *[
+        "a:1,b:2",
+        "a:1,a:2",
+        "a",
+        "a:b:c,d",
+        "a=1&b=2",
+        "aGk=",
+        "aGk",
+        "aG k=",
+        "====",
+        "aG=k",
+        None,
+    ],
+    *[
+        "aGkx=",
+        "aGkxx",
+        "ab==tm+1",
+        "http://user:pw@host.com:80/p/a?q=1&b=x#ref",
+        "https://a_b.c/x",
+    ],
+    *["mailto:a@b", "http://", "file:///a/b", "//h/p", "http://1.2.3.4/", "http://1.2.3.400/x?"],
+    *["http://[::1]:8/x", "not a url", "http://x/%zz", "http://x/%41?é=ü#ß", "1:b", "http://h:x/"],
+    *[
+        "http://h.1/",
+        "http://-h/",
+        "http://h?q=a&q=b",
+        "?q",
+        "#f",
+        "http:",
+        "http://h/a b",
+        "a/b:c",
+    ],
+    *["HTTP://H/[x]", "http://h/?[x]", "http://a.b./", "http://h/x?y#z#w", "/a:b", "http://h:/"],
+    *["http://@h/", "é://x", "http://é/x", '[1,[2,"x"],{"a":1}]', '{"a":[1,2,3]}', '{"a":[[],[]]}'],
+    *['{"a":[{"b":1},{"b":"x"},{"c":2}]}', '{"a":[[1,2],[3]]}', '{"a":[[[1,"y"],[2]],[[3]]]}'],
+    *['{"a":[]}', '{"a":["x"]}', '{"a":[{"b":[1,2]},{"b":[3]}]}', '{"a":1,"a":{"b":2}}'],
+    *['{"a":["😀","b"]}', '{"a":[null,1]}', '[{"a":[1]},{"a":[2]}]'],
+    *['{"a":[{"b":[{"c":1},{"c":2}]},{"b":[]}]}', '{"a":"31/12/2020 23:59:58"}'],
+    *['{"a":"2020-03-08T02:30:00.123-05:00"}', '{"a":"2020-03-08T02:30:00Z","b":1}'],
+    *['{"a":"31.12.1999","b":"1999-12-31"}', '{"a":"20200230"}', '{"a":"20200229"}', '{"a":1}'],
+]
+"""Texts that are URLs, JSON with arrays in arrays, base64 or times, or nearly."""
+
 RECORDS = [
     *['{"a":1,"b":"x"}', '{"a":1.0}', '{"a":"1"}', '{"a":null}', "{}", "", " ", "null", "[]", "1"],
     *['[{"a":1}]', '[{"a":1},{"a":2}]', '{"a":1} xyz', '{"a":1}{"a":2}', '{"a":1', "{a:1}"],

@@ -56,6 +56,7 @@ from epochal.epoch.messages import (
     GetCurrentEpoch,
     IncrementAndGetEpoch,
     Leave,
+    OneWay,
     Peer,
     Peers,
     RegisterTask,
@@ -66,6 +67,7 @@ from epochal.epoch.messages import (
     TaskActive,
     TaskFailed,
     TaskReady,
+    TwoWay,
     by_store,
 )
 from epochal.epoch.pace import Pace
@@ -81,17 +83,6 @@ from epochal.errors import (
     TaskFailedError,
 )
 
-OneWay: TypeAlias = (
-    ReportPartitionOffset | CommitPartitionEpoch | TaskReady | TaskActive | TaskFailed
-)
-TwoWay: TypeAlias = (
-    GetCurrentEpoch
-    | IncrementAndGetEpoch
-    | SetReaderPartitions
-    | SetWriterPartitions
-    | StopContinuousExecutionWrites
-    | RegisterTask
-)
 Answer: TypeAlias = tuple[EpochReply, list[Effect]]
 
 

@@ -137,19 +137,22 @@ class TaskFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """Whether the user's function raised it."""
 
 
-EpochRequest: TypeAlias = (
-    ReportPartitionOffset
-    | CommitPartitionEpoch
-    | GetCurrentEpoch
+OneWay: TypeAlias = (
+    ReportPartitionOffset | CommitPartitionEpoch | TaskReady | TaskActive | TaskFailed
+)
+"""Requests that the coordinator does not answer."""
+
+TwoWay: TypeAlias = (
+    GetCurrentEpoch
     | IncrementAndGetEpoch
     | SetReaderPartitions
     | SetWriterPartitions
     | StopContinuousExecutionWrites
     | RegisterTask
-    | TaskReady
-    | TaskActive
-    | TaskFailed
 )
+"""Requests that it answers."""
+
+EpochRequest: TypeAlias = OneWay | TwoWay
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):

@@ -20,6 +20,7 @@ from epochal.continuous.catalyst.spark_objects import (
     arrow_type_of,
     class_name,
     fields,
+    interval_in,
     is_plain,
     items,
     option,
@@ -35,10 +36,14 @@ from epochal.continuous.operators.expressions.expr import (
     Literal,
     Mode,
 )
+from epochal.continuous.operators.expressions.nested.maps import LAST_WINS
 from epochal.errors import OptionError
 
 _MODES: dict[str, Mode] = {"ANSI": "ansi", "LEGACY": "legacy", "TRY": "try"}
 _TYPES = "org.apache.spark.sql.types."
+
+_PRINTING = ("Cast", "CreateArray", "CreateMap", "CreateNamedStruct", "FormatString")
+"""Calls that turn their arguments into other types, or into parts of values that may be printed."""
 
 _SAME = ("Alias", "KnownNullable", "KnownNotNull", "KnownFloatingPointNormalized")
 """Expressions whose value is that of their only child."""
@@ -63,6 +68,8 @@ class ExpressionReader:
         self._common: dict[int, Expr] = {}  # what a With expression names
         ansi = str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         self._mode: Mode = "ansi" if ansi else "legacy"
+        policy = str(spark.conf.get("spark.sql.mapKeyDedupPolicy"))
+        self._last_wins = policy.upper() == "LAST_WIN"
         self._zone = str(spark.conf.get("spark.sql.session.timeZone"))
 
     def read(self, expr: JavaObject) -> Expr:
@@ -95,7 +102,18 @@ class ExpressionReader:
     def _call(self, name: str, expr: JavaObject, arguments: JavaObject) -> Expr:
         mode, extra = self.scalar_fields(expr)
         kind = arrow_type_of(expr.dataType())
+        if name in _PRINTING:
+            self._refuse_intervals(name, expr)
+        if self._last_wins and pa.types.is_map(kind):
+            extra[LAST_WINS] = True
         return Call(name, tuple(self.read(each) for each in items(arguments)), kind, mode, extra)
+
+    def _refuse_intervals(self, name: str, expr: JavaObject) -> None:
+        """Intervals are numbers here: a function must not take them for numbers."""
+        kinds = [expr.dataType(), *(each.dataType() for each in items(expr.children()))]
+        found = next((kind for each in kinds if (kind := interval_in(each))), None)
+        if found is not None:
+            raise OptionError(f"{name} of an {found} is not supported")
 
     def _invoke(self, expr: JavaObject) -> Expr:
         target = expr.targetObject()
@@ -111,6 +129,7 @@ class ExpressionReader:
         first, parameters = self._width, list(items(expr.arguments()))
         inner = ExpressionReader.__new__(ExpressionReader)
         inner._spark, inner._mode, inner._zone = self._spark, self._mode, self._zone
+        inner._last_wins = self._last_wins
         inner._collect, inner._common = self._collect, self._common
         inner._width = first + len(parameters)
         inner._columns = self._columns | {

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from epochal.connectors.registry import FILE_FORMATS, SOURCES, source_schema
+from epochal.connectors.registry import (
+    FILE_FORMATS,
+    SOURCES,
+    source_identity,
+    source_schema,
+)
 from epochal.continuous.catalyst.plan_steps import Reading, Steps, ids_of
 from epochal.continuous.catalyst.spark_objects import (
     JavaObject,
@@ -94,6 +99,12 @@ class PlanSources:
                     f"source {format}",
                     f"its columns are ({_columns(schema)}) in Spark, but ({_columns(ours)}) here",
                     "change the schema of the source",
+                )
+            if source_identity(format, options) is not None:
+                findings.refuse(
+                    f"source {format}",
+                    "it may deliver rows again, and a DataFrame has no operator that drops them",
+                    "leave out delivery=exactly-once, or use epochal.read_stream",
                 )
 
     def _first(self, relation: JavaObject) -> tuple[str, dict[str, str]]:

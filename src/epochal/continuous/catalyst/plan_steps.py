@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ import pyarrow as pa
 from epochal.continuous.catalyst.expression_reader import ExpressionReader
 from epochal.continuous.catalyst.plan_findings import USE_A_FUNCTION, Findings
 from epochal.continuous.catalyst.releases import Planner
-from epochal.continuous.catalyst.spark_objects import JavaObject, arrow_type_from_json, simple_name
+from epochal.continuous.catalyst.spark_objects import JavaObject, arrow_type_of, simple_name
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.evaluate import unsupported
 from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Lambda, Literal
@@ -69,11 +68,6 @@ def metadata_of(attribute: JavaObject) -> dict[str, Any]:
     return found
 
 
-@lru_cache(maxsize=4096)
-def _arrow_type(text: str) -> pa.DataType:
-    return arrow_type_from_json(text)
-
-
 class Steps:
     """Reads expressions, collects what cannot run, and appends steps to a reading."""
 
@@ -93,7 +87,7 @@ class Steps:
     def type_of(self, operator: str, expr: JavaObject) -> pa.DataType:
         """The type of an expression's values; null, with a refusal, if Arrow has none."""
         try:
-            return _arrow_type(str(expr.dataType().json()))
+            return arrow_type_of(expr.dataType())
         except OptionError as error:
             self.findings.refuse(operator, f"{_called(expr)}: {error}", "cast the column")
             return pa.null()

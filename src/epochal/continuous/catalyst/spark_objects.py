@@ -6,8 +6,10 @@ for the class instead.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import lru_cache
 from inspect import signature
 from typing import Any, TypeAlias
 
@@ -16,9 +18,11 @@ from py4j.java_gateway import get_field
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
+    ArrayType,
     CalendarIntervalType,
     DataType,
     DayTimeIntervalType,
+    NullType,
     YearMonthIntervalType,
     _parse_datatype_json_string,
 )
@@ -36,6 +40,7 @@ _UTC: dict[str, Any] = (
 )
 """Releases before 4.3 have no parameter for the zone: theirs is always UTC."""
 
+_COLLATION = re.compile(r"\bstring collate (\w+)")
 _INTERVAL_FIELDS = ("months", "days", "microseconds")
 
 
@@ -76,9 +81,28 @@ def texts_of(jvm: JavaObject, mapping: JavaObject) -> dict[str, str]:
 
 def arrow_type_of(data_type: JavaObject) -> pa.DataType:
     """The Arrow type of a Spark type; OptionError if there is none."""
-    return arrow_type_from_json(str(data_type.json()))
+    text = str(data_type.json())
+    if '"string' in text and (found := _COLLATION.search(str(data_type.catalogString()))):
+        # The JSON of a type leaves collations out.
+        raise OptionError(
+            f"columns with the collation {found[1]} are not supported: they would be compared "
+            f"byte by byte. Cast them: COLLATE UTF8_BINARY"
+        )
+    return arrow_type_from_json(text)
 
 
+def interval_in(data_type: JavaObject) -> str | None:
+    """The name of a type that is an interval; None for others."""
+    if simple_name(data_type) in (
+        "DayTimeIntervalType",
+        "YearMonthIntervalType",
+        "CalendarIntervalType",
+    ):
+        return str(data_type.simpleString())
+    return None
+
+
+@lru_cache(maxsize=4096)
 def arrow_type_from_json(text: str) -> pa.DataType:
     """The Arrow type of a Spark type in its JSON form."""
     return _arrow(_parse_datatype_json_string(text))
@@ -92,9 +116,11 @@ def _arrow(kind: DataType) -> pa.DataType:
             return MONTHS
         case CalendarIntervalType():
             return INTERVAL
+        case ArrayType(elementType=NullType()):
+            return pa.list_(pa.field("element", pa.null()))
     try:
         found: pa.DataType = to_arrow_type(kind, **_UTC)
-    except PySparkTypeError:
+    except (PySparkTypeError, ValueError):  # the keys of an empty map() have no type
         raise OptionError(f"columns of type {kind.simpleString()} are not supported") from None
     return found
 

@@ -8,6 +8,7 @@ much as hashing a thousand.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
@@ -107,15 +108,15 @@ class KeySplit:
         lists = [batch.column(index).to_pylist() for index in self._columns]
         keys = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
         known = self._known
-        try:
+        # Keys with structs, lists or maps are not hashable in Python.
+        with suppress(TypeError):
             if all(key in known for key in keys):
                 return np.array([known[key] for key in keys], np.int64)
-        except TypeError:
-            return self._hashed(batch)  # keys with lists or maps are not hashable in Python
         ids = self._hashed(batch)
         if len(known) > _MAX_KNOWN_KEYS:
             known.clear()
-        known.update(zip(keys, ids.tolist(), strict=True))
+        with suppress(TypeError):
+            known.update(zip(keys, ids.tolist(), strict=True))
         return ids
 
     def _hashed(self, batch: pa.RecordBatch) -> Ints:

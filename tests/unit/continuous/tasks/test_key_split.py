@@ -80,3 +80,16 @@ def test_a_row_of_fixed_width_has_a_size_and_another_one_is_measured() -> None:
     assert fixed.size(rows(FIXED, 10, nulls=False)) == 8 + 2 + 8 + 4 + 8
     batch = rows(MIXED, 10, nulls=False)
     assert mixed.size(batch) == batch.nbytes / 10
+
+
+def test_few_rows_may_have_structs_as_keys_with_a_null_first() -> None:
+    place = pa.struct([pa.field("city", pa.string())])
+    schema = pa.schema([pa.field("place", place)])
+    batch = pa.RecordBatch.from_pylist(
+        [{"place": None}, {"place": {"city": "Ulm"}}, {"place": {"city": None}}], schema
+    )
+    split = KeySplit(schema, ["place"], PARTITIONS, TASKS)
+    ids = partition_ids([batch.column(0)], spark_schema(schema), PARTITIONS)
+    for _ in range(2):
+        found = split.split(batch)
+        assert sorted(p for _, _, runs in found for p, n in runs for _ in range(n)) == sorted(ids)

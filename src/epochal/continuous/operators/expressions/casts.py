@@ -6,6 +6,7 @@ as in Java. Pairs of types that Arrow casts as Spark does use Arrow; the rest ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,18 @@ import pyarrow as pa
 from pyarrow import compute
 
 from epochal.continuous.operators.expressions.expr import Call, Function, Mode, Value
+from epochal.continuous.operators.expressions.nested.lists_of import null_flags_of
 from epochal.continuous.operators.expressions.row_casts import NoValue, caster, or_null
 from epochal.continuous.operators.expressions.row_values import by_row
+from epochal.continuous.operators.expressions.times.time_values import (
+    DAY_MICROS,
+    Ints,
+    checked_multiply,
+    column_of_ints,
+    ints_of_times,
+)
+from epochal.continuous.operators.expressions.times.zones import to_local, to_utc
+from epochal.continuous.operators.expressions.values_of import as_column
 from epochal.continuous.operators.spark_values.number_texts import java_text
 from epochal.errors import ExpressionError
 
@@ -71,10 +82,35 @@ def _by_arrow(value: Value, kind: pa.DataType, mode: Mode, zone: str) -> Value |
         digits = len(str(2 ** (source.bit_width - 1)))
         if kind.precision - kind.scale >= digits:
             return pc.cast(value, kind)
-    if types.is_timestamp(source) and types.is_date(kind) and _common_years(value):
-        local = pc.local_timestamp(pc.cast(value, pa.timestamp("us", zone))) if source.tz else value
-        return pc.cast(pc.floor_temporal(local, unit="day"), kind)
+    if types.is_date(source) and types.is_timestamp(kind):
+        return _on_column(_timestamps_of_dates, value, kind, zone)
+    if types.is_timestamp(source) and (types.is_date(kind) or types.is_timestamp(kind)):
+        return _on_column(_other_times, value, kind, zone)
     return None
+
+
+def _on_column(function: Callable[..., Value], value: Value, kind: pa.DataType, zone: str) -> Value:
+    column = as_column(value, 1)
+    made = function(column, ints_of_times(column), kind, zone)
+    return made[0] if isinstance(value, pa.Scalar) else made
+
+
+def _timestamps_of_dates(column: Value, days: Ints, kind: Any, zone: str) -> Value:
+    nulls = null_flags_of(column)
+    if kind.tz is None:
+        return column_of_ints(checked_multiply(days, DAY_MICROS, ~nulls), nulls, kind)
+    return column_of_ints(to_utc(checked_multiply(days, DAY_MICROS, ~nulls), zone), nulls, kind)
+
+
+def _other_times(column: Value, micros: Ints, kind: Any, zone: str) -> Value:
+    """Dates of timestamps, or timestamps with a zone of ones without, or the other way round."""
+    nulls = null_flags_of(column)
+    if types.is_date(kind):
+        local = to_local(micros, zone) if column.type.tz else micros
+        return column_of_ints(local // DAY_MICROS, nulls, kind)
+    if bool(column.type.tz) == bool(kind.tz):
+        return column_of_ints(micros, nulls, kind)
+    return column_of_ints((to_utc if kind.tz else to_local)(micros, zone), nulls, kind)
 
 
 def _integers(value: Value, kind: pa.DataType, mode: Mode) -> Value | None:

@@ -118,14 +118,6 @@ def _nan_or(call: Call, value: Value, other: Value) -> Value:
     return pc.if_else(pc.is_null(is_nan), value, pc.if_else(is_nan, other, value))
 
 
-def _normal_float(call: Call, value: Value) -> Value:
-    """One kind of NaN, and 0.0 for -0.0, as in the keys of groups."""
-    if not pa.types.is_floating(value.type):
-        return value
-    zero, nan = pa.scalar(0.0, value.type), pa.scalar(math.nan, value.type)
-    return pc.if_else(pc.is_nan(value), nan, pc.if_else(pc.equal(value, zero), zero, value))
-
-
 FUNCTIONS: dict[str, Function] = {
     "And": kernel("and_kleene"),
     "AtLeastNNonNulls": _not_null_count,
@@ -145,7 +137,6 @@ FUNCTIONS: dict[str, Function] = {
     "LessThan": lambda _, left, right: greater(right, left),
     "LessThanOrEqual": lambda _, left, right: pc.invert(greater(left, right)),
     "NaNvl": _nan_or,
-    "NormalizeNaNAndZero": _normal_float,
     "Not": kernel("invert"),
     "Nvl": lambda _, value: value,
     "Or": kernel("or_kleene"),

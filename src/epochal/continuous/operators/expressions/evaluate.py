@@ -45,12 +45,20 @@ from epochal.continuous.operators.expressions.nested import (
 from epochal.continuous.operators.expressions.nested.higher_order import BatchFunction, columns_in
 from epochal.continuous.operators.expressions.nested.lists_of import arrow, on_columns, retyped
 from epochal.continuous.operators.expressions.numeric import arithmetic, decimals, mathematics
-from epochal.continuous.operators.expressions.short_circuit import stepwise
+from epochal.continuous.operators.expressions.short_circuit import (
+    RIGHT_FIRST,
+    STOPS_AT_NULL,
+    rows_without_null,
+    spread,
+    stepwise,
+)
 from epochal.continuous.operators.expressions.textual import (
+    formatted_texts,
     json_functions,
     regexes,
     text_codes,
     texts,
+    url_parts,
 )
 from epochal.continuous.operators.expressions.textual.json_functions import unknown_options
 from epochal.continuous.operators.expressions.textual.regexes import untranslatable
@@ -67,6 +75,11 @@ from epochal.errors import EpochalError, OptionError
 def _concat(call: Call, *values: Value) -> Value:
     of_arrays = pa.types.is_list(call.type)
     return (_concat_arrays if of_arrays else texts.FUNCTIONS["Concat"])(call, *values)
+
+
+def _reverse(call: Call, value: Value) -> Value:
+    of_arrays = pa.types.is_list(value.type)
+    return (arrays if of_arrays else texts).FUNCTIONS["Reverse"](call, value)
 
 
 def _negate(call: Call, value: Value) -> Value:
@@ -86,6 +99,7 @@ FUNCTIONS: dict[str, Function] = {
     **comparison.FUNCTIONS,
     **dates_times.FUNCTIONS,
     **decimals.FUNCTIONS,
+    **formatted_texts.FUNCTIONS,
     **hash_functions.FUNCTIONS,
     **intervals.FUNCTIONS,
     **json_functions.FUNCTIONS,
@@ -98,7 +112,9 @@ FUNCTIONS: dict[str, Function] = {
     **text_codes.FUNCTIONS,
     **texts.FUNCTIONS,
     **time_texts.FUNCTIONS,
+    **url_parts.FUNCTIONS,
     "Concat": _concat,
+    "Reverse": _reverse,
     "UnaryMinus": _negate,
 }
 """Functions of the values of their arguments."""
@@ -113,7 +129,7 @@ BATCH_FUNCTIONS: dict[str, BatchFunction] = {
 CHOICES = ("CaseWhen", "If")
 STEPWISE = ("And", "Or", "Coalesce")
 
-_CHECKS = {**avro_values.CHECKS, **time_texts.CHECKS}
+_CHECKS = {**avro_values.CHECKS, **formatted_texts.CHECKS, **time_texts.CHECKS}
 """What is wrong with a call of a function that is supported in part."""
 
 _NEED_TYPE = {
@@ -202,8 +218,21 @@ def _call(call: Call, batch: pa.RecordBatch, cache: Cache | None) -> Value:
 
 
 def _apply(call: Call, batch: pa.RecordBatch, cache: Cache | None) -> Value:
-    values = [evaluate(argument, batch, cache) for argument in call.arguments]
-    return FUNCTIONS[call.function](call, *values)
+    values: list[Value] = []
+    reverse = call.function in RIGHT_FIRST
+    for argument in reversed(call.arguments) if reverse else call.arguments:
+        try:
+            values.append(evaluate(argument, batch, cache))
+        except (EpochalError, pa.ArrowException):
+            if call.function not in STOPS_AT_NULL:
+                raise
+            rows = rows_without_null(values, batch.num_rows)
+            if len(rows) == batch.num_rows:
+                raise
+            # Spark does not evaluate this argument where an earlier one is null.
+            subset, _ = _rows(batch, rows, call, None)
+            return spread(_apply(call, subset, None), rows, batch.num_rows)
+    return FUNCTIONS[call.function](call, *(reversed(values) if reverse else values))
 
 
 def column_of(value: Value, rows: int, kind: pa.DataType) -> Value:
@@ -305,7 +334,7 @@ def _try(expr: Expr, batch: pa.RecordBatch, kind: pa.DataType) -> Value:
     """The expression's value, and null for rows where it fails."""
     try:
         return evaluate(expr, batch)
-    except (OptionError, pa.ArrowException):
+    except (EpochalError, pa.ArrowException):
         if batch.num_rows == 1:
             return arrow.nulls(1, kind)
     middle = batch.num_rows // 2

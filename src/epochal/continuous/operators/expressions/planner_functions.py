@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
@@ -32,11 +33,13 @@ def _normalized(call: Call, value: Value) -> Value:
 def _unscaled(call: Call, value: Value) -> Value:
     """The digits of a decimal as a long: 1.25 is 125."""
     scale = value.type.scale
+    if isinstance(value, pa.Scalar):
+        found = value.as_py()
+        return pa.scalar(None if found is None else int(found.scaleb(scale)), pa.int64())
     wide = value.cast(pa.decimal128(38, scale))
-    factor = pa.scalar(Decimal(10**scale), pa.decimal128(20, 0))
-    return pc.multiply(wide.cast(pa.decimal256(57, scale)), factor.cast(pa.decimal256(20, 0))).cast(
-        pa.int64()
-    )
+    # Arrow stores the digits as 128 bits. The optimiser uses this function for at most 18 digits.
+    words = np.frombuffer(wide.buffers()[1], np.int64)[2 * wide.offset :: 2][: len(wide)]
+    return pa.array(words, mask=wide.is_null().to_numpy(zero_copy_only=False))
 
 
 def _decimal_of_unscaled(call: Call, value: Value) -> Value:

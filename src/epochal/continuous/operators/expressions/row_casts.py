@@ -220,7 +220,7 @@ def _to_timestamp(source: Kind, target: Kind, ansi: bool, zone: str) -> Cast | N
         return lambda seconds: max(-_LONG, min(_LONG - 1, seconds * SECOND))
     if types.is_decimal(source):
         return lambda seconds: _wrapped(
-            int((seconds * SECOND).to_integral_value(ROUND_DOWN, EXACT))
+            int(EXACT.multiply(seconds, Decimal(SECOND)).to_integral_value(ROUND_DOWN, EXACT))
         )
     if types.is_floating(source):
         if ansi:

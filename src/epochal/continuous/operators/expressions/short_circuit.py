@@ -1,12 +1,13 @@
 """AND, OR and COALESCE, argument by argument, each only for the rows that it decides. Pure.
 
 It is slower than computing all arguments for all rows. Use it if that fails: `x <> 0 AND 1 / x > 2`
-has a result for rows where x is 0.
+has a result for rows where x is 0. The same holds for functions that are null where an argument is:
+Spark does not look at the second argument if the first one is null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,35 @@ from epochal.continuous.operators.expressions.expr import Call, Expr, Value
 from epochal.continuous.operators.expressions.values_of import as_column
 
 pc: Any = compute  # its stubs support neither scalars beside arrays nor calls by name
+
+
+RIGHT_FIRST = ("Divide", "IntegralDivide", "Pmod", "Remainder")
+"""Functions whose second argument is evaluated first."""
+
+STOPS_AT_NULL = {
+    *RIGHT_FIRST, "Add", "AddMonths", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Contains",
+    "DateAdd", "DateDiff", "DateFormatClass", "DateSub", "ElementAt", "EndsWith", "EqualTo",
+    "FromUTCTimestamp", "GetArrayItem", "GetMapValue", "GreaterThan", "GreaterThanOrEqual",
+    "LessThan", "LessThanOrEqual", "Like", "Multiply", "Pow", "RLike", "RegExpExtract",
+    "RegExpReplace", "Round", "ShiftLeft", "ShiftRight", "StartsWith", "StringInstr", "StringSplit",
+    "Substring", "Subtract", "TimestampAddInterval", "ToUTCTimestamp", "TruncTimestamp",
+}  # fmt: skip
+"""Functions of several arguments that do not evaluate the others once one of them is null."""
+
+
+def rows_without_null(values: Sequence[Value], rows: int) -> Any:
+    """The rows in which none of these values is null."""
+    valid = np.ones(rows, dtype=bool)
+    for value in values:
+        valid &= as_column(value, rows).is_valid().to_numpy(zero_copy_only=False)
+    return np.flatnonzero(valid)
+
+
+def spread(found: Value, rows: Any, count: int) -> Value:
+    """A column of `count` rows that has these values in some rows, and null in the others."""
+    places = np.full(count, -1)
+    places[rows] = np.arange(len(rows))
+    return as_column(found, len(rows)).take(pa.array(places, mask=places < 0))
 
 
 def stepwise(

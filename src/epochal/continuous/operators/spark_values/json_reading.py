@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -33,6 +35,25 @@ Kind: TypeAlias = Any
 Convert: TypeAlias = Callable[[str, Node], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class TimeReaders:
+    """How texts are read as days and microseconds; None stands for no such time."""
+
+    days: Callable[[str], int | None]
+    micros: Callable[[str], int | None]
+    local_micros: Callable[[str], int | None]
+
+
+@functools.lru_cache(maxsize=64)
+def usual_times(zone: str) -> TimeReaders:
+    """What is read without patterns: whatever CAST reads."""
+    return TimeReaders(
+        _usual_days,
+        lambda text: micros_of(text, zone),
+        lambda text: local_micros_of(text, zone_allowed=False),
+    )
+
+
 class Mismatch(Exception):
     """A value does not have the type that the schema gives it. `partial` is what could be read."""
 
@@ -41,9 +62,9 @@ class Mismatch(Exception):
         self.partial = partial
 
 
-def converter(kind: Kind, zone: str) -> Convert:
+def converter(kind: Kind, times: TimeReaders) -> Convert:
     """The function from a text and a node in it to a value of the type."""
-    made = _converter(kind, zone)
+    made = _converter(kind, times)
 
     def apply(text: str, node: Node) -> Any:
         return None if node.kind == "null" else made(text, node)
@@ -51,13 +72,13 @@ def converter(kind: Kind, zone: str) -> Convert:
     return apply
 
 
-def _converter(kind: Kind, zone: str) -> Convert:
+def _converter(kind: Kind, times: TimeReaders) -> Convert:
     if types.is_struct(kind):
-        return _struct(kind, zone)
+        return _struct(kind, times)
     if types.is_list(kind):
-        return _list(converter(kind.value_type, zone))
+        return _list(converter(kind.value_type, times))
     if types.is_map(kind):
-        return _map(converter(kind.item_type, zone))
+        return _map(converter(kind.item_type, times))
     if types.is_string(kind):
         return lambda _, node: node.value if node.kind == "string" else compact(node)
     if types.is_boolean(kind):
@@ -71,9 +92,9 @@ def _converter(kind: Kind, zone: str) -> Convert:
     if types.is_decimal(kind):
         return lambda _, node: _decimal(node, kind)
     if types.is_date(kind):
-        return lambda _, node: _days(_string(node))
+        return lambda _, node: wanted(times.days(_string(node)))
     if types.is_timestamp(kind):
-        return _timestamp(kind, zone)
+        return _timestamp(kind, times)
     if types.is_binary(kind):
         return lambda _, node: _bytes(_string(node))
     raise OptionError(f"from_json cannot read values of the type {kind}.")
@@ -120,25 +141,24 @@ def _decimal(node: Node, kind: Kind) -> Decimal:
     return fitted
 
 
-def _timestamp(kind: Kind, zone: str) -> Convert:
+def _timestamp(kind: Kind, times: TimeReaders) -> Convert:
     if kind.tz is None:
-        return lambda _, node: wanted(local_micros_of(_string(node), zone_allowed=False))
+        return lambda _, node: wanted(times.local_micros(_string(node)))
 
     def convert(_: str, node: Node) -> int:
         if node.kind == "integer":
             return _integer(node, 2**63 // 1_000_000) * 1_000_000
-        found: int = wanted(micros_of(_string(node), zone))
+        found: int = wanted(times.micros(_string(node)))
         return found
 
     return convert
 
 
-def _days(text: str) -> int:
+def _usual_days(text: str) -> int | None:
     found = days_of(text)
     if found is None:
         found = long_of(text, fraction=False)  # the number of a day, as old releases wrote it
-    days: int = wanted(found)
-    return days
+    return found if found is not None and -(2**31) <= found < 2**31 else None
 
 
 def _bytes(text: str) -> bytes:
@@ -148,9 +168,9 @@ def _bytes(text: str) -> bytes:
         raise Mismatch from None
 
 
-def _struct(kind: Kind, zone: str) -> Convert:
+def _struct(kind: Kind, times: TimeReaders) -> Convert:
     members = [kind.field(i) for i in range(kind.num_fields)]
-    casts = {member.name: converter(member.type, zone) for member in members}
+    casts = {member.name: converter(member.type, times) for member in members}
     empty = dict.fromkeys(casts)
 
     def convert(text: str, node: Node) -> dict[str, Any]:
@@ -163,7 +183,9 @@ def _struct(kind: Kind, zone: str) -> Convert:
                 try:
                     row[name] = cast(text, value)
                 except Mismatch as error:
-                    row[name], failed = error.partial, True
+                    failed = True
+                    if error.partial is not None:  # an earlier field of this name stays otherwise
+                        row[name] = error.partial
         if failed:
             raise Mismatch(row)
         return row
@@ -213,7 +235,9 @@ def _map(item: Convert) -> Convert:
     return convert
 
 
-def reader(kind: Kind, zone: str, *, corrupt: str | None, fail_fast: bool) -> Callable[[str], Any]:
+def reader(
+    kind: Kind, times: TimeReaders, *, corrupt: str | None, fail_fast: bool
+) -> Callable[[str], Any]:
     """A function from a text to a value of the type.
 
     Of a struct, fields that cannot be read are null, and `corrupt` is the name of the field for the
@@ -222,7 +246,7 @@ def reader(kind: Kind, zone: str, *, corrupt: str | None, fail_fast: bool) -> Ca
     is_struct = types.is_struct(kind)
     of_structs = types.is_list(kind) and types.is_struct(kind.value_type)
     names = [kind.field(i).name for i in range(kind.num_fields)] if is_struct else []
-    own = converter(_without(kind, corrupt), zone) if corrupt in names else converter(kind, zone)
+    own = converter(_without(kind, corrupt), times) if corrupt in names else converter(kind, times)
 
     def read(text: str) -> Any:
         if not text.strip():

@@ -109,7 +109,7 @@ def fit_decimal(number: Decimal, precision: int, scale: int) -> Decimal | None:
     if number.adjusted() < -100:
         return Decimal(0).scaleb(-scale)
     fitted = number.quantize(Decimal(1).scaleb(-scale), decimal.ROUND_HALF_UP, EXACT)
-    return fitted if abs(fitted) < Decimal(10) ** (precision - scale) else None
+    return fitted if fitted.copy_abs() < Decimal(10) ** (precision - scale) else None
 
 
 def round_to_single(value: float) -> float:

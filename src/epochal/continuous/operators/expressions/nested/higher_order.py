@@ -165,14 +165,14 @@ def _transform_keys(call: Call, batch: pa.RecordBatch, evaluate: Evaluate) -> Va
     lists = _lists(call, batch, evaluate)
     keys, items = lists.elements.field(0), lists.elements.field(1)
     made = _apply(call.arguments[1], batch, lists.row_of, [keys, items], evaluate)
-    return map_column(made, items, lists.counts, lists.nulls, call.type)
+    return map_column(call, made, items, lists.counts, lists.nulls)
 
 
 def _transform_values(call: Call, batch: pa.RecordBatch, evaluate: Evaluate) -> Value:
     lists = _lists(call, batch, evaluate)
     keys, items = lists.elements.field(0), lists.elements.field(1)
     made = _apply(call.arguments[1], batch, lists.row_of, [keys, items], evaluate)
-    return map_column(keys, made, lists.counts, lists.nulls, call.type)
+    return map_column(call, keys, made, lists.counts, lists.nulls)
 
 
 def _map_zip_with(call: Call, batch: pa.RecordBatch, evaluate: Evaluate) -> Value:
@@ -192,7 +192,7 @@ def _map_zip_with(call: Call, batch: pa.RecordBatch, evaluate: Evaluate) -> Valu
     ]
     made = _apply(call.arguments[2], batch, unique[:, 0], [keys, *values], evaluate)
     counts = np.bincount(unique[:, 0], minlength=batch.num_rows)
-    return map_column(keys, made, counts, nulls, call.type)
+    return map_column(call, keys, made, counts, nulls)
 
 
 def _values_of_keys(lists: Lists, codes: Ints, wanted: Ints) -> Array:

@@ -27,28 +27,36 @@ from epochal.continuous.operators.expressions.nested.lists_of import (
 from epochal.continuous.operators.expressions.nested.ranks import NULL, ranks
 from epochal.errors import OptionError
 
-
-def map_column(keys: Array, items: Array, counts: Ints, nulls: Flags, kind: Kind) -> Array:
-    """A column of maps of the type `kind`; OptionError for a null or repeated key."""
-    keys = retyped(keys, kind.key_type)
-    _check_keys(keys, counts)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
-    items = retyped(items, kind.item_type)
-    return arrow.MapArray.from_arrays(offsets, keys, items, type=kind, mask=pa.array(nulls))
+LAST_WINS = "lastWins"
+"""The field of a call that is true if a repeated key is no error."""
 
 
-def _check_keys(keys: Array, counts: Ints) -> None:
+def map_column(call: Call, keys: Array, items: Array, counts: Ints, nulls: Flags) -> Array:
+    """A column of maps of the call's type; OptionError for a null key, and for a repeated one
+    unless the session lets the last one win."""
+    kind: Kind = call.type
+    keys, items = retyped(keys, kind.key_type), retyped(items, kind.item_type)
     (values,) = ranks(keys)
     if (values == NULL).any():
         raise OptionError("NULL_MAP_KEY: a key of a map is null.")
     rows = np.repeat(np.arange(len(counts)), counts)
     order = np.lexsort((values, rows))
     same = (np.diff(rows[order]) == 0) & (np.diff(values[order]) == 0)
-    if same.any():
+    if same.any() and not call.extra.get(LAST_WINS):
         key = keys[int(order[np.flatnonzero(same)[0]])]
         raise OptionError(
-            f"DUPLICATED_MAP_KEY: the key {key} occurs twice in a map. Remove the duplicate first."
+            f"DUPLICATED_MAP_KEY: the key {key} occurs twice in a map. Remove the duplicate "
+            f"first, or set spark.sql.mapKeyDedupPolicy to LAST_WIN."
         )
+    if same.any():
+        # The first occurrence of a key keeps its place, and gets the value of the last one.
+        starts = np.flatnonzero(np.concatenate([[True], ~same]))
+        firsts, lasts = order[starts], order[np.append(starts[1:], len(order)) - 1]
+        places = np.argsort(firsts)
+        keys, items = taken(keys, firsts[places]), taken(items, lasts[places])
+        counts = np.bincount(rows[firsts], minlength=len(counts))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+    return arrow.MapArray.from_arrays(offsets, keys, items, type=kind, mask=pa.array(nulls))
 
 
 def _create(call: Call, *values: Value) -> Value:
@@ -57,7 +65,7 @@ def _create(call: Call, *values: Value) -> Value:
     keys = interleaved([retyped(each, kind.key_type) for each in values[0::2]])
     items = interleaved([retyped(each, kind.item_type) for each in values[1::2]])
     counts = np.full(rows, len(values) // 2)
-    return map_column(keys, items, counts, np.zeros(rows, bool), kind)
+    return map_column(call, keys, items, counts, np.zeros(rows, bool))
 
 
 def _from_arrays(call: Call, keys: Value, items: Value) -> Value:
@@ -67,11 +75,11 @@ def _from_arrays(call: Call, keys: Value, items: Value) -> Value:
         raise OptionError("map_from_arrays: the arrays of keys and values differ in length.")
     kept, others = ~nulls[one.row_of], ~nulls[other.row_of]
     return map_column(
+        call,
         taken(one.elements, np.flatnonzero(kept)),
         taken(other.elements, np.flatnonzero(others)),
         np.where(nulls, 0, one.counts),
         nulls,
-        call.type,
     )
 
 
@@ -81,7 +89,7 @@ def _from_entries(call: Call, value: Value) -> Value:
     kept = taken(lists.elements, np.flatnonzero(~nulls[lists.row_of]))
     counts = np.where(nulls, 0, lists.counts)
     keys = without_negative_zero(kept.field(0))
-    return map_column(keys, kept.field(1), counts, nulls, call.type)
+    return map_column(call, keys, kept.field(1), counts, nulls)
 
 
 def _part(index: int) -> Function:
@@ -107,7 +115,7 @@ def _concat(call: Call, *values: Value) -> Value:
     items = pa.concat_arrays([retyped(each.elements.field(1), kind.item_type) for each in lists])
     counts = np.where(nulls, 0, np.sum([each.counts for each in lists], axis=0))
     keys = without_negative_zero(taken(keys, order))
-    return map_column(keys, taken(items, order), counts, nulls, kind)
+    return map_column(call, keys, taken(items, order), counts, nulls)
 
 
 FUNCTIONS: dict[str, Function] = all_on_columns(

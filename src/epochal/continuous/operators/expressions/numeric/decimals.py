@@ -23,6 +23,8 @@ pc: Any = compute  # its stubs support neither scalars beside arrays nor calls b
 _JAVA = decimal.Context(prec=34, rounding=decimal.ROUND_HALF_EVEN)
 """Scala's BigDecimal rounds the results of some operations to 34 digits."""
 
+_QUOTIENT_DIGITS = 39
+
 _DIVISION = decimal.Context(prec=120, rounding=decimal.ROUND_HALF_UP)
 """More digits than any result has. One that is not exact can thus be rounded once more."""
 
@@ -34,10 +36,10 @@ def _remainder(left: Decimal, right: Decimal) -> Decimal:
 
 def _quotient(left: Decimal, right: Decimal) -> int:
     found = int(EXACT.divide_int(left, right))
-    if abs(found) >= 10**_JAVA.prec:
+    if str(abs(found))[_QUOTIENT_DIGITS:].strip("0"):
         raise ExpressionError(
-            f"{left} divided by {right} has more than {_JAVA.prec} digits. Spark cannot compute "
-            f"the whole quotient of decimals, or their remainder, then."
+            f"{left} divided by {right} has more than {_QUOTIENT_DIGITS} digits. Spark cannot "
+            f"compute the whole quotient of decimals, or their remainder, then."
         )
     return found
 
@@ -64,7 +66,7 @@ _KERNELS = {"Add": "add", "Multiply": "multiply", "Subtract": "subtract"}
 def arithmetic(call: Call, *values: Value) -> Value:
     """One of the operations above. A divisor must not be 0."""
     if call.function == "IntegralDivide":
-        return by_row(lambda a, b: _long(_quotient(a, b)), pa.int64(), *values)
+        return _integral_divide(call, *values)
     target: Kind = call.type
     if call.function in _KERNELS:
         found = _by_arrow(_KERNELS[call.function], values)
@@ -78,6 +80,18 @@ def arithmetic(call: Call, *values: Value) -> Value:
         return fitted(call, operation(*numbers), target)
 
     return by_row(single, target, *values)
+
+
+def _integral_divide(call: Call, left: Value, right: Value) -> Value:
+    # Spark computes a decimal without fraction, which may overflow, and takes its lowest 64 bits.
+    digits = left.type.precision - left.type.scale + right.type.scale
+    kind = pa.decimal128(max(1, min(digits, 38)), 0)
+
+    def single(a: Decimal, b: Decimal) -> int | None:
+        found = fitted(call, Decimal(_quotient(a, b)), kind)
+        return None if found is None else _long(int(found))
+
+    return by_row(single, pa.int64(), left, right)
 
 
 def _by_arrow(name: str, values: tuple[Value, ...]) -> Value | None:
@@ -125,20 +139,8 @@ def _check_overflow(call: Call, value: Value) -> Value:
     return by_row(lambda number: fitted(strict, number, call.type), call.type, value)
 
 
-def _make(call: Call, value: Value) -> Value:
-    kind: Kind = call.type
-    return by_row(lambda unscaled: Decimal(unscaled).scaleb(-kind.scale, EXACT), kind, value)
-
-
-def _unscaled(call: Call, value: Value) -> Value:
-    scale = value.type.scale
-    return by_row(lambda number: int(number.scaleb(scale, EXACT)), pa.int64(), value)
-
-
 FUNCTIONS: dict[str, Function] = {
     "CheckOverflow": _check_overflow,
     "CheckOverflowInSum": _check_overflow,
-    "MakeDecimal": _make,
     "PromotePrecision": lambda _, value: value,
-    "UnscaledValue": _unscaled,
 }

@@ -234,10 +234,6 @@ FUNCTIONS: dict[str, Function] = {
     "WidthBucket": lambda call, *values: each(_bucket, pa.int64(), *values),
     "Bin": lambda call, value: each(_binary_digits, pa.string(), value),
     "Conv": _convert,
-    "BitwiseAnd": lambda call, left, right: pc.bit_wise_and(left, right),
-    "BitwiseOr": lambda call, left, right: pc.bit_wise_or(left, right),
-    "BitwiseXor": lambda call, left, right: pc.bit_wise_xor(left, right),
-    "BitwiseNot": lambda call, value: pc.bit_wise_not(value),
     **all_on_columns(
         {
             "Factorial": _factorial,

@@ -14,36 +14,54 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pyarrow as pa
 
-from epochal.continuous.operators.expressions.expr import Call, Function, Literal, Value
+from epochal.continuous.operators.expressions.expr import Call, Function, Value
 from epochal.continuous.operators.expressions.row_values import Kind, by_row
+from epochal.continuous.operators.expressions.times.time_patterns import problem_of
+from epochal.continuous.operators.expressions.times.time_texts import days_by, micros_by
 from epochal.continuous.operators.spark_values import json_paths, json_writing
 from epochal.continuous.operators.spark_values.json_nodes import MalformedJson, parse
-from epochal.continuous.operators.spark_values.json_reading import Mismatch, reader, wanted
-from epochal.continuous.operators.spark_values.number_texts import fit_decimal
-from epochal.continuous.operators.spark_values.timestamp_texts import (
-    days_of,
-    local_micros_of,
-    micros_of,
+from epochal.continuous.operators.spark_values.json_reading import (
+    Mismatch,
+    TimeReaders,
+    reader,
+    usual_times,
+    wanted,
 )
+from epochal.continuous.operators.spark_values.number_texts import fit_decimal
 from epochal.errors import ExpressionError
 
 types = pa.types
 
-READ_OPTIONS = {"mode", "columnnameofcorruptrecord", "timezone"}
+FORMATS = ("dateformat", "timestampformat", "timestampntzformat")
+READ_OPTIONS = {"mode", "columnnameofcorruptrecord", "timezone", *FORMATS}
 WRITE_OPTIONS = {"timezone", "ignorenullfields"}
 _CORRUPT = "_corrupt_record"
 
 
 def unknown_options(call: Call) -> list[str]:
-    """The options of a call, or its path, that are not supported here."""
-    if call.function == "GetJsonObject":
-        path = call.arguments[1]
-        constant = path.value.as_py() if isinstance(path, Literal) else None
-        return [constant] if constant is not None and json_paths.has_wildcard(constant) else []
+    """The options of a call that are not supported here."""
     if call.function not in ("JsonToStructs", "StructsToJsonEvaluator.evaluate"):
         return []
     allowed = READ_OPTIONS if call.function == "JsonToStructs" else WRITE_OPTIONS
-    return sorted(name for name in call.extra.get("options", {}) if name.lower() not in allowed)
+    given = call.extra.get("options", {})
+    return [
+        *sorted(name for name in given if name.lower() not in allowed),
+        *(
+            f"{name} ({problem})"
+            for name, value in given.items()
+            if name.lower() in FORMATS and (problem := problem_of(value, parsing=True))
+        ),
+    ]
+
+
+@functools.lru_cache(maxsize=64)
+def _times(zone: str, date: str | None, timestamp: str | None, local: str | None) -> TimeReaders:
+    usual = usual_times(zone)
+    return TimeReaders(
+        usual.days if date is None else lambda text: days_by(date, text),
+        usual.micros if timestamp is None else lambda text: micros_by(timestamp, text, zone),
+        usual.local_micros if local is None else lambda text: micros_by(local, text, None),
+    )
 
 
 def _options(call: Call) -> dict[str, str]:
@@ -58,8 +76,9 @@ def _from_json(call: Call, value: Value) -> Value:
     options = _options(call)
     corrupt = options.get("columnnameofcorruptrecord", _CORRUPT)
     strict = options.get("mode", "PERMISSIVE").upper() == "FAILFAST"
-    read = reader(call.type, _zone(call), corrupt=corrupt, fail_fast=strict)
-    decode = decoder(call.type, _zone(call))
+    times = _times(_zone(call), *(options.get(name) for name in FORMATS))
+    read = reader(call.type, times, corrupt=corrupt, fail_fast=strict)
+    decode = decoder(call.type, times)
 
     def single(text: str) -> Any:
         if decode is not None:
@@ -81,13 +100,13 @@ def _from_json(call: Call, value: Value) -> Value:
 
 
 @functools.lru_cache(maxsize=256)
-def decoder(kind: Kind, zone: str) -> Callable[[str], Any] | None:
+def decoder(kind: Kind, times: TimeReaders) -> Callable[[str], Any] | None:
     """A fast decoder of records with exactly these types; None if a type has many forms in JSON."""
     made = _plain_type(kind)
     if made is None or not types.is_struct(kind):
         return None
     decode = msgspec.json.Decoder(made).decode
-    finish = _finisher(kind, zone)
+    finish = _finisher(kind, times)
     if finish is None:
         return decode
     return lambda text: finish(decode(text))
@@ -107,7 +126,9 @@ def _plain_type(kind: Kind) -> Any:
     if types.is_decimal(kind):
         return Decimal | None
     if types.is_list(kind):
-        element = None if _finisher(kind.value_type, "UTC") else _plain_type(kind.value_type)
+        element = (
+            None if _finisher(kind.value_type, usual_times("UTC")) else _plain_type(kind.value_type)
+        )
         lists: Any = list
         return None if element is None else lists[element] | None
     if types.is_struct(kind):
@@ -119,14 +140,14 @@ def _plain_type(kind: Kind) -> Any:
     return None
 
 
-def _finisher(kind: Kind, zone: str) -> Callable[[Any], Any] | None:
+def _finisher(kind: Kind, times: TimeReaders) -> Callable[[Any], Any] | None:
     """What is left to do with a decoded value: texts become times. It raises Mismatch."""
     if types.is_date(kind):
-        return lambda text: wanted(days_of(text))
+        return lambda text: wanted(times.days(text))
     if types.is_timestamp(kind) and kind.tz is None:
-        return lambda text: wanted(local_micros_of(text, zone_allowed=False))
+        return lambda text: wanted(times.local_micros(text))
     if types.is_timestamp(kind):
-        return lambda text: wanted(micros_of(text, zone))
+        return lambda text: wanted(times.micros(text))
     if types.is_decimal(kind):
         return lambda number: wanted(
             fit_decimal(number, kind.precision, kind.scale) if number.is_finite() else None
@@ -134,7 +155,7 @@ def _finisher(kind: Kind, zone: str) -> Callable[[Any], Any] | None:
     if not types.is_struct(kind):
         return None
     fields = [kind.field(i) for i in range(kind.num_fields)]
-    found = [(each.name, _finisher(each.type, zone)) for each in fields]
+    found = [(each.name, _finisher(each.type, times)) for each in fields]
     steps = [(name, finish) for name, finish in found if finish is not None]
     if not steps:
         return None

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyarrow import compute
 
 from epochal.continuous.operators.expressions.expr import Call, Function, Literal, Value
+from epochal.continuous.operators.expressions.nested.maps import LAST_WINS
 from epochal.continuous.operators.expressions.row_values import by_row
 from epochal.continuous.operators.expressions.textual.texts import BOOL, INT, TEXT, rowwise
 from epochal.continuous.operators.spark_values.java_regex import compiled, replacement
@@ -88,7 +89,8 @@ def _position(text: str, pattern: str, _: int) -> int:
     return 0 if found is None else found.start() + 1
 
 
-def _split(text: str, pattern: str, limit: int) -> list[str]:
+def split_text(text: str, pattern: str, limit: int) -> list[str]:
+    """The parts of a text between the matches of a pattern, at most `limit` if that is positive."""
     if not pattern:
         if not text or 0 < limit < len(text):
             return [*text[: limit - 1], text[limit - 1 :]] if text else [text]
@@ -139,6 +141,25 @@ PATTERNS = frozenset(
 )
 """Functions whose second argument is a regular expression."""
 
+
+def _to_map(call: Call, text: Value, pairs: Value, between: Value) -> Value:
+    last_wins = call.extra.get(LAST_WINS)
+
+    def single(text: str, pairs: str, between: str) -> list[tuple[str, str | None]]:
+        found: dict[str, str | None] = {}
+        for each in split_text(text, pairs, -1):
+            key, *value = split_text(each, between, 2)
+            if key in found and not last_wins:
+                raise ExpressionError(
+                    f"DUPLICATED_MAP_KEY: the key {key!r} occurs twice in a map. Remove the "
+                    f"duplicate first, or set spark.sql.mapKeyDedupPolicy to LAST_WIN."
+                )
+            found[key] = value[0] if value else None
+        return list(found.items())
+
+    return by_row(single, call.type, text, pairs, between)
+
+
 FUNCTIONS: dict[str, Function] = {
     "Like": _like,
     "LikeAll": _likes("LikeAll"),
@@ -150,5 +171,6 @@ FUNCTIONS: dict[str, Function] = {
     "RegExpExtractAll": rowwise(_extract_all, pa.list_(TEXT)),
     "RegExpInStr": rowwise(_position, INT),
     "RegExpReplace": rowwise(_replace, TEXT),
-    "StringSplit": rowwise(_split, pa.list_(TEXT)),
+    "StringToMap": _to_map,
+    "StringSplit": rowwise(split_text, pa.list_(TEXT)),
 }

@@ -48,6 +48,39 @@ def _from_hexadecimal(call: Call, value: Value) -> Value:
     return by_row(single, BINARY, value)
 
 
+_ALPHABET = re.compile(r"[^A-Za-z0-9+/=]+")
+
+
+def _from_base64(call: Call, value: Value) -> Value:
+    return by_row(_strict_base64 if call.extra.get("failOnError") else mime_base64, BINARY, value)
+
+
+def _strict_base64(text: str) -> bytes:
+    dense = re.sub(r"\s+", "", text)
+    symbols = dense.rstrip("=")
+    padding = len(dense) - len(symbols)
+    fits = (len(dense) % 4 == 0 and padding < 3) if padding else len(symbols) % 4 != 1
+    if not fits or not re.fullmatch(r"[A-Za-z0-9+/]*", symbols) or re.search(r"=\s", text):
+        raise ExpressionError(
+            f"CONVERSION_INVALID_INPUT: {text!r} is not base64. Use try_to_binary to get null."
+        )
+    return mime_base64(text)
+
+
+def mime_base64(text: str) -> bytes:
+    """The bytes of base64 in which other characters are ignored, as Java's MIME decoder has it."""
+    symbols, padding, rest = _ALPHABET.sub("", text).partition("=")
+    missing = -len(symbols) % 4
+    raw_rest = text.partition("=")[2]
+    wrong = missing == 3 or (padding and (missing == 0 or (missing == 2 and raw_rest[:1] != "=")))
+    if wrong or rest.replace("=", ""):
+        raise ExpressionError(
+            f"{text!r} is not base64: its last four characters are not complete. Use "
+            f"try_to_binary(…, 'base64') to get null instead."
+        )
+    return base64.b64decode(symbols + "=" * missing)
+
+
 def _charset(name: str) -> str:
     found = _CHARSETS.get(name.lower())
     if found is None:
@@ -154,6 +187,7 @@ FUNCTIONS: dict[str, Function] = {
     "Mask": lambda _, *values: by_row(_mask, TEXT, *values, nulls=True),
     "SoundEx": rowwise(_soundex, TEXT),
     "StringDecode.decode": rowwise(_decode, TEXT),
+    "UnBase64": _from_base64,
     "Unhex": _from_hexadecimal,
     "UrlCodec.decode": rowwise(_url_decode, TEXT),
     "UrlCodec.encode": rowwise(_url_encode, TEXT),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -64,8 +63,6 @@ def substring(value: Any, position: int, length: int) -> Any:
 
 def _concat(call: Call, *values: Value) -> Value:
     kind = values[0].type
-    if pa.types.is_list(kind):
-        return by_row(lambda *lists: list(chain.from_iterable(lists)), kind, *values)
     empty = b"" if pa.types.is_binary(kind) else ""
     return pc.binary_join_element_wise(*values, pa.scalar(empty, kind), null_handling="emit_null")
 

@@ -315,7 +315,6 @@ FUNCTIONS: dict[str, Function] = {
     "UnixSeconds": _since_epoch(MICROS),
     "MillisToTimestamp": _from_epoch(1_000),
     "MicrosToTimestamp": _from_epoch(1),
-    "PreciseTimestampConversion": on_ints(lambda given, micros: micros),
     **all_on_columns(
         {
             "DayName": _named(_DAYS, weekday),

@@ -34,6 +34,11 @@ from epochal.continuous.operators.expressions.times.time_values import (
     ints_of_times,
 )
 from epochal.continuous.operators.expressions.times.zones import find_zone, to_local, to_utc
+from epochal.continuous.operators.spark_values.timestamp_texts import (
+    days_of_civil,
+    is_zone,
+    utc_of_local,
+)
 from epochal.errors import OptionError
 
 
@@ -95,8 +100,8 @@ def _instants(found: list[Parsed | None], zone: str, *, zoned: bool) -> tuple[In
     days = days_from(year, month, np.where(wrong, 1, day))
     for row, each in enumerate(known):
         if each.day_of_year is not None:
-            first = days_from(year[row : row + 1], np.array([1]), np.array([1]))[0]
-            days[row] = first + each.day_of_year - 1
+            day_number = _day_of_year(each)
+            days[row], wrong[row] = day_number or 0, day_number is None
     local = days * DAY_MICROS + time
     if not zoned:
         return local, wrong
@@ -109,6 +114,40 @@ def _instants(found: list[Parsed | None], zone: str, *, zoned: bool) -> tuple[In
             continue
         micros = np.where([each.zone == name for each in known], to_utc(local, name), micros)
     return micros, wrong
+
+
+def _day_of_year(found: Parsed) -> int | None:
+    """The day that a year and the number of a day in it say; None if that year is shorter."""
+    first, following = (days_of_civil(year, 1, 1) for year in (found.year, found.year + 1))
+    assert first is not None
+    assert following is not None
+    day = first + (found.day_of_year or 1) - 1
+    return day if day < following else None
+
+
+def micros_by(pattern: str, text: str, zone: str | None) -> int | None:
+    """The microseconds of one text; None if it says no time. Without a zone, of a local time."""
+    found = parsed(text, pattern)
+    if found is None:
+        return None
+    if found.day_of_year is None:
+        days = days_of_civil(found.year, found.month, found.day)
+    else:
+        days = _day_of_year(found)
+    if days is None:
+        return None
+    local = days * DAY_MICROS + found.micros
+    if zone is None:
+        return local
+    if found.zone is not None and not is_zone(found.zone):
+        return None
+    return utc_of_local(local, found.zone or zone)
+
+
+def days_by(pattern: str, text: str) -> int | None:
+    """The date that one text says; None if it says none."""
+    found = micros_by(pattern, text, None)
+    return None if found is None else found // DAY_MICROS
 
 
 def _get_timestamp(call: Call, value: Value, pattern: Value) -> Value:
