@@ -40,18 +40,9 @@ pytestmark = [pytest.mark.usefixtures("nothing_left_running"), pytest.mark.timeo
 Found = tuple[list[Any], dict[str, list[Any]]]
 
 
-def marks_of(query: Query) -> list[Any]:
-    if query.name != "dropDuplicates within watermark":
-        return []
-    reason = (
-        "when Epochal starts, other rows may pass than with Spark alone; the cause is not known"
-    )
-    return [pytest.mark.xfail(reason=reason, strict=False)]
-
-
 def cases() -> list[Any]:
     return [
-        pytest.param(query, provider, id=f"{query.name}-{provider}", marks=marks_of(query))
+        pytest.param(query, provider, id=f"{query.name}-{provider}")
         for provider in PROVIDERS
         for query in TAKEN_OVER
         if query is not TRANSFORM or provider != "hdfs"
@@ -206,7 +197,6 @@ def test_a_new_query_does_not_start_with_state_that_it_cannot_lay_out(
     assert times_of(table.checkpoint) == {}
 
 
-@pytest.mark.xfail(reason="the claim and the query's id are written before this check")
 def test_processors_need_the_provider_that_spark_demands(
     spark: SparkSession, tmp_path: Path
 ) -> None:
