@@ -74,8 +74,6 @@ class Child:
 
     def kill(self) -> None:
         """Kill it and all its processes, at once."""
-        if self._process.poll() is not None:
-            return
         parents, family = parents_of_all(), [self._process.pid]
         fresh = family
         while fresh:
@@ -87,6 +85,9 @@ class Child:
             except ProcessLookupError:
                 continue
         self._process.wait(30)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
         eventually(lambda: not any(map(lives, family)), "some of its processes live on")
 
 

@@ -156,6 +156,9 @@ def open_query(
     location = options.checkpoint_location or tempfile.mkdtemp(prefix="epochal-checkpoint-")
     open_files(location).make_dirs()
     files = open_files(location, existing=True)
+    settings = settings_in_force(files, definition.session)
+    conf = state_conf(files, settings)
+    check_state(files, conf, definition.tree)
     with ExitStack() as opening:
         guard = Claim.acquire(
             files,
@@ -175,9 +178,6 @@ def open_query(
             opening.callback(_quietly, source.close, each.description)
             sources.append(source)
         plan = definition.compiled(definition.tree, sources)
-        settings = settings_in_force(files, definition.session)
-        conf = state_conf(files, settings)
-        check_state(files, conf, plan)
         sink = definition.sink.open(files, query_id, plan.output_schema)
         opening.callback(_quietly, sink.close, definition.sink.description)
         server, hosts = start_server(), TaskHosts(options.silence_timeout.total_seconds(), clock)

@@ -25,7 +25,7 @@ from epochal.checkpoint.pinned import (
     conf_in_force,
     conf_of_new_query,
 )
-from epochal.continuous.plan.stages import QueryPlan
+from epochal.continuous.plan.logical import Node, Stateful, preorder
 from epochal.continuous.run.take_over import newest_entry
 from epochal.errors import StateUsageError
 from epochal.files import Files, join_url
@@ -63,16 +63,18 @@ def state_conf(files: Files, settings: Mapping[str, str]) -> StateStoreConf:
     return replace(conf, checkpoint_format_version=2 if has_ids else 1)
 
 
-def check_state(files: Files, conf: StateStoreConf, plan: QueryPlan) -> None:
+def check_state(files: Files, conf: StateStoreConf, tree: Node) -> None:
     """Raise before anything is written if the state cannot be kept as the checkpoint demands."""
-    for stage in plan.stages:
-        store_id = StateStoreId(join_url(files.url, STATE), stage.operator_id, 0)
+    for node in preorder(tree):
+        if not isinstance(node, Stateful):
+            continue
+        store_id = StateStoreId(join_url(files.url, STATE), node.operator_id, 0)
         provider_class(conf).check(store_id, conf)
-        has_families = any(store.families for store in stage.stateful.stores)
+        has_families = any(store.families for store in node.spec.stores)
         if has_families and conf.provider_class != ROCKSDB_PROVIDER_CLASS:
             raise StateUsageError(
                 str(store_id),
-                f"{stage.stateful.name} keeps its state in column families, which "
+                f"{node.spec.name} keeps its state in column families, which "
                 f"{conf.provider_class} does not have. Use a new checkpoint, and set {PROVIDER} to "
                 f"{ROCKSDB_PROVIDER_CLASS} before the first start.",
                 "UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from uuid import uuid4
 
 from epochal.checkpoint.layout import (
@@ -104,7 +105,8 @@ def settle_schema(files: Files, asked: FamilySchema, *, ignore_value: bool = Fal
     """Check a store against its schema file, or write the file if there is none yet.
 
     `files` is the directory of the store's partition 0. Returns the schema that is on disk
-    afterwards.
+    afterwards. A new file allows nulls everywhere, as Spark's do: Spark asks for that, and refuses
+    to go on from a file that allows fewer.
     """
     source = join_url(files.url, SCHEMA_FILE)
     if not is_binary_stable(asked.key):
@@ -115,14 +117,32 @@ def settle_schema(files: Files, asked: FamilySchema, *, ignore_value: bool = Fal
         data = files.read(SCHEMA_FILE)
     except FileNotFoundError:
         try:
-            files.create(SCHEMA_FILE, encode_schema_file([asked]))
+            created = replace(asked, key=_nullable(asked.key), value=_nullable(asked.value))
+            files.create(SCHEMA_FILE, encode_schema_file([created]))
         except FileExistsError:
             # Another run created the file first; check against what it wrote.
             return settle_schema(files, asked, ignore_value=ignore_value)
-        return asked
+        return created
     stored = parse_schema_file(data, source=source)[0]
     check_compatible(stored, asked, source=source, ignore_value=ignore_value)
     return stored
+
+
+def _nullable(schema: StructType) -> StructType:
+    return StructType(
+        tuple(replace(f, nullable=True, data_type=_with_nulls(f.data_type)) for f in schema.fields)
+    )
+
+
+def _with_nulls(kind: DataType) -> DataType:
+    match kind:
+        case ArrayType():
+            return ArrayType(_with_nulls(kind.element))
+        case MapType():
+            return MapType(_with_nulls(kind.key), _with_nulls(kind.value))
+        case StructType():
+            return _nullable(kind)
+    return kind
 
 
 def settle_operator(files: Files, operator_id: int, name: str, store: StoreMetadata) -> None:

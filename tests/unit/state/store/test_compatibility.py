@@ -215,3 +215,15 @@ def test_of_two_first_operators_the_slower_is_held_to_what_the_faster_wrote() ->
 
     with pytest.raises(StateUsageError, match="has 2 partitions, the job has 3"):
         settle_operator(FaultyFiles(inner, write_first), 0, "count", StoreMetadata("default", 0, 3))
+
+
+def test_a_new_schema_file_allows_nulls_as_spark_does_and_an_old_one_stays() -> None:
+    inner = struct(INT, nullable=False)
+    strict = FamilySchema("default", struct(INT, nullable=False), struct(inner, nullable=False))
+    relaxed = FamilySchema("default", struct(INT), struct(struct(INT)))
+    files = MemoryFiles()
+    assert settle_schema(files, strict) == relaxed
+    assert settle_schema(files, strict) == relaxed
+    old = MemoryFiles()
+    old.create("_metadata/schema", encode_schema_file([strict]))
+    assert settle_schema(old, strict) == strict
