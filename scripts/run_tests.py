@@ -33,6 +33,7 @@ NO_TESTS = 5
 """How pytest ends when no test has the marks that were asked for."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
+    "frames": ("frames",),
     "spark": ("spark",),
     "integration": ("integration",),
     "fault": ("fault",),

@@ -38,6 +38,9 @@ EXECUTING = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 CARRIES_CODE = {
     # The user's processor, from the driver to the tasks of the same run.
     "continuous/operators/processor/transform_with_state.py",
+    # The user's Python functions in a DataFrame, pickled by PySpark in the same program.
+    "continuous/catalyst/python_nodes.py",
+    "continuous/operators/stateless/python_functions.py",
     # Where Spark is to run a task: written, and read back by Spark's own workers.
     "continuous/spark_job/placement.py",
     # `epochal run FILE`: the program that the user names.

@@ -11,7 +11,7 @@ from benchmarks.nexmark.texts import NexmarkQuery
 from pyspark.sql import DataFrame, SparkSession
 from tests.corpus.inputs import DELAY_SECONDS, EVENTS, PAYMENTS, PHASES, USERS, Streams, prepare
 from tests.corpus.queries import COMPLETE, UPDATE, Query, Views
-from tests.spark.oracle import plain
+from tests.frames.oracle import plain
 
 from epochal.continuous.catalyst.spark_columns import spark_schema
 

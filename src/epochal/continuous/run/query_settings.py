@@ -222,7 +222,7 @@ def task_count(
 
 def check_kept(tasks: int, total: int, kept: int, sink: str) -> None:
     """Raise OptionError if so many tasks leave too few slots for the jobs of the sink."""
-    if tasks + kept > total:
+    if kept and tasks + kept > total:
         raise OptionError(
             f"{sink}: the query has {tasks} tasks that never end and Spark has {total} task slots, "
             f"so Spark jobs over its output would wait forever. Leave a slot: give Spark more, "

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark import number_functions, text_functions
-from tests.spark.comparing import differences, known, stored
-from tests.spark.function_rows import Rows
+from tests.frames import number_functions, text_functions
+from tests.frames.comparing import differences, known, stored
+from tests.frames.function_rows import Rows
 from tests.spark.sessions import local_session
 
 TOPICS = {

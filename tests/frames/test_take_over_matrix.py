@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.corpus.inputs import PHASES
 from tests.corpus.queries import APPEND, Query
-from tests.spark.test_corpus import about, state_of
-from tests.spark.turn_child import Child
-from tests.spark.turns import (
+from tests.frames.test_corpus import about, state_of
+from tests.frames.turn_child import Child
+from tests.frames.turns import (
     BY_NAME,
     OURS,
     PROVIDERS,

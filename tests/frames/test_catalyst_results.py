@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.functions import arrow_udf, pandas_udf, udf
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+from tests.frames.oracle import plain
 from tests.jvm import end_jvm
-from tests.spark.oracle import plain
 
 from epochal.continuous.catalyst.spark_columns import arrow_schema
 from epochal.continuous.catalyst.translation import read_plan

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.oracle import FAILED, plain
+from tests.frames.oracle import FAILED, plain
 
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
 from epochal.continuous.catalyst.spark_objects import items

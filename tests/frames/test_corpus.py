@@ -16,16 +16,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.corpus.queries import QUERIES, Query
 from tests.corpus.running import run
-from tests.spark.oracle import plain
+from tests.frames.oracle import plain
 
 import epochal
 from epochal.state import read_state
 
 EVERY_DAY = {
-    "from_json", "higher order", "union of itself", "explode outer", "static left join",
-    "filter, by window", "sliding, append", "session, append", "no key, update",
-    "left join with time bounds", "join then aggregate", "dropDuplicates within watermark",
-    "chained udfs", "union above an aggregate", "limit",
+    "from_json", "session, append", "left join with time bounds", "join then aggregate",
+    "dropDuplicates within watermark", "chained udfs", "union above an aggregate",
 }  # fmt: skip
 
 

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.continuous import PATIENCE_SECONDS
-from tests.spark.rocksdb_runs import (
+from tests.frames.rocksdb_runs import (
     CHANGELOGS,
     CHECKSUMS,
     FILES,
@@ -32,6 +31,7 @@ from tests.spark.rocksdb_runs import (
     run,
     write_events,
 )
+from tests.spark.continuous import PATIENCE_SECONDS
 
 from epochal import read_stream
 from epochal.checkpoint.directory import Checkpoint

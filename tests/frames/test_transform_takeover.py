@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from tests.spark.rocksdb_runs import (
+from tests.frames.rocksdb_runs import (
     CHANGELOGS,
     CHECKSUMS,
     STATE,

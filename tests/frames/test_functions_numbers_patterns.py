@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.jvm import end_jvm
-from tests.spark.many_expressions import (
+from tests.frames.many_expressions import (
     KEEP_PROJECTS,
     differences,
     expressions,
     frame_of,
     values_of_spark,
 )
-from tests.spark.test_functions_time_nested import rows_of, texts_of
+from tests.frames.test_functions_time_nested import rows_of, texts_of
+from tests.jvm import end_jvm
 
 from epochal.continuous.operators.expressions.evaluate import evaluate, unsupported
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.frames.test_aggregates import PARTITIONS, ours, stored_by_spark
 from tests.spark.parity import File, Rows, replayed, spark_batches
 from tests.spark.sessions import local_session
-from tests.spark.test_aggregates import PARTITIONS, ours, stored_by_spark
 from tests.unit.continuous.operators.driving import Driver, columns
 
 from epochal.checkpoint.operator_metadata import read_operator

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.spark.plan_corpus import PLANS
+from tests.frames.plan_corpus import PLANS
 from tests.spark.releases import ROOT, tree
 
 RELEASES = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
@@ -24,7 +24,7 @@ def test_a_release_plans_what_we_read(release: str, tmp_path: Path) -> None:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    command = [sys.executable, "-m", "tests.spark.plan_child", str(answer)]
+    command = [sys.executable, "-m", "tests.frames.plan_child", str(answer)]
     done = subprocess.run(
         command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False
     )

@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from tests.spark.plan_corpus import PLANS, shape
+from tests.frames.plan_corpus import PLANS, shape
 
 from epochal.continuous.catalyst.translation import explain_plan, read_plan
 

@@ -16,15 +16,15 @@ from benchmarks.nexmark.texts import REFUSED, NexmarkQuery, queries
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from tests.corpus.running import Output, Row
-from tests.spark.oracle import plain
-from tests.spark.test_corpus import about, sparks, state_of
+from tests.frames.oracle import plain
+from tests.frames.test_corpus import about, sparks, state_of
 
 import epochal
 from epochal.continuous.catalyst.spark_columns import spark_schema
 from epochal.errors import EpochalError
 
 COUNT, PER_SECOND, PARTS = 6_000, 300, 3
-EVERY_DAY = {5, 7, 8, 11}
+EVERY_DAY = {8}
 PROCESSING_TIME = 12
 CLOSING = -1
 """The id of events that only close windows."""

@@ -1,6 +1,6 @@
 """A driver program that tests kill: one engine's turn at a query, into parquet files.
 
-    python -m tests.spark.turn_child ENGINE QUERY PROVIDER HOME
+    python -m tests.frames.turn_child ENGINE QUERY PROVIDER HOME
 
 It waits for a line on its standard input before it starts the query, so that a test can let the JVM
 start meanwhile, and it runs until it is killed.
@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.fault.torment import ROOT, lives
+from tests.frames.turns import BY_NAME, session_of, start
 from tests.spark.continuous import parents_of_all
 from tests.spark.sessions import session
-from tests.spark.turns import BY_NAME, session_of, start
 from tests.waiting import eventually
 
 
@@ -42,7 +42,7 @@ class Child:
                 [
                     sys.executable,
                     "-m",
-                    "tests.spark.turn_child",
+                    "tests.frames.turn_child",
                     engine,
                     query,
                     provider,

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.corpus.inputs import PHASES, Streams, prepare
 from tests.corpus.queries import QUERIES, Query, Views
 from tests.corpus.running import Output, frame_of, views
-from tests.spark.rocksdb_runs import CHANGELOGS, STATE
+from tests.frames.rocksdb_runs import CHANGELOGS, STATE
 
 import epochal
 from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.frames import COLUMNS, PATIENCE_SECONDS, add_file, rows_of, stream, words
+from tests.frames.streams_of_words import (
+    COLUMNS,
+    PATIENCE_SECONDS,
+    add_file,
+    rows_of,
+    stream,
+    words,
+)
 from tests.waiting import eventually
 
 import epochal

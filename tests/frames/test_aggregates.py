@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from tests.spark.aggregate_cases import DDL, EXACT, Case, all_cases, random_table, sample_cases
+from tests.frames.aggregate_cases import DDL, EXACT, Case, all_cases, random_table, sample_cases
 from tests.spark.parity import PATIENCE_SECONDS
 from tests.spark.sessions import local_session
 from tests.unit.continuous.operators.driving import Driver

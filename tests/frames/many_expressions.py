@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.oracle import FAILED, plain
+from tests.frames.oracle import FAILED, plain
 
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
 from epochal.continuous.operators.expressions.evaluate import column_of, evaluate

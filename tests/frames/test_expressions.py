@@ -135,9 +135,8 @@ def test_a_filter_keeps_rows_for_which_the_condition_is_true(
         ("a + x.y", "Need a complex type"),
         ("count(a)", "only expressions over the columns of one row"),
         ("input_file_name()", "uses InputFileName"),
-        ("format_string('%s', x)", "uses FormatString"),
+        ("to_number(x, '999')", "uses ToNumber"),
         ("x RLIKE '[a[b]]'", "a class within a class"),
-        ("get_json_object(x, '$.a[*]')", "with $.a[*]"),
         ("spark_partition_id()", "uses SparkPartitionID"),
     ],
 )

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.frames.plan_corpus import PLANS, Plan, shape
 from tests.jvm import end_jvm
-from tests.spark.plan_corpus import PLANS, Plan, shape
 
 from epochal.continuous.catalyst.spark_columns import arrow_schema
 from epochal.continuous.catalyst.translation import explain_plan, read_plan

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.join_runs import (
+from tests.frames.join_runs import (
     PARTITIONS,
     Batch,
     File,

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.frames.many_expressions import KEEP_PROJECTS, differences, frame_of
 from tests.jvm import end_jvm
-from tests.spark.many_expressions import KEEP_PROJECTS, differences, frame_of
 
 NAN, INF = float("nan"), float("inf")
 
