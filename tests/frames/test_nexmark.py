@@ -24,13 +24,12 @@ from epochal.continuous.catalyst.spark_columns import spark_schema
 from epochal.errors import EpochalError
 
 COUNT, PER_SECOND, PARTS = 6_000, 300, 3
-EVERY_DAY = {8}
 PROCESSING_TIME = 12
 CLOSING = -1
 """The id of events that only close windows."""
 
 RUNS = [
-    pytest.param(each, marks=() if each.number in EVERY_DAY else pytest.mark.full, id=str(each))
+    pytest.param(each, marks=pytest.mark.full, id=str(each))
     for each in queries()
     if each.number not in REFUSED
 ]
