@@ -57,7 +57,7 @@ _OPERATIONS: dict[str, Callable[..., Decimal]] = {
     "Pmod": _pmod,
     "Remainder": _remainder,
     "Subtract": EXACT.subtract,
-    "UnaryMinus": lambda value: _JAVA.minus(value) + 0,
+    "UnaryMinus": lambda value: _JAVA.subtract(Decimal(0), value),
 }
 _ALWAYS_STRICT = ("Abs", "UnaryMinus")
 _KERNELS = {"Add": "add", "Multiply": "multiply", "Subtract": "subtract"}
