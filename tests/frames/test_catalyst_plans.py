@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], DataFrame], tuple[str, ...]]] 
             .groupBy("timestamp")
             .agg(F.percentile_approx("value", 0.5), F.mode("value"))
         ),
-        ("ApproximatePercentile", "Mode", "transformWithState"),
+        ("percentile_approx", "function mode", "transformWithState"),
     ),
     "distinct aggregates": (
         lambda spark: (

@@ -29,7 +29,7 @@ from epochal.errors import OptionError
 DELAY = "spark.watermarkDelayMs"
 SESSION_WINDOW = "spark.sessionWindow"
 
-_IDS = re.compile(r"#\d+L?(-T\d+ms)?")
+_IDS = re.compile(r"#\d+L?(-T\d+ms)?|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def _with_moment(reading: Reading, calls: tuple[Any, ...]) -> Reading:
 
 
 def without_ids(text: str) -> str:
-    """A text of Spark's without the ids of columns, which differ from run to run."""
+    """A text of Spark's without the ids of columns and watermarks, which differ by run."""
     return _IDS.sub("", text)
 
 

@@ -73,7 +73,9 @@ def read_aggregate(
     before = steps.computed(
         child, arguments.exprs, arguments.schema, tuple(-1 for _ in arguments.names)
     )
-    if not _supported(steps, calls, arguments.schema):
+    asked = items(last.aggregateExpressions())
+    functions = [str(each.aggregateFunction().prettyName()) for each in asked]
+    if not _supported(steps, calls, functions, arguments.schema):
         return placeholder(steps, node)
     marked = [metadata_of(each) for each in keys]
     made = AggregateSpec(
@@ -90,15 +92,20 @@ def read_aggregate(
     return steps.project("Aggregate", found, list(items(last.resultExpressions())))
 
 
-def _supported(steps: Steps, calls: Sequence[AggregateCall], schema: pa.Schema) -> bool:
-    """Whether all aggregates can be computed; a refusal for each that cannot."""
+def _supported(
+    steps: Steps, calls: Sequence[AggregateCall], functions: Sequence[str], schema: pa.Schema
+) -> bool:
+    """Whether all aggregates can be computed; a refusal for each that cannot.
+
+    `functions` are the names of the aggregates in SQL.
+    """
     before = len(steps.findings.refusals)
-    for call in calls:
+    for call, function in zip(calls, functions, strict=True):
         with steps.findings.around("Aggregate", "aggregate in transformWithState"):
             if call.function not in FUNCTIONS:
                 raise OptionError(
-                    f"the aggregate function {call.function} is not supported, because its state "
-                    f"cannot be carried or it is not known"
+                    f"the aggregate function {function} is not supported: its state in the form "
+                    f"that Spark gives it cannot be computed here"
                 )
             fold_of(call, schema)
     return len(steps.findings.refusals) == before

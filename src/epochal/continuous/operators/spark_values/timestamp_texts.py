@@ -28,7 +28,7 @@ _TIMESTAMP = re.compile(
 )
 _TIME = re.compile(r"T\d|\d{1,2}:", re.ASCII)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{1,2})(?::?(\d{2}))?)?", re.ASCII)
-_SHORT_ZONES = {
+SHORT_ZONES = {
     "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
     "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo",
     "BST": "Asia/Dhaka", "CAT": "Africa/Harare", "CNT": "America/St_Johns",
@@ -37,8 +37,9 @@ _SHORT_ZONES = {
     "JST": "Asia/Tokyo", "MIT": "Pacific/Apia", "NET": "Asia/Yerevan", "NST": "Pacific/Auckland",
     "PLT": "Asia/Karachi", "PNT": "America/Phoenix", "PRT": "America/Puerto_Rico",
     "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh",
-    "EST": "America/Panama", "MST": "America/Phoenix", "HST": "Pacific/Honolulu",
+    "EST": "-05:00", "MST": "-07:00", "HST": "-10:00",
 }  # fmt: skip
+"""Java's short names, which Spark accepts."""
 
 
 def days_of(text: str) -> int | None:
@@ -122,6 +123,7 @@ def is_zone(name: str) -> bool:
 @functools.lru_cache(maxsize=1024)
 def zone_of(name: str) -> datetime.tzinfo | None:
     """The time zone of a name, an offset or one of Java's short names; None if there is none."""
+    name = SHORT_ZONES.get(name, name)
     if name in ("Z", "UTC", "GMT", "UT"):
         return datetime.UTC
     found = _OFFSET.fullmatch(name)
@@ -135,7 +137,7 @@ def zone_of(name: str) -> datetime.tzinfo | None:
         delta = datetime.timedelta(seconds=total)
         return datetime.timezone(-delta if sign == "-" else delta)
     try:
-        return ZoneInfo(_SHORT_ZONES.get(name, name))
+        return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         return None
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from epochal.continuous.operators.expressions.times.calendar_days import days_from
+from epochal.continuous.operators.spark_values.timestamp_texts import SHORT_ZONES
 from epochal.errors import OptionError
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -33,18 +34,6 @@ LAST_YEAR = 2500
 MICROS = 1_000_000
 
 _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?")
-_SHORT = {
-    "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
-    "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo",
-    "BST": "Asia/Dhaka", "CAT": "Africa/Harare", "CNT": "America/St_Johns",
-    "CST": "America/Chicago", "CTT": "Asia/Shanghai", "EAT": "Africa/Addis_Ababa",
-    "ECT": "Europe/Paris", "IET": "America/Indiana/Indianapolis", "IST": "Asia/Kolkata",
-    "JST": "Asia/Tokyo", "MIT": "Pacific/Apia", "NET": "Asia/Yerevan", "NST": "Pacific/Auckland",
-    "PLT": "Asia/Karachi", "PNT": "America/Phoenix", "PRT": "America/Puerto_Rico",
-    "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh",
-    "EST": "-05:00", "MST": "-07:00", "HST": "-10:00",
-}  # fmt: skip
-"""Java's short names, which Spark accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +83,7 @@ def _within(seconds: Ints) -> Ints:
 @lru_cache(maxsize=64)
 def find_zone(name: str) -> Zone:
     """The table of a zone; OptionError if there is no such zone."""
-    text = _SHORT.get(name, name)
+    text = SHORT_ZONES.get(name, name)
     if text in ("Z", "UTC", "GMT", "UT"):
         return _table([], [0])
     fixed = _FIXED.fullmatch(text)
