@@ -6,14 +6,14 @@ by index, so no column may be removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pyarrow as pa
 
 from epochal.connectors.contract import ReaderFactory
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr
+from epochal.continuous.operators.expressions.expr import columns_in
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 
@@ -42,21 +42,12 @@ def wanted_columns(operators: Sequence[OperatorSpec], schema: pa.Schema) -> froz
     for operator in operators:
         match operator:
             case FilterSpec(condition):
-                found |= {schema.names[index] for index in _indexes(condition)}
+                found |= {schema.names[index] for index in columns_in(condition)}
             case ObserveEventTimeSpec(column=name):
                 found.add(name)
             case ProjectSpec(columns):
-                found |= {schema.names[at] for each in columns for at in _indexes(each)}
+                found |= {schema.names[at] for each in columns for at in columns_in(each)}
                 return frozenset(found)
             case _:
                 return None  # a user's function: it may look at any column
     return None  # no projection: all columns leave the last operator
-
-
-def _indexes(expr: Expr) -> Iterator[int]:
-    match expr:
-        case Column(index):
-            yield index
-        case Call(arguments=arguments):
-            for each in arguments:
-                yield from _indexes(each)

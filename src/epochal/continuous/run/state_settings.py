@@ -22,11 +22,9 @@ from epochal.checkpoint.pinned import (
     STATE_FORMAT,
     STATE_PARTITIONS,
     TABLE_FORMAT,
-    conf_in_force,
-    conf_of_new_query,
 )
 from epochal.continuous.plan.logical import Node, Stateful, preorder
-from epochal.continuous.run.take_over import newest_entry
+from epochal.continuous.run.take_over import FoundCheckpoint, newest_entry
 from epochal.errors import StateUsageError
 from epochal.files import Files, join_url
 from epochal.state.store.conf import StateStoreConf
@@ -51,8 +49,7 @@ def session_settings(spark: SparkSession, keys: Collection[str] = SESSION_KEYS) 
 
 def settings_in_force(files: Files, session: Mapping[str, str]) -> dict[str, str]:
     """The settings that the checkpoint pins, or that a new one will pin."""
-    newest = newest_entry(files)
-    return conf_of_new_query(session) if newest is None else conf_in_force(newest.conf, session)
+    return FoundCheckpoint(newest=newest_entry(files)).settings(session)
 
 
 def state_conf(files: Files, settings: Mapping[str, str]) -> StateStoreConf:

@@ -34,6 +34,7 @@ from epochal.continuous.operators.expressions.expr import (
     Lambda,
     Literal,
     Value,
+    columns_in,
 )
 from epochal.continuous.operators.expressions.nested import (
     array_sets,
@@ -42,7 +43,7 @@ from epochal.continuous.operators.expressions.nested import (
     maps,
     nested_values,
 )
-from epochal.continuous.operators.expressions.nested.higher_order import BatchFunction, columns_in
+from epochal.continuous.operators.expressions.nested.higher_order import BatchFunction
 from epochal.continuous.operators.expressions.nested.lists_of import arrow, on_columns, retyped
 from epochal.continuous.operators.expressions.numeric import arithmetic, decimals, mathematics
 from epochal.continuous.operators.expressions.short_circuit import (

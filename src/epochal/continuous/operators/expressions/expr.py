@@ -77,3 +77,16 @@ Expr: TypeAlias = Column | Literal | Call | Lambda
 
 Function: TypeAlias = Callable[..., Value]
 """Takes a call and the values of its arguments."""
+
+
+def columns_in(expr: Expr) -> frozenset[int]:
+    """The indexes of the batch's columns that an expression uses, also within lambdas."""
+    match expr:
+        case Column(index):
+            return frozenset((index,))
+        case Literal():
+            return frozenset()
+        case Call(_, arguments):
+            return frozenset().union(*map(columns_in, arguments))
+        case Lambda(body, first):
+            return frozenset(index for index in columns_in(body) if index < first)

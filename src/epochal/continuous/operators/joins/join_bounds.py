@@ -17,7 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.continuous.operators.expressions.expr import Call, Column, Expr, Lambda, Literal
+from epochal.continuous.operators.expressions.expr import (
+    Call,
+    Column,
+    Expr,
+    Lambda,
+    Literal,
+    columns_in,
+)
 
 _MICROS_PER_DAY = 86_400_000_000.0
 
@@ -65,18 +72,6 @@ def conjunction(parts: Sequence[Expr]) -> Expr | None:
     return found
 
 
-def columns_in(expr: Expr) -> Iterator[Column]:
-    """Yield the columns of the batch that an expression uses."""
-    match expr:
-        case Column():
-            yield expr
-        case Call(arguments=arguments):
-            for argument in arguments:
-                yield from columns_in(argument)
-        case Lambda(body, first):
-            yield from (each for each in columns_in(body) if each.index < first)
-
-
 def split_condition(
     condition: Expr | None, left_columns: int
 ) -> tuple[Expr | None, Expr | None, Expr | None]:
@@ -87,7 +82,7 @@ def split_condition(
     sides = Sides(left_columns, (None, None))
     parts: tuple[list[Expr], list[Expr], list[Expr]] = ([], [], [])
     for part in conjuncts(condition):
-        used = {sides.side_of(column) for column in columns_in(part)}
+        used = {sides.side_of(Column(index)) for index in columns_in(part)}
         if 1 not in used:
             parts[0].append(part)
         if 0 not in used:

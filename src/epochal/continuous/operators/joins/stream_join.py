@@ -36,11 +36,10 @@ from epochal.continuous.operators.cells import (
 )
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.expressions.evaluate import evaluate
-from epochal.continuous.operators.expressions.expr import Expr
+from epochal.continuous.operators.expressions.expr import Expr, columns_in
 from epochal.continuous.operators.expressions.values_of import as_column
 from epochal.continuous.operators.joins.join_bounds import (
     Sides,
-    columns_in,
     split_condition,
     value_watermark_ms,
 )
@@ -179,8 +178,7 @@ class StreamJoin:
         self._semi = spec.kind == "left_semi"
         filters = split_condition(spec.condition, spec.left.columns)
         self._condition = filters[2]
-        used = [] if filters[2] is None else columns_in(filters[2])
-        self._used = {column.index for column in used}
+        self._used = frozenset() if filters[2] is None else columns_in(filters[2])
         self._sides = tuple(
             _Side(
                 [given.schema.get_field_index(name) for name in given.key],
@@ -312,11 +310,11 @@ class StreamJoin:
         return pairs.filtered(met.to_numpy(zero_copy_only=False))
 
     def _joined(self, batch: pa.RecordBatch, pairs: Pairs, side: int) -> pa.RecordBatch:
-        every = set(range(len(self._candidate_types)))
+        every = frozenset(range(len(self._candidate_types)))
         return self._emit(self._candidates(batch, pairs, side, every).columns)
 
     def _candidates(
-        self, batch: pa.RecordBatch, pairs: Pairs, side: int, wanted: set[int]
+        self, batch: pa.RecordBatch, pairs: Pairs, side: int, wanted: frozenset[int]
     ) -> pa.RecordBatch:
         """The pairs as rows: columns of the left side, then of the right. Others are null."""
         columns: list[Array] = []

@@ -21,6 +21,7 @@ from epochal.continuous.operators.expressions.expr import (
     Lambda,
     Literal,
     Value,
+    columns_in,
 )
 from epochal.continuous.operators.expressions.nested.arrays import (
     element_at_each,
@@ -48,19 +49,6 @@ BatchFunction: TypeAlias = Callable[[Call, pa.RecordBatch, Evaluate], Value]
 
 MAX_PAIRS = 1_000_000
 """How many pairs of elements are compared at once."""
-
-
-def columns_in(expr: Expr) -> frozenset[int]:
-    """The indexes of the columns that an expression uses."""
-    match expr:
-        case Column(index):
-            return frozenset((index,))
-        case Literal():
-            return frozenset()
-        case Call(_, arguments):
-            return frozenset().union(*map(columns_in, arguments))
-        case Lambda(body, first):
-            return frozenset(index for index in columns_in(body) if index < first)
 
 
 def _apply(
