@@ -1,8 +1,7 @@
 """Which tests `make test` leaves to `make test-full`, and why.
 
 `make test` must answer within ten minutes on two cores. It runs every kind of test, and of each
-matrix a part that reaches all of the code. The rest of the matrices are listed here, by node id;
-CI runs both targets.
+matrix a part that reaches all of the code. The rest of the matrices are listed here, by node id.
 """
 
 from __future__ import annotations

@@ -7,10 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from tests.frames.oracle import FAILED, plain
+from tests.frames.oracle import FAILED, evaluated, plain
 
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
 from epochal.continuous.operators.expressions.expr import Expr
 
 KEEP_PROJECTS = {
@@ -77,8 +76,7 @@ def _whole(column: Any) -> Any:
 
 def _ours(tree: Expr, rows: pa.RecordBatch, kind: pa.DataType | None) -> Any:
     try:
-        value = evaluate(tree, rows)
-        made = column_of(value, rows.num_rows, value.type if kind is None else kind)
+        made = evaluated(tree, rows, kind)
     except Exception as error:  # noqa: BLE001  any error counts as one, as in Spark
         return FAILED if kind is None else f"{type(error).__name__}: {error}"
     return comparable(made)
