@@ -36,6 +36,8 @@ _REMEDIES = {
     "23505": "Another row has the same key. To replace such rows, name the key in the option "
     "mergeKeys",
 }
+_REFUSALS = ("FATAL:", "no password supplied", "invalid", "certificate", "does not support SSL")
+"""Parts of texts that say that the server or libpq refuses, unlike a server that is silent."""
 _WAITABLE = ("starting up", "shutting down", "recovery mode", "too many", "connection slots")
 
 
@@ -54,13 +56,13 @@ def failure(error: Any, server: str, table: str) -> PostgresError:
 
 def _of_connection(error: Any, server: str) -> PostgresError:
     text = " ".join(str(error).split())
-    # The server itself refuses only with FATAL. Otherwise nobody has answered.
-    if "FATAL:" in text and not any(each in text for each in _WAITABLE):
+    refused = any(each in text for each in _REFUSALS)
+    if refused and not any(each in text for each in _WAITABLE):
         said = text.rpartition("FATAL:")[2].strip()
         return PostgresRejectedError(
             server,
-            f"the server refuses the connection: {said}. Check user, password and database, and "
-            f"the server's pg_hba.conf",
+            f"the connection is refused: {said}. Check user, password, database and the settings "
+            f"of SSL, and the server's pg_hba.conf",
         )
     return PostgresUnavailableError(server, text or type(error).__name__)
 

@@ -106,8 +106,7 @@ def connection_settings(options: PostgresSinkOptions) -> dict[str, str]:
         }
         found |= {name: str(value) for name, value in given.items() if value is not None}
         merged = {**DEFAULTS, **found, **options.connection}
-        # Checks the names, which may come from `connection.`. Values are not in the message.
-        psycopg.conninfo.conninfo_to_dict(**merged)
+        psycopg.conninfo.make_conninfo(**merged)  # checks the names
     except psycopg.ProgrammingError as error:
         reason = str(error).strip().splitlines()[0]
         for secret in (options.password, options.url):
@@ -116,6 +115,8 @@ def connection_settings(options: PostgresSinkOptions) -> dict[str, str]:
             f"postgres: the server's address is not valid ({reason}). Use "
             f"postgresql://user@host:5432/database, or the options host, port and database."
         ) from None
+    if not all(each.isdigit() for each in merged.get("port", "0").split(",") if each):
+        raise OptionError(f"postgres: the port must be a number, not {merged['port']!r}.")
     return {**merged, "client_encoding": "UTF8"}
 
 
