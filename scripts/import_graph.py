@@ -42,6 +42,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "connectors.pubsub.data_source",
         "connectors.pubsub.engine",
         "connectors.pubsub.server",
+        "connectors.postgres",
         "connectors.registry",
         "continuous.operators",
         "continuous.operators.spark_values",

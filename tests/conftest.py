@@ -1,6 +1,7 @@
-"""Fixtures for several folders: a Kafka broker for the whole run and a Pub/Sub server per module.
+"""Fixtures for several folders: a Kafka broker and a PostgreSQL server for the whole run, and a
+Pub/Sub server per module.
 
-Both are started only if a test uses them. Hypothesis draws the same examples in every run.
+All are started only if a test uses them. Hypothesis draws the same examples in every run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.everyday import mark_full
+from tests.rigs.postgres import Postgres, running_postgres
 
 from epochal.testing.kafka import Kafka, running_kafka
 
@@ -34,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Kafka]:
     with running_kafka() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as running:
         yield running
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
 from tests.kafka_topics import create_topic, read_topic
+from tests.rigs.postgres import Postgres
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.file_log import FileSinkLog
@@ -148,6 +149,25 @@ class KafkaWorld:
         return sorted(found if self._delivery == "exactly-once" else set(found))
 
 
+class PostgresWorld:
+    """A table of its own on a real server, read by psql."""
+
+    def __init__(self, tmp: Path, server: Postgres, merge_keys: str) -> None:
+        self._checkpoint, self._server = LocalFiles(tmp, durable=False), server
+        self._query, self._keys = str(uuid4()), merge_keys
+        self._table = f"words_{uuid4().hex}"
+
+    def open(self) -> Sink:
+        options = {"url": self._server.url, "dbtable": self._table, "mergeKeys": self._keys}
+        sink = open_sink(
+            *("postgres", options, WORDS), checkpoint=self._checkpoint, query_id=self._query
+        )
+        return cast(Sink, Logging(sink, self._checkpoint))
+
+    def visible(self) -> list[str]:
+        return sorted(self._server.rows(f"SELECT value FROM {self._table}"))
+
+
 def note(path: Path, rows: pa.RecordBatch, epoch: int) -> None:
     with path.open("a") as out:
         out.writelines(f"{word}\n" for word in rows.column("value").to_pylist())
@@ -155,6 +175,9 @@ def note(path: Path, rows: pa.RecordBatch, epoch: int) -> None:
 
 KAFKA = {"kafka-exactly-once": "exactly-once", "kafka-at-least-once": "at-least-once"}
 """Worlds that need a broker, and their option delivery."""
+
+POSTGRES = {"postgres": "", "postgres-merge": "value"}
+"""Worlds that need a PostgreSQL server, and their option mergeKeys."""
 
 WORLDS: dict[str, Callable[[Path], World]] = {
     "memory": MemoryWorld,
@@ -166,4 +189,5 @@ WORLDS: dict[str, Callable[[Path], World]] = {
 EXACTLY_ONCE = [
     *(name for name in sorted(WORLDS) if name.startswith(("memory", "files"))),
     "kafka-exactly-once",
+    *POSTGRES,
 ]

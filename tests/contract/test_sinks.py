@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.contract.sinks import EXACTLY_ONCE, KAFKA, WORDS, WORLDS, KafkaWorld, World
+from tests.contract.sinks import (
+    EXACTLY_ONCE,
+    KAFKA,
+    POSTGRES,
+    WORDS,
+    WORLDS,
+    KafkaWorld,
+    PostgresWorld,
+    World,
+)
+from tests.rigs.postgres import Postgres
 
 from epochal.connectors.contract import Sink, SinkWriter, WriterContext
 from epochal.testing.kafka import Kafka
@@ -19,10 +29,13 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     if request.param in KAFKA:
         broker: Kafka = request.getfixturevalue("broker")
         return KafkaWorld(tmp_path, broker.bootstrap_servers, KAFKA[request.param])
+    if request.param in POSTGRES:
+        server: Postgres = request.getfixturevalue("postgres")
+        return PostgresWorld(tmp_path, server, POSTGRES[request.param])
     return WORLDS[request.param](tmp_path)
 
 
-@pytest.fixture(params=[*sorted(WORLDS), *KAFKA])
+@pytest.fixture(params=[*sorted(WORLDS), *KAFKA, *POSTGRES])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return made(request, tmp_path)
 

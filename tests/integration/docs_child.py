@@ -41,6 +41,7 @@ class World:
     """What replaces the names in the pages."""
 
     servers: str
+    postgres: str
     pubsub: str
     topic: str
     jars: str
@@ -109,6 +110,7 @@ class PageRun:
             ("/data/", f"{self._home}/"),
             ("/tmp/checkpoint", f"{self._home}/checkpoint"),
             ("broker:9092", world.servers),
+            ("postgresql://app@db:5432/sales", world.postgres),
             ("HOST:9092", world.servers),
             ('"subscribe", "orders"', f'"subscribe", "{world.topic}"'),
             ('"topic", "totals"', f'"topic", "{world.topic}-totals"'),

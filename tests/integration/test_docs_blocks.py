@@ -16,6 +16,7 @@ from tests.everyday import asked_for
 from tests.golden.library import Golden, unpack
 from tests.integration.docs_child import BLOCK
 from tests.kafka_topics import create_topics
+from tests.rigs.postgres import Postgres
 
 from epochal.checkpoint import Checkpoint
 from epochal.testing.kafka import Kafka, connector_jars
@@ -42,7 +43,10 @@ def fill_topic(servers: str, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def told(
-    request: pytest.FixtureRequest, broker: Kafka, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    broker: Kafka,
+    postgres: Postgres,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
     """The child's report on each page."""
     home = tmp_path_factory.mktemp("docs")
@@ -58,6 +62,7 @@ def told(
         world = {
             "pages": [str(page) for page in asked_for(request, "page", PAGES)],
             "servers": broker.bootstrap_servers,
+            "postgres": postgres.url,
             "pubsub": server.address,
             "topic": topic,
             "jars": ",".join(map(str, connector_jars())),

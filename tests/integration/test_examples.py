@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.rigs.postgres import Postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -43,7 +44,20 @@ def test_a_notebook_is_kept_without_outputs(notebook: Path) -> None:
     assert [(cell["outputs"], cell["execution_count"]) for cell in code] == [([], None)] * len(code)
 
 
-@pytest.mark.parametrize("name", ["orders.py", "kafka_committer.py"])
+def test_a_table_of_totals_is_right_after_each_run(postgres: Postgres, tmp_path: Path) -> None:
+    (tmp_path / "orders").mkdir()
+    command: list[str | Path] = [
+        *(sys.executable, EXAMPLES / "postgres_table.py", postgres.url, tmp_path, "--once")
+    ]
+    for number, expected in enumerate((["ada|2|20", "bob|1|10"], ["ada|3|30", "bob|3|30"])):
+        names = ("ada", "bob", "ada") if number == 0 else ("bob", "ada", "bob")
+        lines = [json.dumps({"user": name, "cents": 10}) for name in names]
+        (tmp_path / "orders" / f"{number}.json").write_text("\n".join(lines))
+        run(command, tmp_path)
+        assert postgres.rows('SELECT "user", orders, cents FROM totals ORDER BY 1') == expected
+
+
+@pytest.mark.parametrize("name", ["orders.py", "kafka_committer.py", "postgres_table.py"])
 def test_a_pipeline_fits_into_forty_lines(name: str) -> None:
     lines = (EXAMPLES / name).read_text().splitlines()
     body = ast.parse("\n".join(lines)).body

@@ -41,6 +41,7 @@ class Sink:
 SINKS = {
     "files (`_spark_metadata`), `MemoryOutput`": Sink(),
     "Kafka, `delivery=exactly-once`": Sink(decides=True),
+    "PostgreSQL": Sink(decides=True),
     "Kafka, `delivery=at-least-once`; Pub/Sub": Sink(shown="when flushed"),
     "`foreach`, `foreach_batch`, `console`, your own with `exactly_once = False`": Sink(
         shown="when written"

@@ -273,6 +273,15 @@ def _open_kafka_sink(request: SinkRequest) -> Sink:
     return open_kafka_sink(options, request.schema, request.checkpoint, request.query_id)
 
 
+def _open_postgres_sink(request: SinkRequest) -> Sink:
+    from epochal.connectors.postgres.postgres_options import PostgresSinkOptions
+    from epochal.connectors.postgres.postgres_sink import open_postgres_sink
+
+    options = read_options(PostgresSinkOptions, request.options, of="postgres")
+    mode, checkpoint = request.output_mode, request.checkpoint
+    return open_postgres_sink(options, request.schema, mode, checkpoint, request.query_id)
+
+
 def _open_noop(request: SinkRequest) -> Sink:
     from epochal.connectors.noop import NoopSink
 
@@ -362,7 +371,7 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
 
 
 FILE_FORMATS = ("csv", "json", "parquet", "text")
-LASTING_SINKS = (*FILE_FORMATS, "kafka", "pubsub")
+LASTING_SINKS = (*FILE_FORMATS, "kafka", "postgres", "pubsub")
 """Their output outlives the query, so its checkpoint must too. Others need none, as in Spark."""
 
 SOURCES: dict[str, SourceFormat] = {
@@ -376,6 +385,7 @@ SINKS: dict[str, Callable[[SinkRequest], Sink]] = {
     "console": _open_console,
     "kafka": _open_kafka_sink,
     "noop": _open_noop,
+    "postgres": _open_postgres_sink,
     "pubsub": _open_pubsub_sink,
     "memory": _memory_sink,
     **dict.fromkeys(FILE_FORMATS, _open_file_sink),

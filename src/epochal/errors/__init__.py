@@ -46,6 +46,11 @@
     │   ├── PayloadError               a value or schema cannot be turned into messages
     │   ├── PubSubReaderError          a process that reads Pub/Sub for Spark failed
     │   └── PubSubRefusedError         the embedded server rejects a call, as Google would
+    ├── PostgresError                  a PostgreSQL server rejected a request or failed
+    │   ├── PostgresUnavailableError   the server does not answer, or lacks resources
+    │   ├── PostgresRejectedError      a retry would fail too, until something is changed
+    │   │   └── PostgresRowError       a row cannot be written to the table
+    │   └── PostgresFencedError        another run of the query has taken over
     ├── EpochError                     a task or the coordinator violated the epoch protocol
     │   ├── StaleAttemptError          a message came from a task of another attempt
     │   ├── EpochConflictError         a task or reader sent two different reports of one epoch
@@ -54,7 +59,7 @@
     │   ├── RendezvousError            not all tasks registered or became ready in time
     │   ├── EpochStalledError          an epoch ended but was not committed for too long
     │   ├── RecoveryError              the logs do not show where to resume
-    │   │   └── MarkerError            the marker of Kafka transactions does not fit the logs
+    │   │   └── MarkerError            the marker of transactions does not fit the logs
     │   ├── FrameError                 a peer sent bytes that are not a frame of the exchange
     │   ├── RowTooLargeError           a row is too large to be sent to another task
     │   ├── ExchangeError              frames between two tasks were lost or out of order
@@ -105,6 +110,7 @@ from epochal.errors.epoch import (
     EpochStalledError,
     ExchangeError,
     FrameError,
+    MarkerError,
     RecoveryError,
     RendezvousError,
     RowTooLargeError,
@@ -122,7 +128,13 @@ from epochal.errors.kafka import (
     KafkaTimestampError,
     KafkaTopicError,
     KafkaUnavailableError,
-    MarkerError,
+)
+from epochal.errors.postgres import (
+    PostgresError,
+    PostgresFencedError,
+    PostgresRejectedError,
+    PostgresRowError,
+    PostgresUnavailableError,
 )
 from epochal.errors.pubsub import (
     PayloadError,
@@ -203,6 +215,11 @@ __all__ = [
     "OptionError",
     "PayloadError",
     "PlanChangedError",
+    "PostgresError",
+    "PostgresFencedError",
+    "PostgresRejectedError",
+    "PostgresRowError",
+    "PostgresUnavailableError",
     "PubSubClosedError",
     "PubSubError",
     "PubSubFailedError",

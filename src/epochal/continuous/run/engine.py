@@ -65,6 +65,7 @@ from epochal.errors import (
     KafkaDataLossError,
     OptionError,
     PlanChangedError,
+    PostgresRejectedError,
     PubSubRejectedError,
     QueryError,
     QueryFailedError,
@@ -92,6 +93,7 @@ FATAL = (
     KafkaDataLossError,
     OptionError,
     PlanChangedError,
+    PostgresRejectedError,
     PubSubRejectedError,
     RecoveryError,
 )

@@ -1,0 +1,235 @@
+"""Writes each epoch of a query to PostgreSQL in one transaction, together with its marker.
+
+The marker is the query's row in the marker table. Every transaction first locks that row, so the
+transactions of two drivers never overlap:
+
+    claim    lock the row; stop if a newer attempt has it; write this attempt and a random claim
+    write    lock the row; stop if the claim is not ours; return if it has the epoch already;
+             rows; epoch and token
+
+A write is repeated after an outage. Whether the server has committed a transaction whose answer was
+lost shows in the row, and the lock waits for a transaction that still runs.
+
+Note: a driver that hangs inside a transaction holds the lock. After `lock_timeout` the next driver
+ends that session. The system column `xmax` of the locked row is the transaction that locked it, and
+`pg_locks` has its process.
+
+Note: a server may lose transactions that it has confirmed: with `synchronous_commit=off`, by a
+failover to a replica that lagged, or when a backup is restored. The row is then older than the last
+one this driver wrote, and the query stops.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from epochal.clock import Clock
+from epochal.connectors.epoch_marker import Marker, Staged
+from epochal.connectors.postgres.copy_rows import write_rows
+from epochal.connectors.postgres.postgres_failures import failure
+from epochal.connectors.postgres.postgres_options import import_psycopg, server_name
+from epochal.connectors.postgres.postgres_table import TableName, Target
+from epochal.connectors.staged_rows import staged_bytes
+from epochal.errors import (
+    MarkerError,
+    PostgresFencedError,
+    PostgresRejectedError,
+    PostgresUnavailableError,
+)
+from epochal.files import Files
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+IDLE_IN_TRANSACTION = "60s"
+"""How long the server keeps a transaction whose driver says nothing, its host being dead."""
+
+_SETTINGS = """
+SELECT set_config('lock_timeout', %s, true),
+       set_config('idle_in_transaction_session_timeout', %s, true),
+       set_config('synchronous_commit',
+                  CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
+                       ELSE current_setting('synchronous_commit') END, true)
+"""
+_CREATE = """
+INSERT INTO {} (query_id, attempt, claim, table_name) VALUES (%s, -1, '', %s)
+ON CONFLICT (query_id) DO NOTHING
+"""
+_PEEK = "SELECT attempt FROM {} WHERE query_id = %s"
+_LOCK = "SELECT attempt, claim, epoch, token FROM {} WHERE query_id = %s FOR UPDATE"
+_CLAIM = "UPDATE {} SET attempt = %s, claim = %s, updated_at = now() WHERE query_id = %s"
+_MARK = """
+UPDATE {} SET epoch = %s, token = %s, table_name = %s, updated_at = now() WHERE query_id = %s
+"""
+_END_HOLDER = """
+SELECT l.pid, pg_terminate_backend(l.pid)
+FROM {} m JOIN pg_locks l
+  ON l.locktype = 'transactionid' AND l.transactionid = m.xmax AND l.granted
+WHERE m.query_id = %s AND l.pid <> pg_backend_pid()
+"""
+
+
+class PostgresSession:
+    """A connection that is opened when it is needed, and again after an outage."""
+
+    def __init__(self, settings: Mapping[str, str], clock: Clock, *, patience: float) -> None:
+        """`patience` is how many seconds an outage may last."""
+        self._psycopg, self._settings, self._clock = import_psycopg(), settings, clock
+        self._patience = patience
+        self._connection: Any = None
+        self.server = server_name(settings)
+
+    def run(self, work: Callable[[Any], T], table: object) -> T:
+        """Run `work(connection)`, again after an outage. `table` is what the work is about."""
+        began, pause = self._clock.monotonic(), 0.0
+        while True:
+            try:
+                return work(self._connected())
+            except self._psycopg.Error as error:
+                self.close()
+                found = failure(error, self.server, str(table))
+                if not isinstance(found, PostgresUnavailableError):
+                    raise found from error
+                left = began + self._patience - self._clock.monotonic()
+                if left <= 0:
+                    raise found from error
+                if not pause:
+                    logger.warning("%s It is tried again for up to %.0f s", found, left)
+                self._clock.sleep(min(pause, left))
+                pause = min(max(FIRST_PAUSE_SECONDS, 2 * pause), LONGEST_PAUSE_SECONDS)
+
+    def close(self) -> None:
+        """Close the connection; an open transaction ends with it."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _connected(self) -> Any:
+        if self._connection is None or self._connection.closed:
+            # Poolers between us and the server share its sessions, so nothing may stay behind in
+            # one: neither prepared statements nor settings.
+            self._connection = self._psycopg.connect(
+                **self._settings, autocommit=True, prepare_threshold=None
+            )
+        return self._connection
+
+
+class PostgresTransactions:
+    """The transactions of one query, one after the other."""
+
+    def __init__(
+        self,
+        session: PostgresSession,
+        target: Target,
+        markers: TableName,
+        query_id: str,
+        *,
+        lock_seconds: float,
+        patience: float,
+    ) -> None:
+        self._session, self._target, self._markers = session, target, markers
+        self._query = query_id
+        self._lock_ms, self._patience_ms = f"{lock_seconds * 1000:.0f}", f"{patience * 1000:.0f}"
+        self._claim = ""
+        self._last: Marker | None = None
+        """The marker that the row must have: this driver has read or written it."""
+
+    @property
+    def place(self) -> str:
+        return f"table {self._markers} at {self._session.server}, query_id {self._query!r}"
+
+    def claim(self, attempt: int) -> Marker | None:
+        self._claim = uuid4().hex
+        self._last = self._session.run(lambda each: self._claimed(each, attempt), self._markers)
+        return self._last
+
+    def write(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        parts = [staged_bytes(staging, each) for each in staged if each.rows]
+        self._session.run(lambda each: self._written(each, marker, parts), self._target.name)
+        self._last = marker
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _claimed(self, connection: Any, attempt: int) -> Marker | None:
+        self._execute(connection, _CREATE, self._query, str(self._target.name))
+        self._check_newest(self._execute(connection, _PEEK, self._query).fetchone()[0], attempt)
+        try:
+            with connection.transaction():
+                connection.execute(_SETTINGS, [self._lock_ms, IDLE_IN_TRANSACTION])
+                newest, _, epoch, token = self._execute(connection, _LOCK, self._query).fetchone()
+                self._check_newest(newest, attempt)
+                self._execute(connection, _CLAIM, attempt, self._claim, self._query)
+        except self._errors.LockNotAvailable:
+            self._end_holder(connection)
+            raise  # and the session tries again
+        return None if epoch is None else Marker(epoch, token)
+
+    def _check_newest(self, newest: int, attempt: int) -> None:
+        if newest > attempt:
+            raise PostgresFencedError(
+                self._session.server,
+                self._query,
+                f"table {self._markers} has attempt {newest}, and this is attempt {attempt}. "
+                f"Another run of the query has taken over, or the checkpoint was restored from an "
+                f"older copy. In that case delete the query's row, and start with resetMarker as "
+                f"the next error says",
+            )
+
+    def _end_holder(self, connection: Any) -> None:
+        """End the session that holds the lock on the marker."""
+        try:
+            ended = self._execute(connection, _END_HOLDER, self._query).fetchall()
+        except self._errors.InsufficientPrivilege as error:
+            raise PostgresRejectedError(
+                self._session.server,
+                f"an earlier run of query {self._query} hangs inside a transaction, and this user "
+                f"may not end its session ({error.diag.message_primary}). Use the same user, or "
+                f"let an administrator end it with pg_terminate_backend",
+            ) from error
+        for pid, _ in ended:
+            logger.warning("ended session %s of an earlier run, which held %s", pid, self.place)
+
+    def _written(self, connection: Any, marker: Marker, parts: Sequence[bytes]) -> None:
+        with connection.transaction():
+            connection.execute(_SETTINGS, [self._patience_ms, IDLE_IN_TRANSACTION])
+            row = self._execute(connection, _LOCK, self._query).fetchone()
+            if row is None or row[1] != self._claim:
+                raise PostgresFencedError(
+                    self._session.server, self._query, "another run has claimed its marker"
+                )
+            found = None if row[2] is None else Marker(row[2], row[3])
+            if found == marker:
+                return  # the answer to an earlier try was lost
+            if found != self._last:
+                raise self._lost(found)
+            if parts:
+                write_rows(connection, self._target, parts)
+            self._execute(
+                *(connection, _MARK, marker.epoch, marker.token, str(self._target.name)),
+                self._query,
+            )
+
+    def _lost(self, found: Marker | None) -> MarkerError:
+        return MarkerError(
+            self.place,
+            f"it shows epoch {found.epoch if found else None}, but this run has written epoch "
+            f"{self._last.epoch if self._last else None}. The server has lost transactions that it "
+            f"had confirmed: by a failover to a replica that lagged behind, or because a backup "
+            f"was restored",
+            "Find out which epochs the table lacks, and start the query again: it says how to "
+            "continue.",
+        )
+
+    def _execute(self, connection: Any, statement: str, *values: object) -> Any:
+        sql = import_psycopg().sql
+        return connection.execute(sql.SQL(statement).format(self._markers.identifier), values)
+
+    @property
+    def _errors(self) -> Any:
+        return import_psycopg().errors

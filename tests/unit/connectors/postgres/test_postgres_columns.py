@@ -1,0 +1,154 @@
+"""Which columns of a table hold which columns of a query."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from epochal.connectors.postgres.postgres_columns import (
+    Form,
+    TableColumn,
+    WrittenColumn,
+    key_columns,
+    match_columns,
+    new_columns,
+)
+from epochal.errors import OptionError
+
+POINT = pa.struct([("x", pa.int32())])
+
+
+def problems(kind: pa.DataType, column: TableColumn) -> list[str]:
+    return match_columns(pa.schema([("a", kind)]), [column])[1]
+
+
+def test_a_new_table_has_the_types_that_spark_would_choose() -> None:
+    kinds: dict[str, pa.DataType] = {
+        "i1": pa.int8(),
+        "i2": pa.int16(),
+        "i4": pa.int32(),
+        "i8": pa.int64(),
+        "f4": pa.float32(),
+        "f8": pa.float64(),
+        "dec": pa.decimal128(12, 3),
+        "s": pa.string(),
+        "b": pa.binary(),
+        "t": pa.bool_(),
+        "d": pa.date32(),
+        "ts": pa.timestamp("us", "UTC"),
+        "ntz": pa.timestamp("us"),
+        "iv": pa.duration("us"),
+        "l": pa.list_(pa.int64()),
+        "ll": pa.list_(pa.list_(pa.int64())),
+        "st": POINT,
+        "ls": pa.list_(POINT),
+        "m": pa.map_(pa.string(), pa.float64()),
+    }
+    assert {each.name: each.type for each in new_columns(pa.schema(kinds))} == {
+        "i1": "smallint",
+        "i2": "smallint",
+        "i4": "integer",
+        "i8": "bigint",
+        "f4": "real",
+        "f8": "double precision",
+        "dec": "numeric(12,3)",
+        "s": "text",
+        "b": "bytea",
+        "t": "boolean",
+        "d": "date",
+        "ts": "timestamptz",
+        "ntz": "timestamp",
+        "iv": "interval",
+        "l": "bigint[]",
+        "ll": "jsonb",
+        "st": "jsonb",
+        "ls": "jsonb",
+        "m": "jsonb",
+    }
+
+
+def test_a_type_without_a_counterpart_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"column a is null.*Cast it to a string"):
+        new_columns(pa.schema([("a", pa.null())]))
+    nested = pa.struct([("x", pa.month_day_nano_interval())])
+    with pytest.raises(OptionError, match="JSON cannot express"):
+        new_columns(pa.schema([("a", nested)]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        (pa.int32(), "int8"),
+        (pa.int64(), "numeric"),
+        (pa.float32(), "float8"),
+        (pa.string(), "varchar"),
+        (pa.string(), "uuid"),
+        (pa.list_(pa.int32()), "_int8"),
+        (pa.list_(pa.int32()), "jsonb"),
+        (POINT, "json"),
+    ],
+)
+def test_a_wider_type_is_accepted(kind: pa.DataType, base: str) -> None:
+    assert problems(kind, TableColumn("a", base, base)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        (pa.int64(), "int4"),
+        (pa.float64(), "float4"),
+        (pa.string(), "int8"),
+        (pa.int64(), "text"),
+        (pa.timestamp("us", "UTC"), "timestamp"),
+        (pa.timestamp("us"), "timestamptz"),
+        (pa.list_(pa.int64()), "_int4"),
+        (pa.bool_(), "text"),
+    ],
+)
+def test_a_type_that_would_lose_values_is_refused(kind: pa.DataType, base: str) -> None:
+    (problem,) = problems(kind, TableColumn("a", base, base))
+    assert f"column a is {base}, but the query's is {kind}" in problem
+
+
+def test_a_number_needs_all_of_its_digits() -> None:
+    money = TableColumn("a", "numeric(10,2)", "numeric")
+    assert problems(pa.decimal128(10, 2), money) == []
+    assert problems(pa.decimal128(8, 0), money) == []
+    for kind in (pa.decimal128(10, 3), pa.decimal128(12, 2), pa.int64()):
+        assert "rounded or refused" in problems(kind, money)[0]
+    assert problems(pa.decimal128(38, 18), TableColumn("a", "numeric", "numeric")) == []
+
+
+def test_a_text_fits_an_enum() -> None:
+    assert problems(pa.string(), TableColumn("a", "mood", "mood", is_enum=True)) == []
+
+
+def test_columns_are_found_by_name_and_case_matters_only_if_it_must() -> None:
+    table = [TableColumn("ID", "bigint", "int8"), TableColumn("a", "text", "text")]
+    schema = pa.schema([("a", pa.string()), ("id", pa.int64())])
+    assert match_columns(schema, table) == (
+        [WrittenColumn("a", "text", Form.PLAIN), WrittenColumn("ID", "bigint", Form.PLAIN)],
+        [],
+    )
+    twice = [TableColumn("ID", "bigint", "int8"), TableColumn("Id", "bigint", "int8")]
+    assert "id is missing; it has ID, Id" in match_columns(schema.remove(0), twice)[1][0]
+
+
+def test_every_problem_is_reported() -> None:
+    table = [
+        TableColumn("a", "bigint", "int8", generated=True),
+        TableColumn("needed", "text", "text", optional=False),
+        TableColumn("free", "text", "text"),
+    ]
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("a", pa.int64())])
+    found = "; ".join(match_columns(schema, table)[1])
+    for part in ("computed by the server", "b is missing", "two columns", "needed (text) allows"):
+        assert part in found
+
+
+def test_merge_keys_are_columns_of_the_query() -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    written = new_columns(schema)
+    assert key_columns(["B", "a"], schema, written) == ["b", "a"]
+    with pytest.raises(OptionError, match=r"mergeKeys names column c.*The columns are a, b"):
+        key_columns(["c"], schema, written)

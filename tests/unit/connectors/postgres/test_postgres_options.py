@@ -1,0 +1,117 @@
+"""Addresses, passwords and names of tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epochal.connectors.postgres.postgres_options import (
+    PostgresSinkOptions,
+    connection_settings,
+    server_name,
+    table_name,
+)
+from epochal.errors import OptionError
+from epochal.options import read_options
+
+
+def options(**given: str) -> PostgresSinkOptions:
+    return read_options(PostgresSinkOptions, {"dbtable": "t", **given}, of="postgres")
+
+
+def settings(**given: str) -> dict[str, str]:
+    found = connection_settings(options(**given))
+    wanted = ("host", "port", "dbname", "user", "password", "sslmode", "options")
+    return {name: found[name] for name in wanted if name in found}
+
+
+def test_an_address_of_libpq_and_one_of_jdbc_mean_the_same() -> None:
+    expected = {"host": "db", "port": "5433", "dbname": "sales", "user": "u", "password": "p w"}
+    assert settings(url="postgresql://u:p%20w@db:5433/sales") == expected
+    assert settings(url="jdbc:postgresql://db:5433/sales?user=u&password=p%20w") == expected
+    parts = {"host": "db", "port": "5433", "database": "sales", "user": "u", "password": "p w"}
+    assert settings(**parts) == expected
+
+
+def test_user_and_password_may_complete_an_address() -> None:
+    found = settings(url="jdbc:postgresql://db/sales?ssl=true", user="u", password="p")
+    assert found == {
+        "host": "db",
+        "dbname": "sales",
+        "user": "u",
+        "password": "p",
+        "sslmode": "verify-full",
+    }
+
+
+def test_a_schema_in_a_jdbc_address_becomes_the_search_path() -> None:
+    found = settings(url="jdbc:postgresql://db/sales?currentSchema=mine")
+    assert found["options"] == "-csearch_path=mine"
+
+
+def test_a_password_comes_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("s3cret\n")
+    assert settings(host="db", passwordFile=str(file))["password"] == "s3cret"
+    with pytest.raises(OptionError, match=r"passwordFile .* cannot be read"):
+        settings(host="db", passwordFile=str(tmp_path / "absent"))
+    with pytest.raises(OptionError, match="either password or passwordFile"):
+        options(password="x", passwordFile="y")
+
+
+def test_settings_of_the_connection_are_passed_on_and_replace_our_own() -> None:
+    found = connection_settings(
+        options(host="db", **{"connection.sslmode": "require", "connection.connect_timeout": "3"})
+    )
+    assert (found["sslmode"], found["connect_timeout"]) == ("require", "3")
+    assert found["client_encoding"] == "UTF8"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"url": "postgresql://u:s3cret@db:port/x"},
+        {"url": "s3cret"},
+        {"url": "postgresql://u:s3cret@db/x?nonsense=1"},
+        {"url": "jdbc:postgresql://db/x?password=s3cret&prepareThreshold=0"},
+        {"host": "db", "password": "s3cret", "connection.nonsense": "1"},
+        {"url": "postgresql://u:s3cret@db/x", "host": "other"},
+    ],
+)
+def test_no_refusal_contains_the_password(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as refusal:
+        settings(**given)
+    assert "s3cret" not in str(refusal.value)
+    assert "s3cret" not in repr(options(password="s3cret", **{"connection.password": "s3cret"}))
+
+
+def test_a_server_is_named_without_user_and_password() -> None:
+    found = connection_settings(options(url="postgresql://u:p@db:5433/sales"))
+    assert server_name(found) == "db:5433/sales"
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "expected"),
+    [
+        ("Events", None, (None, "events")),
+        ("sales.Events", None, ("sales", "events")),
+        ('"My Sales"."Ev.ents"', None, ("My Sales", "Ev.ents")),
+        ('"say ""hi"""', None, (None, 'say "hi"')),
+        ("events", "Sales", ("Sales", "events")),
+    ],
+)
+def test_names_are_read_as_sql_reads_them(
+    text: str, schema: str | None, expected: tuple[str | None, str]
+) -> None:
+    assert table_name(text, schema) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a b", "(SELECT 1) x", "a.", ".a", "a.b.c", '"a', '"a"b', '""']
+)
+def test_what_is_no_name_of_a_table_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="dbtable"):
+        table_name(text, None)
+    with pytest.raises(OptionError, match="already names"):
+        table_name("a.b", "c")
