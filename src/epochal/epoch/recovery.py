@@ -68,6 +68,8 @@ class QueryShape:
     moves: WatermarksMove = "turn"
     offset_lines: tuple[int, ...] = ()
     """The source of each line in the offset log; empty: one line per source."""
+    has_state_ids: bool = False
+    """Whether only commits tell which state files are live."""
 
     @property
     def lines(self) -> tuple[int, ...]:
@@ -172,6 +174,13 @@ def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool)
             again = _cut_again(logs, newest, query)
             steps = (SetAside(newest, entry), *again.steps)
             return replace(again, steps=steps, planned=entry)
+        if query.has_state_ids:
+            reason = (
+                f"Spark wrote the output of batch {newest} but not its commit, which would name "
+                f"the state files of the batch by their unique ids. Start the query with Spark "
+                f"once: it runs the batch again, without writing its output twice"
+            )
+            raise RecoveryError((_path(logs, OFFSETS, newest),), reason)
         # Spark finished the batch but crashed before it wrote the commit entry. Its next watermark
         # is lost, so the watermark stays: too low a watermark is safe, it only waits longer.
         steps = (LogCommit(newest, entry.watermark_ms),)
