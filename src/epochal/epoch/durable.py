@@ -97,6 +97,8 @@ class Recovered:
     """Whether only more rows can close windows."""
     commit: CommitEntry = field(default_factory=CommitEntry)
     """Of the epoch before the first one, if Spark wrote it; it may name the versions by ids."""
+    has_output: bool = False
+    """Whether the sink has the output of the first epoch, which is run again for its state."""
 
 
 def read_logs(resources: EpochResources) -> Logs:
@@ -175,6 +177,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
         plan.planned,
         _is_settled(resources.query, plan),
         logs.commit if state is None and is_committed and logs.commit else CommitEntry(),
+        _has_output(resources, plan),
     )
 
 
@@ -277,6 +280,11 @@ def _ask_sink(resources: EpochResources, logs: Logs) -> bool:
     path = join_url(resources.offsets.url, str(epoch))
     is_ours = manifest_of(logs.entries[epoch], path, epoch) is not None
     return (resources.sink.decides or not is_ours) and resources.sink.decided(epoch)
+
+
+def _has_output(resources: EpochResources, plan: RecoveryPlan) -> bool:
+    is_asked = plan.planned is not None and not resources.sink.decides
+    return is_asked and resources.sink.decided(plan.first_epoch)
 
 
 def _is_settled(query: QueryShape, plan: RecoveryPlan) -> bool:

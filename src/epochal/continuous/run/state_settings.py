@@ -23,7 +23,7 @@ from epochal.checkpoint.pinned import (
     TABLE_FORMAT,
 )
 from epochal.continuous.plan.logical import Node, Stateful, preorder
-from epochal.continuous.run.take_over import FoundCheckpoint, find_checkpoint, newest_entry
+from epochal.continuous.run.take_over import FoundCheckpoint, found_in, newest_entry
 from epochal.errors import StateUsageError
 from epochal.files import Files, join_url
 from epochal.state.store.conf import StateStoreConf
@@ -55,9 +55,8 @@ def state_conf(
     files: Files, settings: Mapping[str, str], session: Mapping[str, str]
 ) -> StateStoreConf:
     """How the checkpoint keeps its state."""
-    found = find_checkpoint(files.url)
-    conf = StateStoreConf.from_spark(settings)
-    return replace(conf, checkpoint_format_version=found.state_format(session))
+    conf, version = StateStoreConf.from_spark(settings), found_in(files).state_format(session)
+    return replace(conf, checkpoint_format_version=version)
 
 
 def check_state(files: Files, conf: StateStoreConf, tree: Node) -> None:

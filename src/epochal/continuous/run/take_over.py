@@ -116,7 +116,11 @@ def find_checkpoint(location: str | None) -> FoundCheckpoint:
     """Read what a checkpoint pins. Nothing is created."""
     if location is None:
         return FoundCheckpoint()
-    files = open_files(location)
+    return found_in(open_files(location))
+
+
+def found_in(files: Files) -> FoundCheckpoint:
+    """Read what the checkpoint in `files` pins."""
     commit = CommitLog(files.at(COMMITS), read_only=True).get_latest()
     return FoundCheckpoint(files.url, newest_entry(files), None if commit is None else commit[1])
 

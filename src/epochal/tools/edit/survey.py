@@ -88,10 +88,8 @@ class Survey:
 
     def unique_id(self, store: StoreListing, batch_id: int) -> str:
         """The id of the files that hold a store's version after `batch_id`; empty in format 1."""
-        commit = self.commits.get(batch_id)
-        return (
-            "" if commit is None else commit.state_id(store.operator, store.partition, store.name)
-        )
+        commit = self.commits.get(batch_id, CommitEntry())
+        return commit.state_id(store.operator, store.partition, store.name)
 
     def _missing(self, store: StoreListing, batch_id: int) -> str | None:
         unique_id = self.unique_id(store, batch_id)
