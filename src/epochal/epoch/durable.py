@@ -283,8 +283,9 @@ def _ask_sink(resources: EpochResources, logs: Logs) -> bool:
 
 
 def _has_output(resources: EpochResources, plan: RecoveryPlan) -> bool:
-    is_asked = plan.planned is not None and not resources.sink.decides
-    return is_asked and resources.sink.decided(plan.first_epoch)
+    if plan.planned is None or not resources.query.has_state_ids or resources.sink.decides:
+        return False
+    return resources.sink.decided(plan.first_epoch)
 
 
 def _is_settled(query: QueryShape, plan: RecoveryPlan) -> bool:
