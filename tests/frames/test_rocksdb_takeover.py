@@ -43,12 +43,12 @@ from epochal.connectors.memory import MemoryOutput
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.publish_state import StateFiles
 from epochal.files import Files, open_files
+from epochal.state import read_state
 from epochal.state.files.schema_file import parse_schema_file
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_provider import open_provider
-from epochal.tools.read_state.read import read_state
 
 KEPT, OURS = 2, 2
 
@@ -278,7 +278,7 @@ class Counted:
         return found
 
 
-@pytest.mark.parametrize("conf", [{}, CHANGELOGS], ids=["ids-zips", "ids-changelogs"])
+@pytest.mark.parametrize("conf", [{}, CHANGELOGS], ids=["ids-zips", "ids"])
 def test_state_with_unique_ids_moves_between_spark_and_a_dataframe(
     tmp_path: Path, conf: dict[str, str]
 ) -> None:
