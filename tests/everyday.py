@@ -29,7 +29,7 @@ FULL: dict[str, str] = {
     r"spark/test_(state_edits_resume|releases)\.py": "more edits; edits with a sink stay",
     r"spark/test_evolve_resume\.py.*refuses": "what Spark does without the edit",
     r"spark/test_sink_edits_resume\.py.*\[(?!(put|repair_hole)-file_sink_counts)": "more edits",
-    r"frames/test_rocksdb_takeover\.py.*\[(?!(counts-zips|spark)\])": "more operators and settings",
+    r"frames/test_rocksdb_takeover\.py.*\[(?!(counts-zips|spark|ids)\])": "more operators",
     r"frames/test_transform_takeover\.py": "state of processors; its bytes are compared in golden",
     r"spark/test_remedies_resume\.py": "each remedy again, with Spark",
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",

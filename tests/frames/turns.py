@@ -21,7 +21,7 @@ from tests.corpus.running import Output, frame_of, views
 from tests.frames.rocksdb_runs import CHANGELOGS, STATE
 
 import epochal
-from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS, STATE_FORMAT
 
 SPARK, OURS = "spark", "ours"
 
@@ -30,6 +30,8 @@ PROVIDERS: Mapping[str, Mapping[str, str]] = {
     "hdfs": {},
     "rocksdb": ROCKSDB,
     "changelogs": {**ROCKSDB, **CHANGELOGS},
+    "ids": {**ROCKSDB, STATE_FORMAT: "2"},
+    "ids-changelogs": {**ROCKSDB, **CHANGELOGS, STATE_FORMAT: "2"},
 }
 """The settings of each provider, beside those of the session."""
 

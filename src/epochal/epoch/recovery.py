@@ -9,6 +9,7 @@ who wrote it:
 | with our manifest, normal sink | yes, the entry is the decision | publish, commit sink, log |
 | with our manifest, sink that decides | if the sink has the epoch | sink first; else drop it |
 | without a manifest: written by Spark | if the sink has the epoch | log the commit; else run it |
+| the same, and state with unique ids | no: the commit names the state | run it, for its state |
 
 Spark writes the offset entry *before* it runs a batch, so its entry is only a plan. Sinks that
 remember batch numbers rely on it nevertheless: a batch that runs again has the same rows. So the
@@ -68,6 +69,8 @@ class QueryShape:
     moves: WatermarksMove = "turn"
     offset_lines: tuple[int, ...] = ()
     """The source of each line in the offset log; empty: one line per source."""
+    has_state_ids: bool = False
+    """Whether only commits tell which state files are live."""
 
     @property
     def lines(self) -> tuple[int, ...]:
@@ -168,7 +171,9 @@ def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool)
     manifest = manifest_of(entry, _path(logs, OFFSETS, newest), newest)
     if manifest is None:
         _refuse_control_batch(logs, newest, entry)
-        if not sink_decided:
+        if not sink_decided or query.has_state_ids:
+            # With unique ids the lost commit would have named the state of a batch that the sink
+            # has. So the batch is run again, as Spark does.
             again = _cut_again(logs, newest, query)
             steps = (SetAside(newest, entry), *again.steps)
             return replace(again, steps=steps, planned=entry)

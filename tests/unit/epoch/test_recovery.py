@@ -141,6 +141,16 @@ def test_a_batch_that_spark_wrote_and_did_not_log_is_logged() -> None:
     assert (found.first_epoch, found.manifest, found.watermark_ms) == (5, None, 70)
 
 
+def test_such_a_batch_is_run_again_if_only_its_commit_could_name_its_state() -> None:
+    found = plan(
+        logs({3: sparks(3), 4: sparks(4, watermark_ms=70)}, (3,)),
+        sink_decided=True,
+        query={"has_state_ids": True},
+    )
+    assert found.steps == (SetAside(4, sparks(4, watermark_ms=70)), DropEpoch(4))
+    assert (found.first_epoch, found.planned) == (4, sparks(4, watermark_ms=70))
+
+
 def test_a_checkpoint_that_spark_left_in_order_goes_by_its_offsets_and_numbers() -> None:
     found = plan(logs({3: sparks(3), 4: sparks(4)}, (3, 4), 5000), delays_ms=(1000,))
     assert found == RecoveryPlan((), 5, sparks(4), None, (6000,), 5000)
