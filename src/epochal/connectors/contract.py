@@ -189,7 +189,10 @@ class CheckingWriter(SinkWriter, Protocol):
 
 
 class LetterWriter(CheckingWriter, Protocol):
-    """A writer that can also write dead letters, atomically with the rows of the epoch."""
+    """A writer that can also write dead letters, together with the rows of the epoch."""
+
+    @property
+    def max_letter_bytes(self) -> int: ...
 
     def write_letters(self, letters: Sequence[bytes]) -> None:
         """Write these JSON documents to the sink's place for dead letters."""

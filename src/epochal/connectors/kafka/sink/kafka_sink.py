@@ -60,12 +60,17 @@ class KafkaSinkOptions:
 
 
 def open_kafka_sink(
-    options: KafkaSinkOptions, schema: pa.Schema, checkpoint: Files, query_id: str
+    options: KafkaSinkOptions,
+    schema: pa.Schema,
+    checkpoint: Files,
+    query_id: str,
+    *,
+    letter_topic: str | None = None,
 ) -> ExactKafkaSink | AtLeastOnceSink:
     """Open the sink that the options choose; ask the brokers whether its topic exists."""
     java = {key.lower(): value for key, value in options.kafka.items()}
     settings = producer_settings(java)
-    plan = record_plan(schema, options.topic)
+    plan = record_plan(schema, options.topic, letter_topic)
     marker_topic = options.marker_topic or options.topic
     exactly_once = options.delivery is Delivery.EXACTLY_ONCE
     if exactly_once and marker_topic is None:
@@ -76,7 +81,7 @@ def open_kafka_sink(
         )
     largest = int(settings.get("message.max.bytes", MAX_MESSAGE_BYTES)) - RECORD_OVERHEAD_BYTES
     clock, probe = SystemClock(), RecordProducer(settings)
-    topics = {topic: 0 for topic in (options.topic, marker_topic) if topic}
+    topics = {topic: 0 for topic in (options.topic, marker_topic, letter_topic) if topic}
     await_brokers(
         lambda: probe.check_topics(topics),
         seconds=options.broker_timeout.total_seconds(),
@@ -88,7 +93,7 @@ def open_kafka_sink(
     name = f"{options.id_prefix}{query_id}"
     return ExactKafkaSink(
         KafkaTransactions(java, name, str(marker_topic)),
-        StagedWriters(plan, join_url(checkpoint.url, STAGING), largest),
+        StagedWriters(plan, join_url(checkpoint.url, STAGING), largest, settings=settings),
         checkpoint,
         name,
         clock,

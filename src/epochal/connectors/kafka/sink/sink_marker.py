@@ -25,6 +25,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from epochal.connectors.letters.dead_letters import sink_messages
+
 MAGIC = b"EKS1"
 NO_EPOCH = -1
 """The epoch of the marker that is written before the first epoch."""
@@ -142,6 +144,7 @@ def token_of(messages: Sequence[bytes]) -> str:
 
 def logged_epoch(epoch: int, messages: Sequence[bytes]) -> LoggedEpoch | None:
     """The epoch in a manifest; None if another sink wrote it."""
+    messages = sink_messages(messages)  # the log has them with the names of dead letters
     staged = [unpack(message) for message in messages]
     if not staged or None in staged:
         return None

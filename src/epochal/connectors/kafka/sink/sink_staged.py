@@ -10,8 +10,8 @@ files of an earlier attempt can be deleted as soon as that attempt is fenced.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 import google_crc32c
@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, WriterContext
+from epochal.connectors.kafka.sink.row_places import RowPlaces
 from epochal.connectors.kafka.sink.sink_marker import Staged, pack
 from epochal.connectors.kafka.sink.sink_rows import RecordPlan
 from epochal.errors import StorageError
@@ -39,6 +40,8 @@ class StagedWriters:
     directory: str
     max_message_bytes: int
     inline_bytes: int = INLINE_BYTES
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of a client that asks for topics which rows name, to find bad rows."""
 
     def open(self, context: WriterContext) -> StagedWriter:
         return StagedWriter(self, context)
@@ -50,29 +53,45 @@ class StagedWriter:
     def __init__(self, options: StagedWriters, context: WriterContext) -> None:
         self._options, self._context = options, context
         self._rows: list[pa.RecordBatch] = []
+        self._letters: list[bytes] = []
+        self._places = RowPlaces(options.plan, options.settings)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._rows.append(batch)
 
+    @property
+    def max_letter_bytes(self) -> int:
+        return self._options.max_message_bytes
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        return self._places.bad_rows(batch, self._options.max_message_bytes)
+
+    def write_letters(self, letters: Sequence[bytes]) -> None:
+        self._letters += letters
+
     def cut(self, epoch: int) -> Prepare:
         rows, self._rows = self._rows, []
+        letters, self._letters = self._letters, []
 
         def prepare() -> bytes:
-            return self._staged(epoch, rows)
+            return self._staged(epoch, rows, letters)
 
         return prepare
 
     def close(self) -> None:
         self._rows.clear()
+        self._places.close()
 
-    def _staged(self, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
+    def _staged(self, epoch: int, rows: list[pa.RecordBatch], letters: list[bytes]) -> bytes:
         plan, context = self._options.plan, self._context
-        count = sum(batch.num_rows for batch in rows)
+        count = sum(batch.num_rows for batch in rows) + len(letters)
         if not count:
             return pack(Staged(epoch, context.attempt, context.task, 0))
         chosen = [plan.chosen(batch) for batch in rows]
         for batch in chosen:
             plan.check(batch, self._options.max_message_bytes)
+        if letters:
+            chosen.append(plan.letters(letters))
         data = encode_stream(plan.schema, chosen, compression="lz4").to_pybytes()
         if len(data) <= self._options.inline_bytes:
             return pack(Staged(epoch, context.attempt, context.task, count, inline=data))
