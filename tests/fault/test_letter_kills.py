@@ -1,4 +1,4 @@
-"""Dead letters survive `kill -9` of workers, executors and driver: none is lost, none is repeated."""
+"""Dead letters survive `kill -9`: none is lost, and none is repeated."""
 
 from __future__ import annotations
 
