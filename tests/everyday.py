@@ -60,7 +60,7 @@ FULL: dict[str, str] = {
     r"brokers/test_kafka_(start|security)\.py": "brokers that are late, or want passwords",
     r"brokers/test_pubsub_exactly_once\.py.*batch_is_replayed": "waits for leases to end",
     r"brokers/test_pubsub_source\.py.*(killed_sidecar|replayed|be_reached)": "waits for deadlines",
-    r"fault/test_(continuous|kafka|pubsub)_kills\.py": "kills on a cluster; killed workers stay",
+    r"fault/test_(continuous|kafka|pubsub|letter)_kills\.py": "kills; killed workers stay",
 }
 """A pattern of node ids, without the leading `tests/`, and what it leaves out."""
 

@@ -29,6 +29,7 @@ DECIDING = {
     "connectors/kafka/commit_rules.py",
     "connectors/postgres/postgres_columns.py",
     "connectors/postgres/postgres_failures.py",
+    "connectors/letters/dead_letters.py",
     "connectors/pubsub/pull/ack_leases.py",
     "connectors/pubsub/server/broker.py",
     "connectors/pubsub/server/deliveries.py",

@@ -72,6 +72,22 @@ class FilesWorld:
         return sorted(words)
 
 
+class LettersWorld(FilesWorld):
+    """Files, with dead letters in front of them. No word is bad."""
+
+    def __init__(self, tmp: Path) -> None:
+        super().__init__(tmp, FileFormat.JSON)
+        self._letters, self._checkpoint = tmp / "letters", LocalFiles(tmp, durable=False)
+
+    def open(self) -> Sink:
+        options = {
+            "path": str(self._out),
+            "onBadRow": "deadLetter",
+            "deadLetterPath": str(self._letters),
+        }
+        return open_sink("json", options, WORDS, checkpoint=self._checkpoint, query_id=QUERY_ID)
+
+
 class ConsoleWorld:
     def __init__(self, tmp: Path) -> None:
         self._out = StringIO()
@@ -185,6 +201,7 @@ WORLDS: dict[str, Callable[[Path], World]] = {
     "foreach": ForeachWorld,
     "foreach-batch": partial(ForeachWorld, by_batch=True),
     **{f"files-{form.value}": partial(FilesWorld, form=form) for form in FileFormat},
+    "files-letters": LettersWorld,
 }
 EXACTLY_ONCE = [
     *(name for name in sorted(WORLDS) if name.startswith(("memory", "files"))),

@@ -30,16 +30,18 @@ import pyarrow as pa
 from epochal.checkpoint.file_log import DEFAULT_COMPACT_INTERVAL, FileSinkLog, SinkFileStatus
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.checkpoint.metadata_log import storage_errors
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, WriterContext
+from epochal.connectors.file.file_checks import bad_rows
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path, partition_directory, path_below
 from epochal.errors import OptionError, SinkConflictError
-from epochal.files import Files, join_url, open_files
+from epochal.files import Files, join_url, open_files, scheme_of
 
 logger = logging.getLogger(__name__)
 
 BLOCK_SIZE = 32 * 1024 * 1024
 """The block size that Hadoop reports for local files. Readers accept any value."""
+MAX_NAME_BYTES = 255
 _ATTEMPT_BITS = 24
 
 
@@ -141,6 +143,14 @@ class FileWriter:
         self._bytes += batch.nbytes
         if self._bytes >= self._plan.max_file_bytes:
             self._early.append(self._pool.submit(self._write_files, self._take_rows()))
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        plan = self._plan
+        # Object stores have keys, not directories with names of limited length.
+        local = scheme_of(plan.root) in ("", "file")
+        return bad_rows(
+            batch, plan.form, plan.partition_by, self._encode, MAX_NAME_BYTES if local else None
+        )
 
     def cut(self, epoch: int) -> Prepare:
         del epoch

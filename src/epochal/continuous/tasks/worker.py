@@ -218,6 +218,7 @@ class _Durable(threading.Thread):
             tuple((operator, *figures) for operator, figures in sorted(counts.items())),
             written - began,
             staged - written,
+            cut.dead_letters,
         )
         # Only now, when all is on storage, may the driver hear of the epoch: it may decide at once.
         self.keep(report)
