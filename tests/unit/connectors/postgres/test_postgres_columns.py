@@ -72,7 +72,7 @@ def test_a_type_without_a_counterpart_is_refused() -> None:
         new_columns(pa.schema([("a", pa.null())]))
     nested = pa.struct([("x", pa.month_day_nano_interval())])
     with pytest.raises(OptionError, match="JSON cannot express"):
-        new_columns(pa.schema([("a", nested)]))
+        new_columns(pa.schema({"a": nested}))
 
 
 @pytest.mark.parametrize(

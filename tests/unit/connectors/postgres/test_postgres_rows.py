@@ -34,8 +34,10 @@ def test_arrays_are_literals() -> None:
 
 
 def test_slices_of_lists_are_written_as_they_are() -> None:
-    schema = pa.schema([("a", pa.list_(pa.int64()))])
-    batch = pa.record_batch([pa.array([[1], [2, 3], None, [4]], schema[0].type)], schema=schema)
+    kind: Any = pa.list_(pa.int64())
+    schema = pa.schema([("a", kind)])
+    lists: Any = [[1], [2, 3], None, [4]]
+    batch = pa.record_batch([pa.array(lists, kind)], schema=schema)
     rows = CopyRows(tuple(new_columns(schema)), "server", "t")
     assert rows.encode([batch.slice(1, 3)]) == b'"{2,3}"\n\n"{4}"\n'
 
