@@ -39,7 +39,8 @@ from epochal.errors import (
 )
 from epochal.files.local import LocalFiles
 
-ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+COLUMNS: dict[str, pa.DataType] = {"id": pa.int64(), "name": pa.string()}
+ROWS = pa.schema(COLUMNS)
 Row = Mapping[str, Any]
 
 
@@ -525,12 +526,15 @@ def test_rows_fit_existing_columns_of_other_types(place: Place) -> None:
         f"CREATE TABLE {place.table} (n bigserial, j jsonb, l json, u uuid, m mood_{place.table},"
         f' w word_{place.table}, "Big" numeric, at timestamptz DEFAULT now())'
     )
-    schema = pa.schema(
-        [
-            *(("u", pa.string()), ("m", pa.string()), ("w", pa.string()), ("big", pa.int64())),
-            *(("j", pa.string()), ("l", pa.list_(pa.int32()))),
-        ]
-    )
+    kinds: dict[str, pa.DataType] = {
+        "u": pa.string(),
+        "m": pa.string(),
+        "w": pa.string(),
+        "big": pa.int64(),
+        "j": pa.string(),
+        "l": pa.list_(pa.int32()),
+    }
+    schema = pa.schema(kinds)
     given = {"u": str(uuid4()), "m": "ok", "w": "y", "big": 7, "j": '{"a": [1]}', "l": [1, None]}
     with closing(place.open(schema, "append", dbtable=f'public."{place.table}"')) as sink:
         sink.fence(1)

@@ -72,7 +72,8 @@ def test_a_row_that_cannot_be_stored_is_refused_with_its_value(
 
 
 def test_bad_rows_are_found_by_their_index() -> None:
-    schema = pa.schema([("a", pa.string()), ("d", pa.date32())])
+    kinds: dict[str, pa.DataType] = {"a": pa.string(), "d": pa.date32()}
+    schema = pa.schema(kinds)
     rows = CopyRows(tuple(new_columns(schema)), "server", "t")
     days = pa.array([0, -800_000, None, 0], pa.int32()).cast(pa.date32())
     batch = pa.record_batch([pa.array(["a", "b", "c\0", None]), days], schema=schema)
