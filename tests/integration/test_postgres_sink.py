@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 from uuid import uuid4
 
@@ -21,9 +25,10 @@ from tests.rigs.postgres import Postgres, running_postgres
 from tests.waiting import eventually
 
 from epochal.connectors.contract import Sink, WriterContext
+from epochal.connectors.epoch_marker import Marker, token_of, unpack
+from epochal.connectors.postgres.postgres_sink import POSTGRES_OUTPUT
 from epochal.connectors.registry import open_sink
 from epochal.errors import (
-    ConcurrentUpdateError,
     EpochalError,
     MarkerError,
     OptionError,
@@ -34,7 +39,8 @@ from epochal.errors import (
 )
 from epochal.files.local import LocalFiles
 
-ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+COLUMNS: dict[str, pa.DataType] = {"id": pa.int64(), "name": pa.string()}
+ROWS = pa.schema(COLUMNS)
 Row = Mapping[str, Any]
 
 
@@ -137,42 +143,40 @@ def test_a_driver_that_hangs_inside_its_transaction_is_ended(place: Place) -> No
 
 
 def test_two_drivers_race_and_each_epoch_is_written_once(place: Place) -> None:
-    """Both claim again and again; whoever has the claim writes the next epoch."""
-    epochs = 30
+    """Both claim again and again; whoever has the claim writes epochs until it is shut out."""
+    epochs = 40
     failures: list[BaseException] = []
-    lock = threading.Lock()  # stands for the checkpoint's claim: attempts have different numbers
-    attempts = iter(range(1, 10_000))
+    attempts = itertools.count(1)
 
-    def drive() -> None:
+    def drive(seed: int) -> None:
+        rng = Random(seed)
         try:
             with closing(place.open()) as sink:
-                while not is_done():
-                    with suppress(PostgresFencedError, ConcurrentUpdateError, MarkerError):
-                        with lock:
-                            attempt = next(attempts)
-                        sink.fence(attempt)
-                        epoch = newest() + 1
-                        if epoch < epochs:
-                            sink.commit(epoch, prepared(sink, epoch, [row(epoch)], attempt=attempt))
+                transactions = cast(Any, sink)._sink._transactions
+                newest = -1
+                while newest < epochs - 1 and not failures:
+                    with suppress(PostgresFencedError):
+                        attempt = next(attempts)
+                        found = transactions.claim(attempt)
+                        newest = -1 if found is None else found.epoch
+                        for epoch in range(newest + 1, epochs):
+                            (message,) = prepared(sink, epoch, [row(epoch)], attempt=attempt)
+                            staged = unpack(message, POSTGRES_OUTPUT.magic)
+                            marker = Marker(epoch, token_of([message]))
+                            transactions.write(marker, place.checkpoint, [staged])
+                            newest = epoch
+                    time.sleep(rng.uniform(0, 0.03))  # take over at a random time
         except BaseException as error:  # noqa: BLE001  raised by the test's thread
             failures.append(error)
 
-    def newest() -> int:
-        rows = place.server.psql(f"SELECT coalesce(max(id), -1) FROM {place.table}")
-        return int(rows)
-
-    def is_done() -> bool:
-        return bool(failures) or newest() >= epochs - 1
-
-    with closing(place.open()) as sink:
-        sink.fence(0)
-    threads = [threading.Thread(target=drive) for _ in range(2)]
+    threads = [threading.Thread(target=drive, args=[seed]) for seed in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert failures == []
     assert place.rows() == sorted(f"{epoch}|a" for epoch in range(epochs))
+    assert next(attempts) > 4, "both had their turns"
 
 
 def test_output_too_large_for_a_message_goes_through_files(place: Place) -> None:
@@ -470,7 +474,7 @@ TYPES: dict[str, tuple[pa.DataType, Any, str]] = {
     "empty": (pa.string(), "", ""),
     "null": (pa.string(), None, "∅"),
     "b": (pa.binary(), b"\x00\xff\\", "\\x00ff5c"),
-    "yes": (pa.bool_(), True, "t"),
+    "yes": (pa.bool_(), True, "true"),
     "d": (pa.date32(), date(2026, 2, 28), "2026-02-28"),
     "late": (pa.date32(), date(9999, 12, 31), "9999-12-31"),
     "ts": (
@@ -479,7 +483,7 @@ TYPES: dict[str, tuple[pa.DataType, Any, str]] = {
         "2026-07-01 12:00:00.123456+00",
     ),
     "ntz": (pa.timestamp("us"), datetime(1, 1, 1), "0001-01-01 00:00:00"),  # noqa: DTZ001
-    "tm": (pa.time64("us"), time(23, 59, 59, 999999), "23:59:59.999999"),
+    "tm": (pa.time64("us"), time_of_day(23, 59, 59, 999999), "23:59:59.999999"),
     "iv": (pa.duration("us"), timedelta(days=-3, microseconds=5), "-71:59:59.999995"),
     "ints": (pa.list_(pa.int64()), [1, None, 3], "{1,NULL,3}"),
     "texts": (pa.list_(pa.string()), ['a"b', "c\\d", "", None, "NULL"], ""),
@@ -522,12 +526,15 @@ def test_rows_fit_existing_columns_of_other_types(place: Place) -> None:
         f"CREATE TABLE {place.table} (n bigserial, j jsonb, l json, u uuid, m mood_{place.table},"
         f' w word_{place.table}, "Big" numeric, at timestamptz DEFAULT now())'
     )
-    schema = pa.schema(
-        [
-            *(("u", pa.string()), ("m", pa.string()), ("w", pa.string()), ("big", pa.int64())),
-            *(("j", pa.string()), ("l", pa.list_(pa.int32()))),
-        ]
-    )
+    kinds: dict[str, pa.DataType] = {
+        "u": pa.string(),
+        "m": pa.string(),
+        "w": pa.string(),
+        "big": pa.int64(),
+        "j": pa.string(),
+        "l": pa.list_(pa.int32()),
+    }
+    schema = pa.schema(kinds)
     given = {"u": str(uuid4()), "m": "ok", "w": "y", "big": 7, "j": '{"a": [1]}', "l": [1, None]}
     with closing(place.open(schema, "append", dbtable=f'public."{place.table}"')) as sink:
         sink.fence(1)
@@ -547,12 +554,12 @@ def test_a_full_disk_is_waited_for_and_then_told(place: Place) -> None:
             f"CREATE FUNCTION full_{place.table}() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN RAISE 'could not extend file: No space left on device' "
             "USING ERRCODE = 'disk_full'; END $$;"
-            f"CREATE TRIGGER full BEFORE INSERT ON {place.table} FOR EACH ROW "
+            f"CREATE TRIGGER no_room BEFORE INSERT ON {place.table} FOR EACH ROW "
             f"EXECUTE FUNCTION full_{place.table}()"
         )
         with pytest.raises(PostgresUnavailableError, match="No space left"):
             cast(Any, sink)._sink.commit(1, prepared(sink, 1, [row(1)]))
-        place.server.psql(f"DROP TRIGGER full ON {place.table}")
+        place.server.psql(f"DROP TRIGGER no_room ON {place.table}")
         sink.commit(1, prepared(sink, 1, [row(1)]))
     assert place.rows() == ["0|a", "1|a"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -41,7 +42,7 @@ def staged(found: StagedWriters, rows: int, epoch: int = 4, attempt: int = 2) ->
 
 def numbers(place: Path, told: Staged) -> list[int]:
     files = LocalFiles(place, durable=False).at(".epochal/x")
-    found: list[int] = staged_table(files, told, SCHEMA)["n"].to_pylist()
+    found: list[Any] = staged_table(files, told, SCHEMA)["n"].to_pylist()
     return found
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 
@@ -171,7 +172,7 @@ def _named(name: str, table: Sequence[TableColumn]) -> TableColumn | None:
     return exact[0] if exact else alike[0] if len(alike) == 1 else None
 
 
-def _misfit(field: pa.Field, kind: Kind, column: TableColumn) -> str:
+def _misfit(field: pa.Field[Any], kind: Kind, column: TableColumn) -> str:
     if column.generated:
         return f"column {column.name} is computed by the server, so the query cannot write it"
     is_text = kind.bases == TEXT_TYPES

@@ -55,7 +55,7 @@ def failure(error: Any, server: str, table: str) -> PostgresError:
 
 
 def _of_connection(error: Any, server: str) -> PostgresError:
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).rstrip(".")
     refused = any(each in text for each in _REFUSALS)
     if refused and not any(each in text for each in _WAITABLE):
         said = text.rpartition("FATAL:")[2].strip()

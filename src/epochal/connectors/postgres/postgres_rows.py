@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.csv as pcsv
 
 from epochal.connectors.postgres.postgres_columns import Form, WrittenColumn
@@ -25,6 +25,9 @@ from epochal.errors import PostgresRowError
 
 Column: TypeAlias = Any
 """An Arrow array or chunked array."""
+
+pc: Any = pyarrow.compute
+"""The stubs refuse most of what the functions accept."""
 
 FIRST_DAY = -719_162
 """0001-01-01 in days since 1970. Earlier years are written otherwise by Arrow and PostgreSQL."""
@@ -97,7 +100,7 @@ def _array_literals(column: Column) -> Column:
     texts = _element_texts(pc.list_flatten(lists))
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    elements = pa.ListArray.from_arrays(pa.array(offsets), pc.fill_null(texts, "NULL"))
+    elements = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pc.fill_null(texts, "NULL"))
     literals = pc.binary_join_element_wise("{", pc.binary_join(elements, ","), "}", "")
     return pc.if_else(pc.is_valid(lists), literals, pa.scalar(None, pa.string()))
 

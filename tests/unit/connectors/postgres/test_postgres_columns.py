@@ -72,7 +72,7 @@ def test_a_type_without_a_counterpart_is_refused() -> None:
         new_columns(pa.schema([("a", pa.null())]))
     nested = pa.struct([("x", pa.month_day_nano_interval())])
     with pytest.raises(OptionError, match="JSON cannot express"):
-        new_columns(pa.schema([("a", nested)]))
+        new_columns(pa.schema({"a": nested}))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,8 @@ def test_a_text_fits_an_enum() -> None:
 
 def test_columns_are_found_by_name_and_case_matters_only_if_it_must() -> None:
     table = [TableColumn("ID", "bigint", "int8"), TableColumn("a", "text", "text")]
-    schema = pa.schema([("a", pa.string()), ("id", pa.int64())])
+    kinds: dict[str, pa.DataType] = {"a": pa.string(), "id": pa.int64()}
+    schema = pa.schema(kinds)
     assert match_columns(schema, table) == (
         [WrittenColumn("a", "text", Form.PLAIN), WrittenColumn("ID", "bigint", Form.PLAIN)],
         [],

@@ -34,8 +34,10 @@ def test_arrays_are_literals() -> None:
 
 
 def test_slices_of_lists_are_written_as_they_are() -> None:
-    schema = pa.schema([("a", pa.list_(pa.int64()))])
-    batch = pa.record_batch([pa.array([[1], [2, 3], None, [4]], schema[0].type)], schema=schema)
+    kind: Any = pa.list_(pa.int64())
+    schema = pa.schema([("a", kind)])
+    lists: Any = [[1], [2, 3], None, [4]]
+    batch = pa.record_batch([pa.array(lists, kind)], schema=schema)
     rows = CopyRows(tuple(new_columns(schema)), "server", "t")
     assert rows.encode([batch.slice(1, 3)]) == b'"{2,3}"\n\n"{4}"\n'
 
@@ -70,7 +72,8 @@ def test_a_row_that_cannot_be_stored_is_refused_with_its_value(
 
 
 def test_bad_rows_are_found_by_their_index() -> None:
-    schema = pa.schema([("a", pa.string()), ("d", pa.date32())])
+    kinds: dict[str, pa.DataType] = {"a": pa.string(), "d": pa.date32()}
+    schema = pa.schema(kinds)
     rows = CopyRows(tuple(new_columns(schema)), "server", "t")
     days = pa.array([0, -800_000, None, 0], pa.int32()).cast(pa.date32())
     batch = pa.record_batch([pa.array(["a", "b", "c\0", None]), days], schema=schema)
