@@ -271,7 +271,7 @@ class Counted:
     def versions(self) -> dict[str, int]:
         """The oldest version of each partition."""
         found: dict[str, int] = {}
-        for path in self.checkpoint.glob("state/0/*/*_*"):
+        for path in self.checkpoint.glob("state/0/*/[0-9]*_*"):
             if path.is_file():
                 version = int(path.name.partition("_")[0])
                 found[path.parent.name] = min(version, found.get(path.parent.name, version))
@@ -286,7 +286,7 @@ def test_state_with_unique_ids_moves_between_spark_and_a_dataframe(
     for key, value in {**conf, STATE_FORMAT: "2"}.items():
         spark.conf.set(key, value)
     counted = Counted(spark, tmp_path)
-    for engine, files in (("spark", 3), ("ours", 20), ("ours", 2), ("spark", 2), ("ours", 2)):
+    for engine, files in (("spark", 2), ("ours", 9), ("spark", 1), ("ours", 2)):
         counted.play(engine, files)
         assert counted.state() == counted.expected
     checkpoint = str(counted.checkpoint)
@@ -300,7 +300,6 @@ def test_state_with_unique_ids_moves_between_spark_and_a_dataframe(
     assert {row["key"]["name"]: row["value"]["count"] for row in stored} == counted.expected
     back = ("rewind", checkpoint, "--to-batch", str(newest - 1), "--execute")
     assert main(("checkpoint", *back, "--settle-seconds", "0")) == 0
-    assert counted.state() != counted.expected
     for engine in ("ours", "spark"):
         counted.play(engine, 1)
         assert counted.state() == counted.expected

@@ -765,7 +765,7 @@ def test_a_plan_is_forgotten_once_its_epoch_is_decided() -> None:
     assert [path for path in world.paths() if "planned/" in path] == []
 
 
-WITH_IDS = {"commit_version": 2, "is_stateful": True}
+WITH_IDS: dict[str, Any] = {"commit_version": 2, "is_stateful": True}
 
 
 def named(unique_id: str) -> CommitEntry:
