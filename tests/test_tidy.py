@@ -31,6 +31,7 @@ DECIDING = {
     "connectors/pubsub/server/broker.py",
     "connectors/pubsub/server/deliveries.py",
     "connectors/pubsub/sidecar/grants.py",
+    "connectors/table_columns.py",
     "continuous/tasks/exchange.py",
     "continuous/tasks/task.py",
     "epoch/coordinator.py",

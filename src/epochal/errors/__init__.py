@@ -2,7 +2,8 @@
 
     EpochalError
     ├── OptionError                    the query or the command is invalid: correct it
-    │   └── KafkaStartError            the query cannot start at the offsets it was given
+    │   ├── KafkaStartError            the query cannot start at the offsets it was given
+    │   └── TableMismatchError         the query's columns or mode do not fit its table
     ├── StorageError                   a file system or object store rejected a request or failed
     │   └── LostAnswerError            a change got no answer: it may or may not have been made
     ├── CheckpointError                the checkpoint is damaged, or another run uses it
@@ -54,12 +55,16 @@
     │   ├── RendezvousError            not all tasks registered or became ready in time
     │   ├── EpochStalledError          an epoch ended but was not committed for too long
     │   ├── RecoveryError              the logs do not show where to resume
-    │   │   └── MarkerError            the marker of Kafka transactions does not fit the logs
+    │   │   ├── MarkerError            the marker of Kafka transactions does not fit the logs
+    │   │   └── TableMarkerError       the marker in a table does not fit the logs
     │   ├── FrameError                 a peer sent bytes that are not a frame of the exchange
     │   ├── RowTooLargeError           a row is too large to be sent to another task
     │   ├── ExchangeError              frames between two tasks were lost or out of order
     │   ├── DriverSilentError          a task has not heard from its driver for too long
     │   └── SinkConflictError          the sink already has the epoch, with different output
+    ├── TableError                     a table cannot be written
+    │   ├── TableConflictError         other writers changed the table in every try
+    │   └── TableRowError              a row does not fit into its table
     ├── QueryError                     a continuous query cannot run, or has stopped
     │   ├── UnsupportedPlanError       a DataFrame has parts that cannot run here
     │   ├── ExpressionError            a column expression fails for a row, as it does in Spark
@@ -164,6 +169,13 @@ from epochal.errors.state import (
     StateUsageError,
     StateValueError,
 )
+from epochal.errors.table import (
+    TableConflictError,
+    TableError,
+    TableMarkerError,
+    TableMismatchError,
+    TableRowError,
+)
 
 __all__ = [
     "CheckpointError",
@@ -232,6 +244,11 @@ __all__ = [
     "StateUsageError",
     "StateValueError",
     "StorageError",
+    "TableConflictError",
+    "TableError",
+    "TableMarkerError",
+    "TableMismatchError",
+    "TableRowError",
     "TaskFailedError",
     "TooFewSlotsError",
     "UnsupportedPlanError",
