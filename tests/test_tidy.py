@@ -25,8 +25,8 @@ MAX_MODULES_IN_A_FOLDER = 16
 
 DECIDING = {
     "checkpoint/restart.py",
+    "connectors/epoch_marker.py",
     "connectors/kafka/commit_rules.py",
-    "connectors/kafka/sink/sink_marker.py",
     "connectors/pubsub/pull/ack_leases.py",
     "connectors/pubsub/server/broker.py",
     "connectors/pubsub/server/deliveries.py",

@@ -19,10 +19,10 @@ import pytest
 from tests.simulation.epoch_run import TASKS, Disk, Run, live
 
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.kafka.sink.sink_exact import ExactKafkaSink
-from epochal.connectors.kafka.sink.sink_marker import Marker
+from epochal.connectors.deciding_sink import DecidingSink
+from epochal.connectors.epoch_marker import Marker
+from epochal.connectors.kafka.sink.sink_exact import KAFKA_OUTPUT, KafkaEpochs, staged_records
 from epochal.connectors.kafka.sink.sink_rows import Record, record_plan
-from epochal.connectors.kafka.sink.sink_staged import StagedWriters
 from epochal.errors import EpochalError, KafkaFencedError, KafkaUnavailableError
 from epochal.testing.files import Crash, FaultyFiles, crash_after
 
@@ -72,6 +72,8 @@ class Cluster:
 
 class Modelled:
     """Transactions on the model, for one attempt."""
+
+    place = "the model"
 
     def __init__(
         self, cluster: Cluster, rng: random.Random, before: Callable[[str, str], None]
@@ -167,7 +169,8 @@ def begin(disk: Disk, rng: random.Random, kind: Kind, cluster: Cluster, changes:
     """One attempt with the real sink."""
     before = crash_after(changes)
     files = FaultyFiles(disk.files, before)
-    writers = StagedWriters(record_plan(SCHEMA, "out"), "memory:", 1_000)
+    plan = record_plan(SCHEMA, "out")
+    writers = staged_records(plan, "memory:", 1_000)
     attempt = disk.attempt + 1
 
     def write(task: int, epoch: int, rows: range) -> bytes:
@@ -175,11 +178,11 @@ def begin(disk: Disk, rng: random.Random, kind: Kind, cluster: Cluster, changes:
         writer.write(pa.record_batch([[f"{task}:{row}" for row in rows]], schema=SCHEMA))
         return writer.cut(epoch)()
 
-    sink = ExactKafkaSink(
-        kind(cluster, rng, before),
+    sink = DecidingSink(
+        KafkaEpochs(kind(cluster, rng, before), plan),
         writers,
         files,
-        "group",
+        KAFKA_OUTPUT,
         disk.clock,
         refresh_seconds=REFRESH_SECONDS,
     )

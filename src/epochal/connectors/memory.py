@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -27,7 +28,8 @@ from epochal.checkpoint.layout import EPOCHAL
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.spark_json import parse_object, to_json
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
-from epochal.connectors.contract import Offset, Positions, Prepare, WriterContext
+from epochal.connectors.contract import Offset, Positions, WriterContext
+from epochal.connectors.staged_rows import RowCollector
 from epochal.errors import MalformedFileError, OptionError, StorageError
 from epochal.files import Files, join_url, open_files
 
@@ -198,42 +200,22 @@ class MemoryStream:
         return pa.Table.from_pylist([dict(row) for row in rows], schema=self._schema)
 
 
-class MemoryWriter:
-    """Collects a task's rows and writes one file per epoch that has any."""
-
-    def __init__(self, directory: str, context: WriterContext) -> None:
-        self._directory, self._context = directory, context
-        self._rows: list[pa.RecordBatch] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._rows.append(batch)
-
-    def cut(self, epoch: int) -> Prepare:
-        rows, self._rows = self._rows, []
-        context = self._context
-        name = f"{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.arrow"
-
-        def prepare() -> bytes:
-            if not rows:
-                return b""
-            data = encode_stream(context.schema, rows).to_pybytes()
-            open_files(self._directory).create(name, data)
-            return name.encode()
-
-        return prepare
-
-    def close(self) -> None:
-        self._rows.clear()
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryWriters:
-    """Opens writers in tasks."""
+    """Opens writers in tasks, which write one file per epoch that has any rows."""
 
     directory: str
 
-    def open(self, context: WriterContext) -> MemoryWriter:
-        return MemoryWriter(self.directory, context)
+    def open(self, context: WriterContext) -> RowCollector:
+        return RowCollector(partial(self._written, context))
+
+    def _written(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
+        if not rows:
+            return b""
+        name = f"{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.arrow"
+        data = encode_stream(context.schema, rows).to_pybytes()
+        open_files(self.directory).create(name, data)
+        return name.encode()
 
 
 class MemoryOutput:

@@ -55,8 +55,7 @@
     │   ├── RendezvousError            not all tasks registered or became ready in time
     │   ├── EpochStalledError          an epoch ended but was not committed for too long
     │   ├── RecoveryError              the logs do not show where to resume
-    │   │   ├── MarkerError            the marker of Kafka transactions does not fit the logs
-    │   │   └── TableMarkerError       the marker in a table does not fit the logs
+    │   │   └── MarkerError            the marker of transactions does not fit the logs
     │   ├── FrameError                 a peer sent bytes that are not a frame of the exchange
     │   ├── RowTooLargeError           a row is too large to be sent to another task
     │   ├── ExchangeError              frames between two tasks were lost or out of order
@@ -110,6 +109,7 @@ from epochal.errors.epoch import (
     EpochStalledError,
     ExchangeError,
     FrameError,
+    MarkerError,
     RecoveryError,
     RendezvousError,
     RowTooLargeError,
@@ -127,7 +127,6 @@ from epochal.errors.kafka import (
     KafkaTimestampError,
     KafkaTopicError,
     KafkaUnavailableError,
-    MarkerError,
 )
 from epochal.errors.pubsub import (
     PayloadError,

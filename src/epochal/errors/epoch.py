@@ -129,6 +129,21 @@ class RecoveryError(EpochError):
         )
 
 
+class MarkerError(RecoveryError):
+    """The marker of a query's transactions does not fit the logs of its checkpoint."""
+
+    def __init__(self, place: str, reason: str, remedy: str) -> None:
+        super().__init__((place,), reason)
+        self.args = (place, reason, remedy)
+        self.place, self.remedy = place, remedy
+
+    def __str__(self) -> str:
+        return (
+            f"The sink's marker in {self.place}: {self.reason}. It is unknown which epochs were "
+            f"written, so continuing could lose or duplicate rows. {self.remedy}"
+        )
+
+
 class FrameError(EpochError):
     """A task received bytes that are not a frame of the exchange."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from epochal.errors.base import EpochalError, OptionError
-from epochal.errors.epoch import RecoveryError
 
 
 class KafkaError(EpochalError):
@@ -122,22 +121,6 @@ class KafkaFencedError(KafkaError):
             f"{self.reason}. Either another run of the query has taken over, or the broker has "
             f"aborted a transaction that was open for longer than kafka.transaction.timeout.ms. "
             f"None of its records are visible. Run one query per checkpoint, or raise the timeout."
-        )
-
-
-class MarkerError(RecoveryError):
-    """The marker of a query's transactions does not fit the logs of its checkpoint."""
-
-    def __init__(self, group: str, reason: str, remedy: str) -> None:
-        super().__init__((group,), reason)
-        self.args = (group, reason, remedy)
-        self.group, self.remedy = group, remedy
-
-    def __str__(self) -> str:
-        return (
-            f"Kafka sink, marker in consumer group {self.group!r}: {self.reason}. It is unknown "
-            f"which epochs are in the topic, so continuing could lose or duplicate rows. "
-            f"{self.remedy}"
         )
 
 

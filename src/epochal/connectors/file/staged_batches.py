@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 from uuid import uuid4
 
@@ -24,9 +25,10 @@ import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.checkpoint.metadata_log import parse_batch_id, storage_errors
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import WriterContext
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path
+from epochal.connectors.staged_rows import RowCollector
 from epochal.files import Files, join_url, open_files
 
 STAGED = f"{EPOCHAL}/batches"
@@ -40,46 +42,26 @@ def staged_names(columns: int) -> list[str]:
     return [f"_{index}" for index in range(columns)]
 
 
-class StagingWriter:
-    """Collects a task's rows and writes one file per epoch that has any."""
-
-    def __init__(self, directory: str, context: WriterContext) -> None:
-        self._directory, self._context = directory, context
-        self._rows: list[pa.RecordBatch] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._rows.append(batch)
-
-    def cut(self, epoch: int) -> Prepare:
-        rows, self._rows = self._rows, []
-        context = self._context
-        schema = context.schema
-        suffix, encode = encoder(FileFormat.PARQUET, schema, Csv(), ParquetCodec.SNAPPY)
-        part = f"{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}{suffix}"
-
-        def prepare() -> bytes:
-            if not rows:
-                return b""
-            table = pa.Table.from_batches(rows, schema)
-            data = encode(table.rename_columns(staged_names(len(schema))))
-            with storage_errors(join_url(self._directory, part)):
-                open_files(self._directory).create(part, data)
-            return msgspec.json.encode([part])
-
-        return prepare
-
-    def close(self) -> None:
-        self._rows.clear()
-
-
 @dataclass(frozen=True, slots=True)
 class StagingWriters:
-    """Opens writers in tasks."""
+    """Opens writers in tasks, which write one file per epoch that has any rows."""
 
     directory: str
 
-    def open(self, context: WriterContext) -> StagingWriter:
-        return StagingWriter(self.directory, context)
+    def open(self, context: WriterContext) -> RowCollector:
+        return RowCollector(partial(self._written, context))
+
+    def _written(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
+        if not rows:
+            return b""
+        schema = context.schema
+        suffix, encode = encoder(FileFormat.PARQUET, schema, Csv(), ParquetCodec.SNAPPY)
+        part = f"{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}{suffix}"
+        table = pa.Table.from_batches(rows, schema)
+        data = encode(table.rename_columns(staged_names(len(schema))))
+        with storage_errors(join_url(self.directory, part)):
+            open_files(self.directory).create(part, data)
+        return msgspec.json.encode([part])
 
 
 class StagedBatchSink:

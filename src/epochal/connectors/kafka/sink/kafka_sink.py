@@ -15,16 +15,20 @@ import pyarrow as pa
 
 from epochal.clock import SystemClock
 from epochal.connectors.at_least_once import AtLeastOnceSink
+from epochal.connectors.deciding_sink import DecidingSink
 from epochal.connectors.kafka.await_brokers import await_brokers
 from epochal.connectors.kafka.producer_settings import MAX_MESSAGE_BYTES, producer_settings
 from epochal.connectors.kafka.sink.producer import RecordProducer
-from epochal.connectors.kafka.sink.sink_exact import ExactKafkaSink
+from epochal.connectors.kafka.sink.sink_exact import (
+    KAFKA_OUTPUT,
+    KafkaEpochs,
+    staged_records,
+)
 from epochal.connectors.kafka.sink.sink_plain import PlainWriters
 from epochal.connectors.kafka.sink.sink_rows import record_plan
-from epochal.connectors.kafka.sink.sink_staged import STAGING, StagedWriters
 from epochal.connectors.kafka.sink.transaction import KafkaTransactions
 from epochal.errors import OptionError
-from epochal.files import Files, join_url
+from epochal.files import Files
 
 RECORD_OVERHEAD_BYTES = 512
 """Room for the parts of a record besides key and value that count against the size limit."""
@@ -61,7 +65,7 @@ class KafkaSinkOptions:
 
 def open_kafka_sink(
     options: KafkaSinkOptions, schema: pa.Schema, checkpoint: Files, query_id: str
-) -> ExactKafkaSink | AtLeastOnceSink:
+) -> DecidingSink | AtLeastOnceSink:
     """Open the sink that the options choose; ask the brokers whether its topic exists."""
     java = {key.lower(): value for key, value in options.kafka.items()}
     settings = producer_settings(java)
@@ -86,11 +90,11 @@ def open_kafka_sink(
     if not exactly_once:
         return AtLeastOnceSink(PlainWriters(plan, settings, largest))
     name = f"{options.id_prefix}{query_id}"
-    return ExactKafkaSink(
-        KafkaTransactions(java, name, str(marker_topic)),
-        StagedWriters(plan, join_url(checkpoint.url, STAGING), largest),
+    return DecidingSink(
+        KafkaEpochs(KafkaTransactions(java, name, str(marker_topic)), plan),
+        staged_records(plan, checkpoint.url, largest),
         checkpoint,
-        name,
+        KAFKA_OUTPUT,
         clock,
         refresh_seconds=options.marker_refresh.total_seconds(),
         reset_marker=options.reset_marker,

@@ -21,12 +21,12 @@ from typing import Any
 
 import msgspec
 
+from epochal.connectors.epoch_marker import Marker
 from epochal.connectors.kafka.kafka_client import KafkaClient, import_kafka
 from epochal.connectors.kafka.kafka_settings import connection_settings
 from epochal.connectors.kafka.offsets import Cluster
 from epochal.connectors.kafka.producer_settings import transactional_settings
 from epochal.connectors.kafka.sink.producer import RecordProducer
-from epochal.connectors.kafka.sink.sink_marker import Marker
 from epochal.connectors.kafka.sink.sink_rows import Record
 from epochal.errors import (
     GroupRefusedError,
@@ -67,6 +67,11 @@ class KafkaTransactions:
         self._producer: RecordProducer | None = None
         self._group: Any = None
 
+    @property
+    def place(self) -> str:
+        """Where the marker is, for errors."""
+        return f"consumer group {self._name!r}"
+
     def claim(self) -> None:
         """Claim the transactional id: fence earlier producers and abort their open transaction."""
         self.close()
@@ -87,7 +92,7 @@ class KafkaTransactions:
             text = msgspec.json.decode(newest.metadata, type=MarkerText)
         except msgspec.DecodeError:
             raise MarkerError(
-                self._name,
+                self.place,
                 f"offset {newest.offset} has metadata {newest.metadata[:60]!r}, which is not a "
                 f"marker",
                 "Another program commits to this group. Stop it, or set another idPrefix.",

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from epochal.connectors.kafka.sink.sink_marker import (
+from epochal.connectors import epoch_marker
+from epochal.connectors.epoch_marker import (
     NO_EPOCH,
     Begin,
     Continue,
     Done,
     History,
     LoggedEpoch,
+    MarkedOutput,
     Marker,
     Refuse,
     Staged,
     Write,
-    check_marker,
     is_decided,
-    logged_epoch,
-    pack,
-    plan_commit,
     token_of,
-    unpack,
 )
 
+OUTPUT = MarkedOutput(b"TEST", "topic", "it expired", "It was reset", "with a consumer")
+pack = partial(epoch_marker.pack, magic=OUTPUT.magic)
+unpack = partial(epoch_marker.unpack, magic=OUTPUT.magic)
+logged_epoch = partial(epoch_marker.logged_epoch, magic=OUTPUT.magic)
+check_marker = partial(epoch_marker.check_marker, output=OUTPUT)
+plan_commit = partial(epoch_marker.plan_commit, output=OUTPUT)
 ROWS = [pack(Staged(7, 3, 0, 2, inline=b"two rows")), pack(Staged(7, 3, 1, 0))]
 EMPTY = [pack(Staged(7, 3, task, 0)) for task in range(2)]
 

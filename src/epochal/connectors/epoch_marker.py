@@ -1,8 +1,8 @@
-"""Decides what the marker of a query's Kafka transactions means. Pure.
+"""Decides what the marker of a query's transactions means. Pure.
 
-The sink writes one transaction per epoch. It contains all output and a marker: the offset
-`epoch + 1` in a consumer group that belongs to the query. Kafka makes both visible or neither, so
-the marker shows whether an epoch is decided:
+A sink that decides writes one transaction per epoch. It contains all output and a marker with the
+epoch's number: an offset in a Kafka consumer group, or a row of a PostgreSQL table. Both become
+visible or neither, so the marker shows whether an epoch is decided:
 
     marker >= epoch     its transaction was committed
     marker <  epoch     it was not, and never will be: the reader has fenced the writer
@@ -12,8 +12,8 @@ other sink. That is sound: no row could become visible twice, and two attempts c
 the entry, because the later one adopts an entry that it finds.
 
 Note: a missing marker does not mean that nothing was written. A marker is written before the first
-epoch. If the log has epochs of this sink but there is no marker, then Kafka has forgotten it (group
-offsets expire, topics are deleted), or this is another cluster.
+epoch. If the log has epochs of this sink but there is no marker, then it was lost (Kafka's group
+offsets expire, tables are dropped), or the query writes to another place than before.
 """
 
 from __future__ import annotations
@@ -25,9 +25,24 @@ from typing import TypeAlias
 
 import msgspec
 
-MAGIC = b"EKS1"
 NO_EPOCH = -1
 """The epoch of the marker that is written before the first epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedOutput:
+    """A kind of output: what identifies its messages, and the words of its refusals."""
+
+    magic: bytes
+    """How the messages of tasks begin. Part of the log's format."""
+    noun: str
+    """What the rows are written to: `topic`."""
+    how_lost: str
+    """Why a marker can be missing, as a clause that follows "either"."""
+    how_behind: str
+    """Why a marker can be older than the log."""
+    how_to_look: str
+    """How to see which epochs the output contains."""
 
 
 class Staged(msgspec.Struct, frozen=True, array_like=True):
@@ -116,17 +131,17 @@ class Done:
 CommitPlan: TypeAlias = Write | Done | Refuse
 
 
-def pack(staged: Staged) -> bytes:
+def pack(staged: Staged, magic: bytes) -> bytes:
     """The message that a task reports."""
-    return MAGIC + msgspec.msgpack.encode(staged)
+    return magic + msgspec.msgpack.encode(staged)
 
 
-def unpack(message: bytes) -> Staged | None:
+def unpack(message: bytes, magic: bytes) -> Staged | None:
     """The report in a task's message; None for a message of another sink."""
-    if not message.startswith(MAGIC):
+    if not message.startswith(magic):
         return None
     try:
-        return msgspec.msgpack.decode(message[len(MAGIC) :], type=Staged)
+        return msgspec.msgpack.decode(message[len(magic) :], type=Staged)
     except msgspec.DecodeError:
         return None
 
@@ -140,53 +155,55 @@ def token_of(messages: Sequence[bytes]) -> str:
     return found.hexdigest()[:32]
 
 
-def logged_epoch(epoch: int, messages: Sequence[bytes]) -> LoggedEpoch | None:
+def logged_epoch(epoch: int, messages: Sequence[bytes], magic: bytes) -> LoggedEpoch | None:
     """The epoch in a manifest; None if another sink wrote it."""
-    staged = [unpack(message) for message in messages]
+    staged = [unpack(message, magic) for message in messages]
     if not staged or None in staged:
         return None
     return LoggedEpoch(epoch, sum(each.rows for each in staged if each), token_of(messages))
 
 
-def check_marker(marker: Marker | None, history: History, reset_to: int | None) -> MarkerCheck:
+def check_marker(
+    marker: Marker | None, history: History, reset_to: int | None, output: MarkedOutput
+) -> MarkerCheck:
     """Whether an attempt may continue from this marker and this log."""
-    check = _compare(marker, history)
+    check = _compare(marker, history, output)
     if isinstance(check, Refuse) and reset_to is not None and reset_to == history.committed:
         return Begin(Marker(reset_to))
     return check
 
 
-def _compare(marker: Marker | None, history: History) -> MarkerCheck:
+def _compare(marker: Marker | None, history: History, output: MarkedOutput) -> MarkerCheck:
+    remedy = _remedy(history, output)
     if marker is None:
         if history.epochs:
             return Refuse(
                 f"it is missing, but the log has epoch {history.epochs[0].epoch} of this sink. "
-                f"Either Kafka has forgotten it, because the group was idle for longer than "
-                f"offsets.retention.minutes (7 days by default) or the topic was deleted, or these "
-                f"are not the brokers that the query wrote to",
-                _remedy(history),
+                f"Either {output.how_lost}",
+                remedy,
             )
         return Begin(Marker(history.committed))
     if marker.epoch > history.newest:
         return Refuse(
-            f"it shows that epoch {marker.epoch} is in the topic, but the newest epoch in the log "
-            f"is {_epoch_text(history.newest)}. The checkpoint was rewound or restored from a copy",
-            _remedy(history),
+            f"it shows that epoch {marker.epoch} is in the {output.noun}, but the newest epoch in "
+            f"the log is {_epoch_text(history.newest)}. The checkpoint was rewound or restored "
+            f"from a copy",
+            remedy,
         )
     for epoch in history.epochs:
         if marker.epoch < epoch.epoch <= history.committed and epoch.rows:
             return Refuse(
-                f"it shows that epoch {_epoch_text(marker.epoch)} is the newest in the topic, but "
-                f"epoch {epoch.epoch} is committed in the log. The group was reset, or these are "
-                f"not the brokers that the query wrote to",
-                _remedy(history),
+                f"it shows that epoch {_epoch_text(marker.epoch)} is the newest in the "
+                f"{output.noun}, but epoch {epoch.epoch} is committed in the log. "
+                f"{output.how_behind}",
+                remedy,
             )
         if epoch.epoch == marker.epoch and marker.token not in ("", epoch.token):
             return Refuse(
                 f"it was written with an epoch {marker.epoch} that differs from the one in the "
-                f"log. Two copies of one checkpoint write to the topic, or the checkpoint was "
-                f"rewound",
-                _remedy(history),
+                f"log. Two copies of one checkpoint write to the {output.noun}, or the checkpoint "
+                f"was rewound",
+                remedy,
             )
     return Continue(marker)
 
@@ -199,10 +216,10 @@ def is_decided(marker: Marker, epoch: int, entry: LoggedEpoch | None) -> bool:
 
 
 def plan_commit(
-    marker: Marker, epoch: int, messages: Sequence[bytes], *, refresh: bool
+    marker: Marker, epoch: int, messages: Sequence[bytes], output: MarkedOutput, *, refresh: bool
 ) -> CommitPlan:
-    """How to make an epoch visible; `refresh` renews the marker before Kafka forgets it."""
-    entry = logged_epoch(epoch, messages)
+    """How to make an epoch visible; `refresh` writes the marker even if there are no rows."""
+    entry = logged_epoch(epoch, messages, output.magic)
     if entry is None:
         return Refuse(
             f"epoch {epoch} was prepared by another sink",
@@ -212,8 +229,8 @@ def plan_commit(
         return Done()
     if marker.epoch >= epoch:
         return Refuse(
-            f"it shows that epoch {marker.epoch} is in the topic, with other rows than those to be "
-            f"committed as epoch {epoch}",
+            f"it shows that epoch {marker.epoch} is in the {output.noun}, with other rows than "
+            f"those to be committed as epoch {epoch}",
             "Another run uses the same checkpoint or a copy of it. Stop one of them.",
         )
     if entry.rows == 0 and not refresh:
@@ -225,10 +242,10 @@ def _epoch_text(epoch: int) -> str:
     return "none" if epoch == NO_EPOCH else str(epoch)
 
 
-def _remedy(history: History) -> str:
+def _remedy(history: History, output: MarkedOutput) -> str:
     return (
-        f"Check which epochs the topic contains (with a consumer that has "
-        f"isolation.level=read_committed). Then start with option resetMarker={history.committed}: "
-        f"the sink then assumes that epochs up to {history.committed} were written, and no later "
-        f"ones. The option works only while {history.committed} is the newest commit."
+        f"Check which epochs the {output.noun} contains ({output.how_to_look}). Then start with "
+        f"option resetMarker={history.committed}: the sink then assumes that epochs up to "
+        f"{history.committed} were written, and no later ones. The option works only while "
+        f"{history.committed} is the newest commit."
     )

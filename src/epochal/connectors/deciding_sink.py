@@ -1,0 +1,189 @@
+"""A sink whose own transaction decides each epoch: the driver writes all rows and a marker in it.
+
+    tasks     prepare: send rows to the driver                                 nothing is visible
+    driver    offsets/N                                                        N is planned
+              transaction { all rows of N, marker N }                          N is decided
+              commits/N, state, sources
+
+After a crash before the transaction's commit, recovery drops `offsets/N`: the system has aborted
+the transaction, or the next attempt aborts it with its claim. After a crash behind the commit,
+recovery finishes N without writing rows.
+
+Note: `fence` must be called before `decided`. Until then an earlier attempt could still commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from epochal.checkpoint.entries import CommitLog, OffsetLog
+from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.clock import Clock
+from epochal.connectors.epoch_marker import (
+    NO_EPOCH,
+    Begin,
+    Continue,
+    Done,
+    History,
+    LoggedEpoch,
+    MarkedOutput,
+    Marker,
+    Refuse,
+    Staged,
+    Write,
+    check_marker,
+    is_decided,
+    logged_epoch,
+    plan_commit,
+    unpack,
+)
+from epochal.connectors.staged_rows import StagedWriters, delete_stale
+from epochal.epoch.manifest import manifest_of
+from epochal.errors import MarkerError
+from epochal.files import Files, join_url
+
+logger = logging.getLogger(__name__)
+
+
+class Transactions(Protocol):
+    """The transactions of one query, one after the other."""
+
+    @property
+    def place(self) -> str:
+        """Where the marker is, for errors: `consumer group 'x'`."""
+        ...
+
+    def claim(self, attempt: int) -> Marker | None:
+        """Fence earlier attempts, then return the marker; None if there is none."""
+        ...
+
+    def write(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        """Write the rows and the marker in one transaction.
+
+        If this raises, the transaction may or may not be visible; only the marker after the next
+        claim tells.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class DecidingSink:
+    """The driver's side of the sink. Only the driver writes rows."""
+
+    exactly_once = True
+    decides = True
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        writers: StagedWriters,
+        checkpoint: Files,
+        output: MarkedOutput,
+        clock: Clock,
+        *,
+        refresh_seconds: float | None = None,
+        reset_marker: int | None = None,
+    ) -> None:
+        """`refresh_seconds` is how often a query without rows renews its marker; None is never."""
+        self._transactions, self._writers, self._output = transactions, writers, output
+        self._checkpoint, self._staging = checkpoint, checkpoint.at(writers.staging)
+        self._clock, self._refresh_seconds = clock, refresh_seconds
+        self._reset_marker = reset_marker
+        self._marker: Marker | None = None
+        self._marked_at: float | None = None
+        """When this attempt last wrote a marker, on the monotonic clock."""
+
+    @property
+    def writers(self) -> StagedWriters:
+        return self._writers
+
+    def fence(self, attempt: int) -> None:
+        # The order matters. Claim first: an earlier attempt could otherwise still commit after the
+        # marker was read. Read the log last: an epoch's entry is written before its transaction, so
+        # the log then has every epoch that the marker can name.
+        self._marker = self._marked_at = None
+        found = self._transactions.claim(attempt)
+        marked = NO_EPOCH if found is None else found.epoch
+        history = read_history(self._checkpoint, marked, self._output.magic)
+        match check_marker(found, history, self._reset_marker, self._output):
+            case Refuse(reason, remedy):
+                raise MarkerError(self._transactions.place, reason, remedy)
+            case Begin(marker):
+                logger.info(
+                    "%s: the first marker is at epoch %d", self._transactions.place, marker.epoch
+                )
+                self._write(marker, ())
+            case Continue(marker):
+                self._marker = marker
+        removed = delete_stale(self._staging, before=attempt)
+        if removed:
+            logger.info("removed %d staged files of earlier attempts", removed)
+
+    def decided(self, epoch: int) -> bool:
+        assert self._marker is not None, "call fence first"
+        offsets = OffsetLog(self._checkpoint.at(OFFSETS), read_only=True)
+        return is_decided(self._marker, epoch, _read_epoch(offsets, epoch, self._output.magic))
+
+    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        assert self._marker is not None, "call fence first"
+        refresh = self._must_refresh()
+        match plan_commit(self._marker, epoch, messages, self._output, refresh=refresh):
+            case Refuse(reason, remedy):
+                raise MarkerError(self._transactions.place, reason, remedy)
+            case Write(marker):
+                self._write(marker, messages)
+            case Done():
+                pass
+
+    def close(self) -> None:
+        self._transactions.close()
+
+    def _must_refresh(self) -> bool:
+        if self._refresh_seconds is None:
+            return False
+        marked_at = self._marked_at
+        return marked_at is None or self._clock.monotonic() - marked_at >= self._refresh_seconds
+
+    def _write(self, marker: Marker, messages: Sequence[bytes]) -> None:
+        """Write all rows and the marker in one transaction. Any error ends the attempt."""
+        magic = self._output.magic
+        staged = [found for message in messages if (found := unpack(message, magic)) is not None]
+        self._transactions.write(marker, self._staging, staged)
+        self._marker, self._marked_at = marker, self._clock.monotonic()
+        for each in staged:
+            if each.name:
+                with suppress(OSError):
+                    self._staging.delete(each.name)
+
+
+def read_history(checkpoint: Files, marked: int, magic: bytes) -> History:
+    """This sink's epochs in the logs, back to the marked one."""
+    offsets = OffsetLog(checkpoint.at(OFFSETS), read_only=True)
+    ids = offsets.batch_ids()
+    committed = CommitLog(checkpoint.at(COMMITS), read_only=True).latest_batch_id()
+    epochs = []
+    for epoch in reversed(ids):
+        if epoch < marked:
+            break
+        found = _read_epoch(offsets, epoch, magic)
+        if found is not None:
+            epochs.append(found)
+        if marked == NO_EPOCH and epochs:
+            break  # one epoch is enough to know that a marker is missing
+    return History(
+        newest=max(ids, default=NO_EPOCH),
+        committed=NO_EPOCH if committed is None else committed,
+        epochs=tuple(epochs),
+    )
+
+
+def _read_epoch(offsets: OffsetLog, epoch: int, magic: bytes) -> LoggedEpoch | None:
+    entry = offsets.get(epoch)
+    if entry is None:
+        return None
+    manifest = manifest_of(entry, join_url(offsets.url, str(epoch)), epoch)
+    return None if manifest is None else logged_epoch(epoch, manifest.messages, magic)

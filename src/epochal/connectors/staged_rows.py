@@ -1,0 +1,159 @@
+"""Passes a task's output to the driver, which writes it in one transaction or commit.
+
+A small output travels inside the task's message, a larger one through a file in the checkpoint.
+`StagedWriters.durable` says whether the files must survive a power failure. They need not if the
+sink decides: if its transaction was committed, the sink has the rows; if not, the epoch is dropped
+and its rows are read again. Files of an earlier attempt can then be deleted as soon as that attempt
+is fenced. If the offset log decides, they must: the epoch is finished from them after a crash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeAlias
+from uuid import uuid4
+
+import google_crc32c
+import pyarrow as pa
+
+from epochal.connectors.arrow_stream import decode_stream, encode_stream
+from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.epoch_marker import Staged, pack
+from epochal.errors import StorageError
+from epochal.files import Files, join_url, open_files
+from epochal.files.local import LocalFiles
+
+INLINE_BYTES = 64 * 1024
+_NAME = re.compile(r"\.?e(\d+)-a(\d+)-t(\d+)-[0-9a-f]{8}\.\w+")
+
+Report: TypeAlias = Callable[[int, list[pa.RecordBatch]], bytes]
+"""Makes the rows of an epoch available to the driver and returns the task's message."""
+
+
+class RowCollector:
+    """A writer that gathers a task's rows and reports them when the epoch is prepared."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._rows: list[pa.RecordBatch] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows.append(batch)
+
+    def cut(self, epoch: int) -> Prepare:
+        rows, self._rows = self._rows, []
+        return partial(self._report, epoch, rows)
+
+    def close(self) -> None:
+        self._rows.clear()
+
+
+class RowEncoder(Protocol):
+    """Turns a task's rows into the bytes that the driver gets; picklable."""
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of files with such bytes, without the dot."""
+        ...
+
+    def encode(self, rows: Sequence[pa.RecordBatch]) -> bytes:
+        """Encode rows. Raises an error for rows that the sink cannot write."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowRows:
+    """Encodes rows as a compressed Arrow stream; `staged_table` reads it."""
+
+    schema: pa.Schema
+    suffix: str = "arrow"
+
+    def encode(self, rows: Sequence[pa.RecordBatch]) -> bytes:
+        return encode_stream(self.schema, rows, compression="lz4").to_pybytes()
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWriters:
+    """Opens writers in tasks."""
+
+    encoder: RowEncoder
+    checkpoint: str
+    """The directory of the checkpoint, which exists."""
+    staging: str
+    """The place of the files in it."""
+    magic: bytes
+    """How the messages begin."""
+    inline_bytes: int = INLINE_BYTES
+    durable: bool = False
+
+    def open(self, context: WriterContext) -> RowCollector:
+        return RowCollector(partial(self._staged, context))
+
+    def _staged(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
+        task, attempt = context.task, context.attempt
+        count = sum(batch.num_rows for batch in rows)
+        if not count:
+            return pack(Staged(epoch, attempt, task, 0), self.magic)
+        data = self.encoder.encode(rows)
+        if len(data) <= self.inline_bytes:
+            return pack(Staged(epoch, attempt, task, count, inline=data), self.magic)
+        name = f"e{epoch}-a{attempt}-t{task}-{uuid4().hex[:8]}.{self.encoder.suffix}"
+        self._files().create(name, data)
+        checksum = google_crc32c.value(data)
+        staged = Staged(epoch, attempt, task, count, name=name, checksum=checksum)
+        return pack(staged, self.magic)
+
+    def _files(self) -> Files:
+        files = open_files(join_url(self.checkpoint, self.staging))
+        if self.durable or not isinstance(files, LocalFiles):
+            return files
+        return LocalFiles(files.url, durable=False, existing=open_files(self.checkpoint).url)
+
+
+def staged_bytes(files: Files, staged: Staged) -> bytes:
+    """Read what a task staged. `files` is the staging directory."""
+    if not staged.rows:
+        return b""
+    return staged.inline or _read(files, staged)
+
+
+def staged_table(files: Files, staged: Staged, schema: pa.Schema) -> pa.Table:
+    """Read the rows that a task staged with `ArrowRows`."""
+    if not staged.rows:
+        return schema.empty_table()
+    table = decode_stream(staged_bytes(files, staged))
+    if table.num_rows != staged.rows:
+        raise StorageError(
+            join_url(files.url, staged.name),
+            f"it has {table.num_rows} rows, but task {staged.task} reported {staged.rows}",
+        )
+    return table
+
+
+def delete_stale(files: Files, *, before: int) -> int:
+    """Delete the files of attempts before this one; return their number."""
+    removed = 0
+    for info in files.list():
+        found = _NAME.fullmatch(info.name)
+        if found and int(found[2]) < before:
+            files.delete(info.name)
+            removed += 1
+    return removed
+
+
+def _read(files: Files, staged: Staged) -> bytes:
+    url = join_url(files.url, staged.name)
+    try:
+        data = files.read(staged.name)
+    except FileNotFoundError:
+        raise StorageError(
+            url,
+            "a task wrote this file, but the driver cannot see it. Put the checkpoint of a query "
+            "that runs on several hosts on storage that all of them share",
+        ) from None
+    if google_crc32c.value(data) != staged.checksum:
+        raise StorageError(url, "its checksum differs from the one that the task reported")
+    return data
