@@ -171,7 +171,6 @@ from epochal.errors.state import (
 from epochal.errors.table import (
     TableConflictError,
     TableError,
-    TableMarkerError,
     TableMismatchError,
     TableRowError,
 )
@@ -245,7 +244,6 @@ __all__ = [
     "StorageError",
     "TableConflictError",
     "TableError",
-    "TableMarkerError",
     "TableMismatchError",
     "TableRowError",
     "TaskFailedError",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from epochal.errors.base import EpochalError, OptionError
-from epochal.errors.epoch import RecoveryError
 
 
 class TableError(EpochalError):
@@ -54,18 +53,3 @@ class TableMismatchError(OptionError):
     def __str__(self) -> str:
         listed = "".join(f"\n  - {each}" for each in self.reasons)
         return f"The query cannot write to {self.table}. Nothing was written.{listed}"
-
-
-class TableMarkerError(RecoveryError):
-    """The marker of a query in its table does not fit the logs of its checkpoint."""
-
-    def __init__(self, table: str, reason: str, remedy: str) -> None:
-        super().__init__((table,), reason)
-        self.args = (table, reason, remedy)
-        self.table, self.remedy = table, remedy
-
-    def __str__(self) -> str:
-        return (
-            f"{self.table}, marker of this query: {self.reason}. It is unknown which epochs are in "
-            f"the table, so continuing could lose or duplicate rows. {self.remedy}"
-        )
