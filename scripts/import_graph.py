@@ -30,6 +30,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "epoch",
         "connectors",
         "connectors.file",
+        "connectors.delta",
         "connectors.kafka",
         "connectors.kafka.source",
         "connectors.kafka.sink",

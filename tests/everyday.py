@@ -53,7 +53,7 @@ FULL: dict[str, str] = {
     r"spark/test_run_program\.py": "a whole program that fails",
     r"spark/test_first_contact\.py.*(pubsub|one_sentence|cluster|own_line)": "more first programs",
     r"integration/test_docs_blocks\.py": "the blocks of all pages",
-    r"integration/test_examples\.py.*notebook_runs": "notebooks",
+    r"integration/test_examples\.py.*(notebook_runs|table_of_totals)": "notebooks, whole programs",
     r"integration/test_demo\.py": "the demo as a whole",
     r"integration/test_kafka_committer_chaos\.py": "brokers, topics and groups that come and go",
     r"integration/test_kafka_committer_ends\.py.*right_after": "a whole process that ends",
@@ -61,6 +61,9 @@ FULL: dict[str, str] = {
     r"brokers/test_kafka_(start|security)\.py": "brokers that are late, or want passwords",
     r"brokers/test_pubsub_exactly_once\.py.*batch_is_replayed": "waits for leases to end",
     r"brokers/test_pubsub_source\.py.*(killed_sidecar|replayed|be_reached)": "waits for deadlines",
+    r"fault/test_delta_kills\.py.*(on_a_cluster|wakes_up.*\[(?!append))": "kills on a cluster",
+    r"spark/test_delta_turns\.py": "turns of Spark's Delta sink and ours; it needs its jars",
+    r"contract/test_sinks\.py.*\[delta-s3": "Delta on S3, sentence by sentence",
     r"fault/test_(continuous|kafka|pubsub)_kills\.py": "kills on a cluster; killed workers stay",
 }
 """A pattern of node ids, without the leading `tests/`, and what it leaves out."""

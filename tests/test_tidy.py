@@ -25,6 +25,7 @@ MAX_MODULES_IN_A_FOLDER = 16
 
 DECIDING = {
     "checkpoint/restart.py",
+    "connectors/delta/delta_rules.py",
     "connectors/epoch_marker.py",
     "connectors/kafka/commit_rules.py",
     "connectors/pubsub/pull/ack_leases.py",

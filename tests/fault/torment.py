@@ -154,9 +154,12 @@ class Program:
         return "\n".join(told[-60:])
 
 
-def check(program: Program) -> int:
-    """Check that each row came out once and that the state is their sum; return their number."""
-    rows = sink_rows(program.out)
+def check(program: Program, rows: list[dict[str, Any]] | None = None) -> int:
+    """Check that each row came out once and that the state is their sum; return their number.
+
+    Without `rows`, those of the program's file sink are checked.
+    """
+    rows = sink_rows(program.out) if rows is None else rows
     values = sorted(row["value"] for row in rows)
     assert values == list(range(len(values)))
     assert len(values) % ROWS_PER_SECOND == 0
