@@ -7,6 +7,7 @@ conflicts with it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ STORAGE = {
     "retry_timeout": "60s",
 }
 """As `epochal.files` sets them. The rest comes from the environment, as there."""
+_COLOUR = re.compile(r"\x1b\[\d*m")
 
 
 class CommitRefusedError(Exception):
@@ -304,15 +306,17 @@ class TableHandle:
         try:
             yield
         except errors.CommitFailedError as error:
-            raise CommitRefusedError(_first_line(error)) from error
+            raise CommitRefusedError(_reason(error)) from error
         except errors.TableNotFoundError as error:
             raise TableGoneError from error
         except (errors.DeltaError, OSError) as error:
-            raise StorageError(join_url(self.url, LOG), _first_line(error)) from error
+            raise StorageError(join_url(self.url, LOG), _reason(error)) from error
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0][:500]
+def _reason(error: BaseException) -> str:
+    """Return the library's message, which is a coloured tree of causes, as one line."""
+    lines = [_COLOUR.sub("", line).strip(" ↳") for line in str(error).strip().splitlines()]
+    return ": ".join(line for line in lines if line)[:500]
 
 
 def _text(value: Any) -> str | None:
