@@ -31,6 +31,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "connectors",
         "connectors.letters",
         "connectors.file",
+        "connectors.delta",
         "connectors.kafka",
         "connectors.kafka.source",
         "connectors.kafka.sink",

@@ -60,6 +60,9 @@ FULL: dict[str, str] = {
     r"brokers/test_kafka_(start|security)\.py": "brokers that are late, or want passwords",
     r"brokers/test_pubsub_exactly_once\.py.*batch_is_replayed": "waits for leases to end",
     r"brokers/test_pubsub_source\.py.*(killed_sidecar|replayed|be_reached)": "waits for deadlines",
+    r"fault/test_delta_kills\.py.*(on_a_cluster|wakes_up.*\[(?!append))": "kills on a cluster",
+    r"spark/test_delta_turns\.py": "turns of Spark's Delta sink and ours; it needs its jars",
+    r"contract/test_sinks\.py.*\[delta-s3": "Delta on S3, sentence by sentence",
     r"fault/test_(continuous|kafka|pubsub|letter)_kills\.py": "kills; killed workers stay",
 }
 """A pattern of node ids, without the leading `tests/`, and what it leaves out."""

@@ -119,8 +119,7 @@ def open_sink(
     opener = SINKS.get(format.lower())
     if opener is None:
         raise OptionError(f"There is no sink {format!r}.{suggestion(format, SINKS)}")
-    if partition_by and format.lower() not in FILE_FORMATS:
-        raise OptionError(f"{format}: only file sinks take partitionBy.")
+    check_partitioned(format, partition_by)
     bad_rows, rest = split_bad_row_options(options, format)
     request = SinkRequest(
         format.lower(),
@@ -163,6 +162,13 @@ def _open_checked_sink(request: SinkRequest, opener: Callable[[SinkRequest], Sin
         sink.writers, name, request.query_id, wanted, staging_of(request.checkpoint)
     )
     return DeadLetterSink(sink, writers, request.checkpoint)
+
+
+def check_partitioned(format: str, partition_by: Sequence[str]) -> None:
+    """Raise OptionError if a sink that has no partitions was given partition columns."""
+    if partition_by and format.lower() not in PARTITIONED_SINKS:
+        known = ", ".join(PARTITIONED_SINKS)
+        raise OptionError(f"{format} does not take partitionBy. Sinks that do are {known}.")
 
 
 def _source_format(name: str) -> SourceFormat:
@@ -293,6 +299,20 @@ def _open_file_sink(request: SinkRequest) -> Sink:
     )
 
 
+def _open_delta_sink(request: SinkRequest) -> Sink:
+    from epochal.connectors.delta.delta_options import DeltaSinkOptions
+    from epochal.connectors.delta.delta_sink import DeltaSink
+
+    return DeltaSink(
+        read_options(DeltaSinkOptions, request.options, of="delta"),
+        request.schema,
+        request.checkpoint,
+        request.query_id,
+        output_mode=request.output_mode,
+        partition_by=request.partition_by,
+    )
+
+
 def _open_console(request: SinkRequest) -> Sink:
     from epochal.connectors.console import ConsoleOptions, ConsoleSink
 
@@ -410,7 +430,8 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
 
 
 FILE_FORMATS = ("csv", "json", "parquet", "text")
-LASTING_SINKS = (*FILE_FORMATS, "kafka", "postgres", "pubsub")
+PARTITIONED_SINKS = (*FILE_FORMATS, "delta")
+LASTING_SINKS = (*FILE_FORMATS, "delta", "kafka", "postgres", "pubsub")
 """Their output outlives the query, so its checkpoint must too. Others need none, as in Spark."""
 
 SOURCES: dict[str, SourceFormat] = {
@@ -422,6 +443,7 @@ SOURCES: dict[str, SourceFormat] = {
 }
 SINKS: dict[str, Callable[[SinkRequest], Sink]] = {
     "console": _open_console,
+    "delta": _open_delta_sink,
     "kafka": _open_kafka_sink,
     "noop": _open_noop,
     "postgres": _open_postgres_sink,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -66,7 +66,8 @@ class RecordRows:
 
     def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.equals(LETTERS):
-            return self.plan.letters(batch.column(0).to_pylist())
+            letters: list[Any] = batch.column(0).to_pylist()
+            return self.plan.letters(letters)
         chosen = self.plan.chosen(batch)
         self.plan.check(chosen, self.max_message_bytes)
         return chosen
