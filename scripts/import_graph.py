@@ -30,6 +30,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "epoch",
         "connectors",
         "connectors.file",
+        "connectors.iceberg",
         "connectors.kafka",
         "connectors.kafka.source",
         "connectors.kafka.sink",

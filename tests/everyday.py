@@ -61,7 +61,10 @@ FULL: dict[str, str] = {
     r"brokers/test_kafka_(start|security)\.py": "brokers that are late, or want passwords",
     r"brokers/test_pubsub_exactly_once\.py.*batch_is_replayed": "waits for leases to end",
     r"brokers/test_pubsub_source\.py.*(killed_sidecar|replayed|be_reached)": "waits for deadlines",
-    r"fault/test_(continuous|kafka|pubsub)_kills\.py": "kills on a cluster; killed workers stay",
+    r"spark/test_iceberg_spark\.py": "Spark's own connector, with another release of Spark",
+    r"integration/test_iceberg_catalogs\.py": "a REST catalog and tables on S3",
+    r"integration/test_iceberg_race\.py.*by-key": "the same race with merges",
+    r"fault/test_(continuous|iceberg|kafka|pubsub)_kills\.py": "kills on a cluster",
 }
 """A pattern of node ids, without the leading `tests/`, and what it leaves out."""
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
+from tests.iceberg_tables import Warehouse
 from tests.kafka_topics import create_topic, read_topic
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
@@ -107,7 +108,7 @@ class ForeachWorld:
 
 
 class Logging:
-    """A sink that decides, in an engine that logs what it commits, before and after."""
+    """A sink with a marker, in an engine that logs what it commits, before and after."""
 
     def __init__(self, sink: Sink, checkpoint: Files) -> None:
         self._sink = sink
@@ -148,6 +149,23 @@ class KafkaWorld:
         return sorted(found if self._delivery == "exactly-once" else set(found))
 
 
+class IcebergWorld:
+    """A table in a catalog of its own, read by a client that knows nothing of the sink."""
+
+    def __init__(self, tmp: Path, **options: str) -> None:
+        self._checkpoint = LocalFiles(tmp / "checkpoint", durable=False)
+        self._warehouse, self._options = Warehouse(tmp), options
+
+    def open(self) -> Sink:
+        options = self._warehouse.options(**self._options)
+        checkpoint = self._checkpoint
+        sink = open_sink("iceberg", options, WORDS, checkpoint=checkpoint, query_id=QUERY_ID)
+        return Logging(sink, checkpoint)
+
+    def visible(self) -> list[str]:
+        return sorted(str(row["value"]) for row in self._warehouse.rows())
+
+
 def note(path: Path, rows: pa.RecordBatch, epoch: int) -> None:
     with path.open("a") as out:
         out.writelines(f"{word}\n" for word in rows.column("value").to_pylist())
@@ -161,9 +179,12 @@ WORLDS: dict[str, Callable[[Path], World]] = {
     "console": ConsoleWorld,
     "foreach": ForeachWorld,
     "foreach-batch": partial(ForeachWorld, by_batch=True),
+    "iceberg": IcebergWorld,
+    "iceberg-by-key": partial(IcebergWorld, mergeKeys="value"),
+    "iceberg-partitioned": partial(IcebergWorld, partitionBy="value"),
     **{f"files-{form.value}": partial(FilesWorld, form=form) for form in FileFormat},
 }
 EXACTLY_ONCE = [
-    *(name for name in sorted(WORLDS) if name.startswith(("memory", "files"))),
+    *(name for name in sorted(WORLDS) if name.startswith(("memory", "files", "iceberg"))),
     "kafka-exactly-once",
 ]

@@ -156,7 +156,11 @@ class Program:
 
 def check(program: Program) -> int:
     """Check that each row came out once and that the state is their sum; return their number."""
-    rows = sink_rows(program.out)
+    return check_rows(sink_rows(program.out), program.checkpoint)
+
+
+def check_rows(rows: list[dict[str, Any]], checkpoint: Path) -> int:
+    """Check that these are all rows once, and that the state is their sum; return their number."""
     values = sorted(row["value"] for row in rows)
     assert values == list(range(len(values)))
     assert len(values) % ROWS_PER_SECOND == 0
@@ -171,7 +175,7 @@ def check(program: Program) -> int:
             assert seen == total, f"key {key}: {seen} after {value}, {total} adds up"
         totals[key] = total
     assert totals == {key: sum(n + 1 for n in range(key, len(values), KEYS)) for key in totals}
-    assert state_totals(program.checkpoint) == totals
+    assert state_totals(checkpoint) == totals
     return len(values)
 
 

@@ -117,8 +117,7 @@ def open_sink(
     opener = SINKS.get(format.lower())
     if opener is None:
         raise OptionError(f"There is no sink {format!r}.{suggestion(format, SINKS)}")
-    if partition_by and format.lower() not in FILE_FORMATS:
-        raise OptionError(f"{format}: only file sinks take partitionBy.")
+    check_partitioned(format, partition_by)
     return opener(
         SinkRequest(
             format.lower(),
@@ -130,6 +129,13 @@ def open_sink(
             query_id,
         )
     )
+
+
+def check_partitioned(format: str, partition_by: Sequence[str]) -> None:
+    """Raise OptionError if a sink that has no partitions was given partition columns."""
+    if partition_by and format.lower() not in PARTITIONED_SINKS:
+        known = ", ".join(PARTITIONED_SINKS)
+        raise OptionError(f"{format} does not take partitionBy. Sinks that do are {known}.")
 
 
 def _source_format(name: str) -> SourceFormat:
@@ -273,6 +279,26 @@ def _open_kafka_sink(request: SinkRequest) -> Sink:
     return open_kafka_sink(options, request.schema, request.checkpoint, request.query_id)
 
 
+def _open_iceberg_sink(request: SinkRequest) -> Sink:
+    from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+
+    try:
+        from epochal.connectors.iceberg.iceberg_sink import IcebergSink
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"iceberg: the package {error.name} is not installed. Run pip install "
+            f"'epochal[iceberg]'."
+        ) from error
+    return IcebergSink(
+        read_options(IcebergSinkOptions, request.options, of="iceberg"),
+        request.schema,
+        request.checkpoint,
+        request.query_id,
+        output_mode=request.output_mode,
+        partition_by=request.partition_by,
+    )
+
+
 def _open_noop(request: SinkRequest) -> Sink:
     from epochal.connectors.noop import NoopSink
 
@@ -362,7 +388,8 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
 
 
 FILE_FORMATS = ("csv", "json", "parquet", "text")
-LASTING_SINKS = (*FILE_FORMATS, "kafka", "pubsub")
+PARTITIONED_SINKS = (*FILE_FORMATS, "iceberg")
+LASTING_SINKS = (*FILE_FORMATS, "iceberg", "kafka", "pubsub")
 """Their output outlives the query, so its checkpoint must too. Others need none, as in Spark."""
 
 SOURCES: dict[str, SourceFormat] = {
@@ -374,6 +401,7 @@ SOURCES: dict[str, SourceFormat] = {
 }
 SINKS: dict[str, Callable[[SinkRequest], Sink]] = {
     "console": _open_console,
+    "iceberg": _open_iceberg_sink,
     "kafka": _open_kafka_sink,
     "noop": _open_noop,
     "pubsub": _open_pubsub_sink,
