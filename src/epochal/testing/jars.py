@@ -99,16 +99,23 @@ def _download(ivy_file: str, work: Path, names: str) -> Path:
 
 
 def _ivy_file(coordinates: Sequence[str], overrides: Sequence[str]) -> str:
-    lines, names = [], ""
+    wanted: dict[tuple[str, str, str], list[str]] = {}
     for coordinate in coordinates:
-        group, artifact, version, classifier = _attributes(coordinate)
+        *module, classifier = _attributes(coordinate)
+        wanted.setdefault((module[0], module[1], module[2]), []).append(classifier)
+    lines, names = [], ""
+    for (group, artifact, version), classifiers in wanted.items():
         line = f'<dependency org={group} name={artifact} rev={version} conf="default"'
-        if classifier:
-            names = ' xmlns:m="http://ant.apache.org/ivy/maven"'
-            jar = f'<artifact name={artifact} type="jar" ext="jar" m:classifier={classifier}/>'
-            lines.append(f"{line}>{jar}</dependency>")
-        else:
+        if classifiers == [""]:
             lines.append(f"{line}/>")
+            continue
+        names = ' xmlns:m="http://ant.apache.org/ivy/maven"'
+        jars = "".join(
+            f'<artifact name={artifact} type="jar" ext="jar"'
+            + (f" m:classifier={each}/>" if each else "/>")
+            for each in classifiers
+        )
+        lines.append(f"{line}>{jars}</dependency>")
     for coordinate in overrides:
         group, artifact, version, _ = _attributes(coordinate)
         lines.append(f"<override org={group} module={artifact} rev={version}/>")
