@@ -32,6 +32,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "connectors.letters",
         "connectors.file",
         "connectors.delta",
+        "connectors.iceberg",
         "connectors.kafka",
         "connectors.kafka.source",
         "connectors.kafka.sink",

@@ -63,7 +63,10 @@ FULL: dict[str, str] = {
     r"fault/test_delta_kills\.py.*(on_a_cluster|wakes_up.*\[(?!append))": "kills on a cluster",
     r"spark/test_delta_turns\.py": "turns of Spark's Delta sink and ours; it needs its jars",
     r"contract/test_sinks\.py.*\[delta-s3": "Delta on S3, sentence by sentence",
-    r"fault/test_(continuous|kafka|pubsub|letter)_kills\.py": "kills; killed workers stay",
+    r"spark/test_iceberg_spark\.py": "Spark's own connector, with another release of Spark",
+    r"integration/test_iceberg_catalogs\.py": "a REST catalog and tables on S3",
+    r"integration/test_iceberg_race\.py.*by-key": "the same race with merges",
+    r"fault/test_(continuous|iceberg|kafka|pubsub|letter)_kills\.py": "kills; killed workers stay",
 }
 """A pattern of node ids, without the leading `tests/`, and what it leaves out."""
 

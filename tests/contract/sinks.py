@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from tests.iceberg_tables import Warehouse
 from tests.kafka_topics import create_topic, read_topic
 from tests.rigs.postgres import Postgres
 
@@ -208,6 +209,23 @@ def read_delta(path: str) -> pa.Table:
     return pa.table(table.to_pyarrow_table())
 
 
+class IcebergWorld:
+    """A table in a catalog of its own, read by a client that knows nothing of the sink."""
+
+    def __init__(self, tmp: Path, **options: str) -> None:
+        self._checkpoint = LocalFiles(tmp / "checkpoint", durable=False)
+        self._warehouse, self._options = Warehouse(tmp), options
+
+    def open(self) -> Sink:
+        options = self._warehouse.options(**self._options)
+        checkpoint = self._checkpoint
+        sink = open_sink("iceberg", options, WORDS, checkpoint=checkpoint, query_id=QUERY_ID)
+        return Logging(sink, checkpoint)
+
+    def visible(self) -> list[str]:
+        return sorted(str(row["value"]) for row in self._warehouse.rows())
+
+
 def note(path: Path, rows: pa.RecordBatch, epoch: int) -> None:
     with path.open("a") as out:
         out.writelines(f"{word}\n" for word in rows.column("value").to_pylist())
@@ -229,11 +247,14 @@ WORLDS: dict[str, Callable[[Path], World]] = {
     "foreach-batch": partial(ForeachWorld, by_batch=True),
     "delta": DeltaWorld,
     "delta-merge": partial(DeltaWorld, mergeKeys="value"),
+    "iceberg": IcebergWorld,
+    "iceberg-by-key": partial(IcebergWorld, mergeKeys="value"),
+    "iceberg-partitioned": partial(IcebergWorld, partitionBy="value"),
     **{f"files-{form.value}": partial(FilesWorld, form=form) for form in FileFormat},
     "files-letters": LettersWorld,
 }
 EXACTLY_ONCE = [
-    *(name for name in sorted(WORLDS) if name.startswith(("memory", "files", "delta"))),
+    *(name for name in sorted(WORLDS) if name.startswith(("memory", "files", "delta", "iceberg"))),
     DELTA_S3,
     "kafka-exactly-once",
     *POSTGRES,

@@ -341,6 +341,26 @@ def _open_postgres_sink(request: SinkRequest) -> Sink:
     return open_postgres_sink(options, request.schema, mode, checkpoint, request.query_id)
 
 
+def _open_iceberg_sink(request: SinkRequest) -> Sink:
+    from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+
+    try:
+        from epochal.connectors.iceberg.iceberg_sink import IcebergSink
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"iceberg: the package {error.name} is not installed. Run pip install "
+            f"'epochal[iceberg]'."
+        ) from error
+    return IcebergSink(
+        read_options(IcebergSinkOptions, request.options, of="iceberg"),
+        request.schema,
+        request.checkpoint,
+        request.query_id,
+        output_mode=request.output_mode,
+        partition_by=request.partition_by,
+    )
+
+
 def _open_noop(request: SinkRequest) -> Sink:
     from epochal.connectors.noop import NoopSink
 
@@ -430,8 +450,8 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
 
 
 FILE_FORMATS = ("csv", "json", "parquet", "text")
-PARTITIONED_SINKS = (*FILE_FORMATS, "delta")
-LASTING_SINKS = (*FILE_FORMATS, "delta", "kafka", "postgres", "pubsub")
+PARTITIONED_SINKS = (*FILE_FORMATS, "delta", "iceberg")
+LASTING_SINKS = (*FILE_FORMATS, "delta", "iceberg", "kafka", "postgres", "pubsub")
 """Their output outlives the query, so its checkpoint must too. Others need none, as in Spark."""
 
 SOURCES: dict[str, SourceFormat] = {
@@ -444,6 +464,7 @@ SOURCES: dict[str, SourceFormat] = {
 SINKS: dict[str, Callable[[SinkRequest], Sink]] = {
     "console": _open_console,
     "delta": _open_delta_sink,
+    "iceberg": _open_iceberg_sink,
     "kafka": _open_kafka_sink,
     "noop": _open_noop,
     "postgres": _open_postgres_sink,
