@@ -131,7 +131,7 @@ def _broker(kafka: bool) -> Iterator[Broker]:
 
 
 def _print_outcome(outcome: Outcome, home: Path, table: Table, operator: int) -> None:
-    from epochal.demo.outputs import OUTPUTS
+    from epochal.demo.demo_outputs import OUTPUTS
 
     found, (half, most) = outcome.balance, outcome.latency_ms
     print_line()

@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from epochal.checkpoint import CommitLog, OffsetLog
+from epochal.demo.demo_outputs import OUTPUTS, Output
 from epochal.demo.demo_view import Figures, Show
 from epochal.demo.orders import Balance, Total, balance
-from epochal.demo.outputs import OUTPUTS, Output
 from epochal.demo.pipeline import Broker, start_query
 from epochal.demo.processes import workers_below
 from epochal.errors import ComponentError
