@@ -39,10 +39,15 @@ def distinct(rows: DataFrame) -> DataFrame:
     return rows.select("id", F.expr("uuid()").alias("name")).dropDuplicates(["name"])
 
 
+def stamped(rows: DataFrame) -> DataFrame:
+    return rows.select("id", F.current_timestamp().alias("now"), F.current_date().alias("today"))
+
+
 QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "stateless": stateless,
     "windowed": windowed,
     "distinct": distinct,
+    "stamped": stamped,
 }
 
 
@@ -144,6 +149,14 @@ def test_such_a_batch_has_the_state_and_the_watermark_that_spark_planned(
     assert (rerun.offsets, rerun.watermark_ms) == (planned.offsets, planned.watermark_ms)
     assert rerun.timestamp_ms == planned.timestamp_ms
     assert case.rows() == alone.rows()
+
+
+def test_such_a_batch_has_the_time_that_spark_planned(spark: SparkSession, tmp_path: Path) -> None:
+    case = Case(spark, tmp_path, "stamped")
+    expected = output(case, (SPARK,))
+    forget_last_batch(case)
+    case.run(OURS)
+    assert case.rows() == expected
 
 
 def counted(rows: DataFrame) -> DataFrame:
