@@ -14,7 +14,13 @@ from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, Offs
 from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
-from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_of, manifest_to_json
+from epochal.epoch.manifest import (
+    MANIFEST_KEY,
+    Manifest,
+    commit_mark,
+    manifest_of,
+    manifest_to_json,
+)
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.publish_state import StateFiles
 from epochal.epoch.query_watermark import WatermarksMove, watermark_of
@@ -224,7 +230,8 @@ def follow_up(resources: EpochResources, step: CommitSink | PublishState | LogCo
         case PublishState(_, state):
             resources.state.publish(state)
         case LogCommit(epoch, next_watermark_ms, ids):
-            entry = CommitEntry(next_watermark_ms=next_watermark_ms)
+            mark = commit_mark(resources.run_id)
+            entry = CommitEntry(next_watermark_ms=next_watermark_ms, extra=mark)
             if resources.commit_version > 1 or ids:
                 entry = replace(entry, version=2, state_unique_ids=ids or {})
             if not resources.commits.add(epoch, entry):

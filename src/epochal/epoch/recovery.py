@@ -11,6 +11,9 @@ who wrote it:
 | without a manifest: written by Spark | if the sink has the epoch | log the commit; else run it |
 | the same, and state with unique ids | no: the commit names the state | run it, for its state |
 
+A committed entry with our manifest counts as Spark's if its commit is not ours. We were killed
+after that decision, and Spark went on: it ran the batch and left its own state.
+
 Spark writes the offset entry *before* it runs a batch, so its entry is only a plan. Sinks that
 remember batch numbers rely on it nevertheless: a batch that runs again has the same rows. So the
 first epoch reads exactly the range of that entry, with its watermark and time. The entry is set
@@ -32,7 +35,7 @@ from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState, steps_after_decision
-from epochal.epoch.manifest import Manifest, manifest_of
+from epochal.epoch.manifest import Manifest, is_finished_by_another, manifest_of
 from epochal.epoch.query_watermark import (
     NONE_SEEN,
     Policy,
@@ -122,8 +125,8 @@ class RecoveryPlan:
     base: OffsetEntry | None
     """The entry before the first epoch; None in a new checkpoint."""
     manifest: Manifest | None
-    """The manifest of `base`; None if Spark wrote it. Then the sources derive positions from its
-    offsets, and the state is version `first_epoch`."""
+    """The manifest of `base`; None if Spark wrote it, or ran it after we were killed. Then the
+    sources derive positions from its offsets, and the state is version `first_epoch`."""
     highs: tuple[int, ...]
     """Highest event time seen, per watermark; -1 if none."""
     watermark_ms: int
@@ -228,6 +231,9 @@ def _resume(
 ) -> RecoveryPlan:
     entry, path = _entry(logs, base), _path(logs, OFFSETS, base)
     manifest = manifest_of(entry, path, base)
+    commit = logs.commit if base == max(logs.commit_ids, default=-1) else None
+    if manifest is not None and is_finished_by_another(manifest, commit):
+        manifest = None
     if manifest is None:
         offsets_of_sources(entry, query, path)
     elif len(manifest.positions) != query.sources:

@@ -233,7 +233,7 @@ def test_an_epoch_is_decided_then_published_then_visible_then_logged_then_acknow
     manifest = manifest_of(entry, "")
     assert manifest is not None
     assert (manifest.attempt, manifest.run_id, manifest.positions) == (1, "run-a", ({"p": "17"},))
-    assert world.commit_log.get(0) == CommitEntry()
+    assert world.commit_log.get(0) == CommitEntry(extra={"epochal": {"runId": "run-a"}})
 
 
 def test_a_source_that_acknowledges_in_its_tasks_is_not_acknowledged_by_the_driver() -> None:
@@ -388,6 +388,18 @@ def test_a_checkpoint_of_sparks_goes_by_its_offsets_and_settings() -> None:
     entry = world.offset_log.get(1)
     assert entry is not None
     assert (entry.offsets, entry.conf, entry.watermark_ms) == (("5",), conf, 9)
+
+
+def test_a_batch_that_spark_ran_after_our_decision_has_sparks_state() -> None:
+    world = World()
+    driver = started(world)
+    end_epoch(driver)
+    world.report(driver, 0, 17)
+    perform_until(driver, PublishState)
+    world.files.replace("state/0/0/1.delta", b"what Spark computed")
+    world.commit_log.add(0, CommitEntry(next_watermark_ms=9))
+    found = world.driver().recover()
+    assert (found.first_epoch, found.positions, found.state) == (1, ({"p": "10"},), None)
 
 
 def test_entries_by_name_stay_by_name() -> None:
