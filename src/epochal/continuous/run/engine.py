@@ -39,7 +39,7 @@ from epochal.continuous.run.listeners import ListenerBus
 from epochal.continuous.run.open_query import Opened, open_query
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.reporter import Reporter
-from epochal.continuous.run.restarts import GiveUp, RestartAfter, Restarts
+from epochal.continuous.run.restarts import FATAL, GiveUp, RestartAfter, Restarts
 from epochal.continuous.run.run_events import (
     AllRead,
     Broken,
@@ -57,19 +57,10 @@ from epochal.continuous.spark_job.barrier_job import check_conf, failure_text, h
 from epochal.epoch.committed import CommittedEpoch
 from epochal.epoch.effects import ReadingHeld
 from epochal.errors import (
-    CheckpointInUseError,
-    CheckpointLostError,
-    DriverLostError,
     EpochalError,
-    ForeachBatchError,
-    KafkaDataLossError,
     OptionError,
-    PlanChangedError,
-    PostgresRejectedError,
-    PubSubRejectedError,
     QueryError,
     QueryFailedError,
-    RecoveryError,
     TaskFailedError,
 )
 from epochal.metrics.logs import set_log_context
@@ -84,21 +75,6 @@ WAKE_SECONDS = 0.2
 JOB_NEWS_SECONDS = 0.05
 """Both the task and Spark report a failed task. The task's own report says more, so the engine
 waits this long for it."""
-
-FATAL = (
-    CheckpointInUseError,
-    CheckpointLostError,
-    DriverLostError,
-    ForeachBatchError,
-    KafkaDataLossError,
-    OptionError,
-    PlanChangedError,
-    PostgresRejectedError,
-    PubSubRejectedError,
-    RecoveryError,
-)
-"""Errors that a restart cannot cure."""
-
 
 Prepare: TypeAlias = Callable[..., Attempt]
 """`prepare_attempt` with its constant arguments bound."""

@@ -13,7 +13,32 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-from epochal.errors import OptionError
+from epochal.errors import (
+    CheckpointInUseError,
+    CheckpointLostError,
+    DriverLostError,
+    ForeachBatchError,
+    KafkaDataLossError,
+    OptionError,
+    PlanChangedError,
+    PostgresRejectedError,
+    PubSubRejectedError,
+    RecoveryError,
+)
+
+FATAL = (
+    CheckpointInUseError,
+    CheckpointLostError,
+    DriverLostError,
+    ForeachBatchError,
+    KafkaDataLossError,
+    OptionError,
+    PlanChangedError,
+    PostgresRejectedError,
+    PubSubRejectedError,
+    RecoveryError,
+)
+"""Errors that a restart cannot cure."""
 
 
 @dataclass(frozen=True, slots=True)
