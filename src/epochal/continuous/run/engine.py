@@ -76,7 +76,6 @@ JOB_NEWS_SECONDS = 0.05
 """Both the task and Spark report a failed task. The task's own report says more, so the engine
 waits this long for it."""
 
-
 Prepare: TypeAlias = Callable[..., Attempt]
 """`prepare_attempt` with its constant arguments bound."""
 
