@@ -29,6 +29,7 @@ class Rig:
         self.checkpoint = LocalFiles(folder / "ck", durable=False)
         self.path, self.schema = path or str(folder / "table"), schema
         self.attempt = 0
+        self._opened: list[DeltaSink] = []
 
     def open(
         self,
@@ -52,8 +53,14 @@ class Rig:
         )
         assert isinstance(sink, DeltaSink)
         self.attempt += 1
+        self._opened.append(sink)
         sink.fence(self.attempt)
         return Logging(sink, self.checkpoint)
+
+    def close(self) -> None:
+        """Close all sinks."""
+        for sink in self._opened:
+            sink.close()
 
     def prepare(
         self, sink: Any, epoch: int, *tasks: Sequence[dict[str, Any]], attempt: int = 0

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ from epochal.errors import (
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Rig:
-    return Rig(tmp_path)
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    found = Rig(tmp_path)
+    yield found
+    found.close()
 
 
 def test_an_epoch_is_one_version_with_the_query_s_marker_and_one_without_rows_is_none(

@@ -40,14 +40,15 @@ class DeltaSinkOptions:
     """Continue although the marker does not match, if this is the newest committed epoch."""
 
     def __post_init__(self) -> None:
-        zero = timedelta()
-        for name, value, least in (
-            ("maxFileBytes", self.max_file_bytes, 1),
-            ("targetFileBytes", self.target_file_bytes, 1),
+        for name, value in (
+            ("maxFileBytes", self.max_file_bytes),
+            ("targetFileBytes", self.target_file_bytes),
         ):
-            if value < least:
+            if value <= 0:
                 raise OptionError(f"delta: {name} must be positive, not {value}.")
-        if (self.compact_interval or timedelta(1)) <= zero or self.log_cleanup_interval <= zero:
-            raise OptionError(
-                "delta: compactInterval and logCleanupInterval must be longer than nothing."
-            )
+        for name, interval in (
+            ("compactInterval", self.compact_interval),
+            ("logCleanupInterval", self.log_cleanup_interval),
+        ):
+            if interval is not None and interval <= timedelta():
+                raise OptionError(f"delta: {name} must be longer than nothing.")

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -201,7 +202,7 @@ class TableHandle:
             return [*self._loaded.file_uris(), *removed]
 
     def live_files(self) -> list[LiveFile]:
-        """Return the files of this version."""
+        """Return the files of this version. The log escapes their paths, we do not."""
         with self._translated():
             actions: Any = pa.table(self._loaded.get_add_actions(flatten=True))
         columns = self._loaded.metadata().partition_columns
@@ -209,7 +210,7 @@ class TableHandle:
         sizes = actions.column("size_bytes").to_pylist()
         return [
             LiveFile(
-                path,
+                unquote(path),
                 sizes[index],
                 tuple(
                     (name, _text(each[index])) for name, each in zip(columns, values, strict=True)
