@@ -31,6 +31,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "connectors",
         "connectors.letters",
         "connectors.file",
+        "connectors.payloads",
+        "connectors.schema_registry",
         "connectors.kafka",
         "connectors.kafka.source",
         "connectors.kafka.sink",

@@ -27,7 +27,7 @@ DECIDING = {
     "checkpoint/restart.py",
     "connectors/kafka/commit_rules.py",
     "connectors/kafka/sink/sink_marker.py",
-    "connectors/letters/dead_letters.py",
+    "connectors/letters/letter_rules.py",
     "connectors/pubsub/pull/ack_leases.py",
     "connectors/pubsub/server/broker.py",
     "connectors/pubsub/server/deliveries.py",

@@ -38,6 +38,7 @@
     │   ├── KafkaRecordError           a row cannot be written as a record
     │   └── KafkaFencedError           a transactional producer was fenced
     ├── KafkaTimestampError            a record's timestamp does not fit into microseconds
+    ├── SchemaRegistryError            a schema registry failed, or does not have a schema
     ├── PubSubError                    Pub/Sub rejected a request or failed
     │   ├── PubSubFailedError          a call or a stream failed
     │   │   ├── PubSubRejectedError    a retry would fail too, until something is changed
@@ -123,6 +124,7 @@ from epochal.errors.kafka import (
     KafkaTopicError,
     KafkaUnavailableError,
     MarkerError,
+    SchemaRegistryError,
 )
 from epochal.errors.pubsub import (
     PayloadError,
@@ -219,6 +221,7 @@ __all__ = [
     "RpcFrameError",
     "RpcRemoteError",
     "RpcTimeoutError",
+    "SchemaRegistryError",
     "SinkConflictError",
     "StaleAttemptError",
     "StateCommitError",

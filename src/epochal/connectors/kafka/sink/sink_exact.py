@@ -24,6 +24,7 @@ from typing import Protocol
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.clock import Clock
+from epochal.connectors.kafka.sink.encoded_values import EncodingWriters
 from epochal.connectors.kafka.sink.sink_marker import (
     NO_EPOCH,
     Begin,
@@ -76,7 +77,7 @@ class ExactKafkaSink:
     def __init__(
         self,
         transactions: Transactions,
-        writers: StagedWriters,
+        writers: StagedWriters | EncodingWriters,
         checkpoint: Files,
         group: str,
         clock: Clock,
@@ -93,7 +94,7 @@ class ExactKafkaSink:
         """When a marker was last written, on the monotonic clock."""
 
     @property
-    def writers(self) -> StagedWriters:
+    def writers(self) -> StagedWriters | EncodingWriters:
         return self._writers
 
     def fence(self, attempt: int) -> None:

@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from epochal.connectors.letters.dead_letters import sink_messages
+from epochal.connectors.letters.letter_rules import sink_messages
 
 MAGIC = b"EKS1"
 NO_EPOCH = -1

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.letters.dead_letters import (
+from epochal.connectors.letters.letter_rules import (
     BadRowOptions,
     OnBadRow,
     Origin,
@@ -50,8 +50,8 @@ def test_a_letter_names_its_query_epoch_task_and_reason_and_has_the_row() -> Non
         (pa.scalar(float("-inf")), "-Infinity"),
         (pa.scalar(Decimal("1.50")), Decimal("1.50")),
         (pa.scalar(dt.date(2024, 2, 29)), "2024-02-29"),
-        (LATE[0], "23873-05-27"),
-        (pa.array([{"at": LATE[0]}], pa.struct([("at", pa.date32())]))[0], {"at": "23873-05-27"}),
+        (LATE[0], "23873-04-04"),
+        (pa.array([{"at": LATE[0]}], pa.struct([("at", pa.date32())]))[0], {"at": "23873-04-04"}),
         (pa.scalar(1709168523000004, pa.timestamp("us")), "2024-02-29T01:02:03.000004"),
         (pa.scalar(dt.datetime(2024, 1, 1, tzinfo=dt.UTC)), "2024-01-01T00:00:00.000000Z"),
         (pa.scalar([1, None], pa.list_(pa.int64())), [1, None]),
@@ -59,7 +59,6 @@ def test_a_letter_names_its_query_epoch_task_and_reason_and_has_the_row() -> Non
         (pa.array([b"a\xffb"]).view(pa.string())[0], "a\\xffb"),
         (pa.scalar(None, pa.string()), None),
     ],
-    ids=str,
 )
 def test_every_value_has_a_form_in_json(value: Any, written: Any) -> None:
     assert readable(value) == written
