@@ -33,6 +33,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "connectors.file",
         "connectors.delta",
         "connectors.iceberg",
+        "connectors.payloads",
+        "connectors.schema_registry",
         "connectors.kafka",
         "connectors.kafka.source",
         "connectors.kafka.sink",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from tests.fault.keyed_sums import ROWS_PER_SECOND, run_until_told
@@ -24,7 +25,7 @@ BAD_DAY, EVERY = 8_000_000, 5
 
 def dated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        value = batch.column("value")
+        value: Any = batch.column("value")
         days = [BAD_DAY if each % EVERY == 0 else 1 for each in value.to_pylist()]
         day = pa.array(days, pa.int32()).cast(pa.date32())
         yield pa.RecordBatch.from_arrays([value, day], names=["value", "day"])

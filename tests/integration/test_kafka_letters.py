@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.integration.test_kafka_sink import FULL, Place, prepared
+from tests.integration.test_kafka_sink import FULL, VALUE, Place
 from tests.kafka_topics import create_topic, read_topic
 
 from epochal import read_stream
-from epochal.connectors.contract import Sink
+from epochal.connectors.contract import Sink, WriterContext
 from epochal.connectors.memory import MemoryStream
 from epochal.errors import KafkaFencedError, KafkaRecordError
 from epochal.testing.kafka import Kafka
@@ -62,6 +62,16 @@ class Letters(Place):
 @pytest.fixture
 def place(broker: Kafka, tmp_path: Path) -> Letters:
     return Letters(broker, tmp_path)
+
+
+def prepared(
+    sink: Sink, epoch: int, rows: Sequence[Mapping[str, Any]], attempt: int = 1
+) -> list[bytes]:
+    """Write rows as one task; return its report."""
+    schema = FULL if any(len(row) > 1 for row in rows) else VALUE
+    with closing(sink.writers.open(WriterContext(0, attempt, "run", schema, epoch))) as writer:
+        writer.write(pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema))
+        return [writer.cut(epoch)()]
 
 
 def rows(place: Place) -> Sequence[Mapping[str, Any]]:
@@ -133,11 +143,10 @@ def test_an_attempt_that_is_shut_out_writes_no_letters(place: Letters, where: st
 
 
 def test_rows_of_one_topic_share_a_transaction_with_letters_of_another(place: Letters) -> None:
-    schema = pa.schema([("value", pa.string())])
     options = {"topic": place.topic, "kafka.max.request.size": "10000"}
-    with closing(place.open_with("topic", schema, **options)) as sink:
+    with closing(place.open_with("topic", VALUE, **options)) as sink:
         sink.fence(1)
-        sink.commit(0, prepared(sink, 0, ["w1", "x" * 20_000, "w2"]))
+        sink.commit(0, prepared(sink, 0, [{"value": each} for each in ("w1", "x" * 20_000, "w2")]))
     assert place.values() == ["w1", "w2"]
     (letter,) = place.letters()
     assert letter["rowCut"].startswith('{"value":"xxx')

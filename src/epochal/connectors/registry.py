@@ -17,7 +17,8 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 
 from epochal.connectors.contract import Sink, Source
-from epochal.connectors.letters.dead_letters import BadRowOptions, OnBadRow, split_bad_row_options
+from epochal.connectors.letters.letter_rules import BadRowOptions, split_bad_row_options
+from epochal.connectors.letters.letter_sink import Checking, open_checked
 from epochal.errors import OptionError
 from epochal.files import Files
 from epochal.options import read_options, suggestion
@@ -73,6 +74,13 @@ class SourceFormat:
     open: Callable[[SourceRequest], Source]
     identity: Callable[[Mapping[str, str]], Identity | None] = lambda _: None
     """How the query recognises redelivered rows, if the source's options ask for that."""
+    pin: Callable[[Mapping[str, str]], dict[str, str]] = dict
+    """Fixes what the options leave to the moment, such as the latest version of a schema."""
+
+
+def pinned_options(format: Any, options: Mapping[str, str]) -> dict[str, str]:
+    """The options to define a query with, so that a source opened later has the same schema."""
+    return _source_format(format).pin(options) if isinstance(format, str) else dict(options)
 
 
 def source_schema(format: Any, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
@@ -131,37 +139,12 @@ def open_sink(
         query_id,
         bad_rows,
     )
-    return _open_checked_sink(request, opener)
-
-
-def _open_checked_sink(request: SinkRequest, opener: Callable[[SinkRequest], Sink]) -> Sink:
-    """Open a sink, and put dead letters in front of it if the options ask for them."""
-    from epochal.connectors.letters.letter_sink import (
-        CheckedWriters,
-        DeadLetterSink,
-        refuse_pending_letters,
-        staging_of,
-        written_schema,
+    return open_checked(
+        lambda written: opener(replace(request, schema=written)),
+        Checking(request.format, query_id, bad_rows, format.lower() in LASTING_SINKS),
+        schema,
+        checkpoint,
     )
-
-    name, wanted = request.format, request.bad_rows
-    if wanted.dead_letter_path is None and name in LASTING_SINKS:
-        refuse_pending_letters(request.checkpoint)
-    if wanted == BadRowOptions():
-        return opener(request)
-    if wanted.on_bad_row is OnBadRow.DEAD_LETTER and name not in LASTING_SINKS:
-        raise OptionError(f"{name}: this sink refuses no rows. Remove onBadRow=deadLetter.")
-    if wanted.dead_letter_topic is not None and name != "kafka":
-        raise OptionError(
-            f"{name}: only the Kafka sink has a deadLetterTopic, because it writes letters and "
-            f"rows in one transaction. Use deadLetterPath."
-        )
-    schema = written_schema(request.schema, wanted, name)
-    sink = opener(replace(request, schema=schema))
-    writers = CheckedWriters(
-        sink.writers, name, request.query_id, wanted, staging_of(request.checkpoint)
-    )
-    return DeadLetterSink(sink, writers, request.checkpoint)
 
 
 def check_partitioned(format: str, partition_by: Sequence[str]) -> None:
@@ -321,14 +304,22 @@ def _open_console(request: SinkRequest) -> Sink:
 
 def _open_kafka_sink(request: SinkRequest) -> Sink:
     from epochal.connectors.kafka.sink.kafka_sink import KafkaSinkOptions, open_kafka_sink
+    from epochal.connectors.schema_registry.registry_options import split_registry_options
+    from epochal.connectors.schema_registry.value_schemas import writing_spec
 
-    options = read_options(KafkaSinkOptions, request.options, of="kafka")
+    about_values, rest = split_registry_options(request.options)
+    options = read_options(KafkaSinkOptions, rest, of="kafka")
+    values = None
+    if "value" in request.schema.names:
+        kind = request.schema.field("value").type
+        values = writing_spec(about_values, options.topic, kind)
     return open_kafka_sink(
         options,
         request.schema,
         request.checkpoint,
         request.query_id,
         letter_topic=request.bad_rows.dead_letter_topic,
+        values=values,
     )
 
 
@@ -369,22 +360,31 @@ def _open_noop(request: SinkRequest) -> Sink:
 
 
 def _kafka_schema(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
+    from epochal.connectors.kafka.source.parsed_values import parsed_schema, read_with_values
     from epochal.connectors.kafka.source.reader_rows import kafka_schema
-    from epochal.connectors.kafka.source.source_options import read_source_options
 
     if schema is not None:
         raise OptionError(
             f"{name}: the columns are always those of a Kafka record. Remove the schema from the "
             f"query."
         )
-    return kafka_schema(read_source_options(options).include_headers)
+    found, values = read_with_values(options)
+    columns = kafka_schema(found.include_headers)
+    return columns if values is None else parsed_schema(columns, values)
+
+
+def _pin_kafka(options: Mapping[str, str]) -> dict[str, str]:
+    from epochal.connectors.kafka.source.parsed_values import pin_values
+
+    return pin_values(options)
 
 
 def _open_kafka(request: SourceRequest) -> Source:
     from epochal.connectors.kafka.source.kafka_source import KafkaSource
-    from epochal.connectors.kafka.source.source_options import read_source_options
+    from epochal.connectors.kafka.source.parsed_values import read_with_values
 
-    return KafkaSource(read_source_options(request.options), request.checkpoint, request.index)
+    found, values = read_with_values(request.options)
+    return KafkaSource(found, request.checkpoint, request.index, values=values)
 
 
 def _memory_source(name: str, options: Mapping[str, str], schema: pa.Schema | None) -> pa.Schema:
@@ -456,7 +456,7 @@ LASTING_SINKS = (*FILE_FORMATS, "delta", "iceberg", "kafka", "postgres", "pubsub
 
 SOURCES: dict[str, SourceFormat] = {
     "rate": SourceFormat(_rate_schema, _open_rate),
-    "kafka": SourceFormat(_kafka_schema, _open_kafka),
+    "kafka": SourceFormat(_kafka_schema, _open_kafka, pin=_pin_kafka),
     "pubsub": SourceFormat(_pubsub_schema, _open_pubsub, _pubsub_identity),
     "memory": SourceFormat(_memory_source, _no_memory_source),
     **dict.fromkeys(FILE_FORMATS, SourceFormat(_files_schema, _open_files)),

@@ -39,6 +39,7 @@
     │   ├── KafkaRecordError           a row cannot be written as a record
     │   └── KafkaFencedError           a transactional producer was fenced
     ├── KafkaTimestampError            a record's timestamp does not fit into microseconds
+    ├── SchemaRegistryError            a schema registry failed, or does not have a schema
     ├── PubSubError                    Pub/Sub rejected a request or failed
     │   ├── PubSubFailedError          a call or a stream failed
     │   │   ├── PubSubRejectedError    a retry would fail too, until something is changed
@@ -132,6 +133,7 @@ from epochal.errors.kafka import (
     KafkaTimestampError,
     KafkaTopicError,
     KafkaUnavailableError,
+    SchemaRegistryError,
 )
 from epochal.errors.postgres import (
     PostgresError,
@@ -246,6 +248,7 @@ __all__ = [
     "RpcFrameError",
     "RpcRemoteError",
     "RpcTimeoutError",
+    "SchemaRegistryError",
     "SinkConflictError",
     "StaleAttemptError",
     "StateCommitError",

@@ -141,3 +141,14 @@ class KafkaTimestampError(EpochalError):
             f"timestamp. Kafka expects milliseconds; the producer probably writes microseconds or "
             f"nanoseconds. Correct the producer."
         )
+
+
+class SchemaRegistryError(EpochalError):
+    """A schema registry failed, refused a request, or does not have a schema."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return f"Schema registry at {self.url}: {self.reason}."

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 from uuid import uuid4
@@ -40,15 +40,13 @@ from epochal.connectors.contract import (
     WriterContext,
     WriterFactory,
 )
-from epochal.connectors.letters.dead_letters import (
+from epochal.connectors.letter_envelope import StagedLetters, pack, unpack
+from epochal.connectors.letters.letter_rules import (
     BadRowOptions,
     OnBadRow,
     Origin,
-    Staged,
     letters_of,
-    pack,
     split_rows,
-    unpack,
 )
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import OptionError, SinkConflictError, StorageError
@@ -60,14 +58,20 @@ STAGING = f"{EPOCHAL}/letters"
 _NAME = re.compile(r"\.?e(\d+)-a(\d+)-t(\d+)-[0-9a-f]{8}\.json")
 
 
-def staging_of(checkpoint: Files) -> str:
-    """Where tasks put their letters until the epoch is committed."""
-    return join_url(checkpoint.url, STAGING)
-
-
 def letter_name(query: str, epoch: int, task: int) -> str:
     """The name of the file with the letters of one task and epoch."""
     return f"letters-{query}-{epoch}-{task}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """Which rows of which query are bad, and what happens to them."""
+
+    format: str
+    query: str
+    options: BadRowOptions
+    lasts: bool = True
+    """Whether the sink's output outlives the query. Other sinks refuse no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,7 @@ class CheckedWriters:
     """Opens writers in tasks."""
 
     writers: WriterFactory
-    format: str
-    query: str
-    options: BadRowOptions
+    about: Checking
     staging: str
 
     def open(self, context: WriterContext) -> CheckedWriter:
@@ -88,14 +90,14 @@ class CheckedWriter:
     """Passes good rows on to the sink's writer, and keeps bad ones back."""
 
     def __init__(self, plan: CheckedWriters, context: WriterContext) -> None:
-        self._plan, self._context, self._column = plan, context, plan.options.bad_row_column
-        inner = replace(context, schema=written_schema(context.schema, plan.options, plan.format))
+        self._plan, self._context, self._column = plan, context, plan.about.options.bad_row_column
+        inner = replace(context, schema=written_schema(context.schema, plan.about))
         self._writer = cast(CheckingWriter, plan.writers.open(inner))
-        self._fails = plan.options.on_bad_row is OnBadRow.FAIL
+        self._fails = plan.about.options.on_bad_row is OnBadRow.FAIL
         if not self._fails and not hasattr(self._writer, "bad_rows"):
             self._writer.close()
             raise OptionError(
-                f"{plan.format}: this sink cannot tell which rows it refuses, so "
+                f"{plan.about.format}: this sink cannot tell which rows it refuses, so "
                 f"onBadRow=deadLetter is not possible. Remove it."
             )
         self._epoch, self._letters, self._count = context.epoch, list[bytes](), 0
@@ -132,7 +134,7 @@ class CheckedWriter:
         if self._fails:
             if bad:
                 raise OptionError(
-                    f"{self._plan.format}: column {self._column} says that a row is bad: "
+                    f"{self._plan.about.format}: column {self._column} says that a row is bad: "
                     f"{next(iter(bad.values()))}. Correct the query, or set onBadRow=deadLetter to "
                     f"write such rows to deadLetterPath and to go on."
                 )
@@ -143,9 +145,9 @@ class CheckedWriter:
         return rows, bad
 
     def _write_letters(self, rows: pa.RecordBatch, bad: BadRows) -> None:
-        origin = Origin(self._plan.query, self._epoch, self._context.task)
+        origin = Origin(self._plan.about.query, self._epoch, self._context.task)
         self._count += len(bad)
-        if self._plan.options.dead_letter_topic is None:
+        if self._plan.about.options.dead_letter_topic is None:
             self._letters += letters_of(rows, bad, origin)
         else:
             writer = cast(LetterWriter, self._writer)
@@ -158,12 +160,12 @@ class CheckedWriter:
         name = f"e{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.json"
         with storage_errors(join_url(self._plan.staging, name)):
             open_files(self._plan.staging).create(name, data)
-        return pack(message, Staged(name, google_crc32c.value(data), len(letters)))
+        return pack(message, StagedLetters(name, google_crc32c.value(data), len(letters)))
 
 
-def written_schema(schema: pa.Schema, options: BadRowOptions, sink: str) -> pa.Schema:
+def written_schema(schema: pa.Schema, about: Checking) -> pa.Schema:
     """The columns that reach the sink; OptionError if `badRowColumn` is not a text column."""
-    name = options.bad_row_column
+    name, sink = about.options.bad_row_column, about.format
     if name is None:
         return schema
     if name not in schema.names:
@@ -180,13 +182,37 @@ def written_schema(schema: pa.Schema, options: BadRowOptions, sink: str) -> pa.S
     return schema.remove(schema.get_field_index(name))
 
 
+def open_checked(
+    opener: Callable[[pa.Schema], Sink], about: Checking, schema: pa.Schema, checkpoint: Files
+) -> Sink:
+    """Open a sink, and put dead letters in front of it if the options ask for them.
+
+    `opener` takes the schema of the rows that reach the sink.
+    """
+    name, options = about.format, about.options
+    if options.dead_letter_path is None and about.lasts:
+        refuse_pending_letters(checkpoint)
+    if options == BadRowOptions():
+        return opener(schema)
+    if options.on_bad_row is OnBadRow.DEAD_LETTER and not about.lasts:
+        raise OptionError(f"{name}: this sink refuses no rows. Remove onBadRow=deadLetter.")
+    if options.dead_letter_topic is not None and name != "kafka":
+        raise OptionError(
+            f"{name}: only the Kafka sink has a deadLetterTopic, because it writes letters and "
+            f"rows in one transaction. Use deadLetterPath."
+        )
+    sink = opener(written_schema(schema, about))
+    writers = CheckedWriters(sink.writers, about, join_url(checkpoint.url, STAGING))
+    return DeadLetterSink(sink, writers, checkpoint)
+
+
 class DeadLetterSink:
     """The driver's side: commits to the sink, then makes the epoch's letters visible."""
 
     def __init__(self, sink: Sink, writers: CheckedWriters, checkpoint: Files) -> None:
         self._sink, self._writers = sink, writers
         self._staging = checkpoint.at(STAGING)
-        path = writers.options.dead_letter_path
+        path = writers.about.options.dead_letter_path
         self._letters = None if path is None else open_files(path)
         self._attempt, self._commits = 0, 0
 
@@ -216,7 +242,7 @@ class DeadLetterSink:
         self._sink.commit(epoch, [message for message, _ in found])
         for task, (_, staged) in enumerate(found):
             if staged is not None:
-                self._publish(letter_name(self._writers.query, epoch, task), epoch, staged)
+                self._publish(letter_name(self._writers.about.query, epoch, task), epoch, staged)
         self._commits += 1
         if self._commits == 2:
             self._delete_stale()
@@ -224,7 +250,7 @@ class DeadLetterSink:
     def close(self) -> None:
         self._sink.close()
 
-    def _publish(self, name: str, epoch: int, staged: Staged) -> None:
+    def _publish(self, name: str, epoch: int, staged: StagedLetters) -> None:
         letters = self._letters
         if letters is None:
             raise pending_letters(epoch)
@@ -238,11 +264,11 @@ class DeadLetterSink:
                     self._check_same(letters, name, epoch, staged)
         self._staging.delete(staged.name)
 
-    def _check_same(self, letters: Files, name: str, epoch: int, staged: Staged) -> None:
+    def _check_same(self, letters: Files, name: str, epoch: int, staged: StagedLetters) -> None:
         if google_crc32c.value(letters.read(name)) != staged.checksum:
             raise SinkConflictError(join_url(letters.url, name), epoch, "the dead letters")
 
-    def _read(self, staged: Staged) -> bytes:
+    def _read(self, staged: StagedLetters) -> bytes:
         url = join_url(self._staging.url, staged.name)
         try:
             data = self._staging.read(staged.name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from epochal.connectors.registry import source_identity, source_schema
+from epochal.connectors.registry import pinned_options, source_identity, source_schema
 from epochal.continuous.api.outputs import option_text
 from epochal.continuous.api.step_names import format_name, options_of
 from epochal.continuous.api.stream import Stream
@@ -59,6 +59,7 @@ class StreamReader:
         if source is None:
             raise OptionError("The stream has no source: call .format(...) before .load().")
         options = dict(self.given or {}) | ({} if path is None else {"path": path})
+        options = pinned_options(source, options)
         schema = source_schema(source, options, columns)
 
         name = format_name(source)

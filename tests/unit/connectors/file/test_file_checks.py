@@ -45,7 +45,6 @@ def found(form: FileFormat, *columns: Any, by: tuple[str, ...] = ()) -> list[int
         (FileFormat.PARQUET, MICROS, []),
         (FileFormat.PARQUET, MAPS, []),
     ],
-    ids=str,
 )
 def test_rows_that_a_format_cannot_hold_are_found(
     form: FileFormat, column: Any, refused: list[int]
@@ -68,6 +67,6 @@ def test_rows_that_are_not_found_can_be_encoded(form: FileFormat, column: Any) -
 def test_partition_values_that_cannot_name_a_directory_are_found() -> None:
     ids = pa.array([1, 2, 3, 4])
     assert found(FileFormat.PARQUET, ids, DAYS, by=("c1",)) == [1, 3]
-    long = pa.array(["a", "x" * 260, None, "é" * 126])
+    long = pa.array(["a", "x" * 260, None, "é" * 127])
     assert found(FileFormat.PARQUET, ids, long, by=("c1",)) == [1, 3]
     assert found(FileFormat.PARQUET, ids, pa.array(["a"] * 4), by=("c1",)) == []

@@ -21,7 +21,7 @@ from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.errors import OptionError, SinkConflictError, StorageError
 from epochal.files.local import LocalFiles
 
-SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("day", pa.date32())])
 FLAGGED = SCHEMA.append(pa.field("error", pa.string()))
 BAD_DAY = 8_000_000
 QUERY = "2f9c6d0e"
@@ -99,7 +99,7 @@ def test_good_rows_are_written_and_bad_rows_become_letters(place: Place) -> None
     first, second = place.read_letters()
     reason = first.pop("reason")
     assert reason.startswith("a value cannot be written: ")
-    row = {"id": -2, "day": "23873-05-27"}
+    row = {"id": -2, "day": "23873-04-04"}
     assert first == {"query": QUERY, "epoch": 0, "task": 0, "row": row}
     assert (second["task"], second["row"]["id"]) == (1, -4)
 

@@ -18,6 +18,7 @@ from epochal.connectors.at_least_once import AtLeastOnceSink
 from epochal.connectors.deciding_sink import DecidingSink
 from epochal.connectors.kafka.await_brokers import await_brokers
 from epochal.connectors.kafka.producer_settings import MAX_MESSAGE_BYTES, producer_settings
+from epochal.connectors.kafka.sink.encoded_values import EncodingWriters, encoded_schema
 from epochal.connectors.kafka.sink.producer import RecordProducer
 from epochal.connectors.kafka.sink.sink_exact import (
     KAFKA_OUTPUT,
@@ -27,6 +28,7 @@ from epochal.connectors.kafka.sink.sink_exact import (
 from epochal.connectors.kafka.sink.sink_plain import PlainWriters
 from epochal.connectors.kafka.sink.sink_rows import record_plan
 from epochal.connectors.kafka.sink.transaction import KafkaTransactions
+from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import OptionError
 from epochal.files import Files
 
@@ -70,11 +72,13 @@ def open_kafka_sink(
     query_id: str,
     *,
     letter_topic: str | None = None,
+    values: ValueSpec | None = None,
 ) -> DecidingSink | AtLeastOnceSink:
     """Open the sink that the options choose; ask the brokers whether its topic exists."""
     java = {key.lower(): value for key, value in options.kafka.items()}
     settings = producer_settings(java)
-    plan = record_plan(schema, options.topic, letter_topic)
+    written = schema if values is None else encoded_schema(schema)
+    plan = record_plan(written, options.topic, letter_topic)
     marker_topic = options.marker_topic or options.topic
     exactly_once = options.delivery is Delivery.EXACTLY_ONCE
     if exactly_once and marker_topic is None:
@@ -93,11 +97,13 @@ def open_kafka_sink(
     )
     probe.close()
     if not exactly_once:
-        return AtLeastOnceSink(PlainWriters(plan, settings, largest))
+        plain = PlainWriters(plan, settings, largest)
+        return AtLeastOnceSink(plain if values is None else EncodingWriters(plain, values))
     name = f"{options.id_prefix}{query_id}"
+    staged = staged_records(plan, checkpoint.url, largest, settings)
     return DecidingSink(
         KafkaEpochs(KafkaTransactions(java, name, str(marker_topic)), plan),
-        staged_records(plan, checkpoint.url, largest, settings),
+        staged if values is None else EncodingWriters(staged, values),
         checkpoint,
         KAFKA_OUTPUT,
         clock,

@@ -138,7 +138,13 @@ class RecordProducer:
         code = None if error is None else error.code()
         others = f" ({more} more records failed)" if more > 0 else ""
         if self._transactional_id and error is not None:
-            fenced = (codes._FENCED, codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
+            # After the first fatal error, every call fails with _FATAL.
+            fenced = (
+                codes._FENCED,
+                codes._FATAL,
+                codes.PRODUCER_FENCED,
+                codes.INVALID_PRODUCER_EPOCH,
+            )
             if error.fatal() or code in fenced:
                 return self._fenced(error.str())
         match code:

@@ -35,7 +35,7 @@ class PlainWriters:
             self.plan,
             RecordProducer(self.settings),
             self.max_message_bytes,
-            RowPlaces(self.plan, self.settings),
+            self.settings,
         )
 
 
@@ -47,9 +47,9 @@ class PlainWriter:
         plan: RecordPlan,
         producer: RecordProducer,
         max_message_bytes: int,
-        places: RowPlaces,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
-        self._places = places
+        self._places = RowPlaces(plan, settings or {})
         self._plan, self._producer, self._max_bytes = plan, producer, max_message_bytes
         # A topic from the options was checked when the query started, so it is not checked again:
         # the brokers may be unreachable now.

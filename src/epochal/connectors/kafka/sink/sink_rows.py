@@ -54,8 +54,8 @@ class RecordPlan:
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns that are written, in the types of `schema`."""
-        arrays = [
-            pa.repeat(pa.scalar(self.rows_topic, STAGED[name]), batch.num_rows)
+        arrays: list[Any] = [
+            _repeated(self.rows_topic, batch.num_rows)
             if name == "topic" and self.rows_topic is not None
             else _cast(batch.column(name), STAGED[name])
             for name in self.columns
@@ -132,7 +132,7 @@ class RecordPlan:
         partitions = [ANY_PARTITION] * batch.num_rows
         if "partition" in self.columns:
             partitions = pc.fill_null(batch.column("partition"), ANY_PARTITION).to_pylist()
-        topics = [self.topic] * batch.num_rows
+        topics = [self.topic or ""] * batch.num_rows
         if self.topic is None:
             topics = batch.column("topic").to_pylist()
         return list(zip(topics, partitions, strict=True))
@@ -192,6 +192,11 @@ def record_plan(
         return RecordPlan(tuple(columns), topic, letter_topic=letter_topic)
     columns = [name for name in TYPES if name == "topic" or name in columns]
     return RecordPlan(tuple(columns), None, rows_topic=topic, letter_topic=letter_topic)
+
+
+def _repeated(topic: str, count: int) -> Any:
+    once: Any = pa.array([topic], STAGED["topic"])
+    return once.take(pa.array([0] * count, pa.int64()))
 
 
 def _indices(mask: Any) -> list[int]:

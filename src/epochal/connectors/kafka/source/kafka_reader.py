@@ -25,8 +25,10 @@ from epochal.connectors.kafka.kafka_client import (
     rejected_settings,
 )
 from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
+from epochal.connectors.kafka.source.parsed_values import ParsedValues, parsed_schema
 from epochal.connectors.kafka.source.reader_rows import RowMaker, kafka_schema
 from epochal.connectors.kafka.source.source_offsets import partition_id, to_offsets, to_positions
+from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import KafkaDataLossError, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -42,10 +44,13 @@ class KafkaReaders:
     fail_on_data_loss: bool = True
     wanted: frozenset[str] | None = None
     """The columns that the query uses; None means all."""
+    values: ValueSpec | None = None
+    """How values are decoded; None if they stay bytes."""
 
     @property
     def schema(self) -> pa.Schema:
-        return kafka_schema(self.include_headers)
+        schema = kafka_schema(self.include_headers)
+        return schema if self.values is None else parsed_schema(schema, self.values)
 
     def only(self, columns: frozenset[str]) -> KafkaReaders:
         """Readers that leave all other columns null."""
@@ -106,7 +111,12 @@ class KafkaReader:
         self._states = {
             tp: _PartitionState(offset) for tp, offset in to_offsets(partitions).items()
         }
-        self._rows = RowMaker(readers.schema, tuple(self._states), readers.wanted)
+        self._values = (
+            None if readers.values is None else ParsedValues(readers.values, readers.wanted)
+        )
+        schema = kafka_schema(readers.include_headers)
+        wanted = readers.wanted if self._values is None else self._values.needed
+        self._rows = RowMaker(schema, tuple(self._states), wanted)
         self._client_errors: list[Any] = []
         self._reported_codes: set[int] = set()
         self._limited = False
@@ -131,6 +141,8 @@ class KafkaReader:
             logger.info("Kafka at %s is read again", self._servers)
             self._reported_codes.clear()
         batch, last = self._rows.make(messages)
+        if self._values is not None:
+            batch = self._values.parsed(batch)
         for tp, offset in last.items():
             self._states[tp].reach(offset + 1)
         return batch

@@ -47,6 +47,7 @@ from epochal.connectors.kafka.source.starting_offsets import (
     offsets_for_times,
     settled,
 )
+from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import (
     ConcurrentUpdateError,
     KafkaDataLossError,
@@ -91,6 +92,7 @@ class KafkaSource:
         *,
         client: LogClient | None = None,
         clock: Clock | None = None,
+        values: ValueSpec | None = None,
     ) -> None:
         self._options, self._clock = options, clock or SystemClock()
         self._subscription, self._cluster = options.subscription, Cluster.of(options.connection)
@@ -102,6 +104,7 @@ class KafkaSource:
             settings.get("group.id", f"{prefix}-{uuid4()}"),
             options.include_headers,
             options.fail_on_data_loss,
+            values=values,
         )
         self._readers.consumer().close()  # raises now if the settings are wrong
         self._client = client or KafkaClient(

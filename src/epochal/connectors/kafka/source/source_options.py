@@ -142,6 +142,12 @@ class KafkaSourceOptions:
         return Subscription(topics=topics)
 
     @property
+    def only_topic(self) -> str | None:
+        """The topic, if the options name exactly one."""
+        names = self.subscription.wanted_topics
+        return next(iter(names)) if names is not None and len(set(names)) == 1 else None
+
+    @property
     def starting(self) -> Starting:
         return parse_starting(
             self.starting_offsets,

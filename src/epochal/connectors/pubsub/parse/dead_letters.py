@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from epochal.connectors.payloads.payload_decoder import PARSE_ERROR
 from epochal.connectors.pubsub.connection import Connection
-from epochal.connectors.pubsub.parse.parse import PARSE_ERROR, Parsed
+from epochal.connectors.pubsub.parse.parse import Parsed
 from epochal.connectors.pubsub.publish.encode import (
     MAX_ATTRIBUTES,
     MAX_VALUE_BYTES,

@@ -17,14 +17,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochal.connectors.pubsub.parse.payload_decoder import PayloadDecoder
+from epochal.connectors.payloads.payload_decoder import (
+    MAX_ERROR_CHARS,
+    PARSE_ERROR,
+    PARSED,
+    PayloadDecoder,
+)
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
 from epochal.errors import OptionError
 from epochal.options import option_name
 
-PARSED, PARSE_ERROR = "parsed", "parse_error"
 FORMATS = ("json", "avro", "protobuf")
-MAX_ERROR_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +142,9 @@ def _decoder(spec: ParseSpec) -> PayloadDecoder:
 
             return AvroDecoder(spec.document)
         case "protobuf":
-            from epochal.connectors.pubsub.parse.parse_protobuf import ProtobufDecoder
+            from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, message_of
 
-            return ProtobufDecoder(spec.document, spec.message)
+            return ProtobufDecoder(message_of(spec.document, spec.message, "pubsub: parseSchema"))
     raise AssertionError(spec.format)
 
 

@@ -15,7 +15,11 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pyarrow as pa
 
-from epochal.connectors.pubsub.parse.payload_decoder import decode_each, unsupported_type
+from epochal.connectors.payloads.payload_decoder import (
+    as_column,
+    decode_each,
+    unsupported_type,
+)
 
 _INTEGER_BITS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
 
@@ -37,26 +41,7 @@ class JsonDecoder:
 
         caught = (msgspec.MsgspecError, UnicodeDecodeError, ValueError)
         values, errors = decode_each(payloads, row, caught)
-        try:
-            return pa.array(values, self.type), errors
-        except (pa.ArrowException, ValueError, OverflowError):
-            return _singly(values, errors, self.type)
-
-
-def _singly(values: list[Any], errors: list[str | None], kind: Any) -> tuple[Any, list[str | None]]:
-    """Convert values one at a time, to find those that Arrow rejects.
-
-    A decimal may have too many digits, for example.
-    """
-    kept = []
-    for index, value in enumerate(values):
-        try:
-            pa.array([value], kind)
-            kept.append(value)
-        except (pa.ArrowException, ValueError, OverflowError) as error:
-            kept.append(None)
-            errors[index] = f"{type(error).__name__}: {error}"
-    return pa.array(kept, kind), errors
+        return as_column(values, errors, self.type)
 
 
 def _python_type(kind: Any, what: str) -> Any:

@@ -10,18 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.letters.dead_letters import (
+from epochal.connectors.letter_envelope import StagedLetters, pack, sink_messages, unpack
+from epochal.connectors.letters.letter_rules import (
     BadRowOptions,
     OnBadRow,
     Origin,
-    Staged,
     letters_of,
-    pack,
     readable,
-    sink_messages,
     split_bad_row_options,
     split_rows,
-    unpack,
 )
 from epochal.errors import OptionError
 
@@ -50,8 +47,8 @@ def test_a_letter_names_its_query_epoch_task_and_reason_and_has_the_row() -> Non
         (pa.scalar(float("-inf")), "-Infinity"),
         (pa.scalar(Decimal("1.50")), Decimal("1.50")),
         (pa.scalar(dt.date(2024, 2, 29)), "2024-02-29"),
-        (LATE[0], "23873-05-27"),
-        (pa.array([{"at": LATE[0]}], pa.struct([("at", pa.date32())]))[0], {"at": "23873-05-27"}),
+        (LATE[0], "23873-04-04"),
+        (pa.array([{"at": LATE[0]}], pa.struct([("at", pa.date32())]))[0], {"at": "23873-04-04"}),
         (pa.scalar(1709168523000004, pa.timestamp("us")), "2024-02-29T01:02:03.000004"),
         (pa.scalar(dt.datetime(2024, 1, 1, tzinfo=dt.UTC)), "2024-01-01T00:00:00.000000Z"),
         (pa.scalar([1, None], pa.list_(pa.int64())), [1, None]),
@@ -59,7 +56,6 @@ def test_a_letter_names_its_query_epoch_task_and_reason_and_has_the_row() -> Non
         (pa.array([b"a\xffb"]).view(pa.string())[0], "a\\xffb"),
         (pa.scalar(None, pa.string()), None),
     ],
-    ids=str,
 )
 def test_every_value_has_a_form_in_json(value: Any, written: Any) -> None:
     assert readable(value) == written
@@ -82,7 +78,7 @@ def test_good_and_bad_rows_keep_their_order() -> None:
 
 
 def test_an_envelope_returns_the_message_and_the_file() -> None:
-    staged = Staged("e1-a2-t3.json", 77, 5)
+    staged = StagedLetters("e1-a2-t3.json", 77, 5)
     assert unpack(pack(b"the sink's", staged)) == (b"the sink's", staged)
     assert unpack(b"bare") == (b"bare", None)
     assert sink_messages([pack(b"one", staged), b"two"]) == (b"one", b"two")

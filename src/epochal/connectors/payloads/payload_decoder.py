@@ -1,4 +1,7 @@
-"""What the decoders of all payload formats share."""
+"""What the decoders of all payload formats share.
+
+Rows get two columns: `parsed`, a struct, and `parse_error`, the reason if `parsed` is null.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from epochal.errors import PayloadError
+
+PARSED, PARSE_ERROR = "parsed", "parse_error"
+MAX_ERROR_CHARS = 500
 
 
 class PayloadDecoder(Protocol):
@@ -38,6 +44,31 @@ def decode_each(
             values.append(None)
             errors.append(reason(error, payload))
     return values, errors
+
+
+def as_column(
+    values: list[Any], errors: list[str | None], kind: Any
+) -> tuple[Any, list[str | None]]:
+    """Decoded values as a column, and the errors of all rows.
+
+    A value that Arrow rejects, such as a decimal with too many digits, is an error of its row.
+    """
+    try:
+        return pa.array(values, kind), errors
+    except REJECTED:
+        pass
+    kept = []
+    for index, value in enumerate(values):
+        try:
+            pa.array([value], kind)
+            kept.append(value)
+        except REJECTED as error:
+            kept.append(None)
+            errors[index] = f"{type(error).__name__}: {error}"
+    return pa.array(kept, kind), errors
+
+
+REJECTED = (pa.ArrowException, ValueError, OverflowError, TypeError)
 
 
 def reason(error: Exception, payload: bytes) -> str:

@@ -15,35 +15,61 @@ import pyarrow.compute as pc
 from epochal.errors import OptionError
 
 
+def message_of(document: bytes, message: str | None, what: str) -> Any:
+    """The descriptor of a message in a descriptor set; by default the set's last file's first one.
+
+    `what` names the set in errors.
+    """
+    from google.protobuf import descriptor_pb2
+    from google.protobuf.message import DecodeError
+
+    try:
+        files = descriptor_pb2.FileDescriptorSet.FromString(document)
+    except DecodeError as error:
+        raise OptionError(
+            f"{what} is not a descriptor set: {error}. Make one with protoc --descriptor_set_out."
+        ) from error
+    return message_in(list(files.file), message, what)
+
+
+def message_in(files: Sequence[Any], message: str | None, what: str) -> Any:
+    """The descriptor of a message in files; those that others import come first."""
+    from google.protobuf import descriptor_pool
+
+    pool = descriptor_pool.DescriptorPool()
+    if message is None:
+        message = _first_message(files, what)
+    try:
+        for each in files:
+            pool.Add(each)
+        return pool.FindMessageTypeByName(message)
+    except (KeyError, TypeError) as error:
+        raise OptionError(
+            f"{what} has no message {message!r} ({error}). Correct the name of the message, or "
+            f"make the descriptor set with --include_imports."
+        ) from error
+
+
+def _first_message(files: Sequence[Any], what: str) -> str:
+    last = files[-1] if files else None
+    if last is None or not last.message_type:
+        raise OptionError(f"{what} defines no message.")
+    name: str = last.message_type[0].name
+    return f"{last.package}.{name}" if last.package else name
+
+
 class ProtobufDecoder:
     """Decodes messages of one type."""
 
-    def __init__(self, document: bytes, message: str) -> None:
-        from google.protobuf import descriptor_pb2, descriptor_pool
-        from google.protobuf.message import DecodeError
+    def __init__(self, descriptor: Any) -> None:
         from ptars import HandlerPool
 
-        try:
-            files = descriptor_pb2.FileDescriptorSet.FromString(document)
-        except DecodeError as error:
-            raise OptionError(
-                f"pubsub: parseSchema is not a descriptor set: {error}. Make one with protoc "
-                f"--descriptor_set_out."
-            ) from error
-        pool = descriptor_pool.DescriptorPool()
-        try:
-            for each in files.file:
-                pool.Add(each)
-            descriptor = pool.FindMessageTypeByName(message)
-        except (KeyError, TypeError) as error:
-            raise OptionError(
-                f"pubsub: parseSchema has no message {message!r} ({error}). Correct parseMessage, "
-                f"or make the descriptor set with --include_imports."
-            ) from error
         self._handler: Any = HandlerPool([descriptor.file]).get_for_message(descriptor)
         self.type = pa.struct([_field(each) for each in self._batch([]).schema])
 
-    def decode(self, payloads: Sequence[bytes], attributes: Any) -> tuple[Any, list[str | None]]:
+    def decode(
+        self, payloads: Sequence[bytes], attributes: Any = None
+    ) -> tuple[Any, list[str | None]]:
         try:
             return self._structs(payloads), [None] * len(payloads)
         except Exception:  # noqa: BLE001 - one payload is malformed; the loop below finds it

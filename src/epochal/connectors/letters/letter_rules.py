@@ -1,19 +1,15 @@
-"""What a dead letter contains, and how the letters of an epoch travel to the driver. Pure.
+"""What a dead letter contains, and the options about bad rows. Pure.
 
 A letter is one JSON object: the query, the epoch, the task, the reason and the row. The row may
 hold the very value that the sink could not write, so no value of a row makes a letter fail: what
 has no form in JSON becomes text.
-
-A task that has letters wraps its sink's message in an envelope, which also names the file with the
-letters. So the decision of an epoch covers its letters, and a restart finishes both. A task without
-letters reports its sink's message unchanged.
 """
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -25,7 +21,6 @@ from epochal.connectors.contract import BadRows
 from epochal.errors import OptionError
 from epochal.options import option_name, read_options
 
-MAGIC = b"EDL1"
 CUT_MARGIN_BYTES = 4096
 """Room for the parts of a letter besides a row that was cut."""
 MAX_REASON_CHARS = 1000
@@ -78,43 +73,6 @@ def split_bad_row_options(
     ours = {key: value for key, value in given.items() if key.lower() in _NAMES}
     rest = {key: value for key, value in given.items() if key not in ours}
     return read_options(BadRowOptions, ours, of=of), rest
-
-
-class Staged(msgspec.Struct, frozen=True, array_like=True):
-    """A file with the letters of one task and epoch."""
-
-    name: str
-    checksum: int
-    letters: int
-
-
-class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A task's report of an epoch that has letters."""
-
-    message: bytes
-    """What the sink's own writer returned."""
-    staged: Staged
-
-
-_decoder = msgspec.msgpack.Decoder(Envelope)
-
-
-def pack(message: bytes, staged: Staged) -> bytes:
-    """The message that a task reports if it has letters."""
-    return MAGIC + msgspec.msgpack.encode(Envelope(message, staged))
-
-
-def unpack(message: bytes) -> tuple[bytes, Staged | None]:
-    """The sink's own message, and the file with letters if there is one."""
-    if not message.startswith(MAGIC):
-        return message, None
-    found = _decoder.decode(message[len(MAGIC) :])
-    return found.message, found.staged
-
-
-def sink_messages(messages: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The messages of the sink's own writers, without envelopes."""
-    return tuple(unpack(message)[0] for message in messages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,64 @@
+"""Adds the columns `parsed` and `parse_error` to rows of a Kafka source, with a schema registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from epochal.connectors.kafka.source.source_options import (
+    KafkaSourceOptions,
+    read_source_options,
+)
+from epochal.connectors.payloads.payload_decoder import MAX_ERROR_CHARS, PARSE_ERROR, PARSED
+from epochal.connectors.schema_registry.registry_options import split_registry_options
+from epochal.connectors.schema_registry.value_schemas import (
+    ValueSpec,
+    pinned_version,
+    reading_spec,
+)
+
+
+def read_with_values(given: Mapping[str, str]) -> tuple[KafkaSourceOptions, ValueSpec | None]:
+    """Read the options of a source; ask the registry for the schema of its values, if any."""
+    about_values, rest = split_registry_options(given)
+    found = read_source_options(rest)
+    return found, reading_spec(about_values, found.only_topic)
+
+
+def pin_values(given: Mapping[str, str]) -> dict[str, str]:
+    """The options of a source with the version of its schema."""
+    about_values, rest = split_registry_options(given)
+    if about_values.value_format is None:
+        return dict(given)
+    return pinned_version(given, read_source_options(rest).only_topic)
+
+
+def parsed_schema(schema: pa.Schema, spec: ValueSpec) -> pa.Schema:
+    """The columns of a source, followed by those that parsing adds."""
+    return schema.append(pa.field(PARSED, spec.decoder().type)).append(
+        pa.field(PARSE_ERROR, pa.string())
+    )
+
+
+class ParsedValues:
+    """Decodes the values of one reader's rows."""
+
+    def __init__(self, spec: ValueSpec, wanted: frozenset[str] | None) -> None:
+        self._decoder = spec.decoder()
+        self._is_wanted = wanted is None or not wanted.isdisjoint((PARSED, PARSE_ERROR))
+        self.needed = wanted if wanted is None or not self._is_wanted else wanted | {"value"}
+        """The columns of records that the rows need."""
+
+    def parsed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with both columns; they are null if the query uses neither."""
+        count, kind = batch.num_rows, self._decoder.type
+        values, errors = pa.nulls(count, kind), pa.nulls(count, pa.string())
+        if self._is_wanted:
+            column = batch.column("value").to_numpy(zero_copy_only=False).tolist()
+            values, found = self._decoder.decode(column)
+            errors = pa.array(
+                [None if each is None else each[:MAX_ERROR_CHARS] for each in found], pa.string()
+            )
+        names = [*batch.schema.names, PARSED, PARSE_ERROR]
+        return pa.RecordBatch.from_arrays([*batch.columns, values, errors], names=names)

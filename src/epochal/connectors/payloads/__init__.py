@@ -1,0 +1,1 @@
+"""Payloads of messages: Avro and Protobuf, to and from Arrow columns."""

@@ -1,0 +1,121 @@
+"""Avro schemas as Arrow types, and decoded Avro values as values that Arrow accepts. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+
+from epochal.connectors.payloads.payload_decoder import unsupported_type
+from epochal.errors import OptionError
+
+_PRIMITIVE: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+_LOGICAL: dict[str, pa.DataType] = {
+    "date": pa.date32(),
+    "time-millis": pa.time32("ms"),
+    "time-micros": pa.time64("us"),
+    "timestamp-millis": pa.timestamp("us", tz="UTC"),
+    "timestamp-micros": pa.timestamp("us", tz="UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+    "uuid": pa.string(),
+}
+
+
+def parsed_schema(document: bytes | str, what: str, references: Iterable[str] = ()) -> Any:
+    """Parse a schema; `references` are the schemas that it refers to, those needed first first.
+
+    `what` names the schema in errors.
+    """
+    named: dict[str, Any] = {}
+    try:
+        for text in references:
+            fastavro.parse_schema(json.loads(text), named_schemas=named)
+        return fastavro.parse_schema(json.loads(document), named_schemas=named)
+    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        raise OptionError(
+            f"{what} is not a valid Avro schema: {error!r}. Correct the schema."
+        ) from error
+
+
+def record_type(schema: Any, what: str) -> pa.StructType:
+    """Return the Arrow type of an Avro record; `what` names its schema in errors."""
+    # A schema that refers to others has them under this key, by their full names.
+    known = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
+    found = avro_type(schema, "payload", dict(known))
+    if not pa.types.is_struct(found):
+        raise OptionError(
+            f"{what} is {found}, but only an Avro record can become columns. Wrap it in a record."
+        )
+    return found
+
+
+def avro_type(schema: Any, what: str, named: dict[str, Any]) -> Any:
+    """Return the Arrow type of an Avro schema.
+
+    `what` is the field's path, for errors. `named` has the named types met so far, and schemas of
+    others that may be named.
+    """
+    if isinstance(schema, list):
+        arms = [each for each in schema if each != "null"]
+        if len(arms) != 1:
+            raise unsupported_type(what, f"a union of {len(arms)} types")
+        return avro_type(arms[0], what, named)
+    if isinstance(schema, str):
+        found = _PRIMITIVE.get(schema) or named.get(schema)
+        if isinstance(found, dict):
+            named[schema] = None  # a type inside itself has no column
+            found = named[schema] = avro_type(found, what, named)
+        if found is None:
+            raise unsupported_type(what, schema)
+        return found
+    kind, logical = schema["type"], schema.get("logicalType")
+    if logical == "decimal":
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    match kind:
+        case "record":
+            named[schema["name"]] = None
+            fields = [
+                pa.field(each["name"], avro_type(each["type"], f"{what}.{each['name']}", named))
+                for each in schema["fields"]
+            ]
+            named[schema["name"]] = pa.struct(fields)
+            return named[schema["name"]]
+        case "array":
+            return pa.list_(avro_type(schema["items"], what, named))
+        case "map":
+            return pa.map_(pa.string(), avro_type(schema["values"], what, named))
+        case "enum" | "fixed":
+            named[schema["name"]] = _PRIMITIVE[kind]
+            return _PRIMITIVE[kind]
+        case _:
+            return avro_type(kind, what, named)
+
+
+def plain(value: Any) -> Any:
+    """Replace UUIDs by strings, at any depth.
+
+    A dictionary stays one: Arrow reads it as a map or as a record, depending on the column's type.
+    """
+    if value is not None and type(value).__name__ == "UUID":
+        return str(value)
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return value

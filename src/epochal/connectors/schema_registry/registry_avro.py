@@ -1,0 +1,190 @@
+"""Avro values with a schema registry: decoded by the ids in their headers, encoded with one id.
+
+A value is read with the schema that it was written with, and resolved to the schema that the query
+reads, by Avro's own rules: fields by name, defaults for missing ones, wider numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import msgspec
+import pyarrow as pa
+
+from epochal.connectors.payloads.avro_payloads import parsed_schema, plain, record_type
+from epochal.connectors.payloads.payload_decoder import as_column, reason
+from epochal.connectors.payloads.payload_encoder import encode_rows, fitted
+from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
+from epochal.connectors.schema_registry.wire_format import HEADER_BYTES, header, schema_id
+from epochal.errors import OptionError, PayloadError, SchemaRegistryError
+
+KIND = "AVRO"
+
+
+def parsed(schema: RegisteredSchema, what: str) -> Any:
+    """A registered schema as fastavro takes it."""
+    if schema.kind != KIND:
+        raise PayloadError(f"schema {schema.id} of the registry is {schema.kind}, not {KIND}")
+    return parsed_schema(schema.text, what, [text for _, text in schema.references])
+
+
+class AvroValues:
+    """Decodes values to one schema."""
+
+    def __init__(self, schema: Any, client: RegistryClient) -> None:
+        self._schema, self._client = schema, client
+        self.type = record_type(schema, "the Avro schema")
+        self._written: dict[int, Any] = {}
+
+    def decode(self, values: Sequence[bytes | None]) -> tuple[Any, list[str | None]]:
+        """One struct and one error per value; both are null for a null value."""
+
+        def row(_: int, value: bytes | None) -> Any:
+            if value is None:
+                return None
+            stream = BytesIO(value)
+            written = self._written_with(schema_id(value))
+            stream.seek(HEADER_BYTES)
+            found = fastavro.schemaless_reader(stream, written, self._schema)
+            left = len(value) - stream.tell()
+            if left:
+                raise PayloadError(f"{left} bytes follow the record")
+            return found
+
+        found, errors = _each(values, row)
+        return as_column([plain(each) for each in found], errors, self.type)
+
+    def _written_with(self, identifier: int) -> Any:
+        if identifier not in self._written:
+            schema = self._client.schema(identifier)
+            self._written[identifier] = parsed(schema, f"schema {identifier} of the registry")
+        return self._written[identifier]
+
+
+def _each(values: Sequence[bytes | None], row: Any) -> tuple[list[Any], list[str | None]]:
+    """Decode each value. A registry that fails is not the value's fault: that is raised."""
+    found: list[Any] = []
+    errors: list[str | None] = []
+    for index, value in enumerate(values):
+        try:
+            found.append(row(index, value))
+            errors.append(None)
+        except SchemaRegistryError:
+            raise
+        except Exception as error:  # noqa: BLE001  fastavro raises many kinds on malformed input
+            found.append(None)
+            errors.append(reason(error, value or b""))
+    return found, errors
+
+
+class AvroEncoder:
+    """Encodes structs with one schema, whose id is in every header."""
+
+    def __init__(self, schema: Any, identifier: int) -> None:
+        self._schema, self._header = schema, header(identifier)
+        self._type = record_type(schema, "the Avro schema")
+
+    def encode(self, column: Any) -> tuple[list[bytes | None], list[str | None]]:
+        """One value and one error per struct; both are null for a null struct."""
+        return encode_rows(column, self._encoded)
+
+    def _encoded(self, column: Any) -> list[bytes | None]:
+        # fastavro writes a number of any size as an int, so the types are compared here.
+        structs = fitted(column, list(self._type), fill=False)
+        return [
+            None if each is None else self._value(each)
+            for each in structs.to_pylist(maps_as_pydicts="strict")
+        ]
+
+    def _value(self, struct: Any) -> bytes:
+        out = BytesIO()
+        out.write(self._header)
+        fastavro.schemaless_writer(out, self._schema, struct)
+        return out.getvalue()
+
+
+def check_columns(kind: pa.StructType, schema: Any) -> None:
+    """Raise OptionError if structs of this type cannot be records of the schema."""
+    names = [kind.field(n).name for n in range(kind.num_fields)]
+    wanted = {each["name"]: "default" in each for each in schema["fields"]}
+    missing = [name for name, optional in wanted.items() if not optional and name not in names]
+    lost = [name for name in names if name not in wanted]
+    if missing or lost:
+        problem = (
+            f"it lacks {', '.join(missing)}" if missing else f"{', '.join(lost)} would be lost"
+        )
+        raise OptionError(
+            f"kafka: column value has the fields {', '.join(names)}, but the schema of the subject "
+            f"has {', '.join(wanted)}: {problem}. Change the query, or register another schema."
+        )
+
+
+def derived_schema(kind: pa.StructType, subject: str) -> dict[str, Any]:
+    """An Avro record for structs of this type. Every field may be null."""
+    return _record(kind, re.sub(r"\W", "_", re.sub(r"^(?=\d)", "_", subject)))
+
+
+def _record(kind: Any, name: str) -> dict[str, Any]:
+    found = []
+    for n in range(kind.num_fields):
+        each = kind.field(n)
+        if not re.fullmatch(r"[A-Za-z_]\w*", each.name):
+            raise OptionError(
+                f"kafka: {each.name!r} cannot be the name of a field in Avro: only letters, digits "
+                f"and _ can. Rename it."
+            )
+        inner = _type(each.type, f"{name}_{each.name}")
+        found.append({"name": each.name, "type": ["null", inner], "default": None})
+    return {"type": "record", "name": name, "fields": found}
+
+
+def _type(kind: Any, name: str) -> Any:
+    types = pa.types
+    if types.is_struct(kind):
+        return _record(kind, name)
+    if types.is_map(kind):
+        if not types.is_string(kind.key_type):
+            raise _no_type(kind)
+        return {"type": "map", "values": ["null", _type(kind.item_type, name)]}
+    if types.is_list(kind) or types.is_large_list(kind):
+        return {"type": "array", "items": ["null", _type(kind.value_type, name)]}
+    if types.is_decimal(kind):
+        return {
+            "type": "bytes",
+            "logicalType": "decimal",
+            "precision": kind.precision,
+            "scale": kind.scale,
+        }
+    if types.is_timestamp(kind):
+        local = "" if kind.tz else "local-"
+        return {"type": "long", "logicalType": f"{local}timestamp-micros"}
+    for test, found in (
+        (types.is_boolean, "boolean"),
+        (types.is_int64, "long"),
+        (types.is_integer, "int"),
+        (types.is_float32, "float"),
+        (types.is_float64, "double"),
+        (types.is_string, "string"),
+        (types.is_large_string, "string"),
+        (types.is_binary, "bytes"),
+        (types.is_large_binary, "bytes"),
+        (types.is_date32, {"type": "int", "logicalType": "date"}),
+    ):
+        if test(kind):
+            return found
+    raise _no_type(kind)
+
+
+def _no_type(kind: Any) -> OptionError:
+    return OptionError(
+        f"kafka: a value of type {kind} has no schema in Avro. Cast it, or give valueSchema."
+    )
+
+
+def schema_text(schema: dict[str, Any]) -> str:
+    """A schema as it is registered."""
+    return msgspec.json.encode(schema).decode()

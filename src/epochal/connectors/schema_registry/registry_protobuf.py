@@ -1,0 +1,192 @@
+"""Protobuf values with a schema registry.
+
+Protobuf's fields are numbered, so a value is decoded with the schema that the query reads, whatever
+version it was written with. Its id only says which message it is.
+
+Note: registries keep Protobuf as text. Reading text needs a compiler, so the client asks for the
+compiled form (`format=serialized`), which Confluent's registry and others give. For a registry that
+does not, `valueSchema` must be a descriptor set.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from epochal.connectors.payloads.payload_decoder import reason
+from epochal.connectors.payloads.payload_encoder import encode_rows, fitted
+from epochal.connectors.payloads.protobuf_payloads import ProtobufDecoder, message_in
+from epochal.connectors.schema_registry.registry_client import RegisteredSchema, RegistryClient
+from epochal.connectors.schema_registry.wire_format import header, message_indices, schema_id
+from epochal.errors import OptionError, PayloadError
+
+KIND = "PROTOBUF"
+
+
+def files_of(schema: RegisteredSchema) -> list[Any]:
+    """The files of a registered schema, those that others import first; OptionError if the
+    registry gave text."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+    from google.protobuf.message import DecodeError
+
+    found = []
+    for name, text in (*schema.references, ("default.proto", schema.text)):
+        try:
+            each = descriptor_pb2.FileDescriptorProto.FromString(
+                base64.b64decode(text, validate=True)
+            )
+        except (ValueError, DecodeError):
+            raise OptionError(
+                f"kafka: the registry returns schema {schema.id} as text, and not in its compiled "
+                f"form. Give the schema in valueSchema: a descriptor set, made with protoc "
+                f"--descriptor_set_out --include_imports."
+            ) from None
+        each.name = each.name or name
+        found.append(each)
+    known = {each.name for each in found}
+    usual = descriptor_pool.Default()
+    for each in list(found):  # Google's own types are not registered
+        for name in each.dependency:
+            if name not in known and name.startswith("google/"):
+                _import_well_known(name)
+                proto = descriptor_pb2.FileDescriptorProto()
+                usual.FindFileByName(name).CopyToProto(proto)
+                found.insert(0, proto)
+                known.add(name)
+    return found
+
+
+def _import_well_known(name: str) -> None:
+    """Let the default pool know one of Google's own files."""
+    from importlib import import_module
+
+    module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
+    try:
+        import_module(module)
+    except ImportError:
+        raise OptionError(
+            f"kafka: a schema imports {name}, which is not installed. Give a descriptor set with "
+            f"all imports in valueSchema."
+        ) from None
+
+
+def indices_of(descriptor: Any) -> tuple[int, ...]:
+    """Where a message is in its file."""
+    if descriptor.containing_type is None:
+        return (list(descriptor.file.message_types_by_name).index(descriptor.name),)
+    outer = descriptor.containing_type
+    names = [each.name for each in outer.nested_types]
+    return (*indices_of(outer), names.index(descriptor.name))
+
+
+def message_at(files: Sequence[Any], indices: Sequence[int]) -> str | None:
+    """The full name of the message at a place in the last file; None if there is none."""
+    file = files[-1]
+    inner, parts = file.message_type, [file.package] if file.package else []
+    for index in indices:
+        if not 0 <= index < len(inner):
+            return None
+        parts.append(inner[index].name)
+        inner = inner[index].nested_type
+    return ".".join(parts)
+
+
+class ProtobufValues:
+    """Decodes values of one message type."""
+
+    def __init__(self, descriptor: Any, client: RegistryClient) -> None:
+        self._descriptor, self._client = descriptor, client
+        self._decoder = ProtobufDecoder(descriptor)
+        self.type = self._decoder.type
+        self._names: dict[tuple[int, tuple[int, ...]], str | None] = {}
+
+    def decode(self, values: Sequence[bytes | None]) -> tuple[Any, list[str | None]]:
+        """One struct and one error per value; both are null for a null value."""
+        errors: list[str | None] = [None] * len(values)
+        places, payloads = [], []
+        for index, value in enumerate(values):
+            if value is None:
+                continue
+            try:
+                payloads.append(self._payload(value))
+                places.append(index)
+            except PayloadError as error:
+                errors[index] = reason(error, value)
+        found, failed = self._decoder.decode(payloads)
+        for index, failure in zip(places, failed, strict=True):
+            errors[index] = failure
+        at: defaultdict[int, int | None] = defaultdict(lambda: None)
+        at.update({index: n for n, index in enumerate(places)})
+        return found.take(pa.array([at[n] for n in range(len(values))], pa.int64())), errors
+
+    def _payload(self, value: bytes) -> bytes:
+        identifier = schema_id(value)
+        indices, begin = message_indices(value)
+        place = (identifier, indices)
+        if place not in self._names:
+            self._names[place] = self._name(identifier, indices)
+        name, wanted = self._names[place], self._descriptor.full_name
+        if name != wanted:
+            raise PayloadError(
+                f"the value is message {name or list(indices)} of schema {identifier}, not {wanted}"
+            )
+        return value[begin:]
+
+    def _name(self, identifier: int, indices: tuple[int, ...]) -> str | None:
+        schema = self._client.schema(identifier, serialized=True)
+        if schema.kind != KIND:
+            raise PayloadError(f"schema {identifier} of the registry is {schema.kind}, not {KIND}")
+        try:
+            return message_at(files_of(schema), indices)
+        except OptionError:
+            # The registry has only text. Messages keep their places in a file, as far as known.
+            same = indices == indices_of(self._descriptor)
+            return self._descriptor.full_name if same else None
+
+
+class ProtobufEncoder:
+    """Encodes structs as messages of one type, with one id."""
+
+    def __init__(self, descriptor: Any, identifier: int) -> None:
+        from ptars import HandlerPool
+
+        self._handler: Any = HandlerPool([descriptor.file]).get_for_message(descriptor)
+        self._schema: pa.Schema = self._handler.list_to_record_batch([]).schema
+        self._header = header(identifier, indices_of(descriptor))
+
+    def check_columns(self, kind: pa.StructType) -> None:
+        """Raise OptionError if structs of this type cannot be messages."""
+        lost = [
+            kind.field(n).name
+            for n in range(kind.num_fields)
+            if kind.field(n).name not in self._schema.names
+        ]
+        if lost:
+            raise OptionError(
+                f"kafka: column value has the field {lost[0]}, but the message of the subject has "
+                f"only {', '.join(self._schema.names)}. Change the query, or register another "
+                f"schema."
+            )
+
+    def encode(self, column: Any) -> tuple[list[bytes | None], list[str | None]]:
+        """One value and one error per struct; both are null for a null struct."""
+        return encode_rows(column, self._encoded)
+
+    def _encoded(self, column: Any) -> list[bytes | None]:
+        structs = fitted(column, list(self._schema), fill=True)
+        batch = pa.RecordBatch.from_arrays(structs.flatten(), names=self._schema.names)
+        found = self._handler.record_batch_to_array(batch).to_pylist()
+        return [self._header + each for each in found]
+
+
+def descriptor_of(schema: RegisteredSchema, message: str | None) -> Any:
+    """The message of a registered schema; by default its first one."""
+    if schema.kind != KIND:
+        raise OptionError(
+            f"kafka: schema {schema.id} of the registry is {schema.kind}, not {KIND}."
+        )
+    return message_in(files_of(schema), message, f"kafka: schema {schema.id} of the registry")

@@ -1,0 +1,221 @@
+"""Chooses the schemas of a query's Kafka values, on the driver, when the query is defined.
+
+Tasks get plain data: the document of the schema and how to reach the registry. A query reads with
+one schema for as long as it runs. Values that were written with other versions are resolved to it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from epochal.connectors.schema_registry.registry_client import (
+    RegisteredSchema,
+    RegistryClient,
+    RegistrySettings,
+    registry_settings,
+)
+from epochal.connectors.schema_registry.registry_options import (
+    SchemaRegistryOptions,
+    ValueFormat,
+    split_registry_options,
+    subject_of,
+)
+from epochal.errors import ComponentError, OptionError, SchemaRegistryError
+
+GIVEN = "kafka: valueSchema"
+
+
+class ValueDecoder(Protocol):
+    """Decodes values with their headers."""
+
+    @property
+    def type(self) -> pa.StructType: ...
+
+    def decode(self, values: Sequence[bytes | None]) -> tuple[Any, list[str | None]]: ...
+
+
+class ValueEncoder(Protocol):
+    """Encodes structs to values with their headers."""
+
+    def encode(self, column: Any) -> tuple[list[bytes | None], list[str | None]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSpec:
+    """Which schema values are read with, or written with. It is pickled and sent to tasks."""
+
+    form: ValueFormat
+    registry: RegistrySettings
+    schema: RegisteredSchema | None
+    """From the registry; None if the user gave the document."""
+    document: bytes | None
+    message: str | None
+    identifier: int = 0
+    """The id that values are written with."""
+
+    def decoder(self, client: RegistryClient | None = None) -> ValueDecoder:
+        """Open the decoder."""
+        client = client or RegistryClient(self.registry)
+        if self.form is ValueFormat.AVRO:
+            from epochal.connectors.schema_registry.registry_avro import AvroValues
+
+            return AvroValues(self._avro(), client)
+        from epochal.connectors.schema_registry.registry_protobuf import ProtobufValues
+
+        return ProtobufValues(self._protobuf(), client)
+
+    def encoder(self, kind: pa.StructType) -> ValueEncoder:
+        """Open the encoder of structs of a type; OptionError if they do not fit the schema."""
+        if self.form is ValueFormat.AVRO:
+            from epochal.connectors.schema_registry.registry_avro import AvroEncoder, check_columns
+
+            schema = self._avro()
+            check_columns(kind, schema)
+            return AvroEncoder(schema, self.identifier)
+        from epochal.connectors.schema_registry.registry_protobuf import ProtobufEncoder
+
+        found = ProtobufEncoder(self._protobuf(), self.identifier)
+        found.check_columns(kind)
+        return found
+
+    def _avro(self) -> Any:
+        from epochal.connectors.payloads.avro_payloads import parsed_schema
+        from epochal.connectors.schema_registry.registry_avro import parsed
+
+        if self.document is not None:
+            return parsed_schema(self.document, GIVEN)
+        assert self.schema is not None
+        return parsed(self.schema, f"schema {self.schema.id} of the registry")
+
+    def _protobuf(self) -> Any:
+        from epochal.connectors.payloads.protobuf_payloads import message_of
+        from epochal.connectors.schema_registry.registry_protobuf import descriptor_of
+
+        if self.document is not None:
+            return message_of(self.document, self.message, GIVEN)
+        assert self.schema is not None
+        return descriptor_of(self.schema, self.message)
+
+
+def pinned_version(given: Mapping[str, str], topic: str | None) -> dict[str, str]:
+    """The options with the version of the schema that is the latest now, unless they name one."""
+    options, _ = split_registry_options(given)
+    if options.value_format is None or options.schema_version is not None:
+        return dict(given)
+    if options.value_schema is not None:
+        return dict(given)
+    client = RegistryClient(registry_settings(options.schema_registry))
+    subject = subject_of(options, topic)
+    version, _ = _existing(client, options, subject)
+    return {**given, "schemaVersion": str(version)}
+
+
+def reading_spec(options: SchemaRegistryOptions, topic: str | None) -> ValueSpec | None:
+    """What values are read with; None if they stay bytes."""
+    form = options.value_format
+    if form is None:
+        return None
+    settings = registry_settings(options.schema_registry)
+    document, schema = options.document(), None
+    if document is None:
+        client = RegistryClient(settings)
+        _, identifier = _existing(client, options, subject_of(options, topic))
+        schema = client.schema(identifier, serialized=form is ValueFormat.PROTOBUF)
+    found = ValueSpec(form, settings, schema, document, options.value_message)
+    _checked(found).decoder()
+    return found
+
+
+def writing_spec(options: SchemaRegistryOptions, topic: str | None, kind: Any) -> ValueSpec | None:
+    """What structs of type `kind` are written with; None if values are written as they are."""
+    form = options.value_format
+    if form is None:
+        return None
+    if not pa.types.is_struct(kind):
+        raise OptionError(
+            f"kafka: with valueFormat={form.value} the column value must be a struct, but it is "
+            f"{kind}. Make one, for example with .select('struct(*) AS value')."
+        )
+    settings, subject = registry_settings(options.schema_registry), subject_of(options, topic)
+    client, document, schema = RegistryClient(settings), options.document(), None
+    if document is not None:
+        identifier = _identifier(client, options, subject, document)
+    else:
+        existing = client.version(subject, options.schema_version)
+        if existing is None and options.schema_version is None and form is ValueFormat.AVRO:
+            existing = _derived(client, options, subject, kind)
+        if existing is None:
+            existing = _existing(client, options, subject)
+        identifier = existing[1]
+        schema = client.schema(identifier, serialized=form is ValueFormat.PROTOBUF)
+    found = ValueSpec(form, settings, schema, document, options.value_message, identifier)
+    _checked(found).encoder(kind)
+    return found
+
+
+def _existing(
+    client: RegistryClient, options: SchemaRegistryOptions, subject: str
+) -> tuple[int, int]:
+    found = client.version(subject, options.schema_version)
+    if found is None:
+        version = options.schema_version
+        which = "no schema" if version is None else f"no version {version}"
+        raise SchemaRegistryError(
+            registry_settings(options.schema_registry).shown,
+            f"subject {subject} has {which}. Register one, set the option subject, or give the "
+            f"schema in valueSchema",
+        )
+    return found
+
+
+def _derived(
+    client: RegistryClient, options: SchemaRegistryOptions, subject: str, kind: pa.StructType
+) -> tuple[int, int] | None:
+    """Register a schema that is made from the column's type."""
+    from epochal.connectors.schema_registry.registry_avro import KIND, derived_schema, schema_text
+
+    if not options.auto_register:
+        return None
+    return 0, client.register(subject, KIND, schema_text(derived_schema(kind, subject)))
+
+
+def _identifier(
+    client: RegistryClient, options: SchemaRegistryOptions, subject: str, document: bytes
+) -> int:
+    """The id of the user's schema, which is registered if it is new and may be registered."""
+    kind, text = "AVRO", document.decode(errors="replace")
+    if options.value_format is ValueFormat.PROTOBUF:
+        from epochal.connectors.payloads.protobuf_payloads import message_of
+
+        descriptor = message_of(document, options.value_message, GIVEN)
+        kind, text = "PROTOBUF", base64.b64encode(descriptor.file.serialized_pb).decode()
+    if options.auto_register:
+        return client.register(subject, kind, text)
+    found = client.lookup(subject, kind, text)
+    if found is None:
+        raise SchemaRegistryError(
+            registry_settings(options.schema_registry).shown,
+            f"subject {subject} does not have the schema in valueSchema, and autoRegister is "
+            f"false. Register the schema, or set autoRegister to true",
+        )
+    return found
+
+
+def _checked(spec: ValueSpec) -> ValueSpec:
+    """The spec, if the libraries of its format are installed."""
+    try:
+        if spec.form is ValueFormat.AVRO:
+            import fastavro  # noqa: F401
+        else:
+            import ptars  # noqa: F401
+    except ImportError as error:
+        raise ComponentError(
+            f"valueFormat={spec.form.value} needs the package {error.name}. Install it: "
+            f"pip install 'epochal[registry]'."
+        ) from None
+    return spec
