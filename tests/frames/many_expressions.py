@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.frames.oracle import FAILED, plain
 
@@ -19,6 +20,15 @@ KEEP_PROJECTS = {
     )
 }
 """Otherwise the optimiser computes expressions over local data itself."""
+
+
+def modes_and_zones(*zones: str) -> list[Any]:
+    """ANSI mode and legacy mode in each time zone; in CI one mode per zone."""
+    return [
+        pytest.param(ansi, zone, marks=() if ansi == bool(number % 2) else pytest.mark.long)
+        for number, zone in enumerate(zones)
+        for ansi in (True, False)
+    ]
 
 
 def frame_of(spark: SparkSession, rows: pa.RecordBatch, schema: str) -> DataFrame:
