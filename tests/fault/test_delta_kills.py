@@ -70,7 +70,7 @@ class Drivers:
             if newest > above:
                 return newest
             assert time.monotonic() < deadline, self.story()
-            time.sleep(0.01)
+            time.sleep(0.01)  # the log is polled until it has another entry
 
     def check(self) -> int:
         """Compare the table with what its input makes of it; return the number of rows read."""
