@@ -19,6 +19,8 @@ from epochal.testing.jars import resolve
 RELEASE, DELTA = "4.2.1", "io.delta:delta-spark_4.2_2.13:4.4.0"
 SPARK, OURS = "spark", "ours"
 
+pytestmark = pytest.mark.timeout(900)
+
 
 def turns(home: Path, *script: tuple[str, str, bool]) -> dict[str, Any]:
     jars = ",".join(map(str, resolve(DELTA)))
@@ -36,7 +38,7 @@ def turns(home: Path, *script: tuple[str, str, bool]) -> dict[str, Any]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
     )
     assert run.returncode == 0, f"{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
     found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
