@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 from tests.spark.delta_turns_child import ROWS_PER_TURN
 from tests.spark.releases import ROOT, tree
