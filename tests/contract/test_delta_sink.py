@@ -352,6 +352,20 @@ def test_a_replaced_driver_and_the_new_one_commit_the_same_epoch_once(rig: Rig) 
 
 
 @pytest.mark.parametrize("mode", ["append", "update", "complete"])
+def test_an_epoch_that_the_table_has_is_not_committed_again(rig: Rig, mode: str) -> None:
+    keys = {"mergeKeys": "id"} if mode == "update" else {}
+    sink = rig.open(mode=mode, options=keys)
+    rig.write(sink, 0, [row(0)])
+    messages = rig.prepare(sink, 1, [row(1)])
+    sink.commit(1, messages)
+    rig.table().optimize.compact()  # only now would files that are added again double their rows
+    rows, version = rig.rows(), rig.table().version()
+    sink.commit(1, messages)
+    rig.open(mode=mode, options=keys).commit(1, messages)
+    assert (rig.rows(), rig.table().version()) == (rows, version)
+
+
+@pytest.mark.parametrize("mode", ["append", "update", "complete"])
 def test_other_writers_between_comparison_and_commit_do_no_harm(
     rig: Rig, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,12 +427,22 @@ def test_leftovers_of_failed_attempts_go_when_a_new_one_has_committed(rig: Rig) 
     assert rig.rows() == [row(0), row(1), row(2)]
 
 
+def test_a_file_that_an_epoch_in_the_log_names_is_no_leftover(rig: Rig) -> None:
+    sink = rig.open()
+    rig.decide(0, rig.prepare(sink, 0, [row(0)]))
+    rig.write(rig.open(), 1, [row(1)])  # as if somebody else were still to finish epoch 0
+    assert len(rig.data_files()) == 2
+
+
 def test_files_that_the_table_keeps_for_old_readers_are_no_leftovers(rig: Rig) -> None:
     sink = rig.open()
     for epoch in range(3):
         rig.write(sink, epoch, [row(epoch)])
     rig.table().optimize.compact()
     before = rig.data_files()
+    for epoch in range(2):  # the log keeps a limited number of epochs
+        for log in ("offsets", "commits"):
+            rig.checkpoint.delete(f"{log}/{epoch}")
     rig.write(rig.open(), 3, [row(3)])
     assert set(before) <= set(rig.data_files())
     assert len(DeltaTable(rig.path, version=4).to_pyarrow_table()) == 3

@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from tests.fault.delta_driver import OPTIONS, expected
 from tests.fault.test_continuous_kills import tell, torment
 from tests.fault.torment import ROOT, Program, check_rows, state_totals
+from tests.waiting import eventually
 
 from epochal.checkpoint import CommitLog, OffsetLog
 
@@ -62,15 +63,13 @@ class Drivers:
 
     def newest(self, above: int = -2) -> int:
         """The newest committed epoch, as soon as there is one above."""
-        deadline = time.monotonic() + 60
-        while True:
-            log = CommitLog(str(self.checkpoint / "commits"), read_only=True)
+        log = CommitLog(str(self.checkpoint / "commits"), read_only=True)
+
+        def newest() -> list[int]:
             found = log.latest_batch_id()
-            newest = -1 if found is None else found
-            if newest > above:
-                return newest
-            assert time.monotonic() < deadline, self.story()
-            time.sleep(0.01)  # the log is polled until it has another entry
+            return [each for each in (-1 if found is None else found,) if each > above]
+
+        return eventually(newest, self.story)[0]
 
     def check(self) -> int:
         """Compare the table with what its input makes of it; return the number of rows read."""

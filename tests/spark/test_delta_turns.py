@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 from tests.spark.delta_turns_child import ROWS_PER_TURN
 from tests.spark.releases import ROOT, tree
@@ -18,6 +19,8 @@ from epochal.testing.jars import resolve
 
 RELEASE, DELTA = "4.2.1", "io.delta:delta-spark_4.2_2.13:4.4.0"
 SPARK, OURS = "spark", "ours"
+
+pytestmark = pytest.mark.timeout(900)
 
 
 def turns(home: Path, *script: tuple[str, str, bool]) -> dict[str, Any]:
@@ -36,7 +39,7 @@ def turns(home: Path, *script: tuple[str, str, bool]) -> dict[str, Any]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
     )
     assert run.returncode == 0, f"{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
     found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
