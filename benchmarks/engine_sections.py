@@ -19,6 +19,7 @@ ENGINES = {
     "epochal-exactly-once": "Epochal, exactly once",
     "micro-batch": "Spark micro-batch",
     "spark-micro-batch": "Spark micro-batch",
+    "spark-delta": "Spark micro-batch",
     "real-time": "Spark real-time mode",
     "spark-real-time": "Spark real-time (JVM)",
     "jvm-continuous": "Spark continuous (JVM)",

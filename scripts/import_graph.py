@@ -29,7 +29,10 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "Engine": (
         "epoch",
         "connectors",
+        "connectors.letters",
         "connectors.file",
+        "connectors.delta",
+        "connectors.iceberg",
         "connectors.kafka",
         "connectors.kafka.source",
         "connectors.kafka.sink",

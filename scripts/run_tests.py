@@ -33,9 +33,10 @@ NO_TESTS = 5
 """How pytest ends when no test has the marks that were asked for."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "frames": ("frames",),
+    "frames": ("frames/test_[a-q]*.py", "frames/test_[u-z]*.py"),
     "spark": ("spark",),
     "integration": ("integration",),
+    "turns": ("frames/test_[r-t]*.py",),
     "fault": ("fault",),
     "brokers": ("brokers",),
     "simulation": ("simulation", "fuzz"),

@@ -6,6 +6,7 @@ All are started only if a test uses them. Hypothesis draws the same examples in 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ from epochal.testing.kafka import Kafka, running_kafka
 
 if TYPE_CHECKING:
     from tests.integration.pubsub_world import World
+
+# JVMs of tests live for minutes at most: optimising their code costs more than it brings.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 settings.register_profile(
     "seeded",

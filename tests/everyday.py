@@ -1,8 +1,7 @@
 """Which tests `make test` leaves to `make test-full`, and why.
 
 `make test` must answer within ten minutes on two cores. It runs every kind of test, and of each
-matrix a part that reaches all of the code. The rest of the matrices are listed here, by node id;
-CI runs both targets.
+matrix a part that reaches all of the code. The rest of the matrices are listed here, by node id.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ FULL: dict[str, str] = {
     r"contract/test_(files|edits|log_race)\.py.*\[hdfs": "HDFS; local disk, memory and S3 stay",
     r"contract/test_edits\.py.*\[s3": "edits on S3; the files' contract on S3 stays",
     r"contract/test_pubsub_server\.py.*\[pstest": "Google's own server for tests; it needs Go",
-    r"spark/test_edits_resume\.py.*(output\[(?!rewind-windowed\])|between_two)": "more edits",
-    r"spark/test_(state_edits_resume|releases)\.py": "more edits; edits with a sink stay",
+    r"spark/test_edits_resume\.py": "more edits; edits with a sink stay",
+    r"spark/test_(state_edits_resume|releases)\.py": "more edits",
     r"spark/test_evolve_resume\.py.*refuses": "what Spark does without the edit",
     r"spark/test_sink_edits_resume\.py.*\[(?!(put|repair_hole)-file_sink_counts)": "more edits",
-    r"frames/test_rocksdb_takeover\.py.*\[(?!(counts-zips|spark)\])": "more operators and settings",
+    r"frames/test_rocksdb_takeover\.py.*\[(?!(counts-zips|spark|ids)\])": "more operators",
     r"frames/test_transform_takeover\.py": "state of processors; its bytes are compared in golden",
     r"spark/test_remedies_resume\.py": "each remedy again, with Spark",
     r"spark/test_transform_with_state_parity\.py.*(timers|late_rows)\[": "times to live and timers",
@@ -47,7 +46,7 @@ FULL: dict[str, str] = {
     r"frames/test_functions_text_number\.py.*(larger_tables|fail_where)": "more rows, and errors",
     r"frames/test_functions_\w+\.py.*(nearly|\[((try_)?casts|arit|comp|numb|nest))": "more topics",
     r"frames/test_function_refusals\.py": "refusals of functions; those of plans stay",
-    r"frames/test_take_over\.py.*(stateless|such_a|every_mode|rate_source|pins)": "more turns",
+    r"frames/test_take_over\.py.*(stateless|such_a|sparks_st|every_mode|rate_s|pins)": "more",
     r"frames/test_take_over_matrix\.py.*\[(?!limit-hdfs-spark\])": "more turns, kills",
     r"frames/test_write_stream\.py.*(available_now|a_table_is|writer_of_rows)": "more sinks",
     r"fault/test_postgres_kills\.py.*\[driver": "a driver that starts again",
@@ -64,7 +63,13 @@ FULL: dict[str, str] = {
     r"brokers/test_kafka_(start|security)\.py": "brokers that are late, or want passwords",
     r"brokers/test_pubsub_exactly_once\.py.*batch_is_replayed": "waits for leases to end",
     r"brokers/test_pubsub_source\.py.*(killed_sidecar|replayed|be_reached)": "waits for deadlines",
-    r"fault/test_(continuous|kafka|pubsub)_kills\.py": "kills on a cluster; killed workers stay",
+    r"fault/test_delta_kills\.py.*(on_a_cluster|wakes_up.*\[(?!append))": "kills on a cluster",
+    r"spark/test_delta_turns\.py": "turns of Spark's Delta sink and ours; it needs its jars",
+    r"contract/test_sinks\.py.*\[delta-s3": "Delta on S3, sentence by sentence",
+    r"spark/test_iceberg_spark\.py": "Spark's own connector, with another release of Spark",
+    r"integration/test_iceberg_catalogs\.py": "a REST catalog and tables on S3",
+    r"integration/test_iceberg_race\.py.*by-key": "the same race with merges",
+    r"fault/test_(continuous|iceberg|kafka|pubsub|letter)_kills\.py": "kills; killed workers stay",
 }
 """A pattern of node ids, without the leading `tests/`, and what it leaves out."""
 

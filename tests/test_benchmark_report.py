@@ -141,6 +141,16 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
             for engine, ms in (("epochal", 50.0), ("spark-micro-batch", 500.0))
         ),
     ],
+    "tables": [
+        *(
+            {"figure": f"visible at 1000 rows/s: {engine}", "p50_ms": ms, "p99_ms": ms * 2}
+            for engine, ms in (("epochal-delta", 300.0), ("spark-delta", 1_500.0))
+        ),
+        *(
+            {"figure": f"commit to delta at {n} versions", "p50_ms": ms, "p99_ms": ms * 2}
+            for n, ms in ((100, 10.0), (10_000, 30.0))
+        ),
+    ],
 }
 
 
@@ -207,6 +217,26 @@ def test_every_query_of_nexmark_is_listed_with_what_became_of_it(tmp_path: Path)
     refused = [n for n, each in enumerate(said) if each.startswith("Spark refuses it: ")]
     assert refused == [4, 6, 9, 15, 16, 18, 19]
     assert said[0] == "runs; equal to Spark and to DuckDB"
+
+
+def test_a_table_has_a_target_and_a_peer(full: Path) -> None:
+    lines = page_of(full).splitlines()
+    (target, peer) = [
+        line for line in lines if line.startswith("| delta, visible") and "p99" in line
+    ]
+    assert [cell.strip() for cell in target.split("|")[2:7]] == [
+        "600 ms",
+        "",
+        "",
+        "≤ 1000 ms",
+        "met",
+    ]
+    assert "Spark micro-batch 3 000 ms | 5x" in peer
+
+
+def test_commits_on_a_long_history_cost_at_most_four_times_the_first(full: Path) -> None:
+    shown = table(page_of(full), "commit to delta at 10000 versions")
+    assert shown[1:] == ["p50 30 ms, p99 60 ms", "", "", "≤ 4 times the first, 40 ms", "met"]
 
 
 def test_a_query_of_nexmark_stands_beside_both_peers(full: Path) -> None:

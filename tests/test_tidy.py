@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from scripts.import_graph import import_graph, place_of
+from scripts.run_tests import PARTS
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "epochal"
@@ -26,13 +27,18 @@ MAX_MODULES_IN_A_FOLDER = 16
 DECIDING = {
     "checkpoint/restart.py",
     "connectors/epoch_marker.py",
+    "connectors/iceberg/iceberg_marks.py",
+    "connectors/iceberg/iceberg_upkeep_rules.py",
     "connectors/kafka/commit_rules.py",
     "connectors/postgres/postgres_columns.py",
     "connectors/postgres/postgres_failures.py",
+    "connectors/letters/dead_letters.py",
+    "connectors/delta/delta_rules.py",
     "connectors/pubsub/pull/ack_leases.py",
     "connectors/pubsub/server/broker.py",
     "connectors/pubsub/server/deliveries.py",
     "connectors/pubsub/sidecar/grants.py",
+    "connectors/table_columns.py",
     "continuous/tasks/exchange.py",
     "continuous/tasks/task.py",
     "epoch/coordinator.py",
@@ -174,6 +180,15 @@ def test_every_sleep_in_a_test_says_why_there_is_nothing_to_wait_for() -> None:
             and node.end_lineno not in commented
         ]
     assert silent == []
+
+
+def test_every_test_is_in_exactly_one_part_of_the_run() -> None:
+    tests = ROOT / "tests"
+    found: Counter[Path] = Counter()
+    for places in PARTS.values():
+        for path in (path for place in places for path in tests.glob(place)):
+            found.update(path.rglob("test_*.py") if path.is_dir() else [path])
+    assert found == Counter(tests.rglob("test_*.py"))
 
 
 def test_every_module_says_what_it_is_for() -> None:

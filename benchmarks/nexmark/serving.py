@@ -102,7 +102,7 @@ def latency(request: Request, delays: Callable[[], Delays]) -> dict[str, Any]:
     time.sleep(request.measured_seconds)
     end = time.time()
     if request.warm_up_seconds:  # what was due, but has not arrived, is the slowest part
-        _until(lambda: max(due for due, _ in delays()) >= end, LATE_SECONDS)
+        _until(lambda: max((due for due, _ in delays()), default=0) >= end, LATE_SECONDS)
     found = sorted(delay * 1000 for due, delay in delays() if begin <= due < end)
     if not found:
         return {"failed": "no result in the measured time"}

@@ -12,6 +12,8 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
+from deltalake import DeltaTable
+from tests.iceberg_tables import Warehouse
 from tests.kafka_topics import create_topic, read_topic
 from tests.rigs.postgres import Postgres
 
@@ -72,6 +74,22 @@ class FilesWorld:
         return sorted(words)
 
 
+class LettersWorld(FilesWorld):
+    """Files, with dead letters in front of them. No word is bad."""
+
+    def __init__(self, tmp: Path) -> None:
+        super().__init__(tmp, FileFormat.JSON)
+        self._letters, self._checkpoint = tmp / "letters", LocalFiles(tmp, durable=False)
+
+    def open(self) -> Sink:
+        options = {
+            "path": str(self._out),
+            "onBadRow": "deadLetter",
+            "deadLetterPath": str(self._letters),
+        }
+        return open_sink("json", options, WORDS, checkpoint=self._checkpoint, query_id=QUERY_ID)
+
+
 class ConsoleWorld:
     def __init__(self, tmp: Path) -> None:
         self._out = StringIO()
@@ -108,10 +126,10 @@ class ForeachWorld:
 
 
 class Logging:
-    """A sink that decides, in an engine that logs what it commits, before and after."""
+    """A sink that compares with the logs, in an engine that logs what it commits."""
 
     def __init__(self, sink: Sink, checkpoint: Files) -> None:
-        self._sink = sink
+        self._sink = self.real = sink
         self._offsets = OffsetLog(checkpoint.at("offsets"))
         self._commits = CommitLog(checkpoint.at("commits"))
 
@@ -168,6 +186,46 @@ class PostgresWorld:
         return sorted(self._server.rows(f"SELECT value FROM {self._table}"))
 
 
+class DeltaWorld:
+    """A Delta table, read by another reader than the sink's own handle."""
+
+    def __init__(self, tmp: Path, path: str = "", **options: str) -> None:
+        self._checkpoint, self._query = LocalFiles(tmp / "ck", durable=False), str(uuid4())
+        self._path, self._options = path or str(tmp / "o u%t"), options
+
+    def open(self) -> Sink:
+        options = {"path": self._path, **self._options}
+        sink = open_sink("delta", options, WORDS, checkpoint=self._checkpoint, query_id=self._query)
+        return Logging(sink, self._checkpoint)
+
+    def visible(self) -> list[str]:
+        return sorted(map(str, read_delta(self._path)["value"].to_pylist()))
+
+
+def read_delta(path: str) -> pa.Table:
+    """The rows of the newest version of a Delta table."""
+    storage = {"allow_http": "true"} if path.startswith("s3") else None
+    table = DeltaTable(path.replace("s3a:", "s3:"), storage_options=storage)
+    return pa.table(table.to_pyarrow_table())
+
+
+class IcebergWorld:
+    """A table in a catalog of its own, read by a client that knows nothing of the sink."""
+
+    def __init__(self, tmp: Path, **options: str) -> None:
+        self._checkpoint = LocalFiles(tmp / "checkpoint", durable=False)
+        self._warehouse, self._options = Warehouse(tmp), options
+
+    def open(self) -> Sink:
+        options = self._warehouse.options(**self._options)
+        checkpoint = self._checkpoint
+        sink = open_sink("iceberg", options, WORDS, checkpoint=checkpoint, query_id=QUERY_ID)
+        return Logging(sink, checkpoint)
+
+    def visible(self) -> list[str]:
+        return sorted(str(row["value"]) for row in self._warehouse.rows())
+
+
 def note(path: Path, rows: pa.RecordBatch, epoch: int) -> None:
     with path.open("a") as out:
         out.writelines(f"{word}\n" for word in rows.column("value").to_pylist())
@@ -179,15 +237,25 @@ KAFKA = {"kafka-exactly-once": "exactly-once", "kafka-at-least-once": "at-least-
 POSTGRES = {"postgres": "", "postgres-merge": "value"}
 """Worlds that need a PostgreSQL server, and their option mergeKeys."""
 
+DELTA_S3 = "delta-s3"
+"""The world that needs an object store."""
+
 WORLDS: dict[str, Callable[[Path], World]] = {
     "memory": MemoryWorld,
     "console": ConsoleWorld,
     "foreach": ForeachWorld,
     "foreach-batch": partial(ForeachWorld, by_batch=True),
+    "delta": DeltaWorld,
+    "delta-merge": partial(DeltaWorld, mergeKeys="value"),
+    "iceberg": IcebergWorld,
+    "iceberg-by-key": partial(IcebergWorld, mergeKeys="value"),
+    "iceberg-partitioned": partial(IcebergWorld, partitionBy="value"),
     **{f"files-{form.value}": partial(FilesWorld, form=form) for form in FileFormat},
+    "files-letters": LettersWorld,
 }
 EXACTLY_ONCE = [
-    *(name for name in sorted(WORLDS) if name.startswith(("memory", "files"))),
+    *(name for name in sorted(WORLDS) if name.startswith(("memory", "files", "delta", "iceberg"))),
+    DELTA_S3,
     "kafka-exactly-once",
     *POSTGRES,
 ]

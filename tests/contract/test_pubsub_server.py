@@ -105,7 +105,10 @@ class Peer:
         )
 
     def pull(self, subscription: str, count: int, *, seconds: float = 20) -> list[Any]:
-        """Received messages, until there are `count` or time is up."""
+        """Received messages, until there are `count` or time is up.
+
+        A server that notices the end of the time before the client does answers with Cancelled.
+        """
         found: list[Any] = []
         end = time.monotonic() + seconds
         while len(found) < count and (left := end - time.monotonic()) > 0:
@@ -116,7 +119,7 @@ class Peer:
                     timeout=left,
                     retry=None,
                 ).received_messages
-            except (exceptions.DeadlineExceeded, exceptions.RetryError):
+            except (exceptions.DeadlineExceeded, exceptions.Cancelled, exceptions.RetryError):
                 break
         return found
 

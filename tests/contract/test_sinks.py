@@ -6,20 +6,24 @@ import pickle
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from tests.contract.sinks import (
+    DELTA_S3,
     EXACTLY_ONCE,
     KAFKA,
     POSTGRES,
     WORDS,
     WORLDS,
+    DeltaWorld,
     KafkaWorld,
     PostgresWorld,
     World,
 )
 from tests.rigs.postgres import Postgres
+from tests.rigs.s3 import S3
 
 from epochal.connectors.contract import Sink, SinkWriter, WriterContext
 from epochal.testing.kafka import Kafka
@@ -32,10 +36,13 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     if request.param in POSTGRES:
         server: Postgres = request.getfixturevalue("postgres")
         return PostgresWorld(tmp_path, server, POSTGRES[request.param])
+    if request.param == DELTA_S3:
+        s3: S3 = request.getfixturevalue("s3")
+        return DeltaWorld(tmp_path, f"s3a://{s3.bucket}/{uuid4()}/table")
     return WORLDS[request.param](tmp_path)
 
 
-@pytest.fixture(params=[*sorted(WORLDS), *KAFKA, *POSTGRES])
+@pytest.fixture(params=[*sorted(WORLDS), *KAFKA, *POSTGRES, DELTA_S3])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return made(request, tmp_path)
 

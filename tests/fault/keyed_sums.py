@@ -2,6 +2,7 @@
 
     python -m tests.fault.keyed_sums MASTER CHECKPOINT OUT [OPTION=VALUE...]
 
+The options `format` and `mode` choose another sink and output mode.
 On SIGTERM it stops its query gracefully and exits with 0. If the query failed, it logs the reason
 and exits with 3.
 """
@@ -33,7 +34,8 @@ def main(master: str, checkpoint: str, out: str, *options: str) -> None:
     sums = keyed.transform_with_state(RunningSum(), key=["k"], output=OUTPUT)
     given = dict(option.split("=", 1) for option in options)
     usual = {**ENDURING, "checkpointLocation": checkpoint}
-    writer = sums.write_stream.format("parquet").options(**{**usual, **given})
+    form, mode = given.pop("format", "parquet"), given.pop("mode", "append")
+    writer = sums.write_stream.format(form).output_mode(mode).options(**{**usual, **given})
     run_until_told(lambda: writer.start(out))
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from tests.frames.oracle import FAILED, plain
+from tests.frames.oracle import FAILED, evaluated, plain
 
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
 from epochal.continuous.catalyst.spark_objects import items
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
 from epochal.continuous.operators.expressions.row_values import python_rows
 
 
@@ -62,8 +61,8 @@ def differences(
     for index, text in enumerate(texts, width):
         wanted: Any = FAILED if theirs is None else shown(theirs.column(index))
         try:
-            value = evaluate(reader.read(plan.projectList().apply(index)), batch)
-            found: Any = shown(column_of(value, batch.num_rows, schema.field(index).type))
+            tree = reader.read(plan.projectList().apply(index))
+            found: Any = shown(evaluated(tree, batch, schema.field(index).type))
         except Exception as error:  # noqa: BLE001  an error is a result
             found = f"{type(error).__name__}: {error}"
             if wanted is FAILED:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.frames.oracle import FAILED, plain
+from tests.frames.oracle import FAILED, evaluated, plain
 
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
-from epochal.continuous.operators.expressions.evaluate import column_of, evaluate
 from epochal.continuous.operators.expressions.expr import Expr
 
 KEEP_PROJECTS = {
@@ -19,6 +19,15 @@ KEEP_PROJECTS = {
     )
 }
 """Otherwise the optimiser computes expressions over local data itself."""
+
+
+def modes_and_zones(*zones: str) -> list[Any]:
+    """ANSI mode and legacy mode in each time zone; in CI one mode per zone."""
+    return [
+        pytest.param(ansi, zone, marks=() if ansi == bool(number % 2) else pytest.mark.long)
+        for number, zone in enumerate(zones)
+        for ansi in (True, False)
+    ]
 
 
 def frame_of(spark: SparkSession, rows: pa.RecordBatch, schema: str) -> DataFrame:
@@ -77,8 +86,7 @@ def _whole(column: Any) -> Any:
 
 def _ours(tree: Expr, rows: pa.RecordBatch, kind: pa.DataType | None) -> Any:
     try:
-        value = evaluate(tree, rows)
-        made = column_of(value, rows.num_rows, value.type if kind is None else kind)
+        made = evaluated(tree, rows, kind)
     except Exception as error:  # noqa: BLE001  any error counts as one, as in Spark
         return FAILED if kind is None else f"{type(error).__name__}: {error}"
     return comparable(made)

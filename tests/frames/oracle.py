@@ -30,10 +30,19 @@ def optimised(spark: SparkSession, frame: DataFrame, texts: Sequence[str]) -> li
     return [reader.read(each) for each in items(found.projectList())]
 
 
+def evaluated(expr: Expr, rows: pa.RecordBatch, kind: pa.DataType | None = None) -> Any:
+    """An expression's column. It is evaluated for no row as well, which must not fail."""
+    value = evaluate(expr, rows)
+    kind = value.type if kind is None else kind
+    none = column_of(evaluate(expr, rows.slice(0, 0)), 0, kind)
+    assert len(none) == 0, f"{len(none)} values for no row"
+    return column_of(value, rows.num_rows, kind)
+
+
 def ours(expr: Expr, rows: pa.RecordBatch, kind: pa.DataType) -> Any:
     """Our values, or FAILED."""
     try:
-        found = column_of(evaluate(expr, rows), rows.num_rows, kind)
+        found = evaluated(expr, rows, kind)
     except Exception:  # noqa: BLE001  any error counts as one, as in Spark
         return FAILED
     return [plain(value) for value in found.to_pylist()]

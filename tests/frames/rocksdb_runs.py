@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.sessions import local_session
+from tests.spark.sessions import session_with
 
 from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS
 
@@ -25,12 +25,13 @@ LOGS = ("offsets", "commits", "sources/0")
 
 
 def rocksdb_session() -> SparkSession:
-    session = local_session().newSession()
-    session.conf.set(f"{STATE}providerClass", ROCKSDB_PROVIDER_CLASS)
-    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    session.conf.set(f"{STATE}autoSnapshotRepair.enabled", "false")
-    session.conf.set("spark.sql.shuffle.partitions", "2")
-    return session
+    return session_with(
+        {
+            f"{STATE}providerClass": ROCKSDB_PROVIDER_CLASS,
+            "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+            f"{STATE}autoSnapshotRepair.enabled": "false",
+        }
+    )
 
 
 def configure(spark: SparkSession, conf: dict[str, str]) -> None:

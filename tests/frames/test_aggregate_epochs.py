@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.frames.test_aggregates import PARTITIONS, ours, stored_by_spark
 from tests.spark.parity import File, Rows, replayed, spark_batches
-from tests.spark.sessions import local_session
+from tests.spark.sessions import session_with
 from tests.unit.continuous.operators.driving import Driver, columns
 
 from epochal.checkpoint.operator_metadata import read_operator
@@ -158,10 +158,8 @@ class Projecting(Driver):
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
-    made = local_session().newSession()
-    made.conf.set("spark.sql.session.timeZone", "UTC")
-    made.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
-    return made
+    partitions = {"spark.sql.shuffle.partitions": str(PARTITIONS)}
+    return session_with({"spark.sql.session.timeZone": "UTC", **partitions})
 
 
 @pytest.mark.parametrize("name", QUERIES)

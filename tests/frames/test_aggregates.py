@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from tests.frames.aggregate_cases import DDL, EXACT, Case, all_cases, random_table, sample_cases
 from tests.spark.parity import PATIENCE_SECONDS
-from tests.spark.sessions import local_session
+from tests.spark.sessions import session_with
 from tests.unit.continuous.operators.driving import Driver
 
 from epochal.continuous.operators.aggregation.aggregate import AggregateSpec
@@ -45,10 +45,8 @@ Stored = dict[tuple[int, bytes], bytes]
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
-    made = local_session().newSession()
-    made.conf.set("spark.sql.session.timeZone", "UTC")
-    made.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
-    return made
+    partitions = {"spark.sql.shuffle.partitions": str(PARTITIONS)}
+    return session_with({"spark.sql.session.timeZone": "UTC", **partitions})
 
 
 @pytest.fixture(scope="module")

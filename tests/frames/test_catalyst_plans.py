@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.frames.plan_corpus import PLANS, Plan, shape
-from tests.jvm import end_jvm
+from tests.spark.sessions import session_with
 
 from epochal.continuous.catalyst.spark_columns import arrow_schema
 from epochal.continuous.catalyst.translation import explain_plan, read_plan
@@ -21,18 +21,8 @@ from epochal.state.rows.types import AtomicType, StructField, StructType
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    end_jvm()
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "America/New_York")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+def spark() -> SparkSession:
+    return session_with({"spark.sql.session.timeZone": "America/New_York"})
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda each: each.name)
@@ -117,11 +107,22 @@ def test_what_cannot_run_is_refused_with_a_way_out(spark: SparkSession, case: st
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(("case", "name"), [("sort", "Sort ["), ("a window function", "Window [")])
+def test_what_spark_itself_refuses_is_refused_once(
+    spark: SparkSession, case: str, name: str
+) -> None:
+    with pytest.raises(UnsupportedPlanError) as caught:
+        read_plan(REFUSED[case][0](spark))
+    assert [each.operator for each in caught.value.refusals] == ["Spark"]
+    (line,) = [line for line in explain_plan(REFUSED[case][0](spark)).splitlines() if name in line]
+    assert line.endswith(": cannot run")
+
+
 def test_all_refusals_come_at_once(spark: SparkSession) -> None:
     frame = rate(spark).select(F.input_file_name().alias("f")).orderBy("f")
     with pytest.raises(UnsupportedPlanError) as caught:
         read_plan(frame)
-    assert [each.operator for each in caught.value.refusals] == ["Spark", "Project", "Sort"]
+    assert [each.operator for each in caught.value.refusals] == ["Spark", "Project"]
 
 
 def test_explain_says_where_operators_run_and_starts_nothing(spark: SparkSession) -> None:
@@ -136,6 +137,11 @@ def test_explain_says_where_operators_run_and_starts_nothing(spark: SparkSession
     assert "Source 0: rate" in text
     assert "runs in Spark, once, when the query starts" in text
     assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
+
+
+def test_explain_says_when_a_subquery_is_evaluated(spark: SparkSession) -> None:
+    text = explain_plan(rate(spark).selectExpr("value + (SELECT max(id) FROM range(3)) AS v"))
+    assert "  - a scalar subquery is evaluated once, when the query starts" in text.splitlines()
 
 
 def test_explain_lists_what_cannot_run(spark: SparkSession) -> None:
@@ -166,10 +172,10 @@ def test_reading_a_plan_leaves_the_session_as_it_was(spark: SparkSession) -> Non
             for key in ("spark.sql.cbo.enabled", "spark.sql.adaptive.enabled")
         }
 
-    before = settings()
-    read_plan(rate(spark))
-    assert settings() == before
-    assert SparkSession.getActiveSession() is spark
+    frame, active = rate(spark), spark._jvm.org.apache.spark.sql.SparkSession.getActiveSession
+    before = settings(), active()
+    read_plan(frame)
+    assert (settings(), active()) == before
 
 
 def test_state_that_would_differ_from_sparks_is_refused(

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.functions import arrow_udf, pandas_udf, udf
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 from tests.frames.oracle import plain
-from tests.jvm import end_jvm
+from tests.spark.sessions import session_with
 
 from epochal.continuous.catalyst.spark_columns import arrow_schema
 from epochal.continuous.catalyst.translation import read_plan
@@ -48,18 +48,8 @@ ROWS: list[tuple[Any, ...]] = [
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    end_jvm()
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "America/New_York")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+def spark() -> SparkSession:
+    return session_with({"spark.sql.session.timeZone": "America/New_York"})
 
 
 def run(node: Node, batch: pa.RecordBatch) -> list[pa.RecordBatch]:

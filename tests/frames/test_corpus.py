@@ -14,23 +14,32 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.corpus.queries import QUERIES, Query
+from tests.corpus.queries import AGGREGATIONS, QUERIES, Query
 from tests.corpus.running import Row, run
 from tests.frames.oracle import plain
 
 import epochal
 from epochal.state import read_state
 
-EVERY_DAY = {"from_json", "session, append", "left join with time bounds", "chained udfs"}
+EVERY_DAY = {
+    "from_json",
+    "session, append",
+    "left join with time bounds",
+    "chained udfs",
+    "dropDuplicates within watermark",
+}
+LONG = {query.name for number, query in enumerate(AGGREGATIONS) if number % 4 in (1, 2)}
+"""Each aggregate once: by user or by window. Every one, of every type, is in test_aggregates."""
 
 
 def cases() -> list[Any]:
-    return [
-        pytest.param(
-            query, marks=() if query.name in EVERY_DAY else pytest.mark.full, id=query.name
-        )
-        for query in QUERIES
-    ]
+    return [pytest.param(query, marks=marks_of(query), id=query.name) for query in QUERIES]
+
+
+def marks_of(query: Query) -> Any:
+    if query.name in LONG:
+        return pytest.mark.long
+    return () if query.name in EVERY_DAY else pytest.mark.full
 
 
 @pytest.mark.usefixtures("nothing_left_running")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from tests.jvm import end_jvm
+from tests.spark.sessions import INTERPRETED, session_with
 
 from epochal.continuous.catalyst.spark_columns import arrow_schema, resolve
 from epochal.continuous.operators.contract import Moment
@@ -67,16 +66,8 @@ unix_millis(ts); unix_micros(ts); unix_seconds(ts); timestamp_millis(l); ts + IN
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    end_jvm()
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "America/New_York")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+def spark() -> SparkSession:
+    return session_with({"spark.sql.session.timeZone": "America/New_York", **INTERPRETED})
 
 
 @pytest.fixture(scope="module")
@@ -97,17 +88,31 @@ def shown(table: pa.Table) -> list[str]:
     return [repr(row) for row in table.to_pylist()]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [part.strip() for line in EXPRESSIONS.split("\n") for part in line.split(";") if part.strip()],
-)
+TEXTS = [
+    part.strip() for line in EXPRESSIONS.split("\n") for part in line.split(";") if part.strip()
+]
+
+
+@pytest.fixture(scope="module")
+def theirs(spark: SparkSession) -> dict[str, pa.Table]:
+    """Spark's value of each expression, under the name that it has in Spark; in one job for all."""
+    frame = spark.createDataFrame(ROWS, DDL)
+    columns = [F.expr(text).alias(str(number)) for number, text in enumerate(TEXTS)]
+    values = frame.select(*columns).toArrow()
+    names = [frame.selectExpr(text).columns for text in TEXTS]
+    return {
+        text: values.select([number]).rename_columns(names[number])
+        for number, text in enumerate(TEXTS)
+    }
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_an_expression_has_the_value_it_has_in_spark(
-    spark: SparkSession, batch: pa.RecordBatch, text: str
+    spark: SparkSession, batch: pa.RecordBatch, theirs: dict[str, pa.Table], text: str
 ) -> None:
-    theirs = spark.createDataFrame(ROWS, DDL).selectExpr(text).toArrow()
-    found = ours(spark, batch, text)
-    assert found.column_names == theirs.column_names
-    assert shown(found) == shown(theirs.cast(found.schema))
+    found, expected = ours(spark, batch, text), theirs[text]
+    assert found.column_names == expected.column_names
+    assert shown(found) == shown(expected.cast(found.schema))
 
 
 def test_pyspark_columns_mean_what_text_means(spark: SparkSession, batch: pa.RecordBatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -17,10 +17,11 @@ from tests.frames.many_expressions import (
     differences,
     expressions,
     frame_of,
+    modes_and_zones,
     values_of_spark,
 )
 from tests.frames.test_functions_time_nested import rows_of, texts_of
-from tests.jvm import end_jvm
+from tests.spark.sessions import INTERPRETED, session_with
 
 from epochal.continuous.operators.expressions.evaluate import evaluate, unsupported
 
@@ -288,13 +289,9 @@ KINDS: dict[str, tuple[Callable[[int, int], pa.RecordBatch], str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    end_jvm()
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    settings = {**KEEP_PROJECTS, "spark.sql.legacy.allowHashOnMapType": "true"}
-    session = builder.config(map=settings).getOrCreate()
-    yield session
-    session.stop()
+def spark() -> SparkSession:
+    hashes = {"spark.sql.legacy.allowHashOnMapType": "true"}
+    return session_with({**KEEP_PROJECTS, **INTERPRETED, **hashes})
 
 
 def check(spark: SparkSession, what: str, *, ansi: bool, zone: str, seed: int, count: int) -> None:
@@ -310,8 +307,9 @@ def test_a_value_is_what_spark_computes_without_ansi_mode(spark: SparkSession, w
     check(spark, what, ansi=False, zone="America/New_York", seed=1, count=80)
 
 
-@pytest.mark.parametrize("zone", ["Australia/Sydney", "Asia/Kolkata", "UTC"])
-@pytest.mark.parametrize("ansi", [True, False])
+@pytest.mark.parametrize(
+    ("ansi", "zone"), modes_and_zones("Australia/Sydney", "Asia/Kolkata", "UTC")
+)
 @pytest.mark.parametrize("what", list(KINDS))
 def test_a_value_is_what_spark_computes_in_every_mode_and_zone(
     spark: SparkSession, what: str, ansi: bool, zone: str

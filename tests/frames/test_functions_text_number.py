@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.frames import number_functions, text_functions
 from tests.frames.comparing import differences, known, stored
 from tests.frames.function_rows import Rows
-from tests.spark.sessions import local_session
+from tests.spark.sessions import INTERPRETED, session_with
 
 TOPICS = {
     "arithmetic": number_functions.arithmetic(),
@@ -32,12 +33,9 @@ TOPICS = {
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session = local_session()
+    session = session_with(INTERPRETED)
     session.sparkContext.setLogLevel("OFF")  # it prints a page for each error
-    before = {name: session.conf.get(name) for name in (ANSI, ZONE)}
     yield session
-    for name, value in before.items():
-        session.conf.set(name, value)
     session.sparkContext.setLogLevel("WARN")
 
 
@@ -65,8 +63,21 @@ def test_functions_have_sparks_values(spark: SparkSession, tmp_path: Path, topic
     assert compared(spark, tmp_path, rows, texts[::3], ansi=False, zone=zone) == []
 
 
-@pytest.mark.parametrize("seed", range(2, 5))
-@pytest.mark.parametrize("topic", TOPICS)
+def rounds(first: int) -> list[Any]:
+    """Three tables for each topic, one of them in CI."""
+    return [
+        pytest.param(
+            topic,
+            first + each,
+            id=f"{topic}-{first + each}",
+            marks=() if each == number % 3 else pytest.mark.long,
+        )
+        for number, topic in enumerate(TOPICS)
+        for each in range(3)
+    ]
+
+
+@pytest.mark.parametrize(("topic", "seed"), rounds(2))
 def test_functions_have_sparks_values_in_larger_tables(
     spark: SparkSession, tmp_path: Path, topic: str, seed: int
 ) -> None:
@@ -75,11 +86,12 @@ def test_functions_have_sparks_values_in_larger_tables(
     assert compared(spark, tmp_path, rows, texts, ansi=False, zone=zone) == []
 
 
-@pytest.mark.parametrize("topic", TOPICS)
-def test_functions_fail_where_spark_fails(spark: SparkSession, tmp_path: Path, topic: str) -> None:
-    for seed in range(5, 8):
-        rows, texts = Rows(seed, 3).table(), TOPICS[topic]
-        assert compared(spark, tmp_path, rows, texts, ansi=True, zone="UTC") == []
+@pytest.mark.parametrize(("topic", "seed"), rounds(5))
+def test_functions_fail_where_spark_fails(
+    spark: SparkSession, tmp_path: Path, topic: str, seed: int
+) -> None:
+    rows, texts = Rows(seed, 3).table(), TOPICS[topic]
+    assert compared(spark, tmp_path, rows, texts, ansi=True, zone="UTC") == []
 
 
 @pytest.mark.parametrize("function", ["cast", "try_cast"])

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import datetime
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.frames.many_expressions import KEEP_PROJECTS, differences, frame_of
-from tests.jvm import end_jvm
+from tests.frames.many_expressions import (
+    KEEP_PROJECTS,
+    differences,
+    frame_of,
+    modes_and_zones,
+)
+from tests.spark.sessions import INTERPRETED, session_with
 
 NAN, INF = float("nan"), float("inf")
 
@@ -422,12 +427,8 @@ def texts_of(block: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    end_jvm()
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    session = builder.config(map=KEEP_PROJECTS).getOrCreate()
-    yield session
-    session.stop()
+def spark() -> SparkSession:
+    return session_with({**KEEP_PROJECTS, **INTERPRETED})
 
 
 def check(spark: SparkSession, what: str, *, ansi: bool, zone: str, seed: int, count: int) -> None:
@@ -451,8 +452,9 @@ def test_a_function_gives_what_spark_gives_without_ansi_mode(
     check(spark, what, ansi=False, zone="America/New_York", seed=1, count=60)
 
 
-@pytest.mark.parametrize("zone", ["America/New_York", "Australia/Sydney", "Asia/Kolkata", "UTC"])
-@pytest.mark.parametrize("ansi", [True, False])
+@pytest.mark.parametrize(
+    ("ansi", "zone"), modes_and_zones("America/New_York", "Australia/Sydney", "Asia/Kolkata", "UTC")
+)
 @pytest.mark.parametrize("what", list(KINDS))
 def test_a_function_gives_what_spark_gives_in_every_mode_and_zone(
     spark: SparkSession, what: str, ansi: bool, zone: str

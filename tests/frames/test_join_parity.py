@@ -27,7 +27,7 @@ from tests.frames.join_runs import (
     store_of,
     turn,
 )
-from tests.spark.sessions import local_session
+from tests.spark.sessions import INTERPRETED, session_with
 from tests.unit.continuous.operators.driving import Driver, columns, table
 
 from epochal.continuous.operators.contract import Moment
@@ -49,13 +49,8 @@ BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
-    made = local_session().newSession()
-    made.conf.set("spark.sql.session.timeZone", "UTC")
-    made.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
-    # A batch here has ten rows: compiling code for it takes longer than everything else.
-    made.conf.set("spark.sql.codegen.wholeStage", "false")
-    made.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    return made
+    partitions = {"spark.sql.shuffle.partitions": str(PARTITIONS)}
+    return session_with({"spark.sql.session.timeZone": "UTC", **partitions, **INTERPRETED})
 
 
 def second(number: float) -> datetime:

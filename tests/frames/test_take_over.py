@@ -14,7 +14,9 @@ from tests.waiting import eventually
 
 import epochal
 from epochal.checkpoint import Checkpoint, FileSinkLog, OffsetLog
+from epochal.checkpoint.layout import SINK_LOG
 from epochal.errors import EpochalError
+from epochal.state import read_state
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -32,9 +34,20 @@ def windowed(rows: DataFrame) -> DataFrame:
     return totals.select("window.start", "word", "rows", "mean")
 
 
+def distinct(rows: DataFrame) -> DataFrame:
+    """Each run of a batch has other rows."""
+    return rows.select("id", F.expr("uuid()").alias("name")).dropDuplicates(["name"])
+
+
+def stamped(rows: DataFrame) -> DataFrame:
+    return rows.select("id", F.current_timestamp().alias("now"), F.current_date().alias("today"))
+
+
 QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "stateless": stateless,
     "windowed": windowed,
+    "distinct": distinct,
+    "stamped": stamped,
 }
 
 
@@ -47,7 +60,8 @@ class Case:
         self.source.mkdir(parents=True)
 
     def frame(self) -> DataFrame:
-        return self.query(stream(self.spark, self.source))
+        # One reader, so that an epoch has all rows of a file or none.
+        return self.query(stream(self.spark, self.source, numPartitions=1))
 
     def run(self, engine: str) -> None:
         """Process what is there and stop."""
@@ -69,7 +83,7 @@ def output(case: Case, engines: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return case.rows()
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", ["stateless", "windowed"])
 def test_taking_turns_changes_nothing(spark: SparkSession, tmp_path: Path, query: str) -> None:
     alone = output(Case(spark, tmp_path / "alone", query), (SPARK,) * 5)
     turns = output(Case(spark, tmp_path / "turns", query), (SPARK, OURS, OURS, SPARK, OURS))
@@ -137,6 +151,14 @@ def test_such_a_batch_has_the_state_and_the_watermark_that_spark_planned(
     assert case.rows() == alone.rows()
 
 
+def test_such_a_batch_has_the_time_that_spark_planned(spark: SparkSession, tmp_path: Path) -> None:
+    case = Case(spark, tmp_path, "stamped")
+    expected = output(case, (SPARK,))
+    forget_last_batch(case)
+    case.run(OURS)
+    assert case.rows() == expected
+
+
 def counted(rows: DataFrame) -> DataFrame:
     return rows.groupBy("word").agg(F.count("*"), F.max("at"), F.sum("id"))
 
@@ -171,6 +193,35 @@ def test_batches_go_to_the_same_function_in_every_mode(
     alone = last_values(tmp_path / "alone", (SPARK,) * 3)
     assert last_values(tmp_path / "turns", (SPARK, OURS, SPARK)) == alone
     assert len(alone) == 3
+
+
+def forget_epochs_after(case: Case, epoch: int) -> None:
+    for log in (case.checkpoint / "offsets", case.checkpoint / "commits", case.out / SINK_LOG):
+        for path in log.glob("[0-9]*"):
+            if int(path.name) > epoch:
+                path.unlink()
+    for path in case.checkpoint.glob("state/*/*/[0-9]*.delta"):
+        if int(path.stem) > epoch + 1:
+            path.unlink()
+
+
+def test_a_batch_that_spark_runs_after_our_decision_has_sparks_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    case = Case(spark, tmp_path, "distinct")
+    output(case, (SPARK, OURS))
+    entries = dict(Checkpoint(str(case.checkpoint)).offsets.get_range())
+    with_rows = min(n for n in entries if entries[n].offsets == entries[max(entries)].offsets)
+    forget_epochs_after(case, with_rows)
+    for log in (case.checkpoint / "commits", case.out / SINK_LOG):
+        (log / str(with_rows)).unlink()  # as if we had been killed after publishing the state
+    case.run(SPARK)
+    assert max(Checkpoint(str(case.checkpoint)).commits.batch_ids()) == with_rows
+    add_file(case.source, "2", words(10, 20))
+    case.run(OURS)
+    rows = read_state(str(case.checkpoint), 0).to_pylist()
+    assert sorted(row["key"]["name"] for row in rows) == sorted(name for _, name in case.rows())
+    assert len(rows) == 30
 
 
 def test_both_read_each_second_of_a_rate_source_once(spark: SparkSession, tmp_path: Path) -> None:

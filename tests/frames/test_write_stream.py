@@ -207,7 +207,7 @@ def test_a_writer_of_rows_gets_rows_as_from_pyspark(
         (lambda w: w.format("parquet"), "parquet: the query has no checkpointLocation"),
         (lambda w: w.outputMode("apend"), "Output modes are append, update, complete"),
         (lambda w: w.partitionBy("nothing"), "There is no column 'nothing'"),
-        (lambda w: w.format("console").partitionBy("id"), "console: only file sinks"),
+        (lambda w: w.format("console").partitionBy("id"), "console does not take partitionBy"),
         (lambda w: w.trigger(epoch="1 second", once=True), "exactly one trigger"),
         (lambda w: w.trigger(realTime="5 minutes"), "real-time mode"),
         (lambda w: w.foreachBatch(1), "foreachBatch takes a function"),

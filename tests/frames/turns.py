@@ -21,7 +21,10 @@ from tests.corpus.running import Output, frame_of, views
 from tests.frames.rocksdb_runs import CHANGELOGS, STATE
 
 import epochal
-from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS
+from epochal.checkpoint import OffsetLog
+from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS, STATE_FORMAT
+from epochal.connectors.file.file_reader import FilePosition, parse_position
+from epochal.epoch.manifest import manifest_of
 
 SPARK, OURS = "spark", "ours"
 
@@ -30,6 +33,8 @@ PROVIDERS: Mapping[str, Mapping[str, str]] = {
     "hdfs": {},
     "rocksdb": ROCKSDB,
     "changelogs": {**ROCKSDB, **CHANGELOGS},
+    "ids": {**ROCKSDB, STATE_FORMAT: "2"},
+    "ids-changelogs": {**ROCKSDB, **CHANGELOGS, STATE_FORMAT: "2"},
 }
 """The settings of each provider, beside those of the session."""
 
@@ -181,10 +186,25 @@ def start(spark: SparkSession, query: Query, home: Path, engine: str, output: Ou
     return writer.foreachBatch(output.take).start()
 
 
+def ends_exactly(checkpoint: Path) -> bool:
+    """Whether Spark's offsets say exactly where the last two epochs ended.
+
+    An epoch of ours may end within a batch of the file source's log; then only we can go on.
+    """
+    log = OffsetLog(str(checkpoint / "offsets"), read_only=True)
+    for number in log.batch_ids()[-2:]:
+        entry = log.get(number)
+        manifest = None if entry is None else manifest_of(entry, "offsets", number)
+        for positions in () if manifest is None else manifest.positions:
+            ends = [parse_position(text)[0] for text in positions.values()]
+            if any(each != FilePosition(ends[0].batch, 0, 0) for each in ends):
+                return False
+    return True
+
+
 def session_of(spark: SparkSession, provider: str) -> SparkSession:
     """A session whose new queries keep their state with a provider."""
     found = spark.newSession()
-    found.conf.set("spark.sql.shuffle.partitions", "2")
     for key, value in PROVIDERS[provider].items():
         found.conf.set(key, value)
     return found

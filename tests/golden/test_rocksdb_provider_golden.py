@@ -55,7 +55,8 @@ def test_a_store_of_spark_is_loaded_and_written_with_the_same_bytes(
             )
             stored = open_rocksdb(files, batch.settings).load(batch.version).entries
             rows = provider.get_store(batch.version).items_raw()
-            written = decompress(provider._files.encode_delta(rows), conf.compression_codec)
+            delta = provider._files.encode_delta(batch.version + 1, rows)
+            written = decompress(delta, conf.compression_codec)
             records = parse_changelog(written, "ours").records
             assert {record.key: record.value for record in records} == stored
             seen += len(stored)

@@ -26,7 +26,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from tests.rigs.browser import Page, running_browser
-from tests.spark.sessions import ROOT, local_session
+from tests.spark.sessions import ROOT
 from tests.waiting import eventually
 
 import epochal
@@ -96,12 +96,11 @@ def started(stage_folder: Path, stream: Any, name: str, **options: Any) -> Strea
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(kafka_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     base = tmp_path_factory.mktemp("dashboard")
     folder = base / "orders"
-    spark = local_session()
     stream = (
-        numbered(spark, 300)
+        numbered(kafka_spark, 300)
         .with_column("customer", "cast(value % 40 as string)")
         .group_by("customer")
         .agg(orders="count", last=("max", "value"), output_mode="update")
@@ -120,7 +119,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         eventually(lambda: query.status["epoch"] >= 3, "epochs are committed")
         arguments = ("--runs", str(base / "runs"), "--follow", "orders")
         with dashboard(base, *arguments) as (link, pid):
-            yield Stage(spark, folder, query, link, pid, metrics_port)
+            yield Stage(kafka_spark, folder, query, link, pid, metrics_port)
     finally:
         query.stop()
 

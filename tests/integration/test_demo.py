@@ -18,8 +18,9 @@ def outcome(*options: str) -> dict[str, Any]:
     return found
 
 
-def test_the_demo_balances_through_a_kill() -> None:
-    found = outcome("--seconds", "6", "--rate", "500")
+@pytest.mark.parametrize("table", ["parquet", "delta"])
+def test_the_demo_balances_through_a_kill(table: str) -> None:
+    found = outcome("--seconds", "6", "--rate", "500", "--table", table)
     assert found["balance"] == {
         "sent": 3000,
         "received": 3000,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,18 @@ def test_a_table_of_totals_is_right_after_each_run(postgres: Postgres, tmp_path:
         assert postgres.rows('SELECT "user", orders, cents FROM totals ORDER BY 1') == expected
 
 
-@pytest.mark.parametrize("name", ["orders.py", "kafka_committer.py", "postgres_table.py"])
+def test_the_table_of_totals_grows_while_it_is_read(tmp_path: Path) -> None:
+    said = run([sys.executable, EXAMPLES / "delta_table.py", tmp_path, "8"], tmp_path)
+    versions = re.findall(r"^version (\d+): \[\(0, (\d+)\)", said, re.M)
+    assert len(versions) >= 2, said
+    counts = [int(orders) for _, orders in versions]
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["orders.py", "kafka_committer.py", "delta_table.py", "postgres_table.py"]
+)
 def test_a_pipeline_fits_into_forty_lines(name: str) -> None:
     lines = (EXAMPLES / name).read_text().splitlines()
     body = ast.parse("\n".join(lines)).body

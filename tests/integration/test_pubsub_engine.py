@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.integration.pubsub_world import World, pubsub_world
 from tests.spark.continuous import numbers, workers
-from tests.spark.sessions import local_session
 from tests.waiting import eventually
 
 from epochal import read_stream, register, streams, write_stream
@@ -32,8 +31,8 @@ from epochal.errors import (
 
 
 @pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return local_session()
+def spark(kafka_spark: SparkSession) -> SparkSession:
+    return kafka_spark
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ class Sink:
 
 
 SINKS = {
-    "files (`_spark_metadata`), `MemoryOutput`": Sink(),
+    "files (`_spark_metadata`), Delta, Iceberg, `MemoryOutput`": Sink(),
     "Kafka, `delivery=exactly-once`": Sink(decides=True),
     "PostgreSQL": Sink(decides=True),
     "Kafka, `delivery=at-least-once`; Pub/Sub": Sink(shown="when flushed"),

@@ -170,7 +170,7 @@ def begin(disk: Disk, rng: random.Random, kind: Kind, cluster: Cluster, changes:
     before = crash_after(changes)
     files = FaultyFiles(disk.files, before)
     plan = record_plan(SCHEMA, "out")
-    writers = staged_records(plan, "memory:", 1_000)
+    writers = staged_records(plan, "memory:", 1_000, {})
     attempt = disk.attempt + 1
 
     def write(task: int, epoch: int, rows: range) -> bytes:

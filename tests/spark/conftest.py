@@ -11,6 +11,11 @@ from tests.spark.sessions import local_session
 from epochal import streams
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests that need a cluster come last: they end the Spark that the others share."""
+    items.sort(key=lambda item: item.path.name == "test_state_placement.py")
+
+
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
     return local_session()

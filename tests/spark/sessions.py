@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -12,6 +13,11 @@ from tests.jvm import end_jvm
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "continuous queries"
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Where a job has few rows: compiling code for it takes longer than everything else."""
 
 
 def local_session() -> SparkSession:
@@ -21,6 +27,14 @@ def local_session() -> SparkSession:
         return SparkSession.builder.getOrCreate()
     end_jvm()
     return session("local[2]")
+
+
+def session_with(settings: Mapping[str, str]) -> SparkSession:
+    """A session in the shared Spark whose settings, views and functions are its own."""
+    made = local_session().newSession()
+    for key, value in settings.items():
+        made.conf.set(key, value)
+    return made
 
 
 def session(master: str, **conf: str) -> SparkSession:

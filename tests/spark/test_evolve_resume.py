@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.jvm import end_jvm
+from tests.spark.sessions import session_with
 
 from epochal.cli.main import main
 
@@ -25,19 +25,8 @@ Aggregate = Callable[[DataFrame], DataFrame]
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    end_jvm()
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("evolve")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.streaming.stateStore.autoSnapshotRepair.enabled", "false")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+def spark() -> SparkSession:
+    return session_with({"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"})
 
 
 class Query:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from epochal.checkpoint.layout import METADATA
+from epochal.checkpoint.layout import JOIN_STORES, METADATA
 from epochal.checkpoint.metadata_log import MetadataLog, parse_version, storage_errors
 from epochal.checkpoint.spark_json import (
     JsonValue,
@@ -268,6 +268,13 @@ class CommitEntry:
     def active_sink(self) -> SinkMetadata | None:
         """The sink that the batch was written to; None before version 3."""
         return next((sink for sink in self.sink_metadata.values() if sink.is_active), None)
+
+    def state_id(self, operator: int, partition: int, store: str) -> str:
+        """The unique id of the files that hold a store's version; empty if there is none."""
+        partitions = (self.state_unique_ids or {}).get(operator, ())
+        ids = partitions[partition] if partition < len(partitions) else ()
+        place = JOIN_STORES.index(store) if store in JOIN_STORES else 0
+        return ids[place] if place < len(ids) else ""
 
     @property
     def state_format_version(self) -> int:

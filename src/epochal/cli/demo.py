@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from epochal.demo.demo_run import Outcome
     from epochal.demo.pipeline import Broker
 
+
+class Table(StrEnum):
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
 commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
 
 
@@ -28,6 +35,9 @@ def demo(
     kafka: Annotated[
         bool, typer.Option("--kafka", help="Use a real Kafka broker, which is downloaded once.")
     ] = False,
+    table: Annotated[
+        Table, typer.Option(help="What the query writes: Parquet files or a Delta table.")
+    ] = Table.PARQUET,
     seconds: Annotated[
         int,
         typer.Option(metavar="N", min=5, max=3600, help="How long to publish orders, in seconds."),
@@ -49,14 +59,19 @@ def demo(
     """Publish orders, total them per customer exactly once, kill a worker, and check the result.
 
     Everything runs on this machine: a Pub/Sub server (or a Kafka broker), and a continuous query on
-    Spark with two tasks that writes Parquet files. Halfway, one task's process is killed with
-    kill -9. At the end, output and state are read back and compared with what was sent. The exit
-    status is 1 if they differ.
+    Spark with two tasks that writes Parquet files or a Delta table. Halfway, one task's process is
+    killed with kill -9. At the end, output and state are read back and compared with what was sent.
+    The exit status is 1 if they differ.
     """
     if find_spec("pyspark") is None:
         needed = "spark,kafka" if kafka else "spark,pubsub"
         raise OptionError(
             f"The demo needs PySpark, which is not installed. Run pip install 'epochal[{needed}]'."
+        )
+    if table is Table.DELTA and find_spec("deltalake") is None:
+        raise OptionError(
+            "The demo needs deltalake to write a Delta table, and it is not installed. Run pip "
+            "install 'epochal[delta]'."
         )
     if directory is not None and directory.exists():
         raise OptionError(
@@ -64,18 +79,18 @@ def demo(
         )
     home = directory or Path(tempfile.mkdtemp(prefix="epochal-demo-")) / "orders"
     home.mkdir(parents=True)
-    outcome = _run(home, kafka=kafka, orders=seconds * rate, rate=rate, quiet=json)
+    outcome = _run(home, table, kafka=kafka, orders=seconds * rate, rate=rate, quiet=json)
     if json:
         print_json(asdict(outcome))
     else:
-        _print_outcome(outcome, home, 0 if kafka else 1)
+        _print_outcome(outcome, home, table, 0 if kafka else 1)
     if not outcome.balance.holds:
         raise typer.Exit(1)
     if directory is None and json:
         shutil.rmtree(home.parent)
 
 
-def _run(home: Path, *, kafka: bool, orders: int, rate: int, quiet: bool) -> Outcome:
+def _run(home: Path, table: Table, *, kafka: bool, orders: int, rate: int, quiet: bool) -> Outcome:
     from epochal.demo.demo_run import Demo, run
     from epochal.demo.demo_session import local_session
     from epochal.demo.demo_view import live_view
@@ -90,7 +105,7 @@ def _run(home: Path, *, kafka: bool, orders: int, rate: int, quiet: bool) -> Out
         with _broker(kafka) as broker:
             say(f"Publishing {orders:,} orders, {rate:,} per second. A worker is killed halfway.")
             with live_view(quiet=quiet) as show:
-                return run(Demo(broker, home, orders, rate), spark, show)
+                return run(Demo(broker, home, orders, rate, table.value), spark, show)
     finally:
         spark.stop()
 
@@ -115,13 +130,15 @@ def _broker(kafka: bool) -> Iterator[Broker]:
         yield Broker("pubsub", made.address)
 
 
-def _print_outcome(outcome: Outcome, home: Path, operator: int) -> None:
+def _print_outcome(outcome: Outcome, home: Path, table: Table, operator: int) -> None:
+    from epochal.demo.demo_outputs import OUTPUTS
+
     found, (half, most) = outcome.balance, outcome.latency_ms
     print_line()
     print_facts(
         [
             ("sent", f"{found.sent:,}"),
-            ("received", f"{found.received:,}, counted by Spark in the Parquet files"),
+            ("received", f"{found.received:,}, {OUTPUTS[table.value].counted_by}"),
             ("lost", f"{found.lost:,}"),
             ("repeated", f"{found.repeated:,}"),
             (

@@ -171,6 +171,34 @@ class SinkWriter(Protocol):
         ...
 
 
+BadRows: TypeAlias = Mapping[int, str]
+"""Why rows of a batch cannot be written, by their index in the batch."""
+
+
+class CheckingWriter(SinkWriter, Protocol):
+    """A writer that knows which rows its sink would refuse; needed for `onBadRow=deadLetter`."""
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        """Return the rows that cannot be written, with the reason; empty if all can.
+
+        Called by the thread that calls `write`, with rows that are about to be written. Rows that
+        it names become dead letters and never reach `write`. Look at whole columns first: nearly
+        all batches have no bad row. A reason is a sentence without a full stop at its end.
+        """
+        ...
+
+
+class LetterWriter(CheckingWriter, Protocol):
+    """A writer that can also write dead letters, together with the rows of the epoch."""
+
+    @property
+    def max_letter_bytes(self) -> int: ...
+
+    def write_letters(self, letters: Sequence[bytes]) -> None:
+        """Write these JSON documents to the sink's place for dead letters."""
+        ...
+
+
 class WriterFactory(Protocol):
     """Opens writers in tasks; picklable."""
 

@@ -22,6 +22,7 @@ from typing import Protocol
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.clock import Clock
+from epochal.connectors.contract import WriterFactory
 from epochal.connectors.epoch_marker import (
     NO_EPOCH,
     Begin,
@@ -40,7 +41,7 @@ from epochal.connectors.epoch_marker import (
     plan_commit,
     unpack,
 )
-from epochal.connectors.staged_rows import StagedWriters, delete_stale
+from epochal.connectors.staged_rows import delete_stale
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import MarkerError
 from epochal.files import Files, join_url
@@ -71,6 +72,15 @@ class Transactions(Protocol):
     def close(self) -> None: ...
 
 
+class StagingWriters(WriterFactory, Protocol):
+    """Opens writers that put large outputs into files of the checkpoint."""
+
+    @property
+    def staging(self) -> str:
+        """Where in the checkpoint the files are."""
+        ...
+
+
 class DecidingSink:
     """The driver's side of the sink. Only the driver writes rows."""
 
@@ -80,7 +90,7 @@ class DecidingSink:
     def __init__(
         self,
         transactions: Transactions,
-        writers: StagedWriters,
+        writers: StagingWriters,
         checkpoint: Files,
         output: MarkedOutput,
         clock: Clock,
@@ -98,7 +108,7 @@ class DecidingSink:
         """When this attempt last wrote a marker, on the monotonic clock."""
 
     @property
-    def writers(self) -> StagedWriters:
+    def writers(self) -> StagingWriters:
         return self._writers
 
     def fence(self, attempt: int) -> None:

@@ -25,6 +25,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from epochal.connectors.letters.dead_letters import sink_messages
+
 NO_EPOCH = -1
 """The epoch of the marker that is written before the first epoch."""
 
@@ -157,6 +159,7 @@ def token_of(messages: Sequence[bytes]) -> str:
 
 def logged_epoch(epoch: int, messages: Sequence[bytes], magic: bytes) -> LoggedEpoch | None:
     """The epoch in a manifest; None if another sink wrote it."""
+    messages = sink_messages(messages)  # the log has them with the names of dead letters
     staged = [unpack(message, magic) for message in messages]
     if not staged or None in staged:
         return None

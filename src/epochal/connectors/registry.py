@@ -10,13 +10,14 @@ checkpoint. It opens the source later, and again at every start.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
 from epochal.connectors.contract import Sink, Source
+from epochal.connectors.letters.dead_letters import BadRowOptions, OnBadRow, split_bad_row_options
 from epochal.errors import OptionError
 from epochal.files import Files
 from epochal.options import read_options, suggestion
@@ -47,6 +48,7 @@ class SinkRequest:
     partition_by: tuple[str, ...]
     checkpoint: Files
     query_id: str
+    bad_rows: BadRowOptions = field(default_factory=BadRowOptions)
 
 
 SchemaOf: TypeAlias = Callable[[str, Mapping[str, str], pa.Schema | None], pa.Schema]
@@ -117,19 +119,56 @@ def open_sink(
     opener = SINKS.get(format.lower())
     if opener is None:
         raise OptionError(f"There is no sink {format!r}.{suggestion(format, SINKS)}")
-    if partition_by and format.lower() not in FILE_FORMATS:
-        raise OptionError(f"{format}: only file sinks take partitionBy.")
-    return opener(
-        SinkRequest(
-            format.lower(),
-            options,
-            schema,
-            output_mode,
-            tuple(partition_by),
-            checkpoint,
-            query_id,
-        )
+    check_partitioned(format, partition_by)
+    bad_rows, rest = split_bad_row_options(options, format)
+    request = SinkRequest(
+        format.lower(),
+        rest,
+        schema,
+        output_mode,
+        tuple(partition_by),
+        checkpoint,
+        query_id,
+        bad_rows,
     )
+    return _open_checked_sink(request, opener)
+
+
+def _open_checked_sink(request: SinkRequest, opener: Callable[[SinkRequest], Sink]) -> Sink:
+    """Open a sink, and put dead letters in front of it if the options ask for them."""
+    from epochal.connectors.letters.letter_sink import (
+        CheckedWriters,
+        DeadLetterSink,
+        refuse_pending_letters,
+        staging_of,
+        written_schema,
+    )
+
+    name, wanted = request.format, request.bad_rows
+    if wanted.dead_letter_path is None and name in LASTING_SINKS:
+        refuse_pending_letters(request.checkpoint)
+    if wanted == BadRowOptions():
+        return opener(request)
+    if wanted.on_bad_row is OnBadRow.DEAD_LETTER and name not in LASTING_SINKS:
+        raise OptionError(f"{name}: this sink refuses no rows. Remove onBadRow=deadLetter.")
+    if wanted.dead_letter_topic is not None and name != "kafka":
+        raise OptionError(
+            f"{name}: only the Kafka sink has a deadLetterTopic, because it writes letters and "
+            f"rows in one transaction. Use deadLetterPath."
+        )
+    schema = written_schema(request.schema, wanted, name)
+    sink = opener(replace(request, schema=schema))
+    writers = CheckedWriters(
+        sink.writers, name, request.query_id, wanted, staging_of(request.checkpoint)
+    )
+    return DeadLetterSink(sink, writers, request.checkpoint)
+
+
+def check_partitioned(format: str, partition_by: Sequence[str]) -> None:
+    """Raise OptionError if a sink that has no partitions was given partition columns."""
+    if partition_by and format.lower() not in PARTITIONED_SINKS:
+        known = ", ".join(PARTITIONED_SINKS)
+        raise OptionError(f"{format} does not take partitionBy. Sinks that do are {known}.")
 
 
 def _source_format(name: str) -> SourceFormat:
@@ -260,6 +299,20 @@ def _open_file_sink(request: SinkRequest) -> Sink:
     )
 
 
+def _open_delta_sink(request: SinkRequest) -> Sink:
+    from epochal.connectors.delta.delta_options import DeltaSinkOptions
+    from epochal.connectors.delta.delta_sink import DeltaSink
+
+    return DeltaSink(
+        read_options(DeltaSinkOptions, request.options, of="delta"),
+        request.schema,
+        request.checkpoint,
+        request.query_id,
+        output_mode=request.output_mode,
+        partition_by=request.partition_by,
+    )
+
+
 def _open_console(request: SinkRequest) -> Sink:
     from epochal.connectors.console import ConsoleOptions, ConsoleSink
 
@@ -270,7 +323,13 @@ def _open_kafka_sink(request: SinkRequest) -> Sink:
     from epochal.connectors.kafka.sink.kafka_sink import KafkaSinkOptions, open_kafka_sink
 
     options = read_options(KafkaSinkOptions, request.options, of="kafka")
-    return open_kafka_sink(options, request.schema, request.checkpoint, request.query_id)
+    return open_kafka_sink(
+        options,
+        request.schema,
+        request.checkpoint,
+        request.query_id,
+        letter_topic=request.bad_rows.dead_letter_topic,
+    )
 
 
 def _open_postgres_sink(request: SinkRequest) -> Sink:
@@ -280,6 +339,26 @@ def _open_postgres_sink(request: SinkRequest) -> Sink:
     options = read_options(PostgresSinkOptions, request.options, of="postgres")
     mode, checkpoint = request.output_mode, request.checkpoint
     return open_postgres_sink(options, request.schema, mode, checkpoint, request.query_id)
+
+
+def _open_iceberg_sink(request: SinkRequest) -> Sink:
+    from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+
+    try:
+        from epochal.connectors.iceberg.iceberg_sink import IcebergSink
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"iceberg: the package {error.name} is not installed. Run pip install "
+            f"'epochal[iceberg]'."
+        ) from error
+    return IcebergSink(
+        read_options(IcebergSinkOptions, request.options, of="iceberg"),
+        request.schema,
+        request.checkpoint,
+        request.query_id,
+        output_mode=request.output_mode,
+        partition_by=request.partition_by,
+    )
 
 
 def _open_noop(request: SinkRequest) -> Sink:
@@ -371,7 +450,8 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
 
 
 FILE_FORMATS = ("csv", "json", "parquet", "text")
-LASTING_SINKS = (*FILE_FORMATS, "kafka", "postgres", "pubsub")
+PARTITIONED_SINKS = (*FILE_FORMATS, "delta", "iceberg")
+LASTING_SINKS = (*FILE_FORMATS, "delta", "iceberg", "kafka", "postgres", "pubsub")
 """Their output outlives the query, so its checkpoint must too. Others need none, as in Spark."""
 
 SOURCES: dict[str, SourceFormat] = {
@@ -383,6 +463,8 @@ SOURCES: dict[str, SourceFormat] = {
 }
 SINKS: dict[str, Callable[[SinkRequest], Sink]] = {
     "console": _open_console,
+    "delta": _open_delta_sink,
+    "iceberg": _open_iceberg_sink,
     "kafka": _open_kafka_sink,
     "noop": _open_noop,
     "postgres": _open_postgres_sink,

@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from epochal.checkpoint import CommitLog, FileSinkLog, OffsetLog
+from epochal.checkpoint import CommitLog, OffsetLog
+from epochal.demo.demo_outputs import OUTPUTS, Output
 from epochal.demo.demo_view import Figures, Show
 from epochal.demo.orders import Balance, Total, balance
 from epochal.demo.pipeline import Broker, start_query
@@ -44,14 +45,19 @@ class Demo:
     home: Path
     orders: int
     rate: int
+    table: str = "parquet"
 
     @property
     def checkpoint(self) -> str:
         return str(self.home / "checkpoint")
 
     @property
-    def output(self) -> str:
+    def place(self) -> str:
         return str(self.home / "totals")
+
+    @property
+    def output(self) -> Output:
+        return OUTPUTS[self.table](self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +142,13 @@ class Watch:
         )
 
     def _read_new_files(self) -> None:
-        log = FileSinkLog(f"{self._demo.output}/_spark_metadata", read_only=True)
-        newest = log.latest_batch_id()
+        newest = CommitLog(f"{self._demo.checkpoint}/commits", read_only=True).latest_batch_id()
         if newest is None or newest <= self._seen_epoch:
             return
         self._seen_epoch = newest
-        for path in [each.path for each in log.all_files() if each.path not in self._seen_files]:
+        for path in [each for each in self._demo.output.files() if each not in self._seen_files]:
             self._seen_files.add(path)
-            table = pq.read_table(path.removeprefix("file://"), columns=TIMES)
+            table = pq.read_table(path, columns=TIMES)
             self._record(*(table.column(name).to_numpy() for name in TIMES))
 
     def _record(self, published: Any, totalled: Any) -> None:
@@ -213,7 +218,7 @@ def committed_attempt(checkpoint: str) -> int:
 def run(demo: Demo, spark: Any, show: Show) -> Outcome:
     """Run the query until every order is committed; kill a worker when half of them are."""
     began = progressed = time.monotonic()
-    query = start_query(spark, demo.broker, demo.output, demo.checkpoint)
+    query = start_query(spark, demo.broker, demo.table, demo.place, demo.checkpoint)
     watch, kill = Watch(demo, query), Kill(demo)
     try:
         with publishing(demo) as publisher:
@@ -241,9 +246,9 @@ def run(demo: Demo, spark: Any, show: Show) -> Outcome:
 
 
 def read_back(demo: Demo, spark: Any) -> Balance:
-    """Read the output with Spark and the state with `read_state`, and compare with the orders."""
-    rows = spark.read.parquet(demo.output).select("customer", "order_id", "orders", "cents")
-    table = rows.toArrow().to_pydict()
+    """Read output and state without the engine, and compare them with the orders."""
+    columns = ["customer", "order_id", "orders", "cents"]
+    table = demo.output.read(spark, columns).to_pydict()
     newest: dict[str, Total] = {}
     for customer, orders, cents in zip(
         table["customer"], table["orders"], table["cents"], strict=True

@@ -1,4 +1,4 @@
-"""The demo's query: orders from Pub/Sub or Kafka, a running total per customer, to Parquet.
+"""The demo's query: orders from Pub/Sub or Kafka, a running total per customer, to a table.
 
 `examples/orders.py` shows the same query as a user would write it.
 """
@@ -56,12 +56,14 @@ class RunningTotal(StatefulProcessor):  # type: ignore[misc]
         self._total.update((orders, cents))
 
 
-def start_query(spark: SparkSession, broker: Broker, output: str, checkpoint: str) -> Any:
+def start_query(
+    spark: SparkSession, broker: Broker, table: str, output: str, checkpoint: str
+) -> Any:
     """Start the query. The caller stops it."""
     orders = _from_kafka(spark, broker) if broker.kind == "kafka" else _from_pubsub(spark, broker)
     totals = orders.transform_with_state(RunningTotal(), key=["customer"], output=TOTAL)
     return (
-        totals.write_stream.format("parquet")
+        totals.write_stream.format(table)
         .query_name("orders")
         .option("checkpointLocation", checkpoint)
         .option("parallelism", 2)

@@ -39,6 +39,8 @@ class CommittedEpoch:
     """Within `prepare_ms`: the slowest task's time to write state, and to stage output."""
     queue_ms: int = 0
     """How long the epoch then waited for earlier epochs."""
+    dead_letters: int = 0
+    """Rows that the sink refused; not in `rows_out`."""
 
     @property
     def has_data(self) -> bool:

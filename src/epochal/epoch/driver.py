@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from epochal.checkpoint.entries import OffsetEntry
@@ -335,6 +335,7 @@ class EpochDriver:
 
     def _perform(self, step: Step) -> None:
         before = self._clock.monotonic()
+        step = self._without_known_output(step)
         match step:
             case Decide():
                 positions = self._by_source(step.positions)
@@ -364,6 +365,13 @@ class EpochDriver:
             case _:
                 assert_never(step)
         self._timings.took(step, self._clock.monotonic() - before)
+
+    def _without_known_output(self, step: Step) -> Step:
+        """Drop the output of an epoch that Spark has written to the sink already."""
+        found = self._recovered
+        if found is None or not found.has_output or not isinstance(step, Decide | CommitSink):
+            return step
+        return replace(step, messages=()) if step.epoch == found.first_epoch else step
 
     def _conclude(self, step: Acknowledge) -> None:
         positions = self._by_source(step.positions)

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
-from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_of, manifest_to_json
+from epochal.epoch.manifest import (
+    MANIFEST_KEY,
+    Manifest,
+    commit_mark,
+    manifest_of,
+    manifest_to_json,
+)
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.publish_state import StateFiles
 from epochal.epoch.query_watermark import WatermarksMove, watermark_of
@@ -29,6 +35,7 @@ from epochal.epoch.recovery import (
     open_epoch,
     plan_recovery,
 )
+from epochal.epoch.state_ids import is_live
 from epochal.errors import CheckpointLostError, ClaimExpiredError, ConcurrentUpdateError
 from epochal.files import Files, join_url
 
@@ -57,12 +64,20 @@ class EpochResources:
     offset_lines: tuple[int, ...] = ()
     """The source of each line in the offset log; empty: one line per source."""
     min_batches_to_retain: int = 100
+    commit_version: int = 1
+    """Of the commit entries: 2 if they name the unique ids of state files."""
+    is_stateful: bool = False
 
     @property
     def query(self) -> QueryShape:
         """What recovery must know of the query."""
-        sources = len(self.sources)
-        return QueryShape(sources, self.delays_ms, self.watermarks_move, self.offset_lines)
+        return QueryShape(
+            len(self.sources),
+            self.delays_ms,
+            self.watermarks_move,
+            self.offset_lines,
+            has_state_ids=self.is_stateful and self.commit_version > 1,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,10 @@ class Recovered:
     """Where the first epoch must end, if Spark planned it and did not commit it."""
     settled: bool = True
     """Whether only more rows can close windows."""
+    commit: CommitEntry = field(default_factory=CommitEntry)
+    """Of the epoch before the first one, if Spark wrote it; it may name the versions by ids."""
+    has_output: bool = False
+    """Whether the sink has the output of the first epoch, which is run again for its state."""
 
 
 def read_logs(resources: EpochResources) -> Logs:
@@ -144,6 +163,10 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
             case _:
                 follow_up(resources, step)
     state = None if plan.manifest is None else plan.manifest.state
+    is_committed = plan.first_epoch - 1 == max(logs.commit_ids, default=-1)
+    if state is not None and is_committed and not is_live(state, logs.commit):
+        logger.warning("epoch %d was run again by Spark, whose state counts", plan.first_epoch - 1)
+        state = None
     offsets: tuple[str | None, ...] = ()
     if plan.base is not None:
         path = join_url(resources.offsets.url, str(plan.first_epoch - 1))
@@ -159,6 +182,8 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
         offsets,
         plan.planned,
         _is_settled(resources.query, plan),
+        logs.commit if state is None and is_committed and logs.commit else CommitEntry(),
+        _has_output(resources, plan),
     )
 
 
@@ -204,8 +229,12 @@ def follow_up(resources: EpochResources, step: CommitSink | PublishState | LogCo
             resources.sink.commit(epoch, messages)
         case PublishState(_, state):
             resources.state.publish(state)
-        case LogCommit(epoch, next_watermark_ms):
-            if not resources.commits.add(epoch, CommitEntry(next_watermark_ms=next_watermark_ms)):
+        case LogCommit(epoch, next_watermark_ms, ids):
+            mark = commit_mark(resources.run_id)
+            entry = CommitEntry(next_watermark_ms=next_watermark_ms, extra=mark)
+            if resources.commit_version > 1 or ids:
+                entry = replace(entry, version=2, state_unique_ids=ids or {})
+            if not resources.commits.add(epoch, entry):
                 raise ConcurrentUpdateError(resources.commits.url, epoch)
 
 
@@ -258,6 +287,12 @@ def _ask_sink(resources: EpochResources, logs: Logs) -> bool:
     path = join_url(resources.offsets.url, str(epoch))
     is_ours = manifest_of(logs.entries[epoch], path, epoch) is not None
     return (resources.sink.decides or not is_ours) and resources.sink.decided(epoch)
+
+
+def _has_output(resources: EpochResources, plan: RecoveryPlan) -> bool:
+    if plan.planned is None or not resources.query.has_state_ids or resources.sink.decides:
+        return False
+    return resources.sink.decided(plan.first_epoch)
 
 
 def _is_settled(query: QueryShape, plan: RecoveryPlan) -> bool:

@@ -20,7 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from epochal.checkpoint.entries import StateUniqueIds
 from epochal.epoch.messages import CommitPartitionEpoch, EpochReply, PreparedState
+from epochal.epoch.state_ids import ids_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class LogCommit:
 
     epoch: int
     next_watermark_ms: int
+    ids: StateUniqueIds | None = None
+    """The unique ids of the epoch's state files, if their names have any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ def steps_after_decision(
 ) -> tuple[CommitSink | PublishState | LogCommit, ...]:
     """Return the steps that finish an epoch, in their order."""
     publish, commit = PublishState(epoch, state), CommitSink(epoch, messages)
-    log = LogCommit(epoch, next_watermark_ms)
+    log = LogCommit(epoch, next_watermark_ms, ids_of(state))
     return (commit, publish, log) if sink_decides else (publish, commit, log)
 
 

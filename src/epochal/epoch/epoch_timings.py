@@ -108,6 +108,7 @@ class EpochTimings:
             state_ms=_slowest(report.state_seconds for report in reports),
             stage_ms=_slowest(report.stage_seconds for report in reports),
             queue_ms=timing.decided_ms - timing.complete_ms,
+            dead_letters=sum(report.dead_letters for report in reports),
         )
 
     def _of(self, epoch: int) -> _Timing:

@@ -2,6 +2,9 @@
 
 It is stored under the key `epochal` in the metadata of the offset entry, which Spark ignores. A
 file that no manifest names does not count: state is loaded by name and checksum, never by number.
+
+The commit entry of the epoch has the same key. If it is missing there, we were killed after the
+decision, and Spark has run the batch: it left a state and a commit of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from epochal.checkpoint.entries import OffsetEntry
+from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.checkpoint.spark_json import JsonValue, list_of, long_of, string_of
 from epochal.epoch.messages import PreparedState
 from epochal.errors import MalformedFileError
@@ -34,6 +37,8 @@ class Manifest:
     state: tuple[PreparedState, ...]
     watermarks: tuple[int, ...] = field(default=())
     """Highest event time seen, per watermark of the plan; -1 if none."""
+    marks_commit: bool = True
+    """Whether the commit entry says who wrote it. Early releases did not do that."""
 
 
 def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
@@ -50,7 +55,18 @@ def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
             for each in manifest.state
         ],
         "watermarks": list(manifest.watermarks),
+        "marksCommit": manifest.marks_commit,
     }
+
+
+def commit_mark(run_id: str) -> dict[str, JsonValue]:
+    """Return what our commit entries have beside Spark's fields."""
+    return {MANIFEST_KEY: {"runId": run_id}}
+
+
+def is_finished_by_another(manifest: Manifest, commit: CommitEntry | None) -> bool:
+    """Whether somebody else has run the epoch that we had decided: Spark, after we were killed."""
+    return manifest.marks_commit and commit is not None and MANIFEST_KEY not in commit.extra
 
 
 def manifest_of(entry: OffsetEntry, path: str, epoch: int | None = None) -> Manifest | None:
@@ -85,6 +101,7 @@ def manifest_from_json(value: JsonValue, path: str) -> Manifest:
         messages=tuple(_message(each, path) for each in _listed(value, "messages", path)),
         state=_states(_listed(value, "state", path), path),
         watermarks=tuple(_long(each, path) for each in _listed(value, "watermarks", path)),
+        marks_commit=_flag(value, "marksCommit", path),
     )
 
 
@@ -125,6 +142,13 @@ def _state(value: JsonValue, path: str) -> PreparedState:
 
 def _long(value: JsonValue, path: str) -> int:
     return long_of({"watermarks": value}, "watermarks", path)
+
+
+def _flag(found: dict[str, JsonValue], key: str, path: str) -> bool:
+    value = found.get(key, False)
+    if not isinstance(value, bool):
+        raise _malformed(path, f"{key} must be true or false, not {str(value)[:60]}")
+    return value
 
 
 def _malformed(path: str, reason: str) -> MalformedFileError:

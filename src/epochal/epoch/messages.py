@@ -56,6 +56,8 @@ class CommitPartitionEpoch(msgspec.Struct, frozen=True, array_like=True, tag="co
     state_seconds: float = 0.0
     stage_seconds: float = 0.0
     """How long the task took to write its state, and to stage its output."""
+    dead_letters: int = 0
+    """Rows that the sink refused; not in `rows_out`."""
 
 
 class GetCurrentEpoch(msgspec.Struct, frozen=True, array_like=True, tag="current"):

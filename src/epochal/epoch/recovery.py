@@ -9,6 +9,10 @@ who wrote it:
 | with our manifest, normal sink | yes, the entry is the decision | publish, commit sink, log |
 | with our manifest, sink that decides | if the sink has the epoch | sink first; else drop it |
 | without a manifest: written by Spark | if the sink has the epoch | log the commit; else run it |
+| the same, and state with unique ids | no: the commit names the state | run it, for its state |
+
+A committed entry with our manifest counts as Spark's if its commit is not ours. We were killed
+after that decision, and Spark went on: it ran the batch and left its own state.
 
 Spark writes the offset entry *before* it runs a batch, so its entry is only a plan. Sinks that
 remember batch numbers rely on it nevertheless: a batch that runs again has the same rows. So the
@@ -31,7 +35,7 @@ from epochal.checkpoint.id_ranges import missing_runs
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState, steps_after_decision
-from epochal.epoch.manifest import Manifest, manifest_of
+from epochal.epoch.manifest import Manifest, is_finished_by_another, manifest_of
 from epochal.epoch.query_watermark import (
     NONE_SEEN,
     Policy,
@@ -68,6 +72,8 @@ class QueryShape:
     moves: WatermarksMove = "turn"
     offset_lines: tuple[int, ...] = ()
     """The source of each line in the offset log; empty: one line per source."""
+    has_state_ids: bool = False
+    """Whether only commits tell which state files are live."""
 
     @property
     def lines(self) -> tuple[int, ...]:
@@ -119,8 +125,8 @@ class RecoveryPlan:
     base: OffsetEntry | None
     """The entry before the first epoch; None in a new checkpoint."""
     manifest: Manifest | None
-    """The manifest of `base`; None if Spark wrote it. Then the sources derive positions from its
-    offsets, and the state is version `first_epoch`."""
+    """The manifest of `base`; None if Spark wrote it, or ran it after we were killed. Then the
+    sources derive positions from its offsets, and the state is version `first_epoch`."""
     highs: tuple[int, ...]
     """Highest event time seen, per watermark; -1 if none."""
     watermark_ms: int
@@ -168,7 +174,9 @@ def _plan(logs: Logs, query: QueryShape, sink_decides: bool, sink_decided: bool)
     manifest = manifest_of(entry, _path(logs, OFFSETS, newest), newest)
     if manifest is None:
         _refuse_control_batch(logs, newest, entry)
-        if not sink_decided:
+        if not sink_decided or query.has_state_ids:
+            # With unique ids the lost commit would have named the state of a batch that the sink
+            # has. So the batch is run again, as Spark does.
             again = _cut_again(logs, newest, query)
             steps = (SetAside(newest, entry), *again.steps)
             return replace(again, steps=steps, planned=entry)
@@ -223,6 +231,9 @@ def _resume(
 ) -> RecoveryPlan:
     entry, path = _entry(logs, base), _path(logs, OFFSETS, base)
     manifest = manifest_of(entry, path, base)
+    commit = logs.commit if base == max(logs.commit_ids, default=-1) else None
+    if manifest is not None and is_finished_by_another(manifest, commit):
+        manifest = None
     if manifest is None:
         offsets_of_sources(entry, query, path)
     elif len(manifest.positions) != query.sources:

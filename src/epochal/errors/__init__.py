@@ -2,7 +2,8 @@
 
     EpochalError
     ├── OptionError                    the query or the command is invalid: correct it
-    │   └── KafkaStartError            the query cannot start at the offsets it was given
+    │   ├── KafkaStartError            the query cannot start at the offsets it was given
+    │   └── TableMismatchError         the query's columns or mode do not fit its table
     ├── StorageError                   a file system or object store rejected a request or failed
     │   └── LostAnswerError            a change got no answer: it may or may not have been made
     ├── CheckpointError                the checkpoint is damaged, or another run uses it
@@ -65,6 +66,9 @@
     │   ├── ExchangeError              frames between two tasks were lost or out of order
     │   ├── DriverSilentError          a task has not heard from its driver for too long
     │   └── SinkConflictError          the sink already has the epoch, with different output
+    ├── TableError                     a table cannot be written
+    │   ├── TableConflictError         other writers changed the table in every try
+    │   └── TableRowError              a row does not fit into its table
     ├── QueryError                     a continuous query cannot run, or has stopped
     │   ├── UnsupportedPlanError       a DataFrame has parts that cannot run here
     │   ├── ExpressionError            a column expression fails for a row, as it does in Spark
@@ -176,6 +180,12 @@ from epochal.errors.state import (
     StateUsageError,
     StateValueError,
 )
+from epochal.errors.table import (
+    TableConflictError,
+    TableError,
+    TableMismatchError,
+    TableRowError,
+)
 
 __all__ = [
     "CheckpointError",
@@ -249,6 +259,10 @@ __all__ = [
     "StateUsageError",
     "StateValueError",
     "StorageError",
+    "TableConflictError",
+    "TableError",
+    "TableMismatchError",
+    "TableRowError",
     "TaskFailedError",
     "TooFewSlotsError",
     "UnsupportedPlanError",

@@ -41,7 +41,7 @@ class QueryMetrics:
         self._report: dict[str, Any] = {}
         self._epoch, self._committed_ms, self._epochs = -1, 0, 0
         self._rows_in: list[int] = []
-        self._rows_out = 0
+        self._rows_out = self._dead_letters = 0
         self._buckets = [0] * (len(LATENCY_BUCKETS) + 1)
         self._latency_seconds = 0.0
         self._phases: defaultdict[str, float] = defaultdict(float)
@@ -96,6 +96,7 @@ class QueryMetrics:
         self._epoch, self._committed_ms = epoch.epoch, epoch.committed_ms
         self._epochs += 1
         self._rows_out += epoch.rows_out
+        self._dead_letters += epoch.dead_letters
         missing = len(epoch.rows_in) - len(self._rows_in)
         self._rows_in += [0] * missing
         for number, rows in enumerate(epoch.rows_in):
@@ -137,6 +138,7 @@ class QueryMetrics:
             (table.LAST_COMMIT, [Sample({}, self._committed_ms / 1000)]),
             (table.ROWS_IN, rows),
             (table.ROWS_OUT, [Sample({}, self._rows_out)]),
+            (table.DEAD_LETTERS, [Sample({}, self._dead_letters)]),
             (
                 table.EPOCH_LATENCY,
                 [

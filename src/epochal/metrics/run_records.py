@@ -52,6 +52,8 @@ class EpochDone(msgspec.Struct, frozen=True, tag="epoch", tag_field="kind"):
     ack_ms: float | None = None
     """None if the sources had not confirmed when the record was written."""
     attempt: int = 0
+    dead_letters: int = 0
+    """Rows that the sink refused; not in `rows_out`."""
 
     @property
     def latency_ms(self) -> int:

@@ -54,6 +54,9 @@ LAST_COMMIT = MetricSpec(
 )
 ROWS_IN = MetricSpec(f"{_E}rows_in_total", "counter", "Rows read in this run.", ("source",))
 ROWS_OUT = MetricSpec(f"{_E}rows_out_total", "counter", "Rows written to the sink in this run.")
+DEAD_LETTERS = MetricSpec(
+    f"{_E}dead_letters_total", "counter", "Rows that the sink refused in this run."
+)
 EPOCH_LATENCY = MetricSpec(
     f"{_E}epoch_latency_seconds", "histogram", "From the cut of an epoch to its commit."
 )
@@ -95,6 +98,6 @@ METRICS = (
     *(INPUT_RATE, PROCESSING_RATE, LATENCY, WATERMARK, STATE_ROWS, STATE_BYTES),
     *(QUERY_UP, QUERY_FAILED, DEGRADED, RESTARTS, ATTEMPT, START_TIME),
     *(EPOCH, EPOCHS, LAST_COMMIT),
-    *(ROWS_IN, ROWS_OUT, EPOCH_LATENCY, PHASE_SECONDS, BEHIND),
+    *(ROWS_IN, ROWS_OUT, DEAD_LETTERS, EPOCH_LATENCY, PHASE_SECONDS, BEHIND),
     *(OPERATOR_ROWS, OPERATOR_UPDATED, OPERATOR_REMOVED, GROUP_LAG),
 )

@@ -42,6 +42,7 @@ def find_java() -> str:
 def resolve(*coordinates: str, overrides: Sequence[str] = ()) -> list[Path]:
     """The jars of `group:artifact:version` coordinates and of their dependencies, sorted.
 
+    A fourth part of a coordinate is a classifier: that jar instead of the usual one.
     `overrides` are coordinates too. They replace the versions that dependencies request.
     """
     ivy_file = _ivy_file(sorted(set(coordinates)), sorted(set(overrides)))
@@ -98,28 +99,42 @@ def _download(ivy_file: str, work: Path, names: str) -> Path:
 
 
 def _ivy_file(coordinates: Sequence[str], overrides: Sequence[str]) -> str:
-    lines = []
+    wanted: dict[tuple[str, str, str], list[str]] = {}
     for coordinate in coordinates:
-        group, artifact, version = _attributes(coordinate)
-        lines.append(f'<dependency org={group} name={artifact} rev={version} conf="default"/>')
+        *module, classifier = _attributes(coordinate)
+        wanted.setdefault((module[0], module[1], module[2]), []).append(classifier)
+    lines, names = [], ""
+    for (group, artifact, version), classifiers in wanted.items():
+        line = f'<dependency org={group} name={artifact} rev={version} conf="default"'
+        if classifiers == [""]:
+            lines.append(f"{line}/>")
+            continue
+        names = ' xmlns:m="http://ant.apache.org/ivy/maven"'
+        jars = "".join(
+            f'<artifact name={artifact} type="jar" ext="jar"'
+            + (f" m:classifier={each}/>" if each else "/>")
+            for each in classifiers
+        )
+        lines.append(f"{line}>{jars}</dependency>")
     for coordinate in overrides:
-        group, artifact, version = _attributes(coordinate)
+        group, artifact, version, _ = _attributes(coordinate)
         lines.append(f"<override org={group} module={artifact} rev={version}/>")
     return (
-        '<ivy-module version="2.0"><info organisation="epochal" module="components"/>'
+        f'<ivy-module version="2.0"{names}><info organisation="epochal" module="components"/>'
         '<configurations><conf name="default"/></configurations>'
         f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
     )
 
 
-def _attributes(coordinate: str) -> tuple[str, str, str]:
+def _attributes(coordinate: str) -> tuple[str, str, str, str]:
     parts = coordinate.split(":")
-    if len(parts) != 3 or not all(parts):
+    if len(parts) not in (3, 4) or not all(parts):
         raise OptionError(
-            f"{coordinate!r} is not a Maven coordinate of the form group:artifact:version."
+            f"{coordinate!r} is not a Maven coordinate of the form group:artifact:version, with or "
+            f"without :classifier."
         )
-    group, artifact, version = (quoteattr(part) for part in parts)
-    return group, artifact, version
+    group, artifact, version = (quoteattr(part) for part in parts[:3])
+    return group, artifact, version, quoteattr(parts[3]) if parts[3:] else ""
 
 
 def _ivy_jar() -> Path:

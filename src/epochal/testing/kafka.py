@@ -31,6 +31,8 @@ LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
 KEY_STORE, CERTIFICATE = "broker.p12", "broker.pem"
 STORE_PASSWORD = "of-a-test-broker"
 START_SECONDS = 120
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""For commands that run for a second: without them Java spends most of it on optimising."""
 PORT_TRIES = 3
 
 
@@ -189,14 +191,14 @@ def _broker_settings(folder: Path, ports: Mapping[str, int]) -> str:
     return "".join(f"{name}={value}\n" for name, value in lines.items())
 
 
-def _command(main_class: str, jars: tuple[str, ...] = KAFKA) -> list[str]:
+def _command(main_class: str, jars: tuple[str, ...] = KAFKA, *flags: str) -> list[str]:
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-    return [find_java(), "-Xmx512m", quiet, "-cp", classpath(*jars), main_class]
+    return [find_java(), "-Xmx512m", *flags, quiet, "-cp", classpath(*jars), main_class]
 
 
 def _java(main_class: str, *words: str, jars: tuple[str, ...] = KAFKA) -> str:
     run = subprocess.run(
-        [*_command(main_class, jars), *words],
+        [*_command(main_class, jars, *QUICK_START), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

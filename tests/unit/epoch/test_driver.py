@@ -112,6 +112,7 @@ class World:
         self.source, self.sink = Numbers(), Shelf()
         self.owned: Callable[[], bool] = lambda: True
         self.more = more
+        self.has_ids = "commit_version" in more
         self.attempt = 0
         self.pushed: list[tuple[list[bytes], EpochReply]] = []
         self.commits: list[CommittedEpoch] = []
@@ -165,6 +166,8 @@ class World:
 
     def prepare(self, epoch: int, partition: int = 0) -> PreparedState:
         name = f"{epoch + 1}.delta.prepared-a{self.attempt}"
+        if self.has_ids:
+            name = f"{epoch + 1}_by-a{self.attempt}.changelog.prepared-a{self.attempt}"
         data = f"state after {epoch}".encode()
         self.files.replace(f"state/0/{partition}/{name}", data)
         return PreparedState(0, partition, "default", epoch + 1, name, google_crc32c.value(data))
@@ -230,7 +233,7 @@ def test_an_epoch_is_decided_then_published_then_visible_then_logged_then_acknow
     manifest = manifest_of(entry, "")
     assert manifest is not None
     assert (manifest.attempt, manifest.run_id, manifest.positions) == (1, "run-a", ({"p": "17"},))
-    assert world.commit_log.get(0) == CommitEntry()
+    assert world.commit_log.get(0) == CommitEntry(extra={"epochal": {"runId": "run-a"}})
 
 
 def test_a_source_that_acknowledges_in_its_tasks_is_not_acknowledged_by_the_driver() -> None:
@@ -385,6 +388,18 @@ def test_a_checkpoint_of_sparks_goes_by_its_offsets_and_settings() -> None:
     entry = world.offset_log.get(1)
     assert entry is not None
     assert (entry.offsets, entry.conf, entry.watermark_ms) == (("5",), conf, 9)
+
+
+def test_a_batch_that_spark_ran_after_our_decision_has_sparks_state() -> None:
+    world = World()
+    driver = started(world)
+    end_epoch(driver)
+    world.report(driver, 0, 17)
+    perform_until(driver, PublishState)
+    world.files.replace("state/0/0/1.delta", b"what Spark computed")
+    world.commit_log.add(0, CommitEntry(next_watermark_ms=9))
+    found = world.driver().recover()
+    assert (found.first_epoch, found.positions, found.state) == (1, ({"p": "10"},), None)
 
 
 def test_entries_by_name_stay_by_name() -> None:
@@ -760,3 +775,77 @@ def test_a_plan_is_forgotten_once_its_epoch_is_decided() -> None:
     drain(driver)
     started(world)
     assert [path for path in world.paths() if "planned/" in path] == []
+
+
+WITH_IDS: dict[str, Any] = {"commit_version": 2, "is_stateful": True}
+
+
+def named(unique_id: str) -> CommitEntry:
+    return CommitEntry(2, state_unique_ids={0: ((unique_id,),)})
+
+
+@pytest.mark.parametrize("last", [Decide, CommitSink, PublishState, LogCommit])
+def test_a_commit_names_the_ids_that_were_decided_also_after_a_crash(last: type) -> None:
+    world = World(**WITH_IDS)
+    driver = started(world)
+    end_epoch(driver)
+    world.report(driver, 0, 17)
+    perform_until(driver, last)
+    found = world.driver().recover()
+    assert world.commit_log.get(0) == named("by-a1")
+    assert world.paths() == ["commits/0", "offsets/0", "state/0/0/1_by-a1.changelog"]
+    assert found.state is not None
+    assert found.state[0].name == "1_by-a1.changelog.prepared-a1"
+
+
+def test_without_state_a_commit_of_format_2_names_no_ids() -> None:
+    world = World(commit_version=2)
+    driver = started(world)
+    end_epoch(driver)
+    driver.handle(ReportPartitionOffset(1, 0, 0, "17"))
+    driver.handle(CommitPartitionEpoch(1, 0, 0, b"rows"))
+    drain(driver)
+    assert world.commit_log.get(0) == CommitEntry(2, state_unique_ids={})
+
+
+def test_state_that_spark_wrote_is_found_by_the_ids_of_its_commit() -> None:
+    world = World(**WITH_IDS)
+    world.offset_log.add(0, OffsetEntry(1, ("4",)))
+    world.commit_log.add(0, named("sparks"))
+    found = world.driver().recover()
+    assert (found.state, found.commit) == (None, named("sparks"))
+
+
+def test_an_epoch_that_spark_ran_again_has_the_state_of_sparks_commit() -> None:
+    world = World(**WITH_IDS)
+    driver = started(world)
+    end_epoch(driver)
+    world.report(driver, 0, 17)
+    perform_until(driver, Decide)
+    world.commit_log.add(0, named("sparks"))
+    found = world.driver().recover()
+    assert (found.first_epoch, found.state, found.commit) == (1, None, named("sparks"))
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_batch_whose_output_the_sink_has_is_run_again_for_its_state_alone(crash: bool) -> None:
+    world = planned_by_spark()
+    world.more.update(WITH_IDS)
+    world.has_ids = True
+    world.sink.visible[4] = (b"by Spark",)
+    if crash:
+        started(world)
+    driver = started(world)
+    world.report(driver, 4, 70)
+    perform_until(driver, Decide)
+    entry = world.offset_log.get(4)
+    assert entry is not None
+    manifest = manifest_of(entry, "")
+    assert manifest is not None
+    assert manifest.messages == ()
+    if crash:
+        started(world)
+    else:
+        drain(driver)
+    assert world.sink.visible == {4: (b"by Spark",)}
+    assert world.commit_log.get(4) == named(f"by-a{driver.attempt}")

@@ -10,7 +10,7 @@ import pytest
 
 from epochal.checkpoint.entries import CommitEntry, ControlBatch, OffsetEntry
 from epochal.epoch.effects import CommitSink, LogCommit, PublishState
-from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
+from epochal.epoch.manifest import MANIFEST_KEY, Manifest, commit_mark, manifest_to_json
 from epochal.epoch.messages import PreparedState
 from epochal.epoch.recovery import (
     DropEpoch,
@@ -48,9 +48,14 @@ def sparks(epoch: int, **more: Any) -> OffsetEntry:
 
 
 def logs(
-    entries: Mapping[int, OffsetEntry], commits: tuple[int, ...], next_watermark_ms: int = 0
+    entries: Mapping[int, OffsetEntry],
+    commits: tuple[int, ...],
+    next_watermark_ms: int = 0,
+    *,
+    marked: bool = True,
 ) -> Logs:
-    commit = CommitEntry(next_watermark_ms=next_watermark_ms) if commits else None
+    mark = commit_mark("run-a") if marked else {}
+    commit = CommitEntry(next_watermark_ms=next_watermark_ms, extra=mark) if commits else None
     return Logs(URL, tuple(sorted(entries)), commits, entries, commit)
 
 
@@ -141,6 +146,16 @@ def test_a_batch_that_spark_wrote_and_did_not_log_is_logged() -> None:
     assert (found.first_epoch, found.manifest, found.watermark_ms) == (5, None, 70)
 
 
+def test_such_a_batch_is_run_again_if_only_its_commit_could_name_its_state() -> None:
+    found = plan(
+        logs({3: sparks(3), 4: sparks(4, watermark_ms=70)}, (3,)),
+        sink_decided=True,
+        query={"has_state_ids": True},
+    )
+    assert found.steps == (SetAside(4, sparks(4, watermark_ms=70)), DropEpoch(4))
+    assert (found.first_epoch, found.planned) == (4, sparks(4, watermark_ms=70))
+
+
 def test_a_checkpoint_that_spark_left_in_order_goes_by_its_offsets_and_numbers() -> None:
     found = plan(logs({3: sparks(3), 4: sparks(4)}, (3, 4), 5000), delays_ms=(1000,))
     assert found == RecoveryPlan((), 5, sparks(4), None, (6000,), 5000)
@@ -150,6 +165,24 @@ def test_ours_before_a_batch_that_spark_planned_is_gone_back_to_with_its_manifes
     found = plan(logs({3: ours(3), 4: sparks(4)}, (3,)))
     assert found.steps == (SetAside(4, sparks(4)), DropEpoch(4))
     assert (found.manifest, found.planned) == (manifest(3), sparks(4))
+
+
+@pytest.mark.parametrize("newest", [{}, {5: sparks(5)}])
+def test_an_epoch_that_spark_ran_after_our_decision_goes_by_its_offsets_and_numbers(
+    newest: dict[int, OffsetEntry],
+) -> None:
+    entries = {4: ours(4, watermarks=(9000,)), **newest}
+    found = plan(logs(entries, (3, 4), 6000, marked=False), delays_ms=(1000,))
+    assert (found.first_epoch, found.base, found.manifest) == (5, entries[4], None)
+    assert (found.highs, found.watermark_ms) == ((7000,), 6000)
+
+
+def test_commits_of_a_release_that_did_not_mark_them_are_its_own() -> None:
+    entry = ours(4)
+    value = {**manifest_to_json(manifest(4))}
+    del value["marksCommit"]
+    found = plan(logs({4: replace(entry, extra={MANIFEST_KEY: value})}, (4,), marked=False))
+    assert found.manifest == replace(manifest(4), marks_commit=False)
 
 
 def test_an_entry_that_a_tool_made_from_one_of_ours_goes_by_its_offsets_and_numbers() -> None:

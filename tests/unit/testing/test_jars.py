@@ -75,7 +75,7 @@ def test_a_failed_fetch_leaves_nothing_in_the_cache(
     assert list((cache / "jars").iterdir()) == []
 
 
-@pytest.mark.parametrize("coordinate", ["thing", "org.example:thing", "a:b:c:d", "a::1"])
+@pytest.mark.parametrize("coordinate", ["thing", "org.example:thing", "a:b:c:d:e", "a::1"])
 def test_a_malformed_coordinate_is_rejected(coordinate: str) -> None:
     with pytest.raises(OptionError, match="of the form group:artifact:version"):
         jars.resolve(coordinate)

@@ -18,7 +18,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -30,16 +29,19 @@ import pyarrow as pa
 from epochal.checkpoint.file_log import DEFAULT_COMPACT_INTERVAL, FileSinkLog, SinkFileStatus
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.checkpoint.metadata_log import storage_errors
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import BadRows, WriterContext
+from epochal.connectors.file.file_checks import bad_rows
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path, partition_directory, path_below
+from epochal.connectors.file.part_writer import PartWriter
 from epochal.errors import OptionError, SinkConflictError
-from epochal.files import Files, join_url, open_files
+from epochal.files import Files, join_url, open_files, scheme_of
 
 logger = logging.getLogger(__name__)
 
 BLOCK_SIZE = 32 * 1024 * 1024
 """The block size that Hadoop reports for local files. Readers accept any value."""
+MAX_NAME_BYTES = 255
 _ATTEMPT_BITS = 24
 
 
@@ -113,56 +115,52 @@ class FileWriters:
     compression: ParquetCodec
     max_file_bytes: int
 
-    def open(self, context: WriterContext) -> FileWriter:
-        return FileWriter(self, context, open_files(self.root))
+    def open(self, context: WriterContext) -> PartWriter[SinkFileStatus]:
+        files = _RowFiles(self, context, open_files(self.root))
+        return PartWriter(
+            context.schema,
+            self.max_file_bytes,
+            files.write,
+            lambda _epoch, statuses: msgspec.json.encode(statuses),
+            files.bad_rows,
+        )
 
 
-class FileWriter:
-    """Collects an epoch's rows. Other threads than the one that adds rows write the files."""
+def checked_attempt(attempt: int) -> int:
+    """Return the attempt; OptionError if it does not fit into file names."""
+    if attempt >= 1 << _ATTEMPT_BITS:
+        raise OptionError(
+            f"Attempt {attempt} does not fit into file names, which have room for "
+            f"{(1 << _ATTEMPT_BITS) - 1}. Start the query with a new checkpointLocation."
+        )
+    return attempt
+
+
+def part_name(task: int, uuid: UUID, suffix: str) -> str:
+    """The name of a task's file, as Spark forms it; `suffix` starts with a dot."""
+    return f"part-{task:05d}-{uuid}-c000{suffix}"
+
+
+class _RowFiles:
+    """Writes rows as files."""
 
     def __init__(self, plan: FileWriters, context: WriterContext, files: Files) -> None:
-        if context.attempt >= 1 << _ATTEMPT_BITS:
-            raise OptionError(
-                f"Attempt {context.attempt} does not fit into file names, which have room for "
-                f"{(1 << _ATTEMPT_BITS) - 1}. Start the query with a new checkpointLocation."
-            )
         self._plan, self._context, self._files = plan, context, files
+        self._attempt = checked_attempt(context.attempt)
         in_file = [field for field in context.schema if field.name not in plan.partition_by]
         self._suffix, self._encode = encoder(
             plan.form, pa.schema(in_file), plan.csv, plan.compression
         )
-        self._rows: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._early: list[Future[list[SinkFileStatus]]] = []
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="epochal-file-sink")
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._rows.append(batch)
-        self._bytes += batch.nbytes
-        if self._bytes >= self._plan.max_file_bytes:
-            self._early.append(self._pool.submit(self._write_files, self._take_rows()))
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        plan = self._plan
+        # Object stores have keys, not directories with names of limited length.
+        local = scheme_of(plan.root) in ("", "file")
+        return bad_rows(
+            batch, plan.form, plan.partition_by, self._encode, MAX_NAME_BYTES if local else None
+        )
 
-    def cut(self, epoch: int) -> Prepare:
-        del epoch
-        rows, early = self._take_rows(), self._early
-        self._early = []
-
-        def prepare() -> bytes:
-            statuses = [status for future in early for status in future.result()]
-            return msgspec.json.encode(statuses + self._write_files(rows))
-
-        return prepare
-
-    def close(self) -> None:
-        self._rows.clear()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _take_rows(self) -> list[pa.RecordBatch]:
-        rows, self._rows, self._bytes = self._rows, [], 0
-        return rows
-
-    def _write_files(self, rows: list[pa.RecordBatch]) -> list[SinkFileStatus]:
-        table = pa.Table.from_batches(rows, self._context.schema)
+    def write(self, table: pa.Table) -> list[SinkFileStatus]:
         return [
             self._write_file(directory, part)
             for directory, part in split(table, self._plan.partition_by)
@@ -170,9 +168,9 @@ class FileWriter:
         ]
 
     def _write_file(self, directory: str, rows: pa.Table) -> SinkFileStatus:
-        context, data = self._context, self._encode(rows)
-        uuid = file_uuid(self._plan.mark, context.attempt, os.urandom(7))
-        name = f"part-{context.task:05d}-{uuid}-c000{self._suffix}"
+        data = self._encode(rows)
+        uuid = file_uuid(self._plan.mark, self._attempt, os.urandom(7))
+        name = part_name(self._context.task, uuid, self._suffix)
         below = f"{directory}/{name}" if directory else name
         with storage_errors(join_url(self._files.url, below)):
             self._files.create(below, data)

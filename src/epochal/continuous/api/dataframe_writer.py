@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from epochal.connectors.registry import FILE_FORMATS, SINKS
+from epochal.connectors.registry import SINKS, check_partitioned
 from epochal.continuous.api.frame_sinks import (
     FrameFunction,
     batch_sink,
@@ -242,8 +242,7 @@ class DataFrameWriter:
         return name
 
     def _sink(self, name: str, engine: EngineOptions, options: dict[str, str]) -> SinkDefinition:
-        if self._partitioned and name.lower() not in FILE_FORMATS:
-            raise OptionError(f"{name}: only file sinks take partitionBy.")
+        check_partitioned(name, self._partitioned)
         if self._function is not None or name.lower() == "memory":
             _no_options(name, options)
         match name:

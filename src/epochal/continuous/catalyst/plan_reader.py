@@ -88,6 +88,12 @@ _REFUSED = {
     "Window": "group by a window of event time",
 }
 
+_WORDS_OF_SPARK = {
+    "Sort": "Sorting is not supported",
+    "Window": "NON_TIME_WINDOW_NOT_SUPPORTED_IN_STREAMING",
+}
+"""How Spark itself refuses these operators. Once is enough."""
+
 IN_TASKS = "runs in the query's tasks"
 
 
@@ -100,7 +106,10 @@ class PlanReader:
         sources: PlanSources,
         physical: JavaObject | None,
         output_mode: str,
+        refused: str | None = None,
     ) -> None:
+        """`refused` is what Spark itself says against the plan."""
+        self._refused = refused or ""
         self._steps, self._sources = steps, sources
         self._output_mode = output_mode.lower()
         self._physical = physical
@@ -127,7 +136,7 @@ class PlanReader:
             findings.refuse(name, str(error).rstrip("."), USE_A_FUNCTION)
             found = placeholder(self._steps, node)
         runs = _SAME_ROWS.get(name, IN_TASKS)
-        if len(findings.refusals) > before:
+        if len(findings.refusals) > before or self._is_refused(name):
             runs = "cannot run"
         elif operator_id >= 0:
             runs = f"{IN_TASKS}, after an exchange by key; its state is in state/{operator_id}"
@@ -152,6 +161,10 @@ class PlanReader:
             return self._output_mode == "append"
         return name in _STATEFUL
 
+    def _is_refused(self, name: str) -> bool:
+        """Whether Spark itself has refused an operator of this name."""
+        return name in _WORDS_OF_SPARK and _WORDS_OF_SPARK[name] in self._refused
+
     def _node(
         self, name: str, node: JavaObject, children: list[Reading | None], operator_id: int
     ) -> Reading:
@@ -167,7 +180,8 @@ class PlanReader:
             return self._stateful(name, node, _only(children[:1]), operator_id)
         if name not in _READERS or None in children:
             instead = _REFUSED.get(name, USE_A_FUNCTION)
-            self._steps.findings.refuse(name, "this operator is not supported", instead)
+            if not self._is_refused(name):
+                self._steps.findings.refuse(name, "this operator is not supported", instead)
             return placeholder(self._steps, node)
         return _READERS[name](self._steps, node, [each for each in children if each])
 

@@ -95,8 +95,12 @@ class Steps:
     def reader(self, reading: Reading) -> ExpressionReader:
         """A reader of expressions over the columns of a reading."""
         return ExpressionReader(
-            self.planner.session, reading.indexes, len(reading.ids), self.planner.collect
+            self.planner.session, reading.indexes, len(reading.ids), self._collect_value
         )
+
+    def _collect_value(self, plan: JavaObject) -> pa.Table:
+        self.findings.note("a scalar subquery is evaluated once, when the query starts")
+        return self.planner.collect(plan)
 
     def expression(
         self, operator: str, reading: Reading, expr: JavaObject, *, volatile: bool = False

@@ -102,7 +102,7 @@ def _read(
     sources = PlanSources(steps, analyzed)
     optimized = planner.optimized(analyzed)
     physical = planner.physical(optimized) if refused is None else None
-    found = PlanReader(steps, sources, physical, output_mode).read(optimized)
+    found = PlanReader(steps, sources, physical, output_mode, refused).read(optimized)
     _check_names(df.columns, findings)
     return Translation(
         tree=_renamed(found.tree, df.columns),

@@ -6,14 +6,17 @@ by index, so no column may be removed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, cast
 
 import pyarrow as pa
 
 from epochal.connectors.contract import ReaderFactory
 from epochal.continuous.operators.contract import OperatorSpec
-from epochal.continuous.operators.expressions.expr import columns_in
+from epochal.continuous.operators.expressions.expr import Expr, columns_in
+from epochal.continuous.operators.stateless.expand import ExpandSpec
+from epochal.continuous.operators.stateless.generate import GenerateSpec
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
 from epochal.continuous.operators.watermark import ObserveEventTimeSpec
 
@@ -42,12 +45,20 @@ def wanted_columns(operators: Sequence[OperatorSpec], schema: pa.Schema) -> froz
     for operator in operators:
         match operator:
             case FilterSpec(condition):
-                found |= {schema.names[index] for index in columns_in(condition)}
+                found |= _names_in([condition], schema)
             case ObserveEventTimeSpec(column=name):
                 found.add(name)
             case ProjectSpec(columns):
-                found |= {schema.names[at] for each in columns for at in columns_in(each)}
-                return frozenset(found)
+                return frozenset(found | _names_in(columns, schema))
+            case ExpandSpec(projections):
+                return frozenset(found | _names_in(chain(*projections), schema))
+            case GenerateSpec(arguments=arguments, kept=kept):
+                found |= {schema.names[index] for index in kept}
+                return frozenset(found | _names_in(arguments, schema))
             case _:
                 return None  # a user's function: it may look at any column
     return None  # no projection: all columns leave the last operator
+
+
+def _names_in(exprs: Iterable[Expr], schema: pa.Schema) -> set[str]:
+    return {schema.names[index] for each in exprs for index in columns_in(each)}

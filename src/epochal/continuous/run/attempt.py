@@ -180,10 +180,11 @@ class Attempt:
             plan=opened.plan,
             readers=(),
             first_epoch=found.first_epoch,
-            state=StateStart(found.first_epoch, found.state),
+            state=StateStart(found.first_epoch, found.state, found.commit),
             checkpoint=opened.files.url,
             state_conf=opened.state_conf,
             max_epochs_in_flight=opened.options.max_epochs_in_flight,
+            batch_time_ms=None if found.planned is None else found.planned.timestamp_ms or None,
         )
 
 
@@ -224,6 +225,8 @@ def prepare_attempt(
         watermarks_move=opened.plan.watermarks_move,
         offset_lines=opened.plan.offset_lines,
         min_batches_to_retain=opened.options.min_batches_to_retain,
+        commit_version=opened.state_conf.checkpoint_format_version,
+        is_stateful=bool(opened.plan.stages),
     )
     listeners = Listeners(
         push=push,

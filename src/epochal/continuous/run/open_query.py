@@ -157,7 +157,7 @@ def open_query(
     open_files(location).make_dirs()
     files = open_files(location, existing=True)
     settings = settings_in_force(files, definition.session)
-    conf = state_conf(files, settings)
+    conf = state_conf(files, settings, definition.session)
     check_state(files, conf, definition.tree)
     with ExitStack() as opening:
         guard = Claim.acquire(

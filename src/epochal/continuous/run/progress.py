@@ -112,6 +112,7 @@ class ProgressMaker:
             "sink": {
                 "description": self._note.sink,
                 "numOutputRows": sum(each.rows_out for each in epochs),
+                **_sink_metrics(epochs),
             },
             "epochs": {"first": first.epoch, "last": last.epoch, "count": len(epochs)},
             "epochLatencyMs": latency([each.committed_ms - each.cut_ms for each in epochs]),
@@ -192,6 +193,11 @@ def _durations(epochs: Sequence[CommittedEpoch]) -> dict[str, int]:
         "triggerExecution": _mean([each.committed_ms - each.started_ms for each in epochs]),
         "walCommit": _mean([each.wal_ms for each in epochs]),
     }
+
+
+def _sink_metrics(epochs: Sequence[CommittedEpoch]) -> dict[str, dict[str, str]]:
+    letters = sum(each.dead_letters for each in epochs)
+    return {"metrics": {"deadLetters": str(letters)}} if letters else {}
 
 
 def _event_time(last: CommittedEpoch) -> dict[str, str]:

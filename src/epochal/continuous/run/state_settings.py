@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epochal.checkpoint.entries import CommitLog
-from epochal.checkpoint.layout import COMMITS, STATE
+from epochal.checkpoint.layout import STATE
 from epochal.checkpoint.pinned import (
     CODEC,
     MERGE_OPERATOR,
@@ -24,7 +23,7 @@ from epochal.checkpoint.pinned import (
     TABLE_FORMAT,
 )
 from epochal.continuous.plan.logical import Node, Stateful, preorder
-from epochal.continuous.run.take_over import FoundCheckpoint, newest_entry
+from epochal.continuous.run.take_over import FoundCheckpoint, found_in, newest_entry
 from epochal.errors import StateUsageError
 from epochal.files import Files, join_url
 from epochal.state.store.conf import StateStoreConf
@@ -52,12 +51,12 @@ def settings_in_force(files: Files, session: Mapping[str, str]) -> dict[str, str
     return FoundCheckpoint(newest=newest_entry(files)).settings(session)
 
 
-def state_conf(files: Files, settings: Mapping[str, str]) -> StateStoreConf:
+def state_conf(
+    files: Files, settings: Mapping[str, str], session: Mapping[str, str]
+) -> StateStoreConf:
     """How the checkpoint keeps its state."""
-    commit = CommitLog(files.at(COMMITS), read_only=True).get_latest()
-    conf = StateStoreConf.from_spark(settings)
-    has_ids = commit is not None and bool(commit[1].state_unique_ids)
-    return replace(conf, checkpoint_format_version=2 if has_ids else 1)
+    conf, version = StateStoreConf.from_spark(settings), found_in(files).state_format(session)
+    return replace(conf, checkpoint_format_version=version)
 
 
 def check_state(files: Files, conf: StateStoreConf, tree: Node) -> None:

@@ -11,9 +11,17 @@ from dataclasses import dataclass
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
-from epochal.checkpoint.pinned import STATE_FORMAT, conf_in_force, conf_of_new_query
+from epochal.checkpoint.pinned import (
+    PROVIDER,
+    ROCKSDB_PROVIDER_CLASS,
+    STATE_FORMAT,
+    conf_in_force,
+    conf_of_new_query,
+)
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.continuous.plan.logical import Node, Stateful, preorder
+from epochal.epoch.manifest import manifest_of
+from epochal.epoch.state_ids import ids_of
 from epochal.errors import OptionError
 from epochal.files import Files, open_files
 
@@ -51,17 +59,31 @@ class FoundCheckpoint:
         """Return the number of state partitions, as Spark would choose it."""
         return int(self.settings(session)[SHUFFLE_PARTITIONS])
 
+    def state_format(self, session: Mapping[str, str]) -> int:
+        """Return the format of the state's files, as Spark would: 2 if they have unique ids.
+
+        It is not pinned. The commit log shows it, and before the first commit the session has it.
+        """
+        if self.commit is not None:
+            return self.commit.state_format_version
+        manifest = None if self.newest is None else manifest_of(self.newest, self.url)
+        if manifest is not None and manifest.state:
+            return 1 if ids_of(manifest.state) is None else 2
+        return int(session.get(STATE_FORMAT, "1"))
+
     def check(self, operators: Collection[str], session: Mapping[str, str]) -> None:
         """Raise OptionError if a query with these stateful operators cannot go on from here."""
         self._check_sources()
         if not operators:
             return
-        version = int(session.get(STATE_FORMAT, "1")) if self.newest is None else 1
-        if self.commit is not None and self.commit.state_unique_ids:
-            version = 2
-        if version > 1:
-            self._refuse(STATE_FORMAT, str(version), "1")
-        settings = self.settings(session)
+        settings, version = self.settings(session), self.state_format(session)
+        if version not in (1, 2):
+            self._refuse(STATE_FORMAT, str(version), "1 or 2")
+        if version == 2 and settings[PROVIDER] != ROCKSDB_PROVIDER_CLASS:
+            raise OptionError(
+                f"{STATE_FORMAT} is 2, but {settings[PROVIDER]} does not give its files unique "
+                f"ids. Set it to 1, or {PROVIDER} to {ROCKSDB_PROVIDER_CLASS}, before the start."
+            )
         for operator in sorted(set(operators) & set(FORMATS)):
             key, supported = FORMATS[operator]
             if settings[key] != supported:
@@ -94,7 +116,11 @@ def find_checkpoint(location: str | None) -> FoundCheckpoint:
     """Read what a checkpoint pins. Nothing is created."""
     if location is None:
         return FoundCheckpoint()
-    files = open_files(location)
+    return found_in(open_files(location))
+
+
+def found_in(files: Files) -> FoundCheckpoint:
+    """Read what the checkpoint in `files` pins."""
     commit = CommitLog(files.at(COMMITS), read_only=True).get_latest()
     return FoundCheckpoint(files.url, newest_entry(files), None if commit is None else commit[1])
 

@@ -172,6 +172,7 @@ def record_of(epoch: CommittedEpoch, attempt: int, ack_ms: float | None) -> Epoc
         commit_ms=epoch.commit_ms,
         ack_ms=None if ack_ms is None else round(ack_ms, 3),
         attempt=attempt,
+        dead_letters=epoch.dead_letters,
     )
 
 

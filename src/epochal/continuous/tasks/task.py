@@ -60,6 +60,7 @@ class EpochCut:
     watermarks: tuple[int, ...]
     rows_in: tuple[int, ...]
     rows_out: int
+    dead_letters: int = 0
 
 
 @dataclass(slots=True)
@@ -357,14 +358,17 @@ class TaskCore:
 
     def _cut_sink(self, epoch: int, out: TurnOutput) -> None:
         ending = self._ending.pop(epoch)
+        prepare = self._writer.cut(epoch)
+        letters = getattr(self._writer, "dead_letters", 0)
         out.cuts.append(
             EpochCut(
                 epoch,
                 tuple(ending.changes),
-                self._writer.cut(epoch),
+                prepare,
                 tuple(ending.watermarks),
                 ending.rows_in,
-                self._rows_out,
+                self._rows_out - letters,
+                letters,
             )
         )
         self._rows_out = 0

@@ -7,7 +7,8 @@ that it was published, writes snapshots and deletes old files, as Spark's mainte
 
 Note: a version is loaded by the name and checksum in the last decided manifest, never by its number
 alone. A task of an earlier attempt that is still running may have written a file with that number.
-Only if Spark wrote the last epoch is there no manifest; then the number is right.
+Only if Spark wrote the last epoch is there no manifest; then the number is right, or the unique id
+in the commit log.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from epochal.checkpoint.entries import CommitEntry
 from epochal.continuous.operators.contract import Row, StateChanges, StatefulOperator, StoreSchema
 from epochal.continuous.plan.stages import QueryPlan, partitions_of_stage
 from epochal.epoch.messages import PreparedState
@@ -71,6 +73,8 @@ class StateStart:
     version: int
     named: tuple[PreparedState, ...] | None
     """The versions that the last manifest names; None if Spark wrote the last epoch."""
+    commit: CommitEntry = field(default_factory=CommitEntry)
+    """Of the last epoch, with the unique ids of its state files, if Spark wrote it."""
 
 
 @dataclass(slots=True)
@@ -141,7 +145,9 @@ class TaskStores:
                     "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
                 )
             version = None if found is None else _as_version(found)
-            opened = store.provider.get_store(start.version, from_prepared=version)
+            opened = store.provider.get_store(
+                start.version, from_prepared=version, unique_id=start.commit.state_id(*place)
+            )
             store.rows, store.version = opened.loaded_rows, start.version
             operator, provider = by_id[store.operator], store.provider
             if isinstance(provider, RocksDBFamilyProvider):

@@ -104,6 +104,8 @@ class TaskAssignment:
     host: str = ""
     """Where peers reach this task; if empty, its address on the route to the driver."""
     max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT
+    batch_time_ms: int | None = None
+    """The time of all rows, if the attempt runs a batch that Spark planned; None for the clock."""
     max_silence_seconds: float = 30.0
     """A task ends if its driver has been silent for this long."""
 
@@ -218,6 +220,7 @@ class _Durable(threading.Thread):
             tuple((operator, *figures) for operator, figures in sorted(counts.items())),
             written - began,
             staged - written,
+            cut.dead_letters,
         )
         # Only now, when all is on storage, may the driver hear of the epoch: it may decide at once.
         self.keep(report)
@@ -360,6 +363,7 @@ class _Worker:
 
     def _loop(self, core: TaskCore, channels: Channels) -> None:
         rpc_fd, clock = self._rpc.fd, self._clock
+        fixed_ms = self._assignment.batch_time_ms
         next_read = 0.0
         turns = 0
         while True:
@@ -370,7 +374,8 @@ class _Worker:
             frames = channels.receive()
             now = time.monotonic()
             read = now >= next_read
-            out = core.turn(clock.now_ms(), frames, pushes, read=read)
+            now_ms = clock.now_ms() if fixed_ms is None else fixed_ms
+            out = core.turn(now_ms, frames, pushes, read=read)
             if read:
                 next_read = now + TURN_SECONDS
             for target, frame in out.frames:

@@ -57,7 +57,7 @@ MISSING_SNAPSHOT = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE"
 
 _VERSION = re.compile(r"\d+")
 _CHECKSUM = re.compile(r"(\d+)[._].*\.crc")
-_PREPARED = re.compile(r"(\d+\.(delta|changelog|zip))\.prepared-(.+)")
+_PREPARED = re.compile(r"(\d+(?:_([0-9A-Za-z-]+))?\.(delta|changelog|zip))\.prepared-(.+)")
 _PREPARED_MARK = ".prepared-"
 _ATTEMPT = re.compile(r"a(\d+)")
 
@@ -68,6 +68,14 @@ class FileNames:
 
     delta: str
     snapshot: str
+
+    def stem(self, version: int) -> str:
+        """What the names of the files of a version begin with."""
+        return str(version)
+
+    def others(self, names: Iterable[str], below: int) -> list[str]:
+        """The files of versions below `below`, also of other histories than the store's own."""
+        return []
 
     def parse(self, name: str) -> StoreFile | None:
         """The delta or snapshot that a file name stands for; None for any other file."""
@@ -125,12 +133,12 @@ class SnapshotPlan:
 
 def delta_name(version: int, kinds: FileNames = HDFS_FILES) -> str:
     """The file with the changes that made `version`."""
-    return f"{version}.{kinds.delta}"
+    return f"{kinds.stem(version)}.{kinds.delta}"
 
 
 def snapshot_name(version: int, kinds: FileNames = HDFS_FILES) -> str:
     """The file with all rows of `version`."""
-    return f"{version}.{kinds.snapshot}"
+    return f"{kinds.stem(version)}.{kinds.snapshot}"
 
 
 def checksum_name(name: str) -> str:
@@ -154,7 +162,19 @@ def prepared_snapshot_name(version: int, label: str, kinds: FileNames) -> str:
 def kinds_of_prepared(name: str) -> FileNames:
     """The names that the provider of a prepared delta uses."""
     prepared = _PREPARED.fullmatch(name)
-    return HDFS_FILES if not prepared or prepared[2] == HDFS_FILES.delta else ROCKSDB_FILES
+    return HDFS_FILES if not prepared or prepared[3] == HDFS_FILES.delta else ROCKSDB_FILES
+
+
+def id_of_prepared(name: str) -> str:
+    """The unique id in the name of a prepared file; empty if it has none."""
+    prepared = _PREPARED.fullmatch(name)
+    return prepared[2] or "" if prepared else ""
+
+
+def is_prepared_snapshot(name: str) -> bool:
+    """Whether a prepared file is a snapshot."""
+    prepared = _PREPARED.fullmatch(name)
+    return prepared is not None and prepared[3] == ROCKSDB_FILES.snapshot
 
 
 def published_name(name: str) -> str:
@@ -178,7 +198,7 @@ def prepared_before(name: str, attempt: int) -> bool:
     It may be deleted once `attempt` has decided an epoch; see the module's docstring.
     """
     prepared = _PREPARED.fullmatch(name)
-    label = _ATTEMPT.fullmatch(prepared[3]) if prepared else None
+    label = _ATTEMPT.fullmatch(prepared[4]) if prepared else None
     return label is not None and int(label[1]) < attempt
 
 
@@ -298,7 +318,8 @@ def deletable(
     checksums = [
         name for name in listed if (found := _CHECKSUM.fullmatch(name)) and int(found[1]) < first
     ]
-    return old + sorted(checksums)
+    others = sorted(set(kinds.others(listed, first)) - set(old))
+    return old + others + sorted(checksums)
 
 
 def _starts(version: int, snapshots: Iterable[int]) -> list[int]:

@@ -82,9 +82,11 @@ def read_lineage(data: bytes, source: str) -> tuple[LineageItem, ...]:
     return _Reader(data, start, source).lineage() if layout in (3, 4) else ()
 
 
-def encode_family_changelog(records: Iterable[tuple[bytes, bytes | None]]) -> bytes:
-    """Write a changelog of a store with column families: layout 2."""
-    pieces = [b"\0\2v2"]
+def encode_family_changelog(
+    records: Iterable[tuple[bytes, bytes | None]], lineage: Sequence[LineageItem] | None = None
+) -> bytes:
+    """Write a changelog of a store with column families: layout 2, or 4 if there is a lineage."""
+    pieces = [b"\0\2v2"] if lineage is None else [_head("v4", lineage)]
     for key, value in records:
         change = Change.DELETE if value is None else Change.PUT
         pieces += (bytes([change]), len(key).to_bytes(4, "big"), key)
@@ -98,13 +100,17 @@ def encode_changelog(
     """Write a changelog without column families: layout 1, or 3 if there is a lineage."""
     pieces: list[bytes] = []
     if lineage is not None:
-        items = [{"version": i.version, "checkpointUniqueId": i.unique_id} for i in lineage]
-        for text in ("v3", json.dumps(items, separators=(",", ":"))):
-            pieces += (len(text).to_bytes(2, "big"), text.encode("ascii"))
+        pieces.append(_head("v3", lineage))
     for key, value in records:
         pieces += (len(key).to_bytes(4, "big"), key)
         pieces += (_END,) if value is None else (len(value).to_bytes(4, "big"), value)
     return b"".join((*pieces, _END))
+
+
+def _head(layout: str, lineage: Sequence[LineageItem]) -> bytes:
+    items = [{"version": i.version, "checkpointUniqueId": i.unique_id} for i in lineage]
+    texts = (layout, json.dumps(items, separators=(",", ":")))
+    return b"".join(len(each).to_bytes(2, "big") + each.encode("ascii") for each in texts)
 
 
 def _layout_of(data: bytes) -> tuple[int, int]:

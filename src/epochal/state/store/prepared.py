@@ -21,6 +21,7 @@ from epochal.state.files.chain import (
     FileNames,
     checksum_name,
     delta_name,
+    id_of_prepared,
     kinds_of_prepared,
     prepared_name,
     prepared_snapshot_name,
@@ -90,10 +91,12 @@ def publish_prepared(files: Files, prepared: PreparedVersion, store: str) -> Non
     if files.info(prepared.name) is None:
         return  # deleting that name is the last step, so all others are done
     kinds, name = kinds_of_prepared(prepared.name), published_name(prepared.name)
-    # Another file of this version can only come from an undecided history. Loaders would prefer a
-    # snapshot to the delta, so it is deleted first. The same holds for checksums of former files.
-    both = {snapshot_name(prepared.version, kinds), delta_name(prepared.version, kinds)}
-    for stale in (*sorted(both - {name}), *map(checksum_name, sorted(both, reverse=True))):
-        files.delete(stale)
+    if not id_of_prepared(prepared.name):
+        # Another file of this version can only come from an undecided history. Loaders would prefer
+        # a snapshot to the delta, so it is deleted first. The same holds for checksums of former
+        # files. Under a unique id there is no other file.
+        both = {snapshot_name(prepared.version, kinds), delta_name(prepared.version, kinds)}
+        for stale in (*sorted(both - {name}), *map(checksum_name, sorted(both, reverse=True))):
+            files.delete(stale)
     files.replace(name, data)
     files.delete(prepared.name)

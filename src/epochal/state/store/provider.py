@@ -122,14 +122,16 @@ class StateStoreProvider:
         version: int,
         *,
         from_prepared: PreparedVersion | None = None,
+        unique_id: str = "",
         force_snapshot_on_commit: bool = False,
     ) -> StateStore:
         """Open `version` for reading, and for building `version + 1` on it.
 
-        With `from_prepared`, open exactly that undecided version.
+        With `from_prepared`, open exactly that undecided version. In state whose files have unique
+        ids, `unique_id` is the one that the commit log names.
         """
         if from_prepared is None:
-            rows = self._load(version)
+            rows = self._open(version, unique_id)
         elif from_prepared.version == version:
             rows = self._load_prepared(from_prepared)
         else:
@@ -139,9 +141,9 @@ class StateStoreProvider:
             )
         return StateStore(self, version, rows, force_snapshot=force_snapshot_on_commit)
 
-    def get_read_store(self, version: int) -> ReadStateStore:
+    def get_read_store(self, version: int, unique_id: str = "") -> ReadStateStore:
         """Open `version` for reading."""
-        return ReadStateStore(self, version, self._load(version))
+        return ReadStateStore(self, version, self._open(version, unique_id))
 
     def upgrade_read_store(
         self, store: ReadStateStore, *, force_snapshot_on_commit: bool = False
@@ -183,7 +185,7 @@ class StateStoreProvider:
         self, version: int, draft: Draft, delta: AtomicFile, *, force_snapshot: bool
     ) -> None:
         """Publish a delta, replacing an existing one, and cache the version that it makes."""
-        data = self._files.encode_delta(draft.changes.items())
+        data = self._files.encode_delta(version, draft.changes.items())
         rows = draft.freeze()
         with self._lock:
             delta.write(data)
@@ -200,7 +202,7 @@ class StateStoreProvider:
 
     def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
         """Write a version under a name with the attempt, and keep its rows for the next version."""
-        data = self._files.encode_delta(draft.changes.items())
+        data = self._files.encode_delta(version, draft.changes.items())
         rows = draft.freeze()
         prepared = write_prepared(self._files.files, version, attempt, data, self._kinds)
         with self._lock:
@@ -287,6 +289,12 @@ class StateStoreProvider:
                 num_keys, memory_bytes(cached), custom, {name: self._last_snapshot}
             )
 
+    def _open(self, version: int, unique_id: str) -> FrozenVersion:
+        with self._lock:
+            if version > 0:
+                self._files.open_version(version, unique_id)
+            return self._load(version)
+
     def _load(self, version: int) -> FrozenVersion:
         if version < 0:
             raise StateLoadError(
@@ -325,6 +333,7 @@ class StateStoreProvider:
             rows = self._prepared.get(prepared.name)
             if rows is None:
                 data = read_prepared(self._files.files, prepared, str(self.store_id))
+                self._files.open_prepared(prepared, data)
                 draft = self._load(prepared.version - 1).draft()
                 self._files.apply_bytes(data, prepared.name, draft)
                 rows = self._prepared[prepared.name] = draft.freeze()

@@ -12,17 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from epochal.errors import StateUsageError
 from epochal.files import join_url
-from epochal.state.files.chain import ROCKSDB_FILES, FileNames, snapshot_name
+from epochal.state.files.chain import snapshot_name
 from epochal.state.files.codecs import compress, decompress
-from epochal.state.files.rocksdb_changelog import (
-    LineageItem,
-    encode_family_changelog,
-    parse_changelog,
-)
+from epochal.state.files.rocksdb_changelog import encode_family_changelog, parse_changelog
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, Family, Row, RowOrList, family_prefix
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
 from epochal.state.files.rocksdb_values import ValueForm
@@ -30,7 +26,7 @@ from epochal.state.files.schema_file import DEFAULT_FAMILY
 from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
-from epochal.state.store.prepared import PreparedVersion, read_prepared, write_prepared
+from epochal.state.store.prepared import PreparedVersion
 from epochal.state.store.rocksdb_directory import read_archive, read_snapshot, replay
 from epochal.state.store.rocksdb_files import RocksStoreFiles
 from epochal.state.store.rocksdb_provider import RocksDBStateStoreProvider
@@ -70,7 +66,6 @@ class RocksFamilyFiles(RocksStoreFiles):
     """The directory of one RocksDB-backed store with column families."""
 
     numbers: FamilyNumbers = field(default_factory=FamilyNumbers)
-    kinds: ClassVar[FileNames] = ROCKSDB_FILES
 
     @property
     def form(self) -> ValueForm:
@@ -81,8 +76,7 @@ class RocksFamilyFiles(RocksStoreFiles):
     def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
         """All entries of a snapshot. Adopts the numbers of its families."""
         self.verify_snapshot(version, there)
-        item = LineageItem(version, "")
-        metadata, entries = read_snapshot(self.files, item, self.form.delimiter)
+        metadata, entries = read_snapshot(self.files, self.item(version), self.form.delimiter)
         self.numbers.take(metadata)
         return entries
 
@@ -99,12 +93,17 @@ class RocksFamilyFiles(RocksStoreFiles):
         raw = decompress(data, self.conf.compression_codec, source=source)
         replay(parse_changelog(raw, source), draft, self.form, source)
 
-    def encode_delta(self, changes: Iterable[Change]) -> bytes:
-        """The content of a changelog."""
+    def needs_snapshot(self, version: int) -> bool:
+        """Whether a version must be written as a snapshot: also if it adds families."""
+        return not self.numbers.are_stored or RocksStoreFiles.needs_snapshot(self, version)
+
+    def encode_delta(self, version: int, changes: Iterable[Change]) -> bytes:
+        """The content of the changelog of a version."""
         form = self.form
         # Values are complete already. Only the key of a removed entry may need a checksum.
         records = (form.record(k, None) if v is None else (k, v) for k, v in changes)
-        return compress(encode_family_changelog(records), self.conf.compression_codec)
+        raw = encode_family_changelog(records, self.lineage_of(version))
+        return compress(raw, self.conf.compression_codec)
 
     def encode_snapshot(
         self, version: int, rows: Iterable[tuple[bytes, bytes]]
@@ -170,19 +169,10 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
 
     def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
         """Write a version under a name with the attempt; as a snapshot if it adds families."""
-        files = self._family_files
-        files.numbers.add(self._names())
-        if files.numbers.are_stored:
-            return super().prepare(version, draft, attempt)
-        rows = draft.freeze()
-        *shared, (_, archive) = files.encode_snapshot(version, rows.items())
-        files.write_snapshot(shared)
-        prepared = write_prepared(
-            files.files, version, attempt, archive, files.kinds, is_snapshot=True
-        )
-        files.numbers.are_stored = True
-        with self._lock:
-            self._prepared[prepared.name] = rows
+        numbers = self._family_files.numbers
+        numbers.add(self._names())
+        prepared = super().prepare(version, draft, attempt)
+        numbers.are_stored = True
         return prepared
 
     def commit(self, *_: Any, **__: Any) -> None:
@@ -192,18 +182,6 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
             "a store with column families is written by `prepare` and `publish`.",
             "STATE_STORE_UNSUPPORTED_OPERATION",
         )
-
-    def _load_prepared(self, prepared: PreparedVersion) -> FrozenVersion:
-        if f".{ROCKSDB_FILES.snapshot}." not in prepared.name:
-            return super()._load_prepared(prepared)
-        with self._lock:
-            rows = self._prepared.get(prepared.name)
-            if rows is None:
-                files = self._family_files
-                data = read_prepared(files.files, prepared, str(self.store_id))
-                rows = FrozenVersion.of(files.read_archive(data, prepared.name))
-                self._prepared[prepared.name] = rows
-            return rows
 
     def _names(self) -> Iterator[str]:
         yield DEFAULT_FAMILY

@@ -7,51 +7,136 @@ encoding, and checksums.
 Every version is a changelog, also when Spark's own changelogs are switched off: Spark replays them
 on the newest snapshot whatever its setting is. Maintenance writes a snapshot now and then, so that
 there are never many to replay.
+
+With checkpoint format 2 the names contain a unique id for each version. Which ids belong to the
+history of the store is known from the commit log and from the changelogs, which list the ids before
+them. Such a list must fit into 64 KiB, so a version with too long a list is a snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
-from epochal.errors import StateError, StateFormatError
+from epochal.errors import StateError, StateFormatError, StateLoadError
 from epochal.files import join_url
 from epochal.state.files.chain import (
     ROCKSDB_FILES,
     FileNames,
     checksum_name,
+    id_of_prepared,
+    is_prepared_snapshot,
     snapshot_name,
-    snapshot_versions,
 )
 from epochal.state.files.checksum_file import verify_checksum
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import (
     Change as Operation,
 )
-from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog, parse_changelog
+from epochal.state.files.rocksdb_changelog import (
+    LineageItem,
+    encode_changelog,
+    parse_changelog,
+    read_lineage,
+)
 from epochal.state.files.rocksdb_key_form import VERSION_BYTE, KeyForm, unversioned
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.rows.byte_spans import spans_of
-from epochal.state.store.rocksdb_directory import file_name, read_metadata, read_snapshot
+from epochal.state.store.prepared import PreparedVersion
+from epochal.state.store.rocksdb_directory import (
+    Lineage,
+    LineageNames,
+    RocksDirectory,
+    RocksPlan,
+    file_name,
+    parse_name,
+    read_archive,
+    read_metadata,
+    read_snapshot,
+)
 from epochal.state.store.store_files import StoreFiles
 from epochal.state.store.versions import Change, Draft
+
+MAX_LINEAGE = 500
+"""Versions that a changelog lists at most. Spark can list about 800, and may add some."""
 
 
 @dataclass(frozen=True, slots=True)
 class RocksStoreFiles(StoreFiles):
     """The directory of one RocksDB-backed store without column families."""
 
-    kinds: ClassVar[FileNames] = ROCKSDB_FILES
+    lineage: Lineage = field(default_factory=Lineage)
+    """Only in use if the names contain unique ids."""
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether names contain unique ids."""
+        return self.conf.checkpoint_format_version > 1
+
+    @property
+    def kinds(self) -> FileNames:
+        """How the files are named."""
+        if not self.has_ids:
+            return ROCKSDB_FILES
+        return LineageNames(ROCKSDB_FILES.delta, ROCKSDB_FILES.snapshot, self.lineage)
+
+    def open_version(self, version: int, unique_id: str) -> None:
+        """Find the history of a version."""
+        known = self.lineage.ids.get(version)
+        if not self.has_ids or (known is not None and unique_id in ("", known)):
+            return
+        if not unique_id:
+            raise StateLoadError(
+                self.store,
+                f"version {version} cannot be found by its number alone, because the names of its "
+                f"files contain unique ids; the commit log has the right one",
+                "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
+            )
+        self.lineage.adopt(self._directory.plan(version, unique_id))
+
+    def open_prepared(self, prepared: PreparedVersion, data: bytes) -> None:
+        """Find the history of a prepared version, given its content."""
+        target = LineageItem(prepared.version, id_of_prepared(prepared.name))
+        if not self.has_ids or self.lineage.ids.get(target.version) == target.unique_id:
+            return
+        if is_prepared_snapshot(prepared.name):
+            self.lineage.adopt(RocksPlan(target, ()))
+            return
+        source = join_url(self.files.url, prepared.name)
+        earlier = read_lineage(self._inflate(data, source), source)
+        before = max(earlier, key=lambda item: item.version, default=LineageItem(0, ""))
+        self.lineage.adopt(self._directory.plan(before.version, before.unique_id))
+        self.lineage.begin(target.version, target.unique_id)
+
+    def needs_snapshot(self, version: int) -> bool:
+        """Whether a version must be written as a snapshot."""
+        return self.has_ids and len(self.lineage.before(version)) > MAX_LINEAGE
+
+    def lineage_of(self, version: int) -> tuple[LineageItem, ...] | None:
+        """What the changelog of a version lists; None without unique ids."""
+        return self.lineage.before(version) if self.has_ids else None
+
+    def item(self, version: int) -> LineageItem:
+        """A version of the history."""
+        return LineageItem(version, self.lineage.ids.get(version, ""))
 
     def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
         """All rows of a snapshot. Verifies its checksum file if that is among `there`."""
         self.verify_snapshot(version, there)
-        item = LineageItem(version, "")
+        item = self.item(version)
         source = join_url(self.files.url, file_name(item, self.kinds.snapshot))
-        metadata, entries = read_snapshot(self.files, item)
+        return self._unpacked(*read_snapshot(self.files, item), source)
+
+    def read_archive(self, data: bytes, name: str) -> dict[bytes, bytes]:
+        """As `read_snapshot`, given the content of the zip."""
+        source = join_url(self.files.url, name)
+        return self._unpacked(*read_archive(self.files, data, b"", source), source)
+
+    def _unpacked(
+        self, metadata: SnapshotMetadata, entries: dict[bytes, bytes], source: str
+    ) -> dict[bytes, bytes]:
         if metadata.families:
             raise StateFormatError(
                 source, 0, f"it has the column families {', '.join(metadata.families)}"
@@ -92,13 +177,14 @@ class RocksStoreFiles(StoreFiles):
         draft.changes.update(zip(*self._rows(list(puts), list(puts.values()), source), strict=True))
         draft.changes.update(dict.fromkeys(self._key_form.rows(list(gone), source)))
 
-    def encode_delta(self, changes: Iterable[Change]) -> bytes:
-        """The content of a changelog."""
+    def encode_delta(self, version: int, changes: Iterable[Change]) -> bytes:
+        """The content of the changelog of a version."""
         listed = list(changes)
         keys = self._key_form.stored([key for key, _ in listed])
         values = [None if value is None else VERSION_BYTE + value for _, value in listed]
         records = map(self._form.record, keys, values)
-        return compress(encode_changelog(records, None), self.conf.compression_codec)
+        raw = encode_changelog(records, self.lineage_of(version))
+        return compress(raw, self.conf.compression_codec)
 
     def encode_snapshot(
         self, version: int, rows: Iterable[tuple[bytes, bytes]]
@@ -122,25 +208,35 @@ class RocksStoreFiles(StoreFiles):
         Tables that nothing names are left to Spark, which may be about to name them.
         """
         old = list(names)
-        dropped = snapshot_versions(old, self.kinds)
+        dropped = _snapshots(old)
         tables: set[str] = set()
         if dropped:
-            kept = set(snapshot_versions(self.names(), self.kinds)) - set(dropped)
-            tables = self._tables(dropped) - self._tables(kept, strict=True)
+            tables = self._tables(dropped) - self._tables(
+                _snapshots(self.names()) - dropped, strict=True
+            )
         for name in (*old, *sorted(tables)):
             self.files.delete(name)
+        gone = [found[0].version for found in map(parse_name, old) if found]
+        self.lineage.forget(max(gone, default=-1) + 1)
 
-    def _tables(self, versions: Iterable[int], *, strict: bool = False) -> set[str]:
+    def _tables(self, snapshots: Iterable[LineageItem], *, strict: bool = False) -> set[str]:
         found: set[str] = set()
-        for version in versions:
+        for item in snapshots:
             try:
-                metadata = read_metadata(self.files, LineageItem(version, ""))
+                metadata = read_metadata(self.files, item)
             except StateError:
                 if strict:
                     raise
                 continue  # its tables stay behind, which costs only space
             found.update(each.path for each in metadata.files)
         return found
+
+    def _inflate(self, data: bytes, source: str) -> bytes:
+        return decompress(data, self.conf.compression_codec, source=source)
+
+    @property
+    def _directory(self) -> RocksDirectory:
+        return RocksDirectory(self.files, self._inflate, self._form)
 
     def _rows(
         self, keys: Sequence[bytes], values: Sequence[bytes], source: str
@@ -159,3 +255,7 @@ class RocksStoreFiles(StoreFiles):
     @property
     def _key_form(self) -> KeyForm:
         return KeyForm(self.codec.key_schema, self.codec.num_cols_prefix_key)
+
+
+def _snapshots(names: Iterable[str]) -> set[LineageItem]:
+    return {found[0] for found in map(parse_name, names) if found and found[1] == "zip"}

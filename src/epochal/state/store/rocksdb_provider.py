@@ -6,18 +6,26 @@ RocksDB itself, through `rocksdict`, is needed just to read and write snapshots.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+from uuid import UUID, uuid5
 
 from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS, STATE_ENCODING, STATE_FORMAT
 from epochal.errors import StateUsageError
+from epochal.files import AtomicFile
+from epochal.state.files.chain import is_prepared_snapshot
 from epochal.state.files.rocksdb_snapshot import import_rocksdict
 from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
+from epochal.state.store.prepared import PreparedVersion, read_prepared, write_prepared
 from epochal.state.store.provider import HDFSBackedStateStoreProvider, StateStoreProvider
 from epochal.state.store.rocksdb_files import RocksStoreFiles
+from epochal.state.store.versions import Draft, FrozenVersion
 
 UNSAFE_ROW = "unsaferow"
+_IDS = UUID("5d3c1a0e-6c52-4f0a-9b54-0d2f6c1b7e21")
+"""The namespace of the unique ids that we give to versions."""
 
 
 class RocksDBStateStoreProvider(StateStoreProvider):
@@ -35,12 +43,11 @@ class RocksDBStateStoreProvider(StateStoreProvider):
                 f"{ROCKSDB_PROVIDER_CLASS}.",
                 "STATE_STORE_INVALID_PROVIDER",
             )
-        if conf.checkpoint_format_version > 1:
+        if conf.checkpoint_format_version > 2:
             raise StateUsageError(
                 str(store_id),
-                f"the state has unique ids in its file names ({STATE_FORMAT} is "
-                f"{conf.checkpoint_format_version}); Epochal reads such state but writes only "
-                f"format 1. Run the query with Spark.",
+                f"{STATE_FORMAT} is {conf.checkpoint_format_version}; Epochal knows 1 and 2. Run "
+                f"the query with Spark.",
                 "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED",
             )
         if conf.encoding_format.lower() != UNSAFE_ROW:
@@ -51,6 +58,62 @@ class RocksDBStateStoreProvider(StateStoreProvider):
                 "STATE_STORE_UNSUPPORTED_OPERATION",
             )
         import_rocksdict()
+
+    def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
+        """Write a version under a name with the attempt; some must be whole snapshots.
+
+        If names contain unique ids, that of the version follows from the run and the attempt.
+        """
+        files = self._rocks_files
+        if files.has_ids:
+            unique_id = uuid5(_IDS, f"{self.provider_id} {version} {attempt}")
+            files.lineage.begin(version, str(unique_id))
+        if not files.needs_snapshot(version):
+            return super().prepare(version, draft, attempt)
+        rows = draft.freeze()
+        *shared, (_, archive) = files.encode_snapshot(version, rows.items())
+        files.write_snapshot(shared)
+        prepared = write_prepared(
+            files.files, version, attempt, archive, files.kinds, is_snapshot=True
+        )
+        files.lineage.snapshots.add(version)
+        with self._lock:
+            self._prepared[prepared.name] = rows
+        return prepared
+
+    def commit(
+        self, version: int, draft: Draft, delta: AtomicFile, *, force_snapshot: bool
+    ) -> None:
+        """Publish a changelog. Refused if names contain unique ids: nothing would name this one."""
+        if self._rocks_files.has_ids:
+            raise StateUsageError(
+                str(self.store_id),
+                "a store whose files have unique ids is written by `prepare` and `publish`.",
+                "STATE_STORE_UNSUPPORTED_OPERATION",
+            )
+        super().commit(version, draft, delta, force_snapshot=force_snapshot)
+
+    def _load_prepared(self, prepared: PreparedVersion) -> FrozenVersion:
+        if not is_prepared_snapshot(prepared.name):
+            return super()._load_prepared(prepared)
+        with self._lock:
+            rows = self._prepared.get(prepared.name)
+            if rows is None:
+                files = self._rocks_files
+                data = read_prepared(files.files, prepared, str(self.store_id))
+                files.open_prepared(prepared, data)
+                rows = FrozenVersion.of(files.read_archive(data, prepared.name))
+                self._prepared[prepared.name] = rows
+            return rows
+
+    def _publish_snapshot(self, version: int, parts: Iterable[tuple[str, bytes]]) -> None:
+        super()._publish_snapshot(version, parts)
+        self._rocks_files.lineage.snapshots.add(version)
+
+    @property
+    def _rocks_files(self) -> RocksStoreFiles:
+        assert isinstance(self._files, RocksStoreFiles)
+        return self._files
 
 
 def provider_class(conf: StateStoreConf) -> type[StateStoreProvider]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
 
 from epochal.errors import StateFormatError, StateLoadError
 from epochal.files import AtomicFile, FileInfo, Files, join_url
@@ -32,6 +31,7 @@ from epochal.state.rows.column_decoder import validate_rows
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import validate_row
 from epochal.state.store.conf import StateStoreConf
+from epochal.state.store.prepared import PreparedVersion
 from epochal.state.store.versions import Change, Draft
 
 _LISTED_AT_ONCE = 1 << 13
@@ -48,7 +48,17 @@ class StoreFiles:
     conf: StateStoreConf
     store: str
     """The store's name in messages."""
-    kinds: ClassVar[FileNames] = HDFS_FILES
+
+    @property
+    def kinds(self) -> FileNames:
+        """How the files are named."""
+        return HDFS_FILES
+
+    def open_version(self, version: int, unique_id: str) -> None:
+        """Note which files make `version`. Only files with unique ids need that."""
+
+    def open_prepared(self, prepared: PreparedVersion, data: bytes) -> None:
+        """Note which files come before a prepared version, given its content."""
 
     def names(self) -> list[str]:
         """The names of the store's files, without hidden ones."""
@@ -101,8 +111,8 @@ class StoreFiles:
             for key, value, gone in zip(keys, values, part.deleted.tolist(), strict=True):
                 changes[key] = None if gone else value
 
-    def encode_delta(self, changes: Iterable[Change]) -> bytes:
-        """The content of a delta file."""
+    def encode_delta(self, version: int, changes: Iterable[Change]) -> bytes:
+        """The content of the delta file of a version."""
         raw = encode_records(changes, row_checksums=self.conf.row_checksum_enabled)
         return compress(raw, self.conf.compression_codec)
 

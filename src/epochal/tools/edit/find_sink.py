@@ -13,6 +13,7 @@ import msgspec
 
 from epochal.checkpoint.file_log import SinkFileStatus
 from epochal.checkpoint.layout import COMMITS, OFFSETS, SINK_LOG
+from epochal.connectors.letters.dead_letters import sink_messages
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url, open_files
@@ -87,7 +88,7 @@ def _listed(surveyed: Survey, batch_id: int) -> list[str]:
     url = join_url(surveyed.url, f"{OFFSETS}/{batch_id}")
     try:
         manifest = manifest_of(surveyed.offsets[batch_id], url, batch_id)
-        messages = manifest.messages if manifest is not None else ()
+        messages = sink_messages(manifest.messages) if manifest is not None else ()
         return [status.path for message in messages for status in _STATUSES.decode(message)]
     except (EpochalError, msgspec.MsgspecError):
         return []

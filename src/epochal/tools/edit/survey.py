@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
-from epochal.checkpoint.layout import COMMITS, JOIN_STORES, OFFSETS
+from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.pinned import CODEC
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
@@ -88,15 +88,8 @@ class Survey:
 
     def unique_id(self, store: StoreListing, batch_id: int) -> str:
         """The id of the files that hold a store's version after `batch_id`; empty in format 1."""
-        commit = self.commits.get(batch_id)
-        if commit is None or not commit.state_unique_ids:
-            return ""
-        partitions = commit.state_unique_ids.get(store.operator, ())
-        if store.partition >= len(partitions):
-            return ""
-        ids = partitions[store.partition]
-        place = JOIN_STORES.index(store.name) if store.name in JOIN_STORES else 0
-        return ids[place] if place < len(ids) else ""
+        commit = self.commits.get(batch_id, CommitEntry())
+        return commit.state_id(store.operator, store.partition, store.name)
 
     def _missing(self, store: StoreListing, batch_id: int) -> str | None:
         unique_id = self.unique_id(store, batch_id)

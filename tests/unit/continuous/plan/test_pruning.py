@@ -9,6 +9,8 @@ import pyarrow as pa
 from epochal.connectors.contract import Positions, SourceReader
 from epochal.continuous.operators.contract import OperatorSpec
 from epochal.continuous.operators.expressions.expr import Call, Column, Lambda, Literal
+from epochal.continuous.operators.stateless.expand import ExpandSpec
+from epochal.continuous.operators.stateless.generate import GenerateSpec
 from epochal.continuous.operators.stateless.row_operators import (
     FilterSpec,
     MapInArrowSpec,
@@ -36,6 +38,16 @@ def test_filters_and_watermarks_before_it_look_too() -> None:
         FilterSpec(Column(0)),
     ]
     assert wanted_columns(operators, SCHEMA) == frozenset("abd")
+
+
+def test_generated_rows_keep_some_columns_and_are_computed_from_others() -> None:
+    generate = GenerateSpec("Explode", (Column(3),), (1,), False, SCHEMA)
+    assert wanted_columns([generate, PASS_ON], SCHEMA) == frozenset("bd")
+
+
+def test_repeated_rows_are_computed_from_the_columns_of_all_projections() -> None:
+    expand = ExpandSpec(((Column(0),), (SUM,), (Literal(pa.scalar(1)),)), ONE)
+    assert wanted_columns([FilterSpec(Column(1)), expand], SCHEMA) == frozenset("abc")
 
 
 def test_all_columns_are_wanted_where_rows_leave_whole() -> None:

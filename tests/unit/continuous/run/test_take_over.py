@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, OffsetLog
-from epochal.checkpoint.pinned import STATE_FORMAT, conf_of_new_query
+from epochal.checkpoint.pinned import (
+    HDFS_PROVIDER_CLASS,
+    PROVIDER,
+    ROCKSDB_PROVIDER_CLASS,
+    STATE_FORMAT,
+    conf_of_new_query,
+)
 from epochal.continuous.run.take_over import (
     AGGREGATION_FORMAT,
     JOIN_FORMAT,
     FoundCheckpoint,
     find_checkpoint,
 )
+from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
+from epochal.epoch.messages import PreparedState
 from epochal.errors import OptionError
 
 SHUFFLE = "spark.sql.shuffle.partitions"
@@ -61,12 +69,41 @@ def test_a_missing_setting_has_the_value_from_before_it_existed() -> None:
     assert f"{AGGREGATION_FORMAT} = 1" in refusal(old, "stateStoreSave")
 
 
-def test_state_with_unique_ids_is_refused() -> None:
-    ids = {0: ((("a",),),)}
-    with_ids = found({}, CommitEntry(version=2, state_unique_ids=ids))  # type: ignore[arg-type]
-    assert f"written with {STATE_FORMAT} = 2" in refusal(with_ids, "dedupe")
-    new = refusal(FoundCheckpoint(), "dedupe", session={STATE_FORMAT: "2"})
-    assert f"{STATE_FORMAT} is 2 in this session" in new
+def test_unique_ids_need_a_provider_that_has_them() -> None:
+    rocksdb = {STATE_FORMAT: "2", PROVIDER: ROCKSDB_PROVIDER_CLASS}
+    text = refusal(FoundCheckpoint(), "dedupe", session={STATE_FORMAT: "2"})
+    assert f"{STATE_FORMAT} is 2, but {HDFS_PROVIDER_CLASS} does not give" in text
+    FoundCheckpoint().check(("dedupe",), rocksdb)
+    unknown = refusal(FoundCheckpoint(), "dedupe", session={**rocksdb, STATE_FORMAT: "3"})
+    assert f"{STATE_FORMAT} is 3 in this session" in unknown
+
+
+IDS = CommitEntry(version=2, state_unique_ids={0: (("a",),)})
+
+
+@pytest.mark.parametrize(
+    ("commit", "session", "expected"),
+    [
+        (IDS, "1", 2),
+        (CommitEntry(), "2", 1),
+        (CommitEntry(version=2, state_unique_ids={}), "1", 2),
+        (None, "2", 2),
+        (None, "1", 1),
+    ],
+)
+def test_the_format_of_the_state_is_that_of_the_commits_or_the_sessions(
+    commit: CommitEntry | None, session: str, expected: int
+) -> None:
+    assert found({}, commit).state_format({STATE_FORMAT: session}) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("1.delta", 1), ("1_an-id.changelog", 2)])
+def test_before_the_first_commit_the_decision_shows_the_format(name: str, expected: int) -> None:
+    state = (PreparedState(0, 0, "default", 1, f"{name}.prepared-a1", 7),)
+    manifest = manifest_to_json(Manifest(0, 1, "run", ({},), (), state))
+    decided = OffsetEntry(1, ("1",), extra={MANIFEST_KEY: manifest})
+    other = {STATE_FORMAT: str(3 - expected)}
+    assert FoundCheckpoint("file:/ck", decided).state_format(other) == expected
 
 
 def test_named_sources_are_refused_and_numbered_ones_are_not() -> None:

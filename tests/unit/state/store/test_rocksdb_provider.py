@@ -176,7 +176,7 @@ def test_records_that_only_lists_have_are_refused() -> None:
 @pytest.mark.parametrize(
     ("conf", "reason"),
     [
-        (replace(CONF, checkpoint_format_version=2), "checkpointFormatVersion is 2"),
+        (replace(CONF, checkpoint_format_version=3), "checkpointFormatVersion is 3"),
         (replace(CONF, encoding_format="avro"), "encoded as avro"),
         (replace(CONF, provider_class="com.vendor.Provider"), HDFS_PROVIDER_CLASS),
     ],

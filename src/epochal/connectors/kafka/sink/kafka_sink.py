@@ -64,12 +64,17 @@ class KafkaSinkOptions:
 
 
 def open_kafka_sink(
-    options: KafkaSinkOptions, schema: pa.Schema, checkpoint: Files, query_id: str
+    options: KafkaSinkOptions,
+    schema: pa.Schema,
+    checkpoint: Files,
+    query_id: str,
+    *,
+    letter_topic: str | None = None,
 ) -> DecidingSink | AtLeastOnceSink:
     """Open the sink that the options choose; ask the brokers whether its topic exists."""
     java = {key.lower(): value for key, value in options.kafka.items()}
     settings = producer_settings(java)
-    plan = record_plan(schema, options.topic)
+    plan = record_plan(schema, options.topic, letter_topic)
     marker_topic = options.marker_topic or options.topic
     exactly_once = options.delivery is Delivery.EXACTLY_ONCE
     if exactly_once and marker_topic is None:
@@ -80,7 +85,7 @@ def open_kafka_sink(
         )
     largest = int(settings.get("message.max.bytes", MAX_MESSAGE_BYTES)) - RECORD_OVERHEAD_BYTES
     clock, probe = SystemClock(), RecordProducer(settings)
-    topics = {topic: 0 for topic in (options.topic, marker_topic) if topic}
+    topics = {topic: 0 for topic in (options.topic, marker_topic, letter_topic) if topic}
     await_brokers(
         lambda: probe.check_topics(topics),
         seconds=options.broker_timeout.total_seconds(),
@@ -92,7 +97,7 @@ def open_kafka_sink(
     name = f"{options.id_prefix}{query_id}"
     return DecidingSink(
         KafkaEpochs(KafkaTransactions(java, name, str(marker_topic)), plan),
-        staged_records(plan, checkpoint.url, largest),
+        staged_records(plan, checkpoint.url, largest, settings),
         checkpoint,
         KAFKA_OUTPUT,
         clock,

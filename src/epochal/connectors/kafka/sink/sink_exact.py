@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.arrow_stream import encode_stream
+from epochal.connectors.contract import BadRows, WriterContext
 from epochal.connectors.epoch_marker import MarkedOutput, Marker, Staged
+from epochal.connectors.kafka.sink.row_places import RowPlaces
 from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
 from epochal.connectors.staged_rows import StagedWriters, staged_table
 from epochal.files import Files
@@ -47,6 +49,9 @@ class ProducerTransactions(Protocol):
     def close(self) -> None: ...
 
 
+LETTERS = pa.schema({"dead letter": pa.large_binary()}.items())
+
+
 @dataclass(frozen=True, slots=True)
 class RecordRows:
     """Checks in the tasks that rows fit into records, and encodes the columns of records."""
@@ -56,16 +61,62 @@ class RecordRows:
     suffix: str = "arrow"
 
     def encode(self, rows: Sequence[pa.RecordBatch]) -> bytes:
-        chosen = [self.plan.chosen(batch) for batch in rows]
-        for batch in chosen:
-            self.plan.check(batch, self.max_message_bytes)
-        return encode_stream(self.plan.schema, chosen, compression="lz4").to_pybytes()
+        records = list(map(self._records, rows))
+        return encode_stream(self.plan.schema, records, compression="lz4").to_pybytes()
+
+    def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(LETTERS):
+            letters: list[Any] = batch.column(0).to_pylist()
+            return self.plan.letters(letters)
+        chosen = self.plan.chosen(batch)
+        self.plan.check(chosen, self.max_message_bytes)
+        return chosen
 
 
-def staged_records(plan: RecordPlan, checkpoint: str, max_message_bytes: int) -> StagedWriters:
+@dataclass(frozen=True, slots=True)
+class RecordWriters:
+    """Opens writers in tasks."""
+
+    rows: RecordRows
+    staged: StagedWriters
+    settings: Mapping[str, str]
+    """Of a client that asks for topics which rows name, to find bad rows."""
+
+    @property
+    def staging(self) -> str:
+        return self.staged.staging
+
+    def open(self, context: WriterContext) -> RecordWriter:
+        return RecordWriter(self, context)
+
+
+class RecordWriter:
+    """Collects the records of a task, and its dead letters if they go to a topic."""
+
+    def __init__(self, options: RecordWriters, context: WriterContext) -> None:
+        self.max_letter_bytes = options.rows.max_message_bytes
+        self._collected = options.staged.open(context)
+        self._places = RowPlaces(options.rows.plan, options.settings)
+        self.write, self.cut = self._collected.write, self._collected.cut
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        return self._places.bad_rows(batch, self.max_letter_bytes)
+
+    def write_letters(self, letters: Sequence[bytes]) -> None:
+        self.write(pa.record_batch([pa.array(letters, pa.large_binary())], schema=LETTERS))
+
+    def close(self) -> None:
+        self._collected.close()
+        self._places.close()
+
+
+def staged_records(
+    plan: RecordPlan, checkpoint: str, max_message_bytes: int, settings: Mapping[str, str]
+) -> RecordWriters:
     """The writers of tasks."""
     rows = RecordRows(plan, max_message_bytes)
-    return StagedWriters(rows, checkpoint, STAGING, KAFKA_OUTPUT.magic)
+    staged = StagedWriters(rows, checkpoint, STAGING, KAFKA_OUTPUT.magic)
+    return RecordWriters(rows, staged, settings)
 
 
 class KafkaEpochs:

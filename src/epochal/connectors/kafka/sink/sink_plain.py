@@ -10,13 +10,14 @@ would never be empty.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, WriterContext
 from epochal.connectors.kafka.sink.producer import RecordProducer
+from epochal.connectors.kafka.sink.row_places import RowPlaces
 from epochal.connectors.kafka.sink.sink_rows import RecordPlan
 
 
@@ -30,13 +31,25 @@ class PlainWriters:
 
     def open(self, context: WriterContext) -> PlainWriter:
         del context
-        return PlainWriter(self.plan, RecordProducer(self.settings), self.max_message_bytes)
+        return PlainWriter(
+            self.plan,
+            RecordProducer(self.settings),
+            self.max_message_bytes,
+            RowPlaces(self.plan, self.settings),
+        )
 
 
 class PlainWriter:
     """One task's producer. The data thread writes; the preparing thread waits for the flush."""
 
-    def __init__(self, plan: RecordPlan, producer: RecordProducer, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        plan: RecordPlan,
+        producer: RecordProducer,
+        max_message_bytes: int,
+        places: RowPlaces,
+    ) -> None:
+        self._places = places
         self._plan, self._producer, self._max_bytes = plan, producer, max_message_bytes
         # A topic from the options was checked when the query started, so it is not checked again:
         # the brokers may be unreachable now.
@@ -46,11 +59,17 @@ class PlainWriter:
         self._next_epoch: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        with self._lock:
-            if self._flushing:
-                self._next_epoch.append(batch)
-            else:
-                self._send(batch)
+        self._write(self._plan.chosen(batch))
+
+    @property
+    def max_letter_bytes(self) -> int:
+        return self._max_bytes
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        return self._places.bad_rows(batch, self._max_bytes)
+
+    def write_letters(self, letters: Sequence[bytes]) -> None:
+        self._write(self._plan.letters(letters))
 
     def cut(self, epoch: int) -> Prepare:
         del epoch
@@ -58,6 +77,14 @@ class PlainWriter:
 
     def close(self) -> None:
         self._producer.close()
+        self._places.close()
+
+    def _write(self, chosen: pa.RecordBatch) -> None:
+        with self._lock:
+            if self._flushing:
+                self._next_epoch.append(chosen)
+            else:
+                self._send(chosen)
 
     def _prepare(self) -> bytes:
         """Wait for all rows written so far. Rows of the next epoch among them do no harm."""
@@ -73,8 +100,7 @@ class PlainWriter:
                     self._send(batch)
         return b""
 
-    def _send(self, batch: pa.RecordBatch) -> None:
-        chosen = self._plan.chosen(batch)
+    def _send(self, chosen: pa.RecordBatch) -> None:
         self._plan.check(chosen, self._max_bytes)
         if self._checks_topics:
             self._producer.check_topics(self._plan.highest_partitions(chosen))

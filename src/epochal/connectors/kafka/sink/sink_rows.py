@@ -7,7 +7,7 @@ Kafka does not distinguish text from bytes, so text columns are cast to binary w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -42,6 +42,10 @@ class RecordPlan:
     """The query's columns that are written."""
     topic: str | None
     """The topic of all rows; None if each row names its own."""
+    rows_topic: str | None = None
+    """Fills the column topic of all rows; only if there are letters with another topic."""
+    letter_topic: str | None = None
+    """The topic of dead letters, if there is one."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -50,7 +54,12 @@ class RecordPlan:
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns that are written, in the types of `schema`."""
-        arrays = [_cast(batch.column(name), STAGED[name]) for name in self.columns]
+        arrays = [
+            pa.repeat(pa.scalar(self.rows_topic, STAGED[name]), batch.num_rows)
+            if name == "topic" and self.rows_topic is not None
+            else _cast(batch.column(name), STAGED[name])
+            for name in self.columns
+        ]
         return pa.record_batch(arrays, schema=self.schema)
 
     def records(self, batch: pa.RecordBatch) -> Iterator[Record]:
@@ -82,28 +91,63 @@ class RecordPlan:
 
     def check(self, batch: pa.RecordBatch, max_bytes: int) -> None:
         """Raise for a row that Kafka would reject, while its origin is still known."""
-        if self.topic is None and batch.column("topic").null_count:
-            raise OptionError(
-                "kafka: a row has no topic: its column topic is null. Give every row a topic, or "
-                "set one topic for all rows with the option topic."
+        for reason in self.bad_rows(batch, max_bytes).values():
+            raise OptionError(f"kafka: {reason}.")
+
+    def bad_rows(self, batch: pa.RecordBatch, max_bytes: int) -> dict[int, str]:
+        """Why rows cannot become records, by their index; `batch` must come from `chosen`."""
+        bad: dict[int, str] = {}
+        if not batch.num_rows:
+            return bad
+        if self.topic is None and (topics := batch.column("topic")).null_count:
+            bad |= dict.fromkeys(
+                _indices(topics.is_null()),
+                "a row has no topic: its column topic is null. Give every row a topic, or set one "
+                "topic for all rows with the option topic",
             )
-        if "partition" in self.columns and batch.num_rows:
-            lowest = pc.min(batch.column("partition")).as_py()
-            if lowest is not None and lowest < 0:
-                raise OptionError(
-                    f"kafka: a row names partition {lowest}, but partitions are numbered from 0. "
-                    f"Correct the column partition; if it is null, the key decides."
+        if "partition" in self.columns:
+            named = batch.column("partition")
+            for index in _indices(pc.less(named, 0)):
+                bad[index] = (
+                    f"a row names partition {named[index]}, but partitions are numbered from 0. "
+                    f"Correct the column partition; if it is null, the key decides"
                 )
+        if "headers" in self.columns:
+            bad |= _bad_headers(batch.column("headers"))
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0)
         if "key" in self.columns:
             sizes = pc.add(sizes, pc.fill_null(pc.binary_length(batch.column("key")), 0))
-        largest = pc.max(sizes).as_py() if batch.num_rows else 0
-        if largest > max_bytes:
-            raise OptionError(
-                f"kafka: a row's key and value have {largest} bytes, but the limit is {max_bytes}. "
+        for index in _indices(pc.greater(sizes, max_bytes)):
+            bad[index] = (
+                f"a row's key and value have {sizes[index]} bytes, but the limit is {max_bytes}. "
                 f"Make the row smaller, or raise kafka.max.request.size and the topic's "
-                f"max.message.bytes."
+                f"max.message.bytes"
             )
+        return bad
+
+    def places(self, batch: pa.RecordBatch) -> list[tuple[str, int]] | None:
+        """Topic and partition of each row; None if no row names either."""
+        if (self.topic or self.rows_topic) and "partition" not in self.columns:
+            return None
+        partitions = [ANY_PARTITION] * batch.num_rows
+        if "partition" in self.columns:
+            partitions = pc.fill_null(batch.column("partition"), ANY_PARTITION).to_pylist()
+        topics = [self.topic] * batch.num_rows
+        if self.topic is None:
+            topics = batch.column("topic").to_pylist()
+        return list(zip(topics, partitions, strict=True))
+
+    def letters(self, letters: Sequence[bytes]) -> pa.RecordBatch:
+        """Dead letters as rows of `schema`."""
+        columns: dict[str, Any] = {
+            "value": pa.array(letters, pa.large_binary()),
+            "topic": pa.array([self.letter_topic] * len(letters), pa.large_string()),
+        }
+        arrays = [
+            columns[field.name] if field.name in columns else pa.nulls(len(letters), field.type)
+            for field in self.schema
+        ]
+        return pa.record_batch(arrays, schema=self.schema)
 
     def _topics(self, columns: dict[str, Any]) -> list[str]:
         if self.topic is None:
@@ -121,7 +165,9 @@ STAGED: dict[str, pa.DataType] = {
 }
 
 
-def record_plan(schema: pa.Schema, topic: str | None) -> RecordPlan:
+def record_plan(
+    schema: pa.Schema, topic: str | None, letter_topic: str | None = None
+) -> RecordPlan:
     """How rows of this schema are written; raise OptionError if they cannot be."""
     if "value" not in schema.names:
         raise OptionError(
@@ -142,7 +188,26 @@ def record_plan(schema: pa.Schema, topic: str | None) -> RecordPlan:
                 f"kafka: column {name} must be {wanted}, but it is {_type_text(found)}. Cast it "
                 f"before the sink."
             )
-    return RecordPlan(tuple(columns), topic)
+    if letter_topic is None or topic is None:
+        return RecordPlan(tuple(columns), topic, letter_topic=letter_topic)
+    columns = [name for name in TYPES if name == "topic" or name in columns]
+    return RecordPlan(tuple(columns), None, rows_topic=topic, letter_topic=letter_topic)
+
+
+def _indices(mask: Any) -> list[int]:
+    """Where a mask is true."""
+    return pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist() if pc.any(mask).as_py() else []
+
+
+def _bad_headers(headers: Any) -> dict[int, str]:
+    names = pc.struct_field(headers.flatten(), 0)
+    if not names.null_count:
+        return {}
+    return {
+        index: "a header of a row has no key. Give every header a key"
+        for index, found in enumerate(headers.to_pylist())
+        if any(each is None or each["key"] is None for each in found or ())
+    }
 
 
 def _with_headers(

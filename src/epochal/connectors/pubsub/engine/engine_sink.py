@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from epochal.connectors.at_least_once import AtLeastOnceSink
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, WriterContext
 from epochal.connectors.pubsub.connection import Connection
-from epochal.connectors.pubsub.publish.encode import Encoder, Marks, plan_layout
+from epochal.connectors.pubsub.publish.encode import Encoded, Encoder, Marks, plan_layout
 from epochal.connectors.pubsub.publish.publisher import Publisher, publish_settings
 from epochal.connectors.pubsub.pubsub_options import SinkOptions, settled
+from epochal.errors import PayloadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,21 @@ class PubSubSink(AtLeastOnceSink):
         super().__init__(PubSubWriters(options, query_id))
 
 
+REFUSED = (PayloadError, ValueError, OverflowError)
+"""Raised for a row that cannot become a message. Python's dates end with the year 9999."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """The batch that was checked last and had no bad row, and its messages."""
+
+    batch: pa.RecordBatch | None
+    encoded: Encoded
+
+
+_NOTHING = _Checked(None, Encoded([], None))
+
+
 class PubSubWriter:
     """Publishes the rows of one task."""
 
@@ -51,14 +67,34 @@ class PubSubWriter:
         self._encoder = Encoder(context.schema, options)
         self._publisher = Publisher(Connection(options), publish_settings(options))
         self._epoch, self._row = context.epoch, 0
+        self._checked = _NOTHING
 
     def write(self, batch: pa.RecordBatch) -> None:
+        encoded = self._checked.encoded if self._checked.batch is batch else self._encode(batch)
+        self._checked = _NOTHING
+        self._row += batch.num_rows
+        self._publisher.add(encoded.messages, encoded.keys)
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        try:
+            # If all rows are good, `write` gets the same batch.
+            self._checked = _Checked(batch, self._encode(batch))
+            return {}
+        except REFUSED:
+            self._checked = _NOTHING
+        bad = {}
+        for index in range(batch.num_rows):
+            try:
+                self._encode(batch.slice(index, 1))
+            except REFUSED as error:
+                bad[index] = str(error).rstrip(".")
+        return bad
+
+    def _encode(self, batch: pa.RecordBatch) -> Encoded:
         marks = None
         if self._options.epoch_attributes:
             marks = Marks(self._query_id, self._epoch, self._task)
-        encoded = self._encoder.encode(batch, marks, self._row)
-        self._row += batch.num_rows
-        self._publisher.add(encoded.messages, encoded.keys)
+        return self._encoder.encode(batch, marks, self._row)
 
     def cut(self, epoch: int) -> Prepare:
         mark = self._publisher.mark()

@@ -67,6 +67,8 @@ def _by_arrow(value: Value, kind: pa.DataType, mode: Mode, zone: str) -> Value |
         return _integers(value, kind, mode)
     if number and types.is_floating(kind):
         return pc.cast(value, kind, safe=False)
+    if types.is_floating(source) and types.is_integer(kind):
+        return _whole_numbers(value, kind)
     if types.is_string(kind):
         return _texts(value, zone)
     if types.is_string(source) and types.is_binary(kind):
@@ -120,6 +122,15 @@ def _integers(value: Value, kind: pa.DataType, mode: Mode) -> Value | None:
         return pc.cast(value, kind)
     except pa.ArrowInvalid:
         return None
+
+
+def _whole_numbers(value: Value, kind: Any) -> Value | None:
+    """The whole parts, if all of them are within the type's range: every mode agrees there."""
+    whole = pc.trunc(value)
+    within = pc.less(pc.abs(whole), pa.scalar(2.0 ** (kind.bit_width - 1)))  # false for NaN
+    if pc.all(as_column(within, 1)).as_py() is False:
+        return None
+    return pc.cast(whole, kind, safe=False)
 
 
 def _texts(value: Value, zone: str) -> Value | None:

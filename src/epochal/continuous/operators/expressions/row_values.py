@@ -75,7 +75,7 @@ def arrow_column(rows: Iterable[Any], kind: pa.DataType) -> Value:
 def by_row(function: Row, kind: pa.DataType, *values: Value, nulls: bool = False) -> Value:
     """Call a function for every row. Null if an argument is, unless the function takes nulls."""
     count = next((len(v) for v in values if not isinstance(v, pa.Scalar)), None)
-    columns = [_repeated(value, count or 1) for value in values]
+    columns = [_repeated(value, 1 if count is None else count) for value in values]
     if nulls:
         made = [function(*row) for row in zip(*columns, strict=True)]
     elif len(columns) == 1:
@@ -90,10 +90,3 @@ def _repeated(value: Value, count: int) -> list[Any]:
     if isinstance(value, pa.Scalar):
         return python_rows(as_column(value, 1)) * count
     return python_rows(value)
-
-
-def column_values(values: Iterable[Value]) -> tuple[list[Value], bool]:
-    """The values as columns of one length, and whether all of them were scalars."""
-    found = list(values)
-    count = next((len(v) for v in found if not isinstance(v, pa.Scalar)), None)
-    return [as_column(value, count or 1) for value in found], count is None

@@ -34,8 +34,11 @@ def kernel(name: str) -> Function:
 
 def as_column(value: Value, rows: int) -> Value:
     """Repeat a scalar `rows` times; a column stays as it is."""
-    repeat: Any = pa.repeat
-    return repeat(value, rows) if isinstance(value, pa.Scalar) else value
+    if not isinstance(value, pa.Scalar):
+        return value
+    arrow: Any = pa
+    # Arrow cannot repeat a list or a map zero times.
+    return arrow.repeat(value, rows) if rows else arrow.nulls(0, value.type)
 
 
 def each(function: Callable[..., Any], kind: pa.DataType, *values: Value) -> Value:

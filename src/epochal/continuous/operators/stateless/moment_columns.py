@@ -3,8 +3,9 @@
 Expressions are evaluated from the columns of a batch alone. Functions that need more are computed
 before: `lifted` replaces their calls by columns, and this operator appends those columns.
 
-The current time is the clock's, in milliseconds, and the same for all rows of a batch. Random
-values differ for each row and each run, whatever the seed: Spark draws a new one for every batch.
+The current time is the clock's, in milliseconds, and the same for all rows of a batch. In a batch
+that Spark planned, it is the time that Spark logged for it. Random values differ for each row and
+each run, whatever the seed: Spark draws a new one for every batch.
 """
 
 from __future__ import annotations

@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyarrow import compute
 
 from epochal.continuous.operators.expressions.expr import Call, Function, Value
+from epochal.continuous.operators.expressions.nested.lists_of import null_flags_of
 from epochal.continuous.operators.expressions.numeric import decimals
 from epochal.continuous.operators.expressions.row_casts import saturated, whole_of
-from epochal.continuous.operators.expressions.row_values import by_row, column_values
-from epochal.continuous.operators.expressions.values_of import constant, kernel
+from epochal.continuous.operators.expressions.row_values import by_row
+from epochal.continuous.operators.expressions.values_of import as_column, constant, kernel
 from epochal.continuous.operators.spark_values.number_texts import EXACT, round_to_single
 from epochal.errors import ExpressionError
 
@@ -70,6 +71,8 @@ def _or_null(checked: str, values: tuple[Value, ...]) -> Value:
 
 def _divisor(call: Call, left: Value, right: Value) -> Value:
     """The divisor with null instead of 0. In ANSI mode, 0 is an error."""
+    if isinstance(right, pa.Scalar) and right.as_py():
+        return right
     is_zero = pc.equal(right, pa.scalar(0, right.type))
     fails = pc.and_kleene(is_zero, pc.is_valid(left))
     fails = fails if isinstance(fails, pa.Scalar) else pc.any(fails)
@@ -103,9 +106,7 @@ def _remainder(call: Call, left: Value, right: Value) -> Value:
     right = _divisor(call, left, right)
     if types.is_decimal(left.type):
         return decimals.arithmetic(call, left, right)
-    positive = call.function == "Pmod"
-    columns, scalar = column_values((left, right))
-    valid = pc.and_(pc.is_valid(columns[0]), pc.is_valid(columns[1]))
+    columns = [as_column(value, 1) for value in (left, right)]  # NumPy repeats a single value
     numbers = [
         pc.fill_null(column, pa.scalar(1, column.type)).to_numpy(zero_copy_only=False)
         for column in columns
@@ -114,11 +115,11 @@ def _remainder(call: Call, left: Value, right: Value) -> Value:
         numbers = [number.astype(np.int32) for number in numbers]  # as in Java
     with np.errstate(all="ignore"):
         rest = np.fmod(*numbers)
-        if positive:
+        if call.function == "Pmod":
             rest = np.where(rest < 0, np.fmod(rest + numbers[1], numbers[1]), rest)
-    mask = np.logical_not(valid.to_numpy(zero_copy_only=False))
-    found = pa.array(rest, mask=mask, from_pandas=False).cast(left.type)
-    return found[0] if scalar else found
+    nulls = np.logical_or(*(null_flags_of(column) for column in columns))
+    found = pa.array(rest, mask=nulls, from_pandas=False).cast(left.type)
+    return found[0] if all(isinstance(value, pa.Scalar) for value in (left, right)) else found
 
 
 def _round(mode: str) -> Function:

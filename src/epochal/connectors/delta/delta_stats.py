@@ -1,0 +1,133 @@
+"""The statistics of a data file, as Delta's log has them, so that readers can skip the file. Pure.
+
+    {"numRecords":2,"minValues":{"n":1},"maxValues":{"n":7},"nullCount":{"n":0}}
+
+A wrong bound hides rows, and a missing one only costs time. So a column whose bounds cannot be
+written exactly has none: floating-point numbers with NaN or infinity, which JSON has no number for.
+Where the format is coarser than the values, bounds are rounded outwards: long texts are cut, and
+times have milliseconds.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+INDEXED_COLUMNS = 32
+"""Statistics exist for this many leading columns, counted with the fields of structs."""
+STATS_COLUMNS_KEY = "delta.dataSkippingNumIndexedCols"
+TEXT_CHARACTERS = 32
+_LAST_CHARACTER = "\U0010ffff"
+_MS = dt.timedelta(milliseconds=1)
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def indexed_columns(configuration: Mapping[str, str]) -> int:
+    """Return for how many leading columns a table wants statistics; -1 means all."""
+    text = configuration.get(STATS_COLUMNS_KEY, "")
+    try:
+        return int(text)
+    except ValueError:
+        return INDEXED_COLUMNS
+
+
+def file_stats(rows: pa.Table, columns: int = INDEXED_COLUMNS) -> str:
+    """Return the statistics of a file with these rows."""
+    collected = _Collected(columns if columns >= 0 else 1 << 30)
+    least, most, nulls = collected.of(
+        {name: rows.column(name) for name in rows.column_names}, rows.schema
+    )
+    return _encode(
+        {"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+    ).decode()
+
+
+class _Collected:
+    """Walks the columns in order, depth first, until it has seen enough."""
+
+    def __init__(self, columns: int) -> None:
+        self._left = columns
+
+    def of(
+        self, columns: Mapping[str, Any], fields: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        least: dict[str, Any] = {}
+        most: dict[str, Any] = {}
+        nulls: dict[str, Any] = {}
+        for field in fields:
+            if self._left <= 0:
+                break
+            values = columns[field.name]
+            if pa.types.is_struct(field.type):
+                inner = {each.name: pc.struct_field(values, each.name) for each in field.type}
+                for target, found in zip(
+                    (least, most, nulls), self.of(inner, field.type), strict=True
+                ):
+                    if found:
+                        target[field.name] = found
+                continue
+            self._left -= 1
+            if pa.types.is_nested(field.type):
+                continue
+            nulls[field.name] = values.null_count
+            bounds = _bounds(values, field.type)
+            if bounds is not None:
+                low, high = bounds
+                least[field.name] = low
+                if high is not None:
+                    most[field.name] = high
+        return least, most, nulls
+
+
+def _bounds(values: Any, kind: pa.DataType) -> tuple[Any, Any | None] | None:
+    """Return the least and the greatest value as JSON has them; None if there are none."""
+    convert = _converter(kind)
+    if convert is None or values.null_count == len(values):
+        return None
+    if pa.types.is_floating(kind) and not pc.all(pc.is_finite(values)).as_py():
+        return None
+    try:
+        found: Any = pc.min_max(values).as_py()
+        return convert(found["min"], found["max"])
+    except (OverflowError, ValueError):  # Python's dates end with the year 9999, Spark's do not
+        return None
+
+
+_Convert = Callable[[Any, Any], tuple[Any, Any | None]]
+
+
+def _converter(kind: pa.DataType) -> _Convert | None:
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return lambda low, high: (low, high)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return lambda low, high: (low[:TEXT_CHARACTERS], _upper_text(high))
+    if pa.types.is_date(kind):
+        return lambda low, high: (low.isoformat(), high.isoformat())
+    if pa.types.is_timestamp(kind):
+        ending = "Z" if kind.tz is not None else ""
+        return lambda low, high: (
+            _time_text(low, ending),
+            _time_text(high + (_MS if high.microsecond % 1000 else dt.timedelta()), ending),
+        )
+    return None
+
+
+def _upper_text(text: str) -> str | None:
+    """Return a text of limited length that is not less than `text`; None if there is none."""
+    if len(text) <= TEXT_CHARACTERS:
+        return text
+    if text[TEXT_CHARACTERS] == _LAST_CHARACTER:
+        return None
+    return text[:TEXT_CHARACTERS] + _LAST_CHARACTER
+
+
+def _time_text(at: dt.datetime, ending: str) -> str:
+    if at.tzinfo is not None:
+        at = at.astimezone(dt.UTC)
+    return at.replace(tzinfo=None).isoformat(timespec="milliseconds") + ending

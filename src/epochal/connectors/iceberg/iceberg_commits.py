@@ -1,0 +1,332 @@
+"""Commits an epoch to an Iceberg table: one snapshot and the marker, in one catalog commit.
+
+A stale writer must not commit an epoch twice. The client library would repeat a commit that lost a
+race, on top of the winner's snapshot, which may hold the same epoch. So its retries are off, and
+the loop is ours:
+
+    loop:
+        look: is the epoch in the table?          yes: done
+        one commit of the snapshot and the marker, valid only if the branch has not moved
+        the branch has moved, or the answer was lost: refresh, again
+
+Two drivers that both believe to own the query commit the same files, because the offset log names
+them. The first one wins, and the second one finds the marker when it looks again.
+
+Note: the table as of our last commit is good enough to look at. If anything was committed since,
+the branch has moved and our commit is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    LessThanOrEqual,
+)
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, TableRequirement
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+from epochal.connectors.epoch_marker import Marker, Refuse
+from epochal.connectors.iceberg.iceberg_catalog import catalog_errors
+from epochal.connectors.iceberg.iceberg_files import WrittenFile, data_file
+from epochal.connectors.iceberg.iceberg_marks import (
+    MarkProperty,
+    SnapshotMark,
+    encode_property,
+    newest_mark,
+    property_name,
+    summary_of,
+)
+from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
+from epochal.connectors.iceberg.iceberg_rows import without_keys
+from epochal.errors import TableConflictError, TableError
+
+logger = logging.getLogger(__name__)
+
+MAX_TRIES = 50
+RETRIES = "commit.retry.num-retries"
+
+
+class Answer(Enum):
+    """How a commit ended."""
+
+    DONE = auto()
+    REFUSED = auto()
+    """Another commit came first. Nothing was written."""
+    UNKNOWN = auto()
+    """The answer was lost. The commit may still take effect, so its files must stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """The files that a commit adds and removes."""
+
+    added: Sequence[WrittenFile] = ()
+    removed: Sequence[DataFile] = ()
+    temporary: Sequence[WrittenFile] = field(default=())
+    """Of the added files, those that only this try has written."""
+
+
+class EpochTable:
+    """A table, a branch of it, and the marker of one query there."""
+
+    def __init__(self, table: Table, options: IcebergSinkOptions, query_id: str) -> None:
+        self.table, self._options, self._query_id = table, options, query_id
+        self._property = property_name(query_id, options.branch)
+
+    @property
+    def place(self) -> str:
+        """Where the marker is, for errors."""
+        return f"property {self._property} of table {self._options.table}"
+
+    def head(self) -> Snapshot | None:
+        """The branch's newest snapshot."""
+        return self.table.metadata.snapshot_by_name(self._options.branch)
+
+    def refresh(self) -> None:
+        """Read the table's newest metadata."""
+        with catalog_errors(self._options):
+            try:
+                self.table.refresh()
+            except ValueError as error:  # another table has the name now
+                raise replaced(self._options, error) from None
+
+    def marker(self) -> Marker | Refuse | None:
+        """The newest epoch of the query on the branch, as of the last refresh."""
+        metadata = self.table.metadata
+        return newest_mark(
+            self._query_id,
+            metadata.properties.get(self._property),
+            branch_history(self.table, self._options.branch),
+            {snapshot.snapshot_id for snapshot in metadata.snapshots},
+        )
+
+    def write_marker(self, marker: Marker) -> None:
+        """Write a marker without an epoch."""
+        for _ in range(MAX_TRIES):
+            sequence = self._last_sequence()
+            value = encode_property(MarkProperty(marker.epoch, marker.token, sequence, None))
+            with catalog_errors(self._options):
+                transaction = self.table.transaction()
+                transaction.set_properties({self._property: value})
+                if _answer(transaction) is Answer.DONE:
+                    return
+            self.refresh()
+        raise self.conflict(marker)
+
+    def _last_sequence(self) -> int:
+        metadata: Any = self.table.metadata  # of version 2: others are refused
+        return int(metadata.last_sequence_number)
+
+    def conflict(self, marker: Marker) -> TableConflictError:
+        """The error if other writers always come first."""
+        reason = "the table has changed since it was read"
+        return TableConflictError(self._options.table, marker.epoch, MAX_TRIES, reason)
+
+    def commit(self, marker: Marker, change: TableChange, attempt: int) -> Answer:
+        """Try to commit an epoch. Unless it is done, refresh and look again."""
+        table = self.table
+        # Only this handle's copy of the properties; it is not written to the table.
+        table.metadata.properties[RETRIES] = "0"
+        transaction = table.transaction()
+        update = transaction.update_snapshot(
+            snapshot_properties=summary_of(self._query_id, marker, attempt),
+            branch=self._options.branch,
+        )
+        producer: Any
+        if change.removed:
+            producer = update.overwrite()
+            producer.delete_by_predicate(AlwaysTrue())  # look for the files in all manifests
+        elif table.metadata.properties.get("commit.manifest-merge.enabled", "true") == "true":
+            producer = update.merge_append()
+        else:
+            producer = update.fast_append()
+        _stage(table, producer, change)
+        sequence = self._last_sequence() + 1
+        value = MarkProperty(marker.epoch, marker.token, sequence, producer.snapshot_id)
+        with catalog_errors(self._options):
+            try:
+                producer.commit()
+            except FileNotFoundError as error:  # somebody has expired what this handle still shows
+                logger.info("iceberg sink: the table has changed: %s", error)
+                return Answer.REFUSED
+            transaction.set_properties({self._property: encode_property(value)})
+            # The files were written for this schema and this partitioning.
+            transaction._stage((), _unchanged(table))
+            return _answer(transaction)
+
+
+def commit_epoch(
+    target: EpochTable,
+    marker: Marker,
+    attempt: int,
+    plan: Callable[[Table], TableChange],
+    is_done: Callable[[], bool],
+    discard: Callable[[Sequence[WrittenFile]], None],
+) -> None:
+    """Commit an epoch exactly once. `plan` says what to change in the table as it is now."""
+    for _ in range(MAX_TRIES):
+        if is_done():
+            return
+        change = plan(target.table)
+        answer = target.commit(marker, change, attempt)
+        if answer is Answer.DONE:
+            return
+        if answer is Answer.REFUSED:
+            discard(change.temporary)
+        target.refresh()
+    raise target.conflict(marker)
+
+
+def replaced(options: IcebergSinkOptions, error: ValueError) -> TableError:
+    """The error for a table that another one of the same name has replaced."""
+    return TableError(
+        f"table {options.table}",
+        f"another table has this name now ({error}). Its rows are not those that the query has "
+        f"written. Restore the table, or start with a new checkpointLocation",
+    )
+
+
+def _answer(transaction: Transaction) -> Answer:
+    try:
+        transaction.commit_transaction()
+    except CommitFailedException as error:
+        logger.info("iceberg sink: another commit came first: %s", error)
+        return Answer.REFUSED
+    except CommitStateUnknownException as error:
+        logger.warning("iceberg sink: the answer to a commit was lost: %s", error)
+        return Answer.UNKNOWN
+    return Answer.DONE
+
+
+def _unchanged(table: Table) -> tuple[TableRequirement, ...]:
+    """What makes a commit fail if the table's columns or partitions have changed."""
+    schema = {"current-schema-id": table.metadata.current_schema_id}
+    spec = {"default-spec-id": table.metadata.default_spec_id}
+    return AssertCurrentSchemaId.model_validate(schema), AssertDefaultSpecId.model_validate(spec)
+
+
+def _stage(table: Table, producer: Any, change: TableChange) -> None:
+    by = partitioning_of(str(table.name()), table.schema(), table.spec())
+    for written in change.added:
+        producer.append_data_file(data_file(written, by))
+    for file in change.removed:
+        producer.delete_data_file(file)
+
+
+def branch_history(table: Table, branch: str) -> list[SnapshotMark]:
+    """The snapshots of a branch, from the newest back."""
+    metadata = table.metadata
+    return [_mark(each) for each in ancestors_of(metadata.snapshot_by_name(branch), metadata)]
+
+
+def _mark(snapshot: Snapshot) -> SnapshotMark:
+    summary = snapshot.summary
+    found = {} if summary is None else dict(summary.additional_properties)
+    return SnapshotMark(snapshot.snapshot_id, snapshot.sequence_number or 0, found)
+
+
+def live_files(table: Table, head: Snapshot | None) -> Iterator[DataFile]:
+    """All data files of a snapshot."""
+    for manifest in () if head is None else head.manifests(table.io):
+        if manifest.content == ManifestContent.DATA:
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                yield entry.data_file
+
+
+def read_file(table: Table, task: Any) -> pa.Table:
+    """The rows of a data file that are not deleted, with the table's columns."""
+    scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+    return scan.to_table([task])
+
+
+def merged(
+    table: Table,
+    branch: str,
+    rows: pa.Table,
+    keys: Sequence[str],
+    write: Callable[[pa.Table], list[WrittenFile]],
+) -> TableChange:
+    """Replace the rows with these keys by `rows`, and add the others of `rows`.
+
+    Files that hold replaced rows are written again without them.
+    """
+    removed, added = [], list(write(rows))
+    if branch in table.metadata.refs:
+        scan = table.scan(row_filter=_near(rows, keys)).use_ref(branch)
+        for task in scan.plan_files():
+            found = read_file(table, task)
+            kept = without_keys(found, rows, keys)
+            if kept.num_rows < found.num_rows:
+                removed.append(task.file)
+                added += write(kept) if kept.num_rows else []
+    return TableChange(added, removed, added)
+
+
+def _near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
+    """A filter for files that may hold these keys, by the lowest and highest value of each."""
+    at_least: Any = GreaterThanOrEqual
+    at_most: Any = LessThanOrEqual
+    found: BooleanExpression = AlwaysTrue()
+    for key in keys:
+        column: Any = rows.column(key)
+        kind = column.type
+        comparable = pa.types.is_integer(kind) or pa.types.is_large_string(kind)
+        if column.null_count or not (comparable or pa.types.is_string(kind)):
+            continue
+        low, high = pc.min(column).as_py(), pc.max(column).as_py()
+        found = And(found, And(at_least(key, low), at_most(key, high)))
+    return found
+
+
+class ReplaceFiles(_OverwriteFiles):
+    """Replaces files by others with the same rows. Streaming readers skip such a snapshot."""
+
+    def _summary(self, snapshot_properties: dict[str, str] = {}) -> Summary:  # noqa: B006
+        # The library counts files only for the operations that it writes itself.
+        summary = super()._summary(snapshot_properties)
+        return Summary(Operation.REPLACE, **summary.additional_properties)
+
+
+def replace_files(table: Table, branch: str, change: TableChange) -> Answer:
+    """Try to commit a change that leaves all rows as they are.
+
+    ValidationException if one of the files is no longer in the table.
+    """
+    table.metadata.properties[RETRIES] = "0"
+    transaction = table.transaction()
+    producer = ReplaceFiles(
+        operation=Operation.OVERWRITE, transaction=transaction, io=table.io, branch=branch
+    )
+    producer.delete_by_predicate(AlwaysTrue())
+    _stage(table, producer, change)
+    producer.commit()
+    transaction._stage((), _unchanged(table))
+    return _answer(transaction)
+
+
+def delete_files(table: Table, paths: Sequence[str]) -> int:
+    """Delete files that no snapshot names; returns how many could be deleted."""
+    removed = 0
+    for path in paths:
+        with suppress(OSError):
+            table.io.delete(path)
+            removed += 1
+    return removed

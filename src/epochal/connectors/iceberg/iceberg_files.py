@@ -1,0 +1,244 @@
+"""Writes Iceberg data files: Parquet with field ids, one partition per file.
+
+Tasks write an epoch's files under their final names. A file is not part of the table until the
+driver commits it. Its description, with the statistics that readers use to skip files, travels to
+the driver in the task's message, and from there into the offset log, which decides the epoch.
+
+The name of a file contains the query and the attempt, as in `epochal.connectors.file.file_sink`, so
+that leftovers can be found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.fileformat import FileFormatFactory
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.typedef import Record
+
+from epochal.connectors.contract import WriterContext
+from epochal.connectors.epoch_marker import Staged, pack
+from epochal.connectors.file.file_sink import checked_attempt, file_uuid, part_name
+from epochal.connectors.file.part_writer import PartWriter
+from epochal.connectors.iceberg.iceberg_marks import MAGIC
+from epochal.connectors.iceberg.iceberg_partitions import (
+    Partitioning,
+    Values,
+    decode_values,
+    encode_values,
+    partitioning_of,
+    split,
+)
+from epochal.errors import StorageError, TableRowError
+from epochal.files import local_path, scheme_of
+
+FILES = "files"
+"""Instead of the name of a staged file: the message holds the descriptions of data files."""
+
+
+class WrittenFile(msgspec.Struct, frozen=True):
+    """A data file as its writer describes it."""
+
+    path: str
+    size: int
+    rows: int
+    spec: int
+    """The partition spec that the file was written for."""
+    partition: list[str | None]
+    column_sizes: dict[int, int]
+    value_counts: dict[int, int]
+    null_counts: dict[int, int]
+    nan_counts: dict[int, int]
+    lower_bounds: dict[int, bytes]
+    upper_bounds: dict[int, bytes]
+    split_offsets: list[int]
+
+
+def pack_files(context: WriterContext, epoch: int, files: Sequence[WrittenFile]) -> bytes:
+    """The message that a task reports."""
+    rows = sum(file.rows for file in files)
+    inline = msgspec.json.encode(files) if files else b""
+    staged = Staged(epoch, context.attempt, context.task, rows, inline, FILES if files else "")
+    return pack(staged, MAGIC)
+
+
+def unpack_files(staged: Sequence[Staged]) -> list[WrittenFile]:
+    """The files that tasks have reported."""
+    decode = msgspec.json.Decoder(list[WrittenFile]).decode
+    return [file for each in staged if each.name == FILES for file in decode(each.inline)]
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a writer must know of a table. Travels to tasks."""
+
+    table: str
+    metadata: str
+    """The table's metadata as JSON, without its history."""
+    io: tuple[tuple[str, str], ...]
+    """The settings of its storage."""
+    mark: bytes
+    """Identifies the query in names of files."""
+    columns: tuple[tuple[str, str], ...]
+    """The column of the query for each column of the table that has one."""
+
+
+def without_history(metadata: TableMetadata) -> str:
+    """A table's metadata as JSON, without snapshots. Those can be many."""
+    empty: dict[str, Any] = {
+        "snapshots": [],
+        "snapshot_log": [],
+        "metadata_log": [],
+        "refs": {},
+        "current_snapshot_id": None,
+        "statistics": [],
+        "partition_statistics": [],
+    }
+    return metadata.model_copy(update=empty).model_dump_json()
+
+
+class FileSet:
+    """Writes rows of a query as data files of a table."""
+
+    def __init__(self, shape: TableShape, attempt: int, task: int) -> None:
+        self._shape, self._attempt, self._task = shape, checked_attempt(attempt), task
+        self._metadata = TableMetadataUtil.parse_raw(shape.metadata)
+        self._schema = self._metadata.schema()
+        self._spec = self._metadata.spec()
+        self._by = partitioning_of(shape.table, self._schema, self._spec)
+        self._arrow = schema_to_pyarrow(self._schema)
+        self._places = load_location_provider(self._metadata.location, self._metadata.properties)
+        self._io: FileIO = load_file_io(dict(shape.io), self._metadata.location)
+        self._source = dict(shape.columns)
+
+    def write(self, rows: pa.Table) -> list[WrittenFile]:
+        """Write rows of the query, a file per partition."""
+        return self.write_fitted(self.fitted(rows))
+
+    def write_fitted(self, rows: pa.Table) -> list[WrittenFile]:
+        """Write rows that have the table's columns already."""
+        rows = rows.select(self._arrow.names).cast(self._arrow)
+        return [self._write_file(values, part) for values, part in split(rows, self._by)]
+
+    def fitted(self, rows: pa.Table) -> pa.Table:
+        """Rows of the query with the table's columns and types. Missing columns are null."""
+        columns: list[Any] = []
+        for field in self._arrow:
+            name = self._source.get(field.name)
+            if name is None:
+                column: Any = pa.nulls(rows.num_rows, field.type)
+            else:
+                column = rows.column(name).cast(field.type)
+            if not field.nullable and column.null_count:
+                raise TableRowError(
+                    self._shape.table,
+                    f"column {field.name} is required, but it is null in a row of the query",
+                )
+            columns.append(column)
+        return pa.Table.from_arrays(columns, schema=self._arrow)
+
+    def _write_file(self, values: Values, rows: pa.Table) -> WrittenFile:
+        uuid = file_uuid(self._shape.mark, self._attempt, os.urandom(7))
+        name = part_name(self._task, uuid, ".parquet")
+        place = _Place(self._spec.partition_to_path(Record(*values), self._schema))
+        path = self._places.new_data_location(name, place if values else None)  # type: ignore[arg-type]
+        form = FileFormatFactory.get(FileFormat.PARQUET)
+        output = self._io.new_output(path)
+        with _file_errors(path):
+            writer = form.create_writer(output, self._schema, self._metadata.properties)
+            writer.write(rows)
+            found = writer.close().to_serialized_dict()
+            _sync(path)
+            size = len(output)
+        return WrittenFile(
+            path=path,
+            size=size,
+            rows=found["record_count"],
+            spec=self._metadata.default_spec_id,
+            partition=encode_values(values, self._by),
+            column_sizes=found["column_sizes"],
+            value_counts=found["value_counts"],
+            null_counts=found["null_value_counts"],
+            nan_counts=found["nan_value_counts"],
+            lower_bounds=found["lower_bounds"],
+            upper_bounds=found["upper_bounds"],
+            split_offsets=found["split_offsets"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A partition's directory, in the form that location providers take."""
+
+    path: str
+
+    def to_path(self) -> str:
+        return self.path
+
+
+@contextmanager
+def _file_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(path, error.strerror or str(error)) from error
+
+
+def _sync(path: str) -> None:
+    """Make a file on a local disk survive a power failure."""
+    if scheme_of(path) not in ("", "file"):
+        return
+    for place in (local_path(path), os.path.dirname(local_path(path))):
+        handle = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def data_file(written: WrittenFile, by: Partitioning) -> DataFile:
+    """The file in the form that pyiceberg commits."""
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=written.path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*decode_values(written.partition, by)),
+        file_size_in_bytes=written.size,
+        sort_order_id=None,
+        spec_id=written.spec,
+        equality_ids=None,
+        key_metadata=None,
+        record_count=written.rows,
+        column_sizes=written.column_sizes,
+        value_counts=written.value_counts,
+        null_value_counts=written.null_counts,
+        nan_value_counts=written.nan_counts,
+        lower_bounds=written.lower_bounds,
+        upper_bounds=written.upper_bounds,
+        split_offsets=written.split_offsets,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergWriters:
+    """Opens writers in tasks."""
+
+    shape: TableShape
+    max_file_bytes: int
+
+    def open(self, context: WriterContext) -> PartWriter[WrittenFile]:
+        files = FileSet(self.shape, context.attempt, context.task)
+        return PartWriter(
+            context.schema, self.max_file_bytes, files.write, partial(pack_files, context)
+        )

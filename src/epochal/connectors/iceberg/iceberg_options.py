@@ -1,0 +1,104 @@
+"""The options of `write_stream.format("iceberg")`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from epochal.errors import OptionError
+from epochal.options import ByteSize
+
+MAIN = "main"
+_SECRET = re.compile(r"secret|password|token|credential|access-key|sas|auth", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergSinkOptions:
+    """Which table, in which catalog, and what is done for it beside the epochs."""
+
+    table: str = field(metadata={"also": ("path",)})
+    """The table with its namespace, such as `sales.orders`. It is created if it does not exist."""
+
+    catalog: Mapping[str, str] = field(default_factory=dict, metadata={"prefix": "catalog."})
+    """The settings of the catalog as pyiceberg takes them: `catalog.type`, `catalog.uri`, …"""
+
+    branch: str = MAIN
+    """Rows are written to this branch. It is created from main if it does not exist."""
+
+    merge_keys: tuple[str, ...] = ()
+    """The columns that identify a row, in output mode update: a row replaces the one before."""
+
+    partition_by: tuple[str, ...] = ()
+    """Columns whose values partition the table, if the sink creates it."""
+
+    merge_schema: bool = False
+    """Add columns to the table that only the query has."""
+
+    reset_marker: int | None = None
+    """Continue although the marker does not match, if this is the newest committed epoch."""
+
+    max_file_bytes: ByteSize = 128 * 1024 * 1024
+    """When a task holds this many bytes of rows, it writes them before the epoch ends."""
+
+    expire_snapshots_keep: int | None = None
+    """Expire snapshots, but keep at least this many of each branch."""
+
+    expire_snapshots_after: timedelta | None = None
+    """Expire snapshots that are older than this. Without it, only their number counts."""
+
+    compact: bool = False
+    """Replace many small files by few larger ones, beside the epochs."""
+
+    compact_below: ByteSize = 32 * 1024 * 1024
+    """Files smaller than this are compacted."""
+
+    compact_min_files: int = 10
+    """A partition with fewer small files than this is left alone."""
+
+    maintenance_interval: timedelta = timedelta(minutes=1)
+    """How often snapshots are expired and files are compacted."""
+
+    def __post_init__(self) -> None:
+        if not all(self.table.split(".")) or "." not in self.table:
+            raise OptionError(
+                f"iceberg: the table is named with its namespace, such as sales.orders, not "
+                f"{self.table!r}. Set .option('table', 'NAMESPACE.NAME')."
+            )
+        for name, value in (
+            ("maxFileBytes", self.max_file_bytes),
+            ("compactBelow", self.compact_below),
+            ("expireSnapshotsKeep", self.expire_snapshots_keep),
+        ):
+            if value is not None and value <= 0:
+                raise OptionError(f"iceberg: {name} must be positive, not {value}.")
+        if self.compact_min_files < 2:
+            raise OptionError(
+                f"iceberg: compactMinFiles must be at least 2, not {self.compact_min_files}. A "
+                f"single file cannot be compacted."
+            )
+
+    @property
+    def expires(self) -> bool:
+        """Whether snapshots are expired."""
+        return self.expire_snapshots_keep is not None or self.expire_snapshots_after is not None
+
+    @property
+    def catalog_name(self) -> str:
+        """The catalog's name. Catalogs in databases store it with every table."""
+        return self.catalog.get("name", "default")
+
+    @property
+    def catalog_settings(self) -> dict[str, str]:
+        """The settings for pyiceberg's `load_catalog`."""
+        return {key: value for key, value in self.catalog.items() if key != "name"}
+
+
+def without_secrets(text: str, settings: Mapping[str, str]) -> str:
+    """Remove passwords and tokens of a catalog's settings from the text of an error."""
+    for key, value in settings.items():
+        if _SECRET.search(key) and value:
+            text = text.replace(value, "***")
+    return _PASSWORD_IN_URL.sub(r"\1:***@", text)

@@ -1,0 +1,1 @@
+"""Dead letters: rows that a sink refuses are written elsewhere, with the reason."""

@@ -1,0 +1,200 @@
+"""What a dead letter contains, and how the letters of an epoch travel to the driver. Pure.
+
+A letter is one JSON object: the query, the epoch, the task, the reason and the row. The row may
+hold the very value that the sink could not write, so no value of a row makes a letter fail: what
+has no form in JSON becomes text.
+
+A task that has letters wraps its sink's message in an envelope, which also names the file with the
+letters. So the decision of an epoch covers its letters, and a restart finishes both. A task without
+letters reports its sink's message unchanged.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from epochal.connectors.contract import BadRows
+from epochal.errors import OptionError
+from epochal.options import option_name, read_options
+
+MAGIC = b"EDL1"
+CUT_MARGIN_BYTES = 4096
+"""Room for the parts of a letter besides a row that was cut."""
+MAX_REASON_CHARS = 1000
+
+
+class OnBadRow(StrEnum):
+    FAIL = "fail"
+    DEAD_LETTER = "deadLetter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRowOptions:
+    """What happens to rows that the sink cannot write."""
+
+    on_bad_row: OnBadRow = OnBadRow.FAIL
+
+    dead_letter_path: str | None = None
+    """A directory for dead letters: JSON lines, visible together with their epoch."""
+
+    dead_letter_topic: str | None = None
+    """Only of the Kafka sink: a topic for dead letters, which belong to the epoch's transaction."""
+
+    bad_row_column: str | None = None
+    """A text column with the reason why a row is bad, null for good rows. It is not written."""
+
+    def __post_init__(self) -> None:
+        places = [name for name in PLACES if getattr(self, name) is not None]
+        names = [option_name(name) for name in places]
+        if self.on_bad_row is OnBadRow.DEAD_LETTER and len(places) != 1:
+            given = " and ".join(names) or "neither"
+            raise OptionError(
+                f"onBadRow=deadLetter needs one place for the letters, deadLetterPath or "
+                f"deadLetterTopic, but {given} is given."
+            )
+        if self.on_bad_row is OnBadRow.FAIL and places:
+            raise OptionError(
+                f"{names[0]} has no effect with onBadRow=fail, the default. Set "
+                f"onBadRow=deadLetter, or remove {names[0]}."
+            )
+
+
+PLACES = ("dead_letter_path", "dead_letter_topic")
+_NAMES = {option_name(name).lower() for name in ("on_bad_row", *PLACES, "bad_row_column")}
+
+
+def split_bad_row_options(
+    given: Mapping[str, str], of: str
+) -> tuple[BadRowOptions, dict[str, str]]:
+    """Split options into those about bad rows and those of the sink."""
+    ours = {key: value for key, value in given.items() if key.lower() in _NAMES}
+    rest = {key: value for key, value in given.items() if key not in ours}
+    return read_options(BadRowOptions, ours, of=of), rest
+
+
+class Staged(msgspec.Struct, frozen=True, array_like=True):
+    """A file with the letters of one task and epoch."""
+
+    name: str
+    checksum: int
+    letters: int
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """A task's report of an epoch that has letters."""
+
+    message: bytes
+    """What the sink's own writer returned."""
+    staged: Staged
+
+
+_decoder = msgspec.msgpack.Decoder(Envelope)
+
+
+def pack(message: bytes, staged: Staged) -> bytes:
+    """The message that a task reports if it has letters."""
+    return MAGIC + msgspec.msgpack.encode(Envelope(message, staged))
+
+
+def unpack(message: bytes) -> tuple[bytes, Staged | None]:
+    """The sink's own message, and the file with letters if there is one."""
+    if not message.startswith(MAGIC):
+        return message, None
+    found = _decoder.decode(message[len(MAGIC) :])
+    return found.message, found.staged
+
+
+def sink_messages(messages: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The messages of the sink's own writers, without envelopes."""
+    return tuple(unpack(message)[0] for message in messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the rows of a batch come from."""
+
+    query: str
+    epoch: int
+    task: int
+
+
+def split_rows(batch: pa.RecordBatch, bad: BadRows) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """The rows that are not in `bad`, and those that are, in their order."""
+    wrong = pa.array([index in bad for index in range(batch.num_rows)], pa.bool_())
+    right = pa.array([index not in bad for index in range(batch.num_rows)], pa.bool_())
+    return batch.filter(right), batch.filter(wrong)
+
+
+def letters_of(
+    batch: pa.RecordBatch, bad: BadRows, origin: Origin, *, max_bytes: int | None = None
+) -> list[bytes]:
+    """The letters of these rows. With `max_bytes`, the row of a larger letter is cut."""
+    found = []
+    for index in sorted(bad):
+        head = {
+            "query": origin.query,
+            "epoch": origin.epoch,
+            "task": origin.task,
+            "reason": bad[index][:MAX_REASON_CHARS],
+        }
+        row = {
+            name: value
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            if (value := readable(column[index])) is not None
+        }
+        letter = _encode({**head, "row": row})
+        if max_bytes is not None and len(letter) > max_bytes:
+            # A quote or backslash of the text takes two bytes inside another text.
+            most = max(0, (max_bytes - CUT_MARGIN_BYTES) // 2)
+            text = _encode(row)[:most].decode(errors="ignore")
+            letter = _encode({**head, "rowCut": text})
+        found.append(letter)
+    return found
+
+
+def readable(value: Any) -> Any:
+    """An Arrow scalar as a value of JSON, as near as possible to what Spark's to_json writes."""
+    if not value.is_valid:
+        return None
+    kind, types = value.type, pa.types
+    if types.is_struct(kind):
+        fields = {kind.field(n).name: readable(value[n]) for n in range(kind.num_fields)}
+        return {name: each for name, each in fields.items() if each is not None}
+    if types.is_map(kind):
+        return {str(readable(pair["key"])): readable(pair["value"]) for pair in value.values}
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return [readable(each) for each in value.values]
+    if types.is_dictionary(kind):
+        return readable(value.value)
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return base64.b64encode(value.as_py()).decode()
+    if types.is_string(kind) or types.is_large_string(kind):
+        return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    if types.is_floating(kind):
+        return _number(value.as_py())
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_decimal(kind):
+        return value.as_py()
+    try:
+        # Dates and times. Python's own types end with the year 9999.
+        return value.cast(pa.string()).as_py().replace(" ", "T")
+    except (pa.ArrowException, ValueError):
+        return f"a value of type {kind}"
+
+
+def _number(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode

@@ -1,0 +1,286 @@
+"""Separates the rows that a sink refuses, and writes them as dead letters of the same epoch.
+
+In the tasks, a writer in front of the sink's own asks which rows of a batch are bad. Good rows go
+on. Bad rows become letters in a file of the checkpoint, which the task's message names. After the
+epoch is decided and the sink has it, the driver copies each such file to the directory for letters:
+
+    tasks     prepare: the sink's part; .epochal/letters/e41-a3-t0-….json       nothing is visible
+    driver    the decision, the sink's commit                                   rows are visible
+              letters-<query>-41-0.json, created if absent                      letters are visible
+              commits/41
+
+The name of the copy is fixed by the epoch and the task, so a repeated commit changes nothing, and
+anything that reads the directory sees the letters of committed epochs, each once.
+
+Note: staged files of earlier attempts may be deleted only after the second commit of an attempt.
+The first one may finish an epoch of the attempt before, and needs its files.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+from uuid import uuid4
+
+import google_crc32c
+import pyarrow as pa
+
+from epochal.checkpoint.entries import CommitLog, OffsetLog
+from epochal.checkpoint.layout import COMMITS, EPOCHAL, OFFSETS
+from epochal.checkpoint.metadata_log import storage_errors
+from epochal.connectors.contract import (
+    BadRows,
+    CheckingWriter,
+    LetterWriter,
+    Prepare,
+    Sink,
+    WriterContext,
+    WriterFactory,
+)
+from epochal.connectors.letters.dead_letters import (
+    BadRowOptions,
+    OnBadRow,
+    Origin,
+    Staged,
+    letters_of,
+    pack,
+    split_rows,
+    unpack,
+)
+from epochal.epoch.manifest import manifest_of
+from epochal.errors import OptionError, SinkConflictError, StorageError
+from epochal.files import Files, join_url, open_files
+
+logger = logging.getLogger(__name__)
+
+STAGING = f"{EPOCHAL}/letters"
+_NAME = re.compile(r"\.?e(\d+)-a(\d+)-t(\d+)-[0-9a-f]{8}\.json")
+
+
+def staging_of(checkpoint: Files) -> str:
+    """Where tasks put their letters until the epoch is committed."""
+    return join_url(checkpoint.url, STAGING)
+
+
+def letter_name(query: str, epoch: int, task: int) -> str:
+    """The name of the file with the letters of one task and epoch."""
+    return f"letters-{query}-{epoch}-{task}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedWriters:
+    """Opens writers in tasks."""
+
+    writers: WriterFactory
+    format: str
+    query: str
+    options: BadRowOptions
+    staging: str
+
+    def open(self, context: WriterContext) -> CheckedWriter:
+        return CheckedWriter(self, context)
+
+
+class CheckedWriter:
+    """Passes good rows on to the sink's writer, and keeps bad ones back."""
+
+    def __init__(self, plan: CheckedWriters, context: WriterContext) -> None:
+        self._plan, self._context, self._column = plan, context, plan.options.bad_row_column
+        inner = replace(context, schema=written_schema(context.schema, plan.options, plan.format))
+        self._writer = cast(CheckingWriter, plan.writers.open(inner))
+        self._fails = plan.options.on_bad_row is OnBadRow.FAIL
+        if not self._fails and not hasattr(self._writer, "bad_rows"):
+            self._writer.close()
+            raise OptionError(
+                f"{plan.format}: this sink cannot tell which rows it refuses, so "
+                f"onBadRow=deadLetter is not possible. Remove it."
+            )
+        self._epoch, self._letters, self._count = context.epoch, list[bytes](), 0
+        self.dead_letters = 0
+        """The number of letters of the epoch that was cut last."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        rows, bad = self._checked(batch)
+        if bad:
+            rows, _ = split_rows(rows, bad)
+        if rows.num_rows or not batch.num_rows:
+            self._writer.write(rows)
+
+    def cut(self, epoch: int) -> Prepare:
+        letters, self._letters = self._letters, []
+        self.dead_letters, self._count = self._count, 0
+        self._epoch = epoch + 1
+        prepare = self._writer.cut(epoch)
+        return (lambda: self._prepared(epoch, letters, prepare)) if letters else prepare
+
+    def close(self) -> None:
+        self._letters.clear()
+        self._writer.close()
+
+    def _checked(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, BadRows]:
+        """The rows as the sink takes them, and which of them are bad. Their letters are kept."""
+        bad: dict[int, str] = {}
+        rows = batch
+        if self._column is not None:
+            reasons = batch.column(self._column)
+            rows = batch.drop_columns([self._column])
+            if reasons.null_count < len(reasons):
+                bad = {n: text for n, text in enumerate(reasons.to_pylist()) if text is not None}
+        if self._fails:
+            if bad:
+                raise OptionError(
+                    f"{self._plan.format}: column {self._column} says that a row is bad: "
+                    f"{next(iter(bad.values()))}. Correct the query, or set onBadRow=deadLetter to "
+                    f"write such rows to deadLetterPath and to go on."
+                )
+            return rows, bad
+        bad = {**self._writer.bad_rows(rows), **bad}
+        if bad:
+            self._write_letters(rows, bad)
+        return rows, bad
+
+    def _write_letters(self, rows: pa.RecordBatch, bad: BadRows) -> None:
+        origin = Origin(self._plan.query, self._epoch, self._context.task)
+        self._count += len(bad)
+        if self._plan.options.dead_letter_topic is None:
+            self._letters += letters_of(rows, bad, origin)
+        else:
+            writer = cast(LetterWriter, self._writer)
+            most = writer.max_letter_bytes
+            writer.write_letters(letters_of(rows, bad, origin, max_bytes=most))
+
+    def _prepared(self, epoch: int, letters: Sequence[bytes], prepare: Prepare) -> bytes:
+        message, context = prepare(), self._context
+        data = b"".join(letter + b"\n" for letter in letters)
+        name = f"e{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.json"
+        with storage_errors(join_url(self._plan.staging, name)):
+            open_files(self._plan.staging).create(name, data)
+        return pack(message, Staged(name, google_crc32c.value(data), len(letters)))
+
+
+def written_schema(schema: pa.Schema, options: BadRowOptions, sink: str) -> pa.Schema:
+    """The columns that reach the sink; OptionError if `badRowColumn` is not a text column."""
+    name = options.bad_row_column
+    if name is None:
+        return schema
+    if name not in schema.names:
+        raise OptionError(
+            f"{sink}: badRowColumn is {name}, but there is no such column. The columns are "
+            f"{', '.join(schema.names)}."
+        )
+    kind = schema.field(name).type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise OptionError(
+            f"{sink}: badRowColumn is {name}, which is {kind}. It must be text: the reason why a "
+            f"row is bad, null for good rows."
+        )
+    return schema.remove(schema.get_field_index(name))
+
+
+class DeadLetterSink:
+    """The driver's side: commits to the sink, then makes the epoch's letters visible."""
+
+    def __init__(self, sink: Sink, writers: CheckedWriters, checkpoint: Files) -> None:
+        self._sink, self._writers = sink, writers
+        self._staging = checkpoint.at(STAGING)
+        path = writers.options.dead_letter_path
+        self._letters = None if path is None else open_files(path)
+        self._attempt, self._commits = 0, 0
+
+    @property
+    def exactly_once(self) -> bool:
+        return self._sink.exactly_once
+
+    @property
+    def decides(self) -> bool:
+        return self._sink.decides
+
+    @property
+    def writers(self) -> CheckedWriters:
+        return self._writers
+
+    def fence(self, attempt: int) -> None:
+        self._attempt, self._commits = attempt, 0
+        self._sink.fence(attempt)
+
+    def decided(self, epoch: int) -> bool:
+        return self._sink.decided(epoch)
+
+    def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        found = [unpack(message) for message in messages]
+        # The sink first. If it decides, its commit may still be refused, and then there must be no
+        # letters of this epoch.
+        self._sink.commit(epoch, [message for message, _ in found])
+        for task, (_, staged) in enumerate(found):
+            if staged is not None:
+                self._publish(letter_name(self._writers.query, epoch, task), epoch, staged)
+        self._commits += 1
+        if self._commits == 2:
+            self._delete_stale()
+
+    def close(self) -> None:
+        self._sink.close()
+
+    def _publish(self, name: str, epoch: int, staged: Staged) -> None:
+        letters = self._letters
+        if letters is None:
+            raise pending_letters(epoch)
+        with storage_errors(join_url(letters.url, name)):
+            try:
+                self._check_same(letters, name, epoch, staged)
+            except FileNotFoundError:
+                try:
+                    letters.create(name, self._read(staged))
+                except FileExistsError:  # another driver has just finished the same epoch
+                    self._check_same(letters, name, epoch, staged)
+        self._staging.delete(staged.name)
+
+    def _check_same(self, letters: Files, name: str, epoch: int, staged: Staged) -> None:
+        if google_crc32c.value(letters.read(name)) != staged.checksum:
+            raise SinkConflictError(join_url(letters.url, name), epoch, "the dead letters")
+
+    def _read(self, staged: Staged) -> bytes:
+        url = join_url(self._staging.url, staged.name)
+        try:
+            data = self._staging.read(staged.name)
+        except FileNotFoundError:
+            raise StorageError(
+                url,
+                "a task wrote dead letters to this file, but the driver cannot see it. Put the "
+                "checkpoint of a query that runs on several hosts on storage that all of them "
+                "share",
+            ) from None
+        if google_crc32c.value(data) != staged.checksum:
+            raise StorageError(url, "its checksum differs from the one that the task reported")
+        return data
+
+    def _delete_stale(self) -> None:
+        for info in self._staging.list():
+            found = _NAME.fullmatch(info.name)
+            if found and int(found[2]) < self._attempt:
+                self._staging.delete(info.name)
+
+
+def refuse_pending_letters(checkpoint: Files) -> None:
+    """Raise OptionError if an epoch must be finished whose letters would have no place."""
+    offsets = OffsetLog(checkpoint.at(OFFSETS), read_only=True)
+    commits = CommitLog(checkpoint.at(COMMITS), read_only=True)
+    epoch = offsets.latest_batch_id()
+    if epoch is None or epoch == commits.latest_batch_id():
+        return
+    entry, path = offsets.get(epoch), join_url(offsets.url, str(epoch))
+    manifest = None if entry is None else manifest_of(entry, path, epoch)
+    if manifest and any(unpack(message)[1] is not None for message in manifest.messages):
+        raise pending_letters(epoch)
+
+
+def pending_letters(epoch: int) -> OptionError:
+    """The error for letters of an epoch that the query must finish, but has no place for."""
+    return OptionError(
+        f"Epoch {epoch} was decided with dead letters that are not yet in their directory, but the "
+        f"query has no deadLetterPath now. Start it with onBadRow=deadLetter and deadLetterPath as "
+        f"before, and stop it; then change the options."
+    )

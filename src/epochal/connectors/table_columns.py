@@ -1,0 +1,111 @@
+"""Compares the columns of a query with those of the table that it writes to. Pure.
+
+The rules are the same for every kind of table:
+
+| query and table | result |
+|---|---|
+| a column of both, with the same type | is written |
+| a column of both, with different types | is refused |
+| a column of the query only | is added to the table if that is allowed, else refused |
+| a column of the table only | stays null, or gets its default; refused if it must have a value |
+
+Names must be equal. Two names that differ only in case are refused, because some readers of tables
+treat them as the same column and others do not.
+
+Types are compared as text, in the words of the table's own format. A format in which one type can
+take values of another passes its own `fits`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from epochal.errors import TableMismatchError
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of a query or a table."""
+
+    name: str
+    kind: str
+    """The type, as users of this kind of table write it."""
+    required: bool = False
+    """In a table: whether the column takes no nulls."""
+    has_default: bool = False
+    """In a table: whether a row without a value for the column gets one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMatch:
+    """How a query that fits its table is written."""
+
+    added: tuple[TableColumn, ...]
+    """Columns that the table must get first, in the order of the query."""
+    required: tuple[str, ...]
+    """Columns of the query in which the table takes no nulls."""
+
+
+def match_columns(
+    table: str,
+    query: Sequence[TableColumn],
+    columns: Sequence[TableColumn],
+    *,
+    may_add: bool,
+    to_add: str,
+    fits: Callable[[str, str], bool] = lambda query, table: query == table,
+) -> ColumnMatch:
+    """Compare a query's columns with those of `table`; TableMismatchError lists all differences.
+
+    `fits(query_kind, table_kind)` tells whether a column takes values of another type. `to_add`
+    says how the user can allow new columns.
+    """
+    reasons = [*_repeated("query", query), *_repeated("table", columns)]
+    known = {column.name: column for column in columns}
+    spelled = {column.name.lower(): column.name for column in columns}
+    added = []
+    for column in query:
+        found = known.get(column.name)
+        if found is None:
+            other = spelled.get(column.name.lower())
+            if other is not None:
+                reasons.append(
+                    f"column {column.name} of the query is {other} in the table. Rename it in the "
+                    f"query."
+                )
+            elif may_add:
+                added.append(column)
+            else:
+                reasons.append(
+                    f"column {column.name} ({column.kind}) does not exist in the table. {to_add}"
+                )
+        elif not fits(column.kind, found.kind):
+            reasons.append(
+                f"column {column.name} is {column.kind} in the query, but {found.kind} in the "
+                f"table. Cast it in the query, or change the table."
+            )
+    given = {column.name for column in query}
+    taken = {column.name.lower() for column in query}
+    reasons += [
+        f"column {column.name} ({column.kind}) must have a value in the table, but the query has "
+        f"no such column. Add it to the query, or let the table take nulls."
+        for column in columns
+        if column.required and not column.has_default and column.name.lower() not in taken
+    ]
+    if reasons:
+        raise TableMismatchError(table, tuple(reasons))
+    needed = [column.name for column in columns if column.required and column.name in given]
+    return ColumnMatch(tuple(added), tuple(needed))
+
+
+def _repeated(whose: str, columns: Sequence[TableColumn]) -> list[str]:
+    counts = Counter(column.name.lower() for column in columns)
+    twice = [column.name for column in columns if counts[column.name.lower()] > 1]
+    if not twice:
+        return []
+    return [
+        f"the {whose} has columns with the same name, apart from upper and lower case: "
+        f"{', '.join(twice)}. Rename them."
+    ]

@@ -1,0 +1,67 @@
+"""Where the demo's totals go: Parquet files, or a Delta table. Neither is read by the engine."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from epochal.checkpoint import FileSinkLog
+
+
+class Output(Protocol):
+    """The output of the demo's query."""
+
+    format: str
+    counted_by: str
+    """What reads the output at the end, for people."""
+
+    def files(self) -> list[str]:
+        """The Parquet files that are visible now."""
+        ...
+
+    def read(self, spark: Any, columns: list[str]) -> pa.Table:
+        """Read all rows."""
+        ...
+
+
+class ParquetOutput:
+    format = "parquet"
+    counted_by = "counted by Spark in the Parquet files"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def files(self) -> list[str]:
+        log = FileSinkLog(f"{self._path}/_spark_metadata", read_only=True)
+        return [each.path.removeprefix("file://") for each in log.all_files()]
+
+    def read(self, spark: Any, columns: list[str]) -> pa.Table:
+        table: pa.Table = spark.read.parquet(self._path).select(*columns).toArrow()
+        return table
+
+
+class DeltaOutput:
+    format = "delta"
+    counted_by = "counted by delta-rs in the Delta table"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def files(self) -> list[str]:
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(self._path):
+            return []
+        return [each.removeprefix("file://") for each in DeltaTable(self._path).file_uris()]
+
+    def read(self, spark: Any, columns: list[str]) -> pa.Table:
+        from deltalake import DeltaTable
+
+        del spark
+        return DeltaTable(self._path).to_pyarrow_table(columns=columns)
+
+
+OUTPUTS: dict[str, type[ParquetOutput] | type[DeltaOutput]] = {
+    each.format: each for each in (ParquetOutput, DeltaOutput)
+}

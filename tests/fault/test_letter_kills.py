@@ -1,0 +1,65 @@
+"""Dead letters survive `kill -9`: none is lost, and none is repeated."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.fault.letters_query import EVERY
+from tests.fault.torment import Program
+
+from epochal.checkpoint import FileSinkLog
+
+SHORT_SEED = 11
+
+
+class LettersProgram(Program):
+    module = "tests.fault.letters_query"
+
+
+def written(out: Path) -> list[int]:
+    listed = FileSinkLog(str(out / "_spark_metadata"), read_only=True).all_files()
+    names = [each.path.rpartition("/")[2] for each in listed]
+    lines = [line for name in names for line in (out / name).read_text().splitlines()]
+    return sorted(json.loads(line)["value"] for line in lines)
+
+
+def lettered(folder: Path) -> list[int]:
+    lines = [line for file in folder.iterdir() for line in file.read_text().splitlines()]
+    return sorted(json.loads(line)["row"]["value"] for line in lines)
+
+
+def tormented(folder: Path, kinds: list[str], seed: int) -> None:
+    rng, program = Random(seed), LettersProgram(folder, folder / "driver.log")
+    program.start()
+    try:
+        program.recovered(-1)
+        for kind in kinds:
+            time.sleep(rng.uniform(0.0, 1.5))  # kill at a random time
+            before = program.attempt()
+            program.kill(kind, rng)
+            program.recovered(before)
+        program.stop()
+    finally:
+        program.end()
+    good, bad = written(program.out), lettered(folder / "letters")
+    assert sorted(good + bad) == list(range(len(good) + len(bad)))
+    assert bad == [n for n in range(len(good) + len(bad)) if n % EVERY == 0]
+    assert len(list((program.checkpoint / ".epochal" / "letters").iterdir())) <= len(kinds)
+
+
+@pytest.mark.timeout(800)
+def test_three_kills_leave_every_row_in_the_files_or_in_a_letter(tmp_path: Path) -> None:
+    tormented(tmp_path, ["worker", "driver", "worker"], SHORT_SEED)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(60, 64))
+def test_more_kills_leave_every_row_in_the_files_or_in_a_letter(tmp_path: Path, seed: int) -> None:
+    kinds = ["worker", "worker", "executor", "driver", "driver", "worker"]
+    Random(seed).shuffle(kinds)
+    tormented(tmp_path, kinds, seed)

@@ -1,0 +1,112 @@
+"""The Iceberg sink with other catalogs and storages: a REST catalog, and tables on S3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tests.iceberg_tables import SmallEngine, Warehouse, numbers
+from tests.integration.test_iceberg_race import EPOCHS, commit_all, race
+from tests.integration.test_iceberg_upkeep import upkeep_of, writes
+from tests.rigs.iceberg_rest import RestCatalog, running_rest_catalog
+from tests.rigs.s3 import S3, running_s3
+from tests.waiting import eventually
+
+from epochal.errors import TableError
+
+
+@pytest.fixture(scope="module")
+def rest() -> Iterator[RestCatalog]:
+    with running_rest_catalog() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with running_s3("tables") as running:
+        yield running
+
+
+@pytest.fixture(params=["rest", "s3"])
+def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Warehouse:
+    if request.param == "rest":
+        found: RestCatalog = request.getfixturevalue("rest")
+        return Warehouse(tmp_path, found.settings)
+    store: S3 = request.getfixturevalue("s3")
+    settings = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"s3://{store.bucket}/{uuid4()}",
+        "s3.endpoint": store.endpoint,
+        "s3.access-key-id": store.access_key,
+        "s3.secret-access-key": store.secret_key,
+        "s3.region": "us-east-1",
+    }
+    return Warehouse(tmp_path, settings)
+
+
+@pytest.fixture
+def table() -> str:
+    return f"db.t{uuid4().hex}"
+
+
+def ids(warehouse: Warehouse, table: str) -> list[int]:
+    return [row["id"] for row in warehouse.rows(table)]
+
+
+def test_epochs_recovery_and_upkeep_are_as_on_local_disks(
+    warehouse: Warehouse, tmp_path: Path, table: str
+) -> None:
+    options = warehouse.options(table)
+    with SmallEngine(options, tmp_path / "checkpoint", partition_by=["v"]) as engine:
+        engine.start()
+        for epoch in range(12):
+            engine.run(epoch, numbers(epoch, text="one"))
+        decided = engine.prepare(12, numbers(12, text="two"))
+        engine.decide(12, decided)
+        engine.prepare(13, numbers(99))
+    with SmallEngine(options, tmp_path / "checkpoint", attempt=2) as engine:
+        assert engine.start() == 13
+        engine.run(13, numbers(13))
+        upkeep = upkeep_of(warehouse, table=table, compact="true", expireSnapshotsKeep="1")
+        upkeep.run_once(2, writes(engine))
+        engine.run(14, numbers(14))
+    assert ids(warehouse, table) == list(range(15))
+    assert len(warehouse.named_files(table)) == 4
+    assert len(warehouse.table(table).metadata.snapshots) <= 3
+
+
+def test_rows_are_replaced_by_key(warehouse: Warehouse, tmp_path: Path, table: str) -> None:
+    options = warehouse.options(table, mergeKeys="id")
+    with SmallEngine(options, tmp_path / "checkpoint", output_mode="update") as engine:
+        engine.start()
+        engine.run(0, numbers(1, 2, 3))
+        engine.run(1, numbers(2, 4, text="new"))
+    found = {row["id"]: row["v"] for row in warehouse.rows(table)}
+    assert found == {1: "v1", 2: "new", 3: "v3", 4: "new"}
+
+
+def test_two_drivers_commit_every_epoch_once(
+    warehouse: Warehouse, tmp_path: Path, table: str
+) -> None:
+    race(warehouse.options(table), tmp_path / "checkpoint", commit_all)
+    assert ids(warehouse, table) == [*range(EPOCHS), *([1000] * EPOCHS)]
+
+
+def test_a_rest_catalog_that_is_down_loses_nothing(
+    rest: RestCatalog, tmp_path: Path, table: str
+) -> None:
+    warehouse = Warehouse(tmp_path, rest.settings)
+    with SmallEngine(warehouse.options(table), tmp_path / "checkpoint") as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+        messages = engine.prepare(1, numbers(2))
+        engine.decide(1, messages)
+        rest.stop()
+        with pytest.raises(TableError, match="catalog tests or the table's storage failed"):
+            engine.finish(1, messages)
+        rest.start()
+        engine.finish(1, messages)
+    assert eventually(lambda: ids(warehouse, table)) == [1, 2]

@@ -1,0 +1,450 @@
+"""The Iceberg sink writes real tables: what it makes of epochs, and what it refuses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+from tests.iceberg_tables import NUMBERS, QUERY_ID, SmallEngine, Warehouse, numbers
+
+from epochal.errors import (
+    MarkerError,
+    OptionError,
+    SinkConflictError,
+    StorageError,
+    TableError,
+    TableMismatchError,
+    TableRowError,
+)
+
+_EVENTS: list[tuple[str, Any]] = [
+    ("id", pa.int64()),
+    ("kind", pa.string()),
+    ("at", pa.timestamp("us", "UTC")),
+]
+EVENTS = pa.schema(_EVENTS)
+DAYS = [dt.datetime(2026, 1, 1 + n % 3, n, tzinfo=dt.UTC) for n in range(12)]
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(tmp_path)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
+def events() -> pa.Table:
+    kinds = ["a", None, "b"]
+    return pa.table(
+        [
+            pa.array(range(12), pa.int64()),
+            pa.array([kinds[n % 3] for n in range(12)], pa.string()),
+            pa.array(DAYS, pa.timestamp("us", "UTC")),
+        ],
+        schema=EVENTS,
+    )
+
+
+def ids(warehouse: Warehouse, **more: str) -> list[int]:
+    return [row["id"] for row in warehouse.rows(**more)]
+
+
+def epochs(warehouse: Warehouse) -> list[str | None]:
+    """The epoch of every snapshot, under Spark's key."""
+    return summaries(warehouse, "spark.sql.streaming.epochId")
+
+
+def summaries(warehouse: Warehouse, key: str) -> list[str | None]:
+    """What the summary of every snapshot says."""
+    found = [each.summary for each in warehouse.table().metadata.snapshots]
+    return [None if each is None else each[key] for each in found]
+
+
+def test_an_epoch_is_one_snapshot_with_sparks_keys(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        assert engine.start() == 0
+        engine.run(0, numbers(1, 2, 3), tasks=2)
+        engine.run(1, numbers())
+        engine.run(2, numbers(4))
+    assert warehouse.rows() == [{"id": n, "v": f"v{n}"} for n in (1, 2, 3, 4)]
+    table = warehouse.table()
+    assert epochs(warehouse) == ["0", "2"]
+    assert set(summaries(warehouse, "spark.sql.streaming.queryId")) == {QUERY_ID}
+    assert '"epoch":2' in table.metadata.properties[f"epochal.{QUERY_ID}"]
+
+
+def test_readers_can_skip_files_by_their_statistics(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1, 2, 3))
+        engine.run(1, numbers(10, 11, 12))
+    table = warehouse.table()
+    assert len(list(table.scan().plan_files())) == 2
+    assert len(list(table.scan(row_filter="id > 5").plan_files())) == 1
+    assert len(list(table.scan(row_filter="v < 'v1' and id = 2").plan_files())) == 0
+    found = table.inspect.files().select(["record_count", "null_value_counts"]).to_pylist()
+    assert [row["record_count"] for row in found] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("field", "partitions"),
+    [
+        (PartitionField(2, 1000, IdentityTransform(), "kind"), 3),
+        (PartitionField(3, 1000, DayTransform(), "at_day"), 3),
+        (PartitionField(1, 1000, BucketTransform(4), "id_bucket"), 4),
+    ],
+    ids=["identity", "day", "bucket"],
+)
+def test_rows_go_to_the_partitions_of_the_table(
+    warehouse: Warehouse, checkpoint: Path, field: PartitionField, partitions: int
+) -> None:
+    catalog = warehouse.catalog()
+    catalog.create_namespace("db")
+    schema = Schema(
+        NestedField(1, "id", LongType()),
+        NestedField(2, "kind", StringType()),
+        NestedField(3, "at", TimestamptzType()),
+    )
+    catalog.create_table("db.events", schema, partition_spec=PartitionSpec(field))
+    with SmallEngine(warehouse.options("db.events"), checkpoint, EVENTS) as engine:
+        engine.start()
+        engine.run(0, events(), tasks=2)
+    table = warehouse.table("db.events")
+    found = table.inspect.partitions().to_pylist()
+    assert len(found) == partitions
+    assert sum(row["record_count"] for row in found) == 12
+    assert warehouse.rows("db.events") == events().to_pylist()
+    one = table.scan(row_filter="id = 5")
+    assert [row["id"] for row in one.to_arrow().to_pylist()] == [5]
+    assert len(list(table.scan(row_filter="at >= '2026-01-03T00:00:00+00:00'").plan_files())) < 8
+
+
+def test_a_new_table_is_partitioned_by_columns(warehouse: Warehouse, checkpoint: Path) -> None:
+    options = warehouse.options("db.events")
+    with SmallEngine(options, checkpoint, EVENTS, partition_by=["kind"]) as engine:
+        engine.start()
+        engine.run(0, events())
+    table = warehouse.table("db.events")
+    assert [(f.name, str(f.transform)) for f in table.spec().fields] == [("kind", "identity")]
+    assert len(table.inspect.partitions()) == 3
+    assert warehouse.rows("db.events") == events().to_pylist()
+
+
+def test_rows_are_replaced_by_key_and_no_reader_sees_half_of_it(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    options = warehouse.options(mergeKeys="id")
+    with SmallEngine(options, checkpoint, output_mode="update") as engine:
+        engine.start()
+        engine.run(0, numbers(1, 2, 3, 4), tasks=2)
+        engine.run(1, pa.concat_tables([numbers(2, 5, text="old"), numbers(2, 9, text="new")]))
+        repeated = engine.run(2, numbers(3, text="three"))
+        engine.sink.commit(2, repeated)
+    assert {row["id"]: row["v"] for row in warehouse.rows()} == {
+        1: "v1",
+        2: "new",
+        3: "three",
+        4: "v4",
+        5: "old",
+        9: "new",
+    }
+    assert epochs(warehouse) == ["0", "1", "2"]
+
+
+def test_rows_are_replaced_by_several_keys_with_nulls(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    options = warehouse.options("db.events", mergeKeys="kind,at")
+    with SmallEngine(options, checkpoint, EVENTS, output_mode="update") as engine:
+        engine.start()
+        engine.run(0, events())
+        again = events().set_column(0, "id", pa.array(range(100, 112), pa.int64()))
+        engine.run(1, again.slice(3, 4))
+    found = sorted(row["id"] for row in warehouse.rows("db.events"))
+    assert found == [0, 1, 2, 7, 8, 9, 10, 11, 103, 104, 105, 106]
+
+
+def test_complete_mode_replaces_all_rows(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint, output_mode="complete") as engine:
+        engine.start()
+        engine.run(0, numbers(1, 2), tasks=2)
+        engine.run(1, numbers(1, 2, 3))
+        engine.run(2, numbers())
+        assert ids(warehouse) == [1, 2, 3]
+        engine.run(3, numbers(7))
+    assert ids(warehouse) == [7]
+    assert epochs(warehouse) == ["0", "1", "3"]
+
+
+def test_rows_go_to_a_branch_that_starts_at_main(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+    options, other = warehouse.options(branch="audit"), "11111111-5f0b-4f8f-9f1a-0c1f6f2d7a11"
+    with SmallEngine(options, checkpoint.with_name("other"), query_id=other) as engine:
+        engine.start()
+        engine.run(0, numbers(2))
+        engine.run(1, numbers(3))
+    assert ids(warehouse) == [1]
+    assert ids(warehouse, branch="audit") == [1, 2, 3]
+
+
+def test_columns_of_the_query_are_added_if_that_is_allowed(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+    wider = NUMBERS.append(pa.field("more", pa.float64()))
+    with pytest.raises(TableMismatchError, match=r"column more \(double\) does not exist"):
+        SmallEngine(warehouse.options(), checkpoint, wider)
+    options = warehouse.options(mergeSchema="true")
+    with SmallEngine(options, checkpoint, wider, attempt=2) as engine:
+        engine.start()
+        rows = numbers(2).append_column("more", pa.array([0.5]))
+        engine.run(1, rows)
+    assert warehouse.rows() == [
+        {"id": 1, "v": "v1", "more": None},
+        {"id": 2, "v": "v2", "more": 0.5},
+    ]
+
+
+def made(warehouse: Warehouse, *fields: NestedField, **properties: str) -> None:
+    catalog = warehouse.catalog()
+    catalog.create_namespace("db")
+    catalog.create_table("db.numbers", Schema(*fields), properties=properties)
+
+
+ID, V = NestedField(1, "id", LongType()), NestedField(2, "v", StringType())
+
+
+@pytest.mark.parametrize(
+    ("fields", "properties", "reason"),
+    [
+        ((NestedField(1, "id", StringType()), V), {}, "id is long in the query, but string in the"),
+        ((ID,), {}, r"column v \(string\) does not exist in the table"),
+        ((ID, V, NestedField(3, "w", LongType(), required=True)), {}, "w .long. must have a value"),
+        (
+            (ID, V),
+            {"format-version": "1"},
+            "the table has format version 1, but this sink writes 2",
+        ),
+        ((ID, V), {"write.format.default": "orc"}, "the table is written as orc"),
+        ((ID, V), {"encryption.key-id": "k"}, "the table is encrypted"),
+    ],
+    ids=["type", "missing", "required", "version", "format", "encrypted"],
+)
+def test_a_table_that_does_not_fit_is_refused_before_anything_is_written(
+    warehouse: Warehouse,
+    checkpoint: Path,
+    fields: tuple[NestedField, ...],
+    properties: dict[str, str],
+    reason: str,
+) -> None:
+    made(warehouse, *fields, **properties)
+    with pytest.raises(TableMismatchError, match=reason):
+        SmallEngine(warehouse.options(), checkpoint)
+    assert warehouse.data_files() == []
+
+
+def test_a_null_in_a_required_column_is_refused(warehouse: Warehouse, checkpoint: Path) -> None:
+    made(warehouse, NestedField(1, "id", LongType(), required=True), V)
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+        rows = pa.table([pa.array([2, None], pa.int64()), pa.array(["a", "b"])], schema=NUMBERS)
+        with pytest.raises(TableRowError, match="column id is required, but it is null in a row"):
+            engine.prepare(1, rows)
+    assert ids(warehouse) == [1]
+
+
+def test_wider_columns_of_the_table_take_the_querys_rows(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    made(warehouse, ID, V, NestedField(3, "left_null", StringType()))
+    kinds: list[tuple[str, Any]] = [("id", pa.int16()), ("v", pa.large_string())]
+    small = pa.schema(kinds)
+    with SmallEngine(warehouse.options(), checkpoint, small) as engine:
+        engine.start()
+        engine.run(0, numbers(1, 2).cast(small))
+    assert warehouse.rows()[0] == {"id": 1, "v": "v1", "left_null": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "reason"),
+    [
+        ({"table": "numbers"}, {}, "named with its namespace"),
+        ({"mergeKeys": "nothing"}, {"output_mode": "update"}, "mergeKeys names column nothing"),
+        ({}, {"output_mode": "update"}, "Set the option mergeKeys"),
+        ({"mergeKeys": "id"}, {"output_mode": "complete"}, "mergeKeys has no meaning"),
+        ({}, {"partition_by": ["nothing"]}, "partitionBy names column nothing"),
+        ({"catalog.type": "nothing"}, {}, "settings catalog.* are not usable"),
+        ({"tabel": "x"}, {}, "Did you mean table"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(
+    warehouse: Warehouse,
+    checkpoint: Path,
+    options: dict[str, str],
+    more: dict[str, Any],
+    reason: str,
+) -> None:
+    with pytest.raises(OptionError, match=reason.replace("*", r"\*")):
+        SmallEngine({**warehouse.options(), **options}, checkpoint, **more)
+
+
+def test_a_decided_epoch_is_committed_by_the_next_attempt_once(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+        messages = engine.prepare(1, numbers(2))
+        engine.decide(1, messages)
+    with SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine:
+        assert engine.start() == 2
+        engine.sink.commit(1, messages)
+        with pytest.raises(SinkConflictError):
+            engine.sink.commit(1, engine.prepare(1, numbers(3)))
+    assert ids(warehouse) == [1, 2]
+
+
+def test_a_query_whose_table_is_gone_does_not_begin_anew(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+        warehouse.catalog().drop_table("db.numbers")
+        messages = engine.prepare(1, numbers(2))
+        engine.decide(1, messages)
+        with pytest.raises(TableError, match="it does not exist any more in catalog tests"):
+            engine.finish(1, messages)
+    with pytest.raises(MarkerError, match="does not exist in catalog tests, but the log has epoch"):
+        SmallEngine(warehouse.options(), checkpoint, attempt=2)
+    assert warehouse.catalog().list_tables("db") == []
+    options = warehouse.options(resetMarker="0")
+    with SmallEngine(options, checkpoint, attempt=3) as engine:
+        assert engine.start() == 2
+    assert ids(warehouse) == [2]
+
+
+def test_a_table_of_the_same_name_is_not_taken_for_the_old_one(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+        warehouse.catalog().drop_table("db.numbers")
+        warehouse.catalog().create_table("db.numbers", NUMBERS)
+        messages = engine.prepare(1, numbers(2))
+        engine.decide(1, messages)
+        with pytest.raises(TableError, match="another table has this name now"):
+            engine.finish(1, messages)
+    with (
+        SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine,
+        pytest.raises(MarkerError, match="it is missing, but the log has epoch 1 of this sink"),
+    ):
+        engine.start()
+
+
+def test_a_table_that_was_rolled_back_is_refused(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+        engine.run(1, numbers(2))
+    table = warehouse.table()
+    with table.manage_snapshots() as change:
+        change.rollback_to_snapshot(table.metadata.snapshots[0].snapshot_id)
+    with (
+        SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine,
+        pytest.raises(MarkerError, match="the table was rolled back to an earlier snapshot"),
+    ):
+        engine.start()
+    with SmallEngine(warehouse.options(resetMarker="1"), checkpoint, attempt=3) as engine:
+        assert engine.start() == 2
+        engine.run(2, numbers(3))
+    assert ids(warehouse) == [1, 3]
+
+
+def test_a_checkpoint_that_was_rewound_is_refused(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        for epoch in range(3):
+            engine.run(epoch, numbers(epoch))
+        engine.offsets.purge_after(0)
+        engine.commits.purge_after(0)
+    with (
+        SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine,
+        pytest.raises(MarkerError, match="it shows that epoch 2 is in the table, but the newest"),
+    ):
+        engine.start()
+
+
+def test_a_catalog_that_is_down_loses_nothing(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+        messages = engine.prepare(1, numbers(2))
+        engine.decide(1, messages)
+        database = warehouse.folder / "catalog.db"
+        database.rename(warehouse.folder / "away.db")
+        with pytest.raises(TableError, match="catalog tests or the table's storage failed"):
+            engine.finish(1, messages)
+        database.unlink(missing_ok=True)
+        (warehouse.folder / "away.db").rename(database)
+        engine.finish(1, messages)
+    assert ids(warehouse) == [1, 2]
+
+
+def test_a_change_of_the_schema_meanwhile_loses_nothing(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+        with warehouse.table().update_schema() as change:
+            change.add_column("more", StringType())
+            change.rename_column("v", "renamed")
+        engine.run(1, numbers(2))
+    assert warehouse.rows() == [
+        {"id": 1, "renamed": "v1", "more": None},
+        {"id": 2, "renamed": "v2", "more": None},
+    ]
+
+
+def test_a_change_of_the_partitioning_meanwhile_loses_nothing(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1, 2))
+        with warehouse.table().update_spec() as change:
+            change.add_field("id", BucketTransform(2), "id_bucket")
+        engine.run(1, numbers(3, 4, 5, 6), tasks=2)
+    assert ids(warehouse) == [1, 2, 3, 4, 5, 6]
+    table = warehouse.table()
+    assert [row["id"] for row in table.scan(row_filter="id = 5").to_arrow().to_pylist()] == [5]
+    assert {f.file.spec_id for f in table.scan().plan_files()} == {0, 1}
+
+
+def test_storage_that_cannot_be_written_is_named(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(1))
+        data = next(p for p in (warehouse.folder / "warehouse").rglob("data"))
+        shutil.rmtree(data)
+        data.write_text("in the way")
+        with pytest.raises(StorageError, match="/data/part-"):
+            engine.prepare(1, numbers(2))

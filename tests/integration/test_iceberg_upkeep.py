@@ -1,0 +1,228 @@
+"""Beside the epochs: leftovers are swept, small files compacted, snapshots expired."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyiceberg.table.snapshots import Operation
+from tests.iceberg_tables import QUERY_ID, SmallEngine, Warehouse, numbers
+from tests.waiting import eventually
+
+from epochal.clock import SystemClock
+from epochal.connectors.iceberg.iceberg_files import FileSet
+from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
+from epochal.connectors.iceberg.iceberg_sink import DRIVER_TASK, IcebergSink
+from epochal.connectors.iceberg.iceberg_upkeep import TableUpkeep, WriteRows
+from epochal.options import read_options
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(tmp_path)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
+def upkeep_of(warehouse: Warehouse, **options: str) -> TableUpkeep:
+    found = read_options(IcebergSinkOptions, warehouse.options(**options), of="iceberg")
+    return TableUpkeep(lambda: warehouse.table(found.table), found, QUERY_ID, SystemClock())
+
+
+def writes(engine: SmallEngine) -> WriteRows:
+    sink = engine.sink
+    assert isinstance(sink, IcebergSink)
+    return lambda rows: FileSet(sink._shape(), engine.attempt, DRIVER_TASK).write_fitted(rows)
+
+
+def ids(warehouse: Warehouse) -> list[int]:
+    return [row["id"] for row in warehouse.rows()]
+
+
+def test_many_small_files_become_one_and_epochs_go_on(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        for epoch in range(12):
+            engine.run(epoch, numbers(epoch * 2, epoch * 2 + 1), tasks=2)
+        assert len(warehouse.named_files()) == 24
+        upkeep_of(warehouse, compact="true").run_once(1, writes(engine))
+        assert len(warehouse.named_files()) == 1
+        engine.run(12, numbers(24))
+    assert ids(warehouse) == list(range(25))
+    snapshots = warehouse.table().metadata.snapshots
+    summaries = [s.summary for s in snapshots if s.summary is not None]
+    assert summaries[12].operation is Operation.REPLACE
+    assert summaries[12]["total-records"] == "24"
+    with SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine:
+        assert engine.start() == 13
+
+
+def test_partitions_are_compacted_one_by_one(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint, partition_by=["v"]) as engine:
+        engine.start()
+        for epoch in range(10):
+            engine.run(epoch, numbers(epoch, text=f"p{epoch % 2}"))
+        upkeep = upkeep_of(warehouse, compact="true", compactMinFiles="5")
+        upkeep.run_once(1, writes(engine))
+    assert len(warehouse.named_files()) == 2
+    assert ids(warehouse) == list(range(10))
+
+
+def test_two_compactors_at_once_double_nothing(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        for turn in range(5):
+            for epoch in range(turn * 10, turn * 10 + 10):
+                engine.run(epoch, numbers(epoch))
+            together(
+                *(
+                    lambda: upkeep_of(warehouse, compact="true").run_once(1, writes(engine))
+                    for _ in range(2)
+                )
+            )
+            assert ids(warehouse) == list(range(turn * 10 + 10))
+            assert len(warehouse.named_files()) <= 2
+
+
+def test_epochs_beside_compaction_and_expiry_lose_nothing(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    upkeep = upkeep_of(warehouse, compact="true", compactMinFiles="3", expireSnapshotsKeep="5")
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        ended = threading.Event()
+
+        def keep_up() -> None:
+            while not ended.is_set():
+                upkeep.run_once(1, writes(engine))
+
+        def run() -> None:
+            for epoch in range(30):
+                engine.run(epoch, numbers(epoch))
+            ended.set()
+
+        together(run, keep_up)
+        upkeep.run_once(1, writes(engine))
+    assert ids(warehouse) == list(range(30))
+    assert len(warehouse.table().metadata.snapshots) <= 6
+
+
+def test_a_compactor_that_was_replaced_gives_up(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        for epoch in range(12):
+            engine.run(epoch, numbers(epoch))
+        with SmallEngine(warehouse.options(), checkpoint, attempt=2) as successor:
+            successor.start()
+            successor.run(12, numbers(12))
+        before = warehouse.named_files()
+        upkeep_of(warehouse, compact="true").run_once(1, writes(engine))
+    assert warehouse.named_files() == before
+    assert {path.name for path in warehouse.data_files()} == before
+
+
+def test_expired_snapshots_take_their_files_along_but_not_the_marker(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        for epoch in range(12):
+            engine.run(epoch, numbers(epoch))
+        table = warehouse.table()
+        with table.manage_snapshots() as change:
+            change.create_tag(table.metadata.snapshots[3].snapshot_id, "keep")
+        upkeep = upkeep_of(warehouse, compact="true", expireSnapshotsKeep="1")
+        upkeep.run_once(1, writes(engine))
+    table = warehouse.table()
+    epochs = [
+        s.summary["spark.sql.streaming.epochId"] for s in table.metadata.snapshots if s.summary
+    ]
+    assert epochs == ["3", "11", None]
+    assert ids(warehouse) == list(range(12))
+    assert [r["id"] for r in table.scan().use_ref("keep").to_arrow().to_pylist()] == [3, 2, 1, 0]
+    # The files of all epochs are still in the snapshot of the last one, which is kept for Spark.
+    assert len(warehouse.data_files()) == 13
+    with SmallEngine(warehouse.options(), checkpoint, attempt=2) as engine:
+        engine.start()
+        engine.run(12, numbers(12))
+        upkeep.run_once(2, writes(engine))
+    # Now only those of the tag, of the compaction and of the newest epoch are left.
+    assert len(warehouse.data_files()) == 4 + 1 + 1
+    assert ids(warehouse) == list(range(13))
+
+
+def test_snapshots_are_expired_by_age(warehouse: Warehouse, checkpoint: Path) -> None:
+    with SmallEngine(warehouse.options(), checkpoint) as engine:
+        engine.start()
+        for epoch in range(4):
+            engine.run(epoch, numbers(epoch))
+        upkeep_of(warehouse, expireSnapshotsAfter="1 hour").run_once(1, writes(engine))
+        assert len(warehouse.table().metadata.snapshots) == 4
+        upkeep_of(warehouse, expireSnapshotsAfter="0 ms").run_once(1, writes(engine))
+        assert len(warehouse.table().metadata.snapshots) == 1
+    assert ids(warehouse) == list(range(4))
+
+
+def test_a_running_query_keeps_up_by_itself(warehouse: Warehouse, checkpoint: Path) -> None:
+    options = warehouse.options(
+        compact="true",
+        compactMinFiles="3",
+        expireSnapshotsKeep="2",
+        maintenanceInterval="10 milliseconds",
+    )
+    with SmallEngine(options, checkpoint) as engine:
+        engine.start()
+        for epoch in range(8):
+            engine.run(epoch, numbers(epoch))
+        eventually(lambda: len(warehouse.named_files()) <= 2)
+        eventually(lambda: len(warehouse.table().metadata.snapshots) <= 3)
+    assert ids(warehouse) == list(range(8))
+
+
+def test_files_that_a_failed_attempt_left_are_swept(warehouse: Warehouse, checkpoint: Path) -> None:
+    options = warehouse.options()
+    with SmallEngine(options, checkpoint) as engine:
+        engine.start()
+        engine.run(0, numbers(0))
+        decided = engine.prepare(1, numbers(1))
+        engine.decide(1, decided)
+        engine.prepare(2, numbers(2, 3), tasks=2)
+    stranger = next(p for p in warehouse.data_files()).parent / "not-ours.parquet"
+    stranger.write_bytes(b"x")
+    assert len(warehouse.data_files()) == 5
+    with SmallEngine(options, checkpoint, attempt=2) as engine:
+        assert engine.start() == 2
+        assert len(warehouse.data_files()) == 5
+        engine.run(2, numbers(7))
+        eventually(lambda: len(warehouse.data_files()) == 4)
+    assert {path.name for path in warehouse.data_files()} == {
+        stranger.name,
+        *warehouse.named_files(),
+    }
+    assert ids(warehouse) == [0, 1, 7]
+
+
+def together(*works: Callable[[], object]) -> None:
+    """Call functions at the same time; raise what one of them raises."""
+    failures: list[BaseException] = []
+
+    def call(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  raised again below
+            failures.append(error)
+
+    threads = [threading.Thread(target=call, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

@@ -1,0 +1,79 @@
+"""Continuous queries into Delta tables, while their workers are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from tests.spark.continuous import PATIENCE_SECONDS, add, numbers, run, workers
+from tests.waiting import eventually
+
+import epochal
+from epochal import read_stream
+from epochal.errors import OptionError, TableMismatchError
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
+
+
+def test_each_row_is_in_the_table_once_though_workers_are_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, table = numbers(tmp_path / "in", partitions=2), str(tmp_path / "table")
+    stream = read_stream(spark).format(source).load().with_column("part", "n % 2")
+    writer = stream.write_stream.format("delta").partition_by("part").option("path", table)
+    query = run(writer, tmp_path / "checkpoint")
+    for first in (0, 20):
+        add(source, range(first, first + 20))
+        query.process_all_available(PATIENCE_SECONDS)
+        for worker in eventually(workers, "a worker"):
+            os.kill(worker, signal.SIGKILL)
+    add(source, range(40, 60))
+    query.process_all_available(PATIENCE_SECONDS)
+    assert query.status["restarts"] == 2
+    query.stop()
+    found = DeltaTable(table).to_pyarrow_table()
+    assert sorted(found["n"].to_numpy().tolist()) == list(range(60))
+    assert DeltaTable(table).transaction_version(query.id) is not None
+
+
+def write_words(folder: Path, name: str, words: str) -> None:
+    folder.mkdir(exist_ok=True)
+    hidden = folder / f".{name}"
+    hidden.write_text("".join(f'{{"word":"{word}"}}\n' for word in words.split()))
+    hidden.rename(folder / name)
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_counts_of_a_dataframe_are_updated_in_the_table(
+    spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    write_words(tmp_path / "in", "0", "a b a")
+    words = spark.readStream.schema("word string").json(str(tmp_path / "in"))
+    writer = epochal.write_stream(words.groupBy("word").count()).format("delta").outputMode(mode)
+    writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(epoch="50 milliseconds")
+    if mode == "update":
+        writer.option("mergeKeys", "word")
+    query = writer.start(str(tmp_path / "table"))
+    query.processAllAvailable()
+    write_words(tmp_path / "in", "1", "b c")
+    query.processAllAvailable()
+    query.stop()
+    found = DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
+    assert {row["word"]: row["count"] for row in found} == {"a": 2, "b": 2, "c": 1}
+    assert len(found) == 3
+
+
+def test_a_query_that_cannot_write_its_table_does_not_start(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = read_stream(spark).format(numbers(tmp_path / "in")).load()
+    writer = stream.write_stream.format("delta").option("path", str(tmp_path / "table"))
+    with pytest.raises(OptionError, match="checkpointLocation"):
+        writer.start()
+    with pytest.raises(TableMismatchError, match="mergeKeys names column k"):
+        run(writer.option("mergeKeys", "k"), tmp_path / "checkpoint")
+    assert not (tmp_path / "table").exists()
