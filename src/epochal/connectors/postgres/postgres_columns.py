@@ -46,6 +46,7 @@ class TableColumn:
     generated: bool = False
     """Whether the server computes it, so that nobody may write it."""
     is_enum: bool = False
+    no_nulls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class WrittenColumn:
     name: str
     type: str
     form: Form
+    no_nulls: bool = False
+    max_characters: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,9 @@ def match_columns(
         if problem:
             problems.append(problem)
         form = Form.JSON if kind.form is Form.ARRAY and column.base in JSON_TYPES else kind.form
-        found.append(WrittenColumn(column.name, column.type, form))
+        longest = re.fullmatch(r"character(?: varying)?\((\d+)\)", column.type)
+        limit = None if longest is None else int(longest[1])
+        found.append(WrittenColumn(column.name, column.type, form, column.no_nulls, limit))
     problems += [
         f"column {each.name} ({each.type}) allows no nulls and has no default, and the query does "
         f"not write it"

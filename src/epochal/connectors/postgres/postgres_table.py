@@ -27,7 +27,7 @@ WHERE c.oid = to_regclass(%s)
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(b.typname, t.typname),
        NOT a.attnotnull OR a.atthasdef OR a.attidentity <> '',
-       a.attgenerated <> '' OR a.attidentity = 'a', t.typtype = 'e'
+       a.attgenerated <> '' OR a.attidentity = 'a', t.typtype = 'e', a.attnotnull
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
