@@ -36,6 +36,7 @@ from epochal.errors import (
     PostgresRejectedError,
     PostgresRowError,
     PostgresUnavailableError,
+    TableMismatchError,
 )
 from epochal.files.local import LocalFiles
 
@@ -366,9 +367,13 @@ def test_a_table_that_does_not_fit_is_refused_at_the_start(place: Place) -> None
     with pytest.raises(PostgresRejectedError, match="does not exist, and createTable is false"):
         place.open(createTable="false")
     place.server.psql(f"CREATE TABLE {place.table} (id integer, other text NOT NULL)")
-    with pytest.raises(PostgresRejectedError) as refusal:
+    with pytest.raises(TableMismatchError) as refusal:
         place.open()
-    for part in ("column id is integer", "name is missing", "other (text) allows no nulls"):
+    for part in (
+        "but integer in the table",
+        "name (text) does not exist",
+        "other (text) must have",
+    ):
         assert part in str(refusal.value)
     place.server.psql(f"DROP TABLE {place.table}; CREATE VIEW {place.table} AS SELECT 1 AS id")
     with pytest.raises(PostgresRejectedError, match="is a view"):
