@@ -20,7 +20,7 @@ import google_crc32c
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
-from epochal.connectors.contract import Prepare, WriterContext
+from epochal.connectors.contract import BadRows, Prepare, WriterContext
 from epochal.connectors.epoch_marker import Staged, pack
 from epochal.errors import StorageError
 from epochal.files import Files, join_url, open_files
@@ -36,8 +36,13 @@ Report: TypeAlias = Callable[[int, list[pa.RecordBatch]], bytes]
 class RowCollector:
     """A writer that gathers a task's rows and reports them when the epoch is prepared."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(
+        self, report: Report, bad_rows: Callable[[pa.RecordBatch], BadRows] | None = None
+    ) -> None:
+        """With `bad_rows`, this is a `CheckingWriter`."""
         self._report = report
+        if bad_rows is not None:
+            self.bad_rows = bad_rows
         self._rows: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -52,7 +57,10 @@ class RowCollector:
 
 
 class RowEncoder(Protocol):
-    """Turns a task's rows into the bytes that the driver gets; picklable."""
+    """Turns a task's rows into the bytes that the driver gets; picklable.
+
+    An encoder may also have the method `bad_rows` of a `CheckingWriter`.
+    """
 
     @property
     def suffix(self) -> str:
@@ -90,7 +98,8 @@ class StagedWriters:
     durable: bool = False
 
     def open(self, context: WriterContext) -> RowCollector:
-        return RowCollector(partial(self._staged, context))
+        bad_rows = getattr(self.encoder, "bad_rows", None)
+        return RowCollector(partial(self._staged, context), bad_rows)
 
     def _staged(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
         task, attempt = context.task, context.attempt

@@ -11,15 +11,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import pyarrow as pa
 
 from epochal.connectors.pubsub.publish.payloads import check_payload
-from epochal.errors import OptionError, PayloadError
+from epochal.connectors.table_columns import TableColumn, match_columns
+from epochal.errors import OptionError, PayloadError, TableMismatchError
 
 JSON_TYPES = ("jsonb", "json")
 TEXT_TYPES = ("text", "varchar", "bpchar", "citext", "name", *JSON_TYPES, "uuid", "xml", "inet")
+
+
+INTEGER_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
 
 
 class Form(StrEnum):
@@ -33,7 +36,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TableColumn:
+class CatalogColumn:
     """A column of a table, as the server's catalog describes it."""
 
     name: str
@@ -41,8 +44,8 @@ class TableColumn:
     """As in a table's definition: `numeric(10,2)`, `bigint[]`."""
     base: str
     """The internal name of the type without length, of a domain's base type: `int8`, `_int8`."""
-    optional: bool = True
-    """Whether rows may leave it out: it allows nulls or has a default."""
+    no_nulls: bool = False
+    has_default: bool = False
     generated: bool = False
     """Whether the server computes it, so that nobody may write it."""
     is_enum: bool = False
@@ -55,6 +58,8 @@ class WrittenColumn:
     name: str
     type: str
     form: Form
+    no_nulls: bool = False
+    max_characters: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,68 +141,63 @@ def new_columns(schema: pa.Schema) -> list[WrittenColumn]:
     return found
 
 
-def match_columns(
-    schema: pa.Schema, table: Sequence[TableColumn]
-) -> tuple[list[WrittenColumn], list[str]]:
-    """The table's column for each of the query's, and what is wrong, one sentence per problem."""
-    problems, found, used = [], [], set()
-    for field in schema:
-        column = _named(field.name, table)
-        if column is None:
-            names = ", ".join(each.name for each in table)
-            problems.append(f"the query's column {field.name} is missing; it has {names}")
-            continue
-        if column.name in used:
-            problems.append(f"two columns of the query have the name {field.name}")
-        used.add(column.name)
-        kind = kind_of(field.type, field.name)
-        problem = _misfit(field, kind, column)
-        if problem:
-            problems.append(problem)
-        form = Form.JSON if kind.form is Form.ARRAY and column.base in JSON_TYPES else kind.form
-        found.append(WrittenColumn(column.name, column.type, form))
-    problems += [
-        f"column {each.name} ({each.type}) allows no nulls and has no default, and the query does "
-        f"not write it"
-        for each in table
-        if each.name not in used and not each.optional
-    ]
-    return found, problems
+def written_columns(
+    table: str, schema: pa.Schema, columns: Sequence[CatalogColumn]
+) -> list[WrittenColumn]:
+    """The table's column for each of the query's; TableMismatchError if they do not fit."""
+    kinds = [kind_of(field.type, field.name) for field in schema]
+    names = [_spelled(name, columns) for name in schema.names]
+    by_sql = {kind.sql: kind for kind in kinds}
+    by_type = {column.type: column for column in columns}
+    match_columns(
+        table,
+        [TableColumn(name, kind.sql) for name, kind in zip(names, kinds, strict=True)],
+        [TableColumn(each.name, each.type, each.no_nulls, each.has_default) for each in columns],
+        may_add=False,
+        to_add="Add it to the table, or leave it out of the query.",
+        fits=lambda query, held: _fits(by_sql[query], by_type[held]),
+    )
+    by_name = {column.name: column for column in columns}
+    computed = [name for name in names if by_name[name].generated]
+    if computed:
+        reason = f"column {computed[0]} is computed by the server. Leave it out of the query."
+        raise TableMismatchError(table, (reason,))
+    return [_written(kind, by_name[name]) for kind, name in zip(kinds, names, strict=True)]
 
 
-def _named(name: str, table: Sequence[TableColumn]) -> TableColumn | None:
-    """The column of this name; without regard to case, as in Spark, if that is unambiguous."""
-    exact = [each for each in table if each.name == name]
-    alike = [each for each in table if each.name.lower() == name.lower()]
-    return exact[0] if exact else alike[0] if len(alike) == 1 else None
+def _written(kind: Kind, column: CatalogColumn) -> WrittenColumn:
+    form = Form.JSON if kind.form is Form.ARRAY and column.base in JSON_TYPES else kind.form
+    longest = re.fullmatch(r"character(?: varying)?\((\d+)\)", column.type)
+    limit = None if longest is None else int(longest[1])
+    return WrittenColumn(column.name, column.type, form, column.no_nulls, limit)
 
 
-def _misfit(field: pa.Field[Any], kind: Kind, column: TableColumn) -> str:
-    if column.generated:
-        return f"column {column.name} is computed by the server, so the query cannot write it"
-    is_text = kind.bases == TEXT_TYPES
-    if column.base not in kind.bases and not (is_text and column.is_enum):
-        return (
-            f"column {column.name} is {column.type}, but the query's is {field.type}. Cast it in "
-            f"the query, or change the column to {kind.sql}"
-        )
-    limits = re.search(r"\((\d+),(-?\d+)\)", column.type)
-    if column.base == "numeric" and limits is not None:
-        precision, scale = _digits(field.type)
-        held, held_scale = int(limits[1]), int(limits[2])
-        if held_scale < scale or held - held_scale < precision - scale:
-            return (
-                f"column {column.name} is {column.type}, but values of the query's {field.type} "
-                f"need {kind.sql}: they would be rounded or refused"
-            )
-    return ""
+def _spelled(name: str, columns: Sequence[CatalogColumn]) -> str:
+    """The name as the table spells it, if case is the only difference: SQL turns it to lower."""
+    if any(column.name == name for column in columns):
+        return name
+    alike = [column.name for column in columns if column.name.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else name
 
 
-def _digits(kind: pa.DataType) -> tuple[int, int]:
+def _fits(kind: Kind, column: CatalogColumn) -> bool:
+    """Whether a column holds every value of a kind."""
+    if column.is_enum and kind.bases == TEXT_TYPES:
+        return True
+    if column.base not in kind.bases:
+        return False
+    limits = re.fullmatch(r"numeric\((\d+),(-?\d+)\)", column.type)
+    if limits is None:
+        return True
+    digits, scale = _digits(kind.sql)
+    held, held_scale = int(limits[1]), int(limits[2])
+    return held_scale >= scale and held - held_scale >= digits - scale
+
+
+def _digits(sql: str) -> tuple[int, int]:
     """The digits of a number in all, and those behind the point."""
-    if pa.types.is_decimal(kind):
-        return kind.precision, kind.scale
-    return len(str(2 ** (kind.bit_width - 1))), 0
+    found = re.fullmatch(r"numeric\((\d+),(-?\d+)\)", sql)
+    return (int(found[1]), int(found[2])) if found else (INTEGER_DIGITS[sql], 0)
 
 
 def key_columns(

@@ -9,7 +9,7 @@ because the server's own message does not show it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -60,20 +60,41 @@ class CopyRows:
         return out.getvalue().to_pybytes()
 
     def bad_rows(self, batch: pa.RecordBatch) -> dict[int, str]:
-        """Why rows cannot be written, by their index; empty if all can."""
+        """Why rows cannot be written, by their index; empty if all can.
+
+        Only the server knows all constraints of its table. These are the ones that a task can see.
+        """
         found: dict[int, str] = {}
         for column, at in zip(batch.columns, self.columns, strict=True):
-            if _may_hold_zero(column):
-                for index, value in enumerate(column.to_pylist()):
-                    if _holds_zero(value):
-                        reason = "a text of PostgreSQL holds no zero byte"
-                        found.setdefault(
-                            index, f"column {at.name} is {_shown(value)}, but {reason}"
-                        )
-            for index in _too_early(column):
-                reason = f"column {at.name} has a year before 1, which is not supported"
-                found.setdefault(index, reason)
+            for bad, reason in _refusals(column, at):
+                for index in bad:
+                    found.setdefault(index, f"column {at.name} {reason(index)}")
         return found
+
+
+def _refusals(
+    column: Column, at: WrittenColumn
+) -> Iterator[tuple[list[int], Callable[[int], str]]]:
+    """Rows that one rule refuses, and what is wrong with each."""
+
+    def shown(index: int) -> str:
+        text = repr(column[index].as_py())
+        return text if len(text) <= _SAMPLE_CHARACTERS else f"{text[:_SAMPLE_CHARACTERS]}…"
+
+    if at.no_nulls and column.null_count:
+        yield _indices(pc.is_null(column)), lambda _: "is null, which the table does not allow"
+    if _may_hold_zero(column):
+        bad = [index for index, value in enumerate(column.to_pylist()) if _holds_zero(value)]
+        yield bad, lambda i: f"is {shown(i)}, but a text of PostgreSQL holds no zero byte"
+    if at.max_characters is not None:
+        long = _indices(pc.greater(pc.utf8_length(column), at.max_characters))
+        yield long, lambda i: f"is {shown(i)}, which is too long for {at.type}"
+    yield _too_early(column), lambda _: "has a year before 1, which is not supported"
+
+
+def _indices(mask: Column) -> list[int]:
+    found: list[int] = pc.indices_nonzero(mask).to_pylist() if pc.any(mask).as_py() else []
+    return found
 
 
 def _text(column: Column, at: WrittenColumn) -> Column:
@@ -166,12 +187,4 @@ def _too_early(column: Column) -> list[int]:
         early = pc.less(column.cast(pa.int64()), FIRST_DAY * _DAY_US)
     else:
         return []
-    if not pc.any(early).as_py():
-        return []
-    rows: list[int] = pc.indices_nonzero(early).to_pylist()
-    return rows
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SAMPLE_CHARACTERS else f"{text[:_SAMPLE_CHARACTERS]}…"
+    return _indices(early)

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from epochal.connectors.postgres.postgres_columns import (
-    TableColumn,
+    CatalogColumn,
     WrittenColumn,
     key_columns,
-    match_columns,
     new_columns,
+    written_columns,
 )
 from epochal.connectors.postgres.postgres_options import import_psycopg
 from epochal.errors import OptionError, PostgresRejectedError
@@ -26,7 +26,7 @@ WHERE c.oid = to_regclass(%s)
 """
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(b.typname, t.typname),
-       NOT a.attnotnull OR a.atthasdef OR a.attidentity <> '',
+       a.attnotnull, a.atthasdef OR a.attidentity <> '',
        a.attgenerated <> '' OR a.attidentity = 'a', t.typtype = 'e'
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
@@ -88,7 +88,7 @@ class Found:
 
     oid: int
     name: TableName
-    columns: tuple[TableColumn, ...]
+    columns: tuple[CatalogColumn, ...]
     is_table: bool
 
 
@@ -101,7 +101,7 @@ def find_table(connection: Any, name: TableName) -> Found | None:
     columns = connection.execute(_COLUMNS, [oid]).fetchall()
     is_table = relkind in ("r", "p", b"r", b"p")
     return Found(
-        oid, TableName(schema, table), tuple(TableColumn(*each) for each in columns), is_table
+        oid, TableName(schema, table), tuple(CatalogColumn(*each) for each in columns), is_table
     )
 
 
@@ -119,11 +119,7 @@ def checked_target(
         raise PostgresRejectedError(
             server, f"{found.name} is a view or something else that is not a table. Name a table"
         )
-    columns, problems = match_columns(schema, found.columns)
-    if problems:
-        raise PostgresRejectedError(
-            server, f"table {found.name} does not fit the query: {'; '.join(problems)}"
-        )
+    columns = written_columns(f"table {found.name} at {server}", schema, found.columns)
     keys = key_columns(merge_keys, schema, columns)
     if keys and set(keys) not in _unique_keys(connection, found.oid):
         named = ", ".join(f'"{key}"' for key in keys)

@@ -6,20 +6,28 @@ import pyarrow as pa
 import pytest
 
 from epochal.connectors.postgres.postgres_columns import (
+    CatalogColumn,
     Form,
-    TableColumn,
     WrittenColumn,
     key_columns,
-    match_columns,
     new_columns,
+    written_columns,
 )
-from epochal.errors import OptionError
+from epochal.errors import OptionError, TableMismatchError
 
 POINT = pa.struct([("x", pa.int32())])
 
 
-def problems(kind: pa.DataType, column: TableColumn) -> list[str]:
-    return match_columns(pa.schema([("a", kind)]), [column])[1]
+def problems(kind: pa.DataType, column: CatalogColumn) -> list[str]:
+    return reasons(pa.schema([("a", kind)]), [column])
+
+
+def reasons(schema: pa.Schema, table: list[CatalogColumn]) -> list[str]:
+    try:
+        written_columns("t", schema, table)
+    except TableMismatchError as error:
+        return list(error.reasons)
+    return []
 
 
 def test_a_new_table_has_the_types_that_spark_would_choose() -> None:
@@ -89,7 +97,7 @@ def test_a_type_without_a_counterpart_is_refused() -> None:
     ],
 )
 def test_a_wider_type_is_accepted(kind: pa.DataType, base: str) -> None:
-    assert problems(kind, TableColumn("a", base, base)) == []
+    assert problems(kind, CatalogColumn("a", base, base)) == []
 
 
 @pytest.mark.parametrize(
@@ -106,45 +114,56 @@ def test_a_wider_type_is_accepted(kind: pa.DataType, base: str) -> None:
     ],
 )
 def test_a_type_that_would_lose_values_is_refused(kind: pa.DataType, base: str) -> None:
-    (problem,) = problems(kind, TableColumn("a", base, base))
-    assert f"column a is {base}, but the query's is {kind}" in problem
+    (problem,) = problems(kind, CatalogColumn("a", base, base))
+    (query,) = new_columns(pa.schema([("a", kind)]))
+    assert f"column a is {query.type} in the query, but {base} in the table" in problem
 
 
 def test_a_number_needs_all_of_its_digits() -> None:
-    money = TableColumn("a", "numeric(10,2)", "numeric")
+    money = CatalogColumn("a", "numeric(10,2)", "numeric")
     assert problems(pa.decimal128(10, 2), money) == []
     assert problems(pa.decimal128(8, 0), money) == []
     for kind in (pa.decimal128(10, 3), pa.decimal128(12, 2), pa.int64()):
-        assert "rounded or refused" in problems(kind, money)[0]
-    assert problems(pa.decimal128(38, 18), TableColumn("a", "numeric", "numeric")) == []
+        assert "but numeric(10,2) in the table" in problems(kind, money)[0]
+    assert problems(pa.decimal128(38, 18), CatalogColumn("a", "numeric", "numeric")) == []
 
 
 def test_a_text_fits_an_enum() -> None:
-    assert problems(pa.string(), TableColumn("a", "mood", "mood", is_enum=True)) == []
+    assert problems(pa.string(), CatalogColumn("a", "mood", "mood", is_enum=True)) == []
 
 
 def test_columns_are_found_by_name_and_case_matters_only_if_it_must() -> None:
-    table = [TableColumn("ID", "bigint", "int8"), TableColumn("a", "text", "text")]
+    table = [CatalogColumn("ID", "bigint", "int8"), CatalogColumn("a", "text", "text")]
     kinds: dict[str, pa.DataType] = {"a": pa.string(), "id": pa.int64()}
     schema = pa.schema(kinds)
-    assert match_columns(schema, table) == (
-        [WrittenColumn("a", "text", Form.PLAIN), WrittenColumn("ID", "bigint", Form.PLAIN)],
-        [],
-    )
-    twice = [TableColumn("ID", "bigint", "int8"), TableColumn("Id", "bigint", "int8")]
-    assert "id is missing; it has ID, Id" in match_columns(schema.remove(0), twice)[1][0]
+    assert written_columns("t", schema, table) == [
+        WrittenColumn("a", "text", Form.PLAIN),
+        WrittenColumn("ID", "bigint", Form.PLAIN),
+    ]
+    twice = [*table, CatalogColumn("Id", "bigint", "int8")]
+    assert "apart from upper and lower case: ID, Id" in reasons(schema, twice)[0]
 
 
 def test_every_problem_is_reported() -> None:
     table = [
-        TableColumn("a", "bigint", "int8", generated=True),
-        TableColumn("needed", "text", "text", optional=False),
-        TableColumn("free", "text", "text"),
+        CatalogColumn("a", "bigint", "int8"),
+        CatalogColumn("needed", "text", "text", no_nulls=True),
+        CatalogColumn("filled", "text", "text", no_nulls=True, has_default=True),
+        CatalogColumn("free", "text", "text"),
     ]
-    schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("a", pa.int64())])
-    found = "; ".join(match_columns(schema, table)[1])
-    for part in ("computed by the server", "b is missing", "two columns", "needed (text) allows"):
+    found = "; ".join(reasons(pa.schema({"a": pa.string(), "b": pa.string()}), table))
+    for part in (
+        "column a is text in the query",
+        "column b (text) does not exist",
+        "needed (text)",
+    ):
         assert part in found
+    assert "filled" not in found
+
+
+def test_a_column_that_the_server_computes_is_refused() -> None:
+    column = CatalogColumn("a", "bigint", "int8", generated=True)
+    assert "computed by the server" in problems(pa.int64(), column)[0]
 
 
 def test_merge_keys_are_columns_of_the_query() -> None:

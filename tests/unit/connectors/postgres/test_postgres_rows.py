@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.postgres.postgres_columns import new_columns
+from epochal.connectors.postgres.postgres_columns import Form, WrittenColumn, new_columns
 from epochal.connectors.postgres.postgres_rows import CopyRows
 from epochal.errors import PostgresRowError
 
@@ -82,6 +82,16 @@ def test_bad_rows_are_found_by_their_index() -> None:
         2: "column a",
     }
     assert rows.bad_rows(batch.slice(3)) == {}
+
+
+def test_rows_that_the_table_does_not_allow_are_bad() -> None:
+    schema = pa.schema([("a", pa.string())])
+    columns = (WrittenColumn("a", "character varying(2)", Form.PLAIN, True, 2),)
+    batch = pa.record_batch([pa.array(["éé", None, "abc"])], schema=schema)
+    assert CopyRows(columns, "server", "t").bad_rows(batch) == {
+        1: "column a is null, which the table does not allow",
+        2: "column a is 'abc', which is too long for character varying(2)",
+    }
 
 
 def test_a_backslash_before_what_looks_like_a_zero_byte_is_no_zero_byte() -> None:
