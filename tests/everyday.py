@@ -63,7 +63,9 @@ FULL: dict[str, str] = {
     r"brokers/test_pubsub_source\.py.*(killed_sidecar|replayed|be_reached)": "waits for deadlines",
     r"spark/test_iceberg_spark\.py": "Spark's own connector, with another release of Spark",
     r"integration/test_iceberg_catalogs\.py": "a REST catalog and tables on S3",
-    r"integration/test_iceberg_race\.py.*by-key": "the same race with merges",
+    r"integration/test_iceberg_race\.py": "two processes that race for many epochs",
+    r"integration/test_iceberg_upkeep\.py.*(two_compactors|epochs_beside|partitions)": "races",
+    r"contract/test_sinks\.py.*\[iceberg-": "the same with keys and partitions",
     r"fault/test_(continuous|iceberg|kafka|pubsub)_kills\.py": "kills on a cluster",
 }
 """A pattern of node ids, without the leading `tests/`, and what it leaves out."""
