@@ -53,7 +53,7 @@ FULL: dict[str, str] = {
     r"spark/test_run_program\.py": "a whole program that fails",
     r"spark/test_first_contact\.py.*(pubsub|one_sentence|cluster|own_line)": "more first programs",
     r"integration/test_docs_blocks\.py": "the blocks of all pages",
-    r"integration/test_examples\.py.*notebook_runs": "notebooks",
+    r"integration/test_examples\.py.*(notebook_runs|iceberg)": "notebooks, and a table",
     r"integration/test_demo\.py": "the demo as a whole",
     r"integration/test_kafka_committer_chaos\.py": "brokers, topics and groups that come and go",
     r"integration/test_kafka_committer_ends\.py.*right_after": "a whole process that ends",
