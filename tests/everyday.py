@@ -55,7 +55,7 @@ FULL: dict[str, str] = {
     r"spark/test_run_program\.py": "a whole program that fails",
     r"spark/test_first_contact\.py.*(pubsub|one_sentence|cluster|own_line)": "more first programs",
     r"integration/test_docs_blocks\.py": "the blocks of all pages",
-    r"integration/test_examples\.py.*(notebook_runs|table_of_totals)": "notebooks, whole programs",
+    r"integration/test_examples\.py.*(notebook_runs|table_of_totals|iceberg)": "whole programs",
     r"integration/test_demo\.py": "the demo as a whole",
     r"integration/test_kafka_committer_chaos\.py": "brokers, topics and groups that come and go",
     r"integration/test_kafka_committer_ends\.py.*right_after": "a whole process that ends",
@@ -68,7 +68,9 @@ FULL: dict[str, str] = {
     r"contract/test_sinks\.py.*\[delta-s3": "Delta on S3, sentence by sentence",
     r"spark/test_iceberg_spark\.py": "Spark's own connector, with another release of Spark",
     r"integration/test_iceberg_catalogs\.py": "a REST catalog and tables on S3",
-    r"integration/test_iceberg_race\.py.*by-key": "the same race with merges",
+    r"integration/test_iceberg_race\.py": "two processes that race for many epochs",
+    r"integration/test_iceberg_upkeep\.py.*(two_compactors|epochs_beside|partitions)": "races",
+    r"contract/test_sinks\.py.*\[iceberg-": "the same with keys and partitions",
     r"fault/test_(continuous|iceberg|kafka|pubsub|letter)_kills\.py": "kills; killed workers stay",
 }
 """A pattern of node ids, without the leading `tests/`, and what it leaves out."""

@@ -33,6 +33,7 @@ class Warehouse:
             "uri": f"sqlite:///{folder}/catalog.db",
             "warehouse": f"file://{folder}/warehouse",
         }
+        self._catalog: Catalog | None = None
         (folder / "warehouse").mkdir(parents=True, exist_ok=True)
 
     def options(self, table: str = "db.numbers", **more: str) -> dict[str, str]:
@@ -44,7 +45,9 @@ class Warehouse:
         return load_catalog("tests", **self.settings)
 
     def table(self, name: str = "db.numbers") -> Table:
-        return self.catalog().load_table(name)
+        if self._catalog is None:
+            self._catalog = self.catalog()
+        return self._catalog.load_table(name)
 
     def rows(self, name: str = "db.numbers", branch: str = "main") -> list[dict[str, Any]]:
         """The rows of a table, as somebody else reads them, in the order of their first column."""

@@ -76,3 +76,13 @@ def test_a_pipeline_fits_into_forty_lines(name: str) -> None:
     first = body[1].lineno if ast.get_docstring(ast.Module(body, [])) else 1
     code = [line for line in lines[first - 1 :] if line.strip()]
     assert len(code) <= 40
+
+
+def test_the_iceberg_example_counts_words_in_a_table(tmp_path: Path) -> None:
+    said = run([sys.executable, EXAMPLES / "iceberg_table.py", tmp_path / "words"], tmp_path)
+    assert [line.split() for line in said.splitlines()[-4:]] == [
+        ["be", "2"],
+        ["not", "1"],
+        ["or", "1"],
+        ["to", "2"],
+    ]

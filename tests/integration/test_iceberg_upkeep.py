@@ -31,7 +31,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def upkeep_of(warehouse: Warehouse, **options: str) -> TableUpkeep:
     found = read_options(IcebergSinkOptions, warehouse.options(**options), of="iceberg")
-    return TableUpkeep(lambda: warehouse.table(found.table), found, QUERY_ID, SystemClock())
+    return TableUpkeep(found, QUERY_ID, SystemClock())
 
 
 def writes(engine: SmallEngine) -> WriteRows:

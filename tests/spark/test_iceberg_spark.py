@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+from pyspark.sql import SparkSession
 from tests.iceberg_tables import SmallEngine, Warehouse, numbers
 from tests.spark.releases import ROOT, tree
 from tests.waiting import eventually
 
+import epochal
 from epochal.testing.jars import resolve
 
 RELEASE = "4.0.5"
@@ -38,7 +41,7 @@ EVENTS = pa.schema(_EVENTS)
 def partitioned(warehouse: Warehouse, checkpoint: Path) -> None:
     """A table by day and bucket, with a null in each column but the first."""
     catalog = warehouse.catalog()
-    catalog.create_namespace("db")
+    catalog.create_namespace_if_not_exists("db")
     schema = Schema(
         NestedField(1, "id", LongType()),
         NestedField(2, "kind", StringType()),
@@ -77,49 +80,122 @@ def merged(warehouse: Warehouse, checkpoint: Path) -> None:
         eventually(lambda: len(warehouse.table().metadata.snapshots) <= 2)
 
 
+class Witness:
+    """Spark in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        path = os.pathsep.join((str(tree(RELEASE)), str(ROOT)))
+        usual = {key: text for key, text in os.environ.items() if key != "SPARK_HOME"}
+        more = {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
+        self._log = folder / "witness.log"
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.iceberg_child", folder, *resolve(*JARS)],
+                cwd=ROOT,
+                env={**usual, **more, "PYSPARK_PYTHON": sys.executable},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def ask(self, do: str, **given: str) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **given}) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("ANSWER "):
+                return json.loads(line.removeprefix("ANSWER "))
+        raise AssertionError(self._log.read_text()[-6000:])
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
 @pytest.fixture(scope="module")
-def answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("iceberg")
-    warehouse = Warehouse(folder)
-    partitioned(warehouse, folder / "events")
-    merged(warehouse, folder / "numbers")
-    request = {
-        "warehouse": str(folder),
-        "jars": [str(jar) for jar in resolve(*JARS)],
-        "tables": {"db.numbers": "true", "db.events": "at >= '2026-01-03' or kind is null"},
-        "folder": str(folder / "turns"),
-    }
-    path = os.pathsep.join((str(tree(RELEASE)), str(ROOT / "src"), str(ROOT)))
-    environment = {key: text for key, text in os.environ.items() if key != "SPARK_HOME"}
-    environment |= {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.spark.iceberg_child", json.dumps(request)],
-        cwd=ROOT,
-        env={**environment, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert child.returncode == 0, f"{child.stdout[-2000:]}\n{child.stderr[-6000:]}"
-    found: dict[str, Any] = json.loads(child.stdout.strip().splitlines()[-1])
-    assert found["release"] == RELEASE
-    return found
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("iceberg")
 
 
-@pytest.mark.timeout(900)
-def test_spark_reads_merged_and_compacted_tables(answer: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def witness(folder: Path) -> Iterator[Witness]:
+    Warehouse(folder).catalog()  # creates the database
+    found = Witness(folder)
+    yield found
+    found.end()
+
+
+@pytest.mark.timeout(600)
+def test_spark_reads_merged_and_compacted_tables(folder: Path, witness: Witness) -> None:
+    merged(Warehouse(folder), folder / "numbers")
+    assert witness.ask("release") == RELEASE
     expected = [{"id": n, "v": str(min(n, 9))} for n in range(11)]
-    assert answer["db.numbers"] == expected
+    assert witness.ask("rows", table="db.numbers", where="true") == expected
 
 
-@pytest.mark.timeout(900)
-def test_spark_reads_the_partitions_that_a_filter_needs(answer: dict[str, Any]) -> None:
-    assert [row["id"] for row in answer["db.events"]] == [2, 5, 8, 11, 12]
+@pytest.mark.timeout(600)
+def test_spark_reads_the_partitions_that_a_filter_needs(folder: Path, witness: Witness) -> None:
+    partitioned(Warehouse(folder), folder / "events")
+    where = "at >= '2026-01-03' or kind is null"
+    found = witness.ask("rows", table="db.events", where=where)
+    assert [row["id"] for row in found] == [2, 5, 8, 11, 12]
+    found = witness.ask("rows", table="db.events", where="kind = 'k7'")
+    assert [row["id"] for row in found] == [7]
+
+
+class Turns:
+    """One query on one checkpoint, run by Spark or by us until all input is read."""
+
+    def __init__(self, spark: SparkSession, witness: Witness, folder: Path) -> None:
+        self._spark, self._witness, self._options = spark, witness, Warehouse(folder).options()
+        self._input, self._checkpoint = folder / "turns" / "input", folder / "turns" / "checkpoint"
+        self._input.mkdir(parents=True)
+        self._next = 0
+
+    def feed(self) -> None:
+        """Add a file of ten rows."""
+        numbers = range(self._next, self._next + 10)
+        self._next += 10
+        lines = [json.dumps({"id": number, "v": f"v{number}"}) for number in numbers]
+        (self._input / f"{self._next:04d}.json").write_text("\n".join(lines))
+
+    def sparks(self) -> None:
+        given = {"source": str(self._input), "checkpoint": str(self._checkpoint)}
+        assert self._witness.ask("stream", table="db.turns", **given) == "done"
+
+    def ours(self) -> None:
+        frame = self._spark.readStream.schema("id long, v string").json(str(self._input))
+        options = {**self._options, "checkpointLocation": str(self._checkpoint)}
+        del options["table"]
+        writer = epochal.write_stream(frame).format("iceberg").options(**options)
+        query = writer.trigger(availableNow=True).start("db.turns")
+        query.awaitTermination()
+        assert query.exception() is None
+
+    def forget_commit(self) -> None:
+        """Make it look as if the query had been killed right after the table's commit."""
+        commits = self._checkpoint / "commits"
+        newest = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+        (commits / str(newest)).unlink()
+        (commits / f".{newest}.crc").unlink(missing_ok=True)
+
+    def ids(self) -> list[int]:
+        found = self._witness.ask("rows", table="db.turns", where="true")
+        return [row["id"] for row in found]
 
 
 @pytest.mark.timeout(900)
 def test_spark_and_epochal_take_turns_and_skip_what_the_other_has_committed(
-    answer: dict[str, Any],
+    spark: SparkSession, folder: Path, witness: Witness
 ) -> None:
-    # After each turn the query looks as if it had died before it could log its commit.
-    assert answer["turns"] == [[10 * n, 10 * n] for n in (1, 2, 3, 4, 5, 6, 6)]
+    turns = Turns(spark, witness, folder)
+    order = (turns.ours, turns.sparks, turns.ours, turns.ours, turns.sparks, turns.sparks)
+    for number, run in enumerate(order):
+        turns.feed()
+        run()
+        assert turns.ids() == list(range(number * 10 + 10))
+        turns.forget_commit()
+    turns.ours()
+    assert turns.ids() == list(range(60))

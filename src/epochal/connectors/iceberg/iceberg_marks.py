@@ -29,8 +29,8 @@ MAGIC = b"EIF1"
 
 QUERY_KEY = "spark.sql.streaming.queryId"
 EPOCH_KEY = "spark.sql.streaming.epochId"
-TOKEN_KEY = "epochal.token"
-ATTEMPT_KEY = "epochal.attempt"
+TOKEN_KEY = "epochal-token"
+ATTEMPT_KEY = "epochal-attempt"
 
 ICEBERG_OUTPUT = MarkedOutput(
     magic=MAGIC,

@@ -121,12 +121,7 @@ class IcebergSink:
         self._marker: Marker | None = None
         self._attempt = -1
         self._swept = False
-        upkeep = TableUpkeep(
-            lambda: open_catalog(options).load_table(options.table),
-            options,
-            query_id,
-            clock or SystemClock(),
-        )
+        upkeep = TableUpkeep(options, query_id, clock or SystemClock())
         seconds = options.maintenance_interval.total_seconds()
         again = options.expires or options.compact
         self._upkeep = UpkeepThread(upkeep, interval_seconds=seconds if again else None)
@@ -188,6 +183,7 @@ class IcebergSink:
 
     def close(self) -> None:
         self._upkeep.close()
+        self._target.table.catalog.close()
 
     def _opened(self, partition_by: tuple[str, ...]) -> Table:
         """The table, created if it is absent and the query has never written to it."""

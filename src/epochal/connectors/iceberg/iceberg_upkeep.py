@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO
@@ -37,7 +38,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
 from epochal.clock import Clock
 from epochal.connectors.file.file_sink import attempt_of, mark_of
-from epochal.connectors.iceberg.iceberg_catalog import catalog_errors
+from epochal.connectors.iceberg.iceberg_catalog import catalog_errors, open_catalog
 from epochal.connectors.iceberg.iceberg_commits import (
     RETRIES,
     Answer,
@@ -128,15 +129,9 @@ class References:
 class TableUpkeep:
     """The work on one table for one query. Only one thread at a time may use it."""
 
-    def __init__(
-        self,
-        open_table: Callable[[], Table],
-        options: IcebergSinkOptions,
-        query_id: str,
-        clock: Clock,
-    ) -> None:
-        self._open_table, self._options = open_table, options
-        self._query_id, self._clock = query_id, clock
+    def __init__(self, options: IcebergSinkOptions, query_id: str, clock: Clock) -> None:
+        self._options, self._query_id, self._clock = options, query_id, clock
+        self._catalog: Catalog | None = None
         self._references = References()
         self._swept = -1
 
@@ -157,6 +152,17 @@ class TableUpkeep:
                 logger.info("iceberg upkeep: %s", error)
             except Exception:
                 logger.exception("iceberg upkeep failed; it is tried again later")
+
+    def close(self) -> None:
+        """Close the connection to the catalog."""
+        if self._catalog is not None:
+            self._catalog.close()
+            self._catalog = None
+
+    def _open_table(self) -> Table:
+        if self._catalog is None:
+            self._catalog = open_catalog(self._options)
+        return self._catalog.load_table(self._options.table)
 
     def _sweep(self, attempt: int) -> None:
         """Delete files that earlier attempts have written and never committed."""
@@ -337,9 +343,12 @@ class UpkeepThread:
                 begun = self._begun
             assert begun is not None
             self._upkeep.run_once(*begun)
+            if self._interval_seconds is None:
+                self._upkeep.close()
             with self._lock:
                 if self._interval_seconds is None and self._begun == begun:
                     self._thread = None
                     return
             if self._ending.wait(self._interval_seconds or 0):
+                self._upkeep.close()
                 return
