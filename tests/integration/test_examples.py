@@ -43,7 +43,7 @@ def test_a_notebook_is_kept_without_outputs(notebook: Path) -> None:
     assert [(cell["outputs"], cell["execution_count"]) for cell in code] == [([], None)] * len(code)
 
 
-@pytest.mark.parametrize("name", ["orders.py", "kafka_committer.py"])
+@pytest.mark.parametrize("name", ["orders.py", "kafka_committer.py", "registry_orders.py"])
 def test_a_pipeline_fits_into_forty_lines(name: str) -> None:
     lines = (EXAMPLES / name).read_text().splitlines()
     body = ast.parse("\n".join(lines)).body
