@@ -68,7 +68,14 @@ def test_the_table_of_totals_grows_while_it_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["orders.py", "kafka_committer.py", "delta_table.py", "postgres_table.py"]
+    "name",
+    [
+        "orders.py",
+        "kafka_committer.py",
+        "registry_orders.py",
+        "delta_table.py",
+        "postgres_table.py",
+    ],
 )
 def test_a_pipeline_fits_into_forty_lines(name: str) -> None:
     lines = (EXAMPLES / name).read_text().splitlines()

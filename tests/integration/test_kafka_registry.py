@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime
@@ -26,6 +30,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark.sql import SparkSession
 from tests.contract.sinks import Logging
 from tests.integration.kafka_reading import send
+from tests.integration.test_examples import EXAMPLES, ROOT, environment
 from tests.kafka_topics import create_topic, read_topic
 from tests.rigs.registry import running_registry
 from tests.waiting import eventually
@@ -335,8 +340,20 @@ def test_protobuf_of_confluents_client_is_read(world: World) -> None:
     assert errors[:2] == [None, None]
     assert "not shop.Order" in errors[2]
     assert "not written with a schema registry" in errors[3]
+    # The client has registered the schema in its compiled form, so the subject is enough.
+    assert world.read(4, "protobuf")[0]["parsed"] == {"id": 1, "name": "é"}
     given = {"valueSchema": descriptor_set(file), "valueMessage": "shop.Order.Line"}
     assert world.read(4, "protobuf", **given)[2]["parsed"] == {"n": 3}
+
+
+def test_protobuf_that_a_registry_returns_as_text_needs_a_descriptor_set(world: World) -> None:
+    text = 'syntax = "proto3"; package shop; message Order { int64 id = 1; string name = 2; }'
+    identifier = world.client.register_schema(world.subject, Schema(text, "PROTOBUF"))
+    with pytest.raises(OptionError, match="as text, and not in its compiled form"):
+        world.read(1, "protobuf")
+    world.write(b"\x00" + identifier.to_bytes(4) + b"\x00\x08\x07")
+    (row,) = world.read(1, "protobuf", valueSchema=descriptor_set(order_file()))
+    assert row["parsed"] == {"id": 7, "name": ""}
 
 
 def test_protobuf_that_the_sink_writes_is_read_by_confluents_client(world: World) -> None:
@@ -383,3 +400,42 @@ def test_a_query_reads_and_writes_avro_and_keeps_bad_values_as_letters(
     assert {row["name"] for row in found} == {f"N{n}" for n in range(50)}
     (file,) = (tmp_path / "letters").iterdir()
     assert "not written with a schema registry" in file.read_text()
+
+
+@pytest.mark.long
+def test_the_example_checks_orders(world: World, tmp_path: Path) -> None:
+    fields = [{"name": "id", "type": "long"}, {"name": "amount", "type": ["null", "double"]}]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    world.avro(schema, {"id": 1, "amount": 2.5}, {"id": 2, "amount": None}, {"id": 3, "amount": 1})
+    world.write(b"not avro")
+    target = create_topic(world.broker.bootstrap_servers, f"checked-{uuid4()}")
+    script = tmp_path / "registry_orders.py"
+    text = (EXAMPLES / "registry_orders.py").read_text().replace('"checked-orders"', f'"{target}"')
+    script.write_text(text.replace('"orders"', f'"{world.topic}"'))
+    arguments = [world.broker.bootstrap_servers, world.url, str(tmp_path)]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(script), *arguments],
+            cwd=tmp_path,
+            env={**environment(), "PYTHONPATH": str(ROOT / "src")},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    letters = tmp_path / "dead-letters"
+    try:
+        eventually(
+            lambda: (
+                len(read_topic(world.broker.bootstrap_servers, target)) == 2
+                and letters.is_dir()
+                and sum(len(file.read_text().splitlines()) for file in letters.iterdir()) == 2
+            ),
+            lambda: (tmp_path / "log").read_text()[-3000:],
+            120,
+        )
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    found = "".join(file.read_text() for file in letters.iterdir())
+    assert "the order has no amount" in found
+    assert "not written with a schema registry" in found

@@ -21,7 +21,8 @@ from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.errors import OptionError, SinkConflictError, StorageError
 from epochal.files.local import LocalFiles
 
-SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("day", pa.date32())])
+COLUMNS: dict[str, pa.DataType] = {"id": pa.int64(), "day": pa.date32()}
+SCHEMA = pa.schema(COLUMNS)
 FLAGGED = SCHEMA.append(pa.field("error", pa.string()))
 BAD_DAY = 8_000_000
 QUERY = "2f9c6d0e"

@@ -132,7 +132,7 @@ class RecordPlan:
         partitions = [ANY_PARTITION] * batch.num_rows
         if "partition" in self.columns:
             partitions = pc.fill_null(batch.column("partition"), ANY_PARTITION).to_pylist()
-        topics = [self.topic or ""] * batch.num_rows
+        topics: list[Any] = [self.topic] * batch.num_rows
         if self.topic is None:
             topics = batch.column("topic").to_pylist()
         return list(zip(topics, partitions, strict=True))
