@@ -29,6 +29,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "Engine": (
         "epoch",
         "connectors",
+        "connectors.staging",
         "connectors.letters",
         "connectors.file",
         "connectors.delta",

@@ -26,7 +26,7 @@ MAX_MODULES_IN_A_FOLDER = 16
 
 DECIDING = {
     "checkpoint/restart.py",
-    "connectors/epoch_marker.py",
+    "connectors/staging/epoch_marker.py",
     "connectors/iceberg/iceberg_marks.py",
     "connectors/iceberg/iceberg_upkeep_rules.py",
     "connectors/kafka/commit_rules.py",

@@ -25,9 +25,9 @@ from tests.rigs.postgres import Postgres, running_postgres
 from tests.waiting import eventually
 
 from epochal.connectors.contract import Sink, WriterContext
-from epochal.connectors.epoch_marker import Marker, token_of, unpack
 from epochal.connectors.postgres.postgres_sink import POSTGRES_OUTPUT
 from epochal.connectors.registry import open_sink
+from epochal.connectors.staging.epoch_marker import Marker, token_of, unpack
 from epochal.errors import (
     EpochalError,
     MarkerError,

@@ -19,10 +19,10 @@ import pytest
 from tests.simulation.epoch_run import TASKS, Disk, Run, live
 
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.deciding_sink import DecidingSink
-from epochal.connectors.epoch_marker import Marker
 from epochal.connectors.kafka.sink.sink_exact import KAFKA_OUTPUT, KafkaEpochs, staged_records
 from epochal.connectors.kafka.sink.sink_rows import Record, record_plan
+from epochal.connectors.staging.deciding_sink import DecidingSink
+from epochal.connectors.staging.epoch_marker import Marker
 from epochal.errors import EpochalError, KafkaFencedError, KafkaUnavailableError
 from epochal.testing.files import Crash, FaultyFiles, crash_after
 

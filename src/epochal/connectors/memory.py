@@ -29,7 +29,7 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.checkpoint.spark_json import parse_object, to_json
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import Offset, Positions, WriterContext
-from epochal.connectors.staged_rows import RowCollector
+from epochal.connectors.row_collector import RowCollector
 from epochal.errors import MalformedFileError, OptionError, StorageError
 from epochal.files import Files, join_url, open_files
 

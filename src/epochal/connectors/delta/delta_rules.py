@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from epochal.connectors.delta.delta_types import PARTITION_TYPES
-from epochal.connectors.epoch_marker import MarkedOutput, Staged, pack, token_of, unpack
+from epochal.connectors.staging.epoch_marker import MarkedOutput, Staged, pack, token_of, unpack
 from epochal.connectors.table_columns import TableColumn
 from epochal.errors import SinkConflictError, TableMismatchError
 

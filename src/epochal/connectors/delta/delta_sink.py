@@ -30,7 +30,6 @@ import pyarrow as pa
 from epochal.checkpoint.entries import OffsetLog
 from epochal.checkpoint.layout import EPOCHAL, OFFSETS
 from epochal.connectors.contract import WriterFactory
-from epochal.connectors.deciding_sink import read_history
 from epochal.connectors.delta.delta_options import DeltaSinkOptions
 from epochal.connectors.delta.delta_rows import check_required, in_microseconds, last_per_key
 from epochal.connectors.delta.delta_rules import (
@@ -58,7 +57,9 @@ from epochal.connectors.delta.delta_table import (
 from epochal.connectors.delta.delta_types import query_columns, schema_json, table_columns
 from epochal.connectors.delta.delta_upkeep import Upkeep, UpkeepPlan, compactor_of
 from epochal.connectors.delta.delta_writer import DeltaWriters
-from epochal.connectors.epoch_marker import (
+from epochal.connectors.file.file_sink import attempt_of, mark_of
+from epochal.connectors.staging.deciding_sink import read_history
+from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
     Begin,
     Continue,
@@ -69,8 +70,12 @@ from epochal.connectors.epoch_marker import (
     token_of,
     unpack,
 )
-from epochal.connectors.file.file_sink import attempt_of, mark_of
-from epochal.connectors.staged_rows import ArrowRows, StagedWriters, delete_stale, staged_table
+from epochal.connectors.staging.staged_rows import (
+    ArrowRows,
+    StagedWriters,
+    delete_stale,
+    staged_table,
+)
 from epochal.connectors.table_columns import ColumnMatch, match_columns
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import (

@@ -28,7 +28,7 @@ from epochal.checkpoint.metadata_log import parse_batch_id, storage_errors
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path
-from epochal.connectors.staged_rows import RowCollector
+from epochal.connectors.row_collector import RowCollector
 from epochal.files import Files, join_url, open_files
 
 STAGED = f"{EPOCHAL}/batches"

@@ -42,7 +42,6 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, TableRequirement
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
-from epochal.connectors.epoch_marker import Marker, Refuse
 from epochal.connectors.iceberg.iceberg_catalog import catalog_errors
 from epochal.connectors.iceberg.iceberg_files import WrittenFile, data_file
 from epochal.connectors.iceberg.iceberg_marks import (
@@ -56,6 +55,7 @@ from epochal.connectors.iceberg.iceberg_marks import (
 from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
 from epochal.connectors.iceberg.iceberg_rows import without_keys
+from epochal.connectors.staging.epoch_marker import Marker, Refuse
 from epochal.errors import TableConflictError, TableError
 
 logger = logging.getLogger(__name__)

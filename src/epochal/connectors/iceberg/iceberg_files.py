@@ -28,7 +28,6 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.epoch_marker import Staged, pack
 from epochal.connectors.file.file_sink import checked_attempt, file_uuid, part_name
 from epochal.connectors.file.part_writer import PartWriter
 from epochal.connectors.iceberg.iceberg_marks import MAGIC
@@ -40,6 +39,7 @@ from epochal.connectors.iceberg.iceberg_partitions import (
     partitioning_of,
     split,
 )
+from epochal.connectors.staging.epoch_marker import Staged, pack
 from epochal.errors import StorageError, TableRowError
 from epochal.files import local_path, scheme_of
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from epochal.connectors.epoch_marker import NO_EPOCH, MarkedOutput, Marker, Refuse
+from epochal.connectors.staging.epoch_marker import NO_EPOCH, MarkedOutput, Marker, Refuse
 
 MAGIC = b"EIF1"
 """How the messages of tasks begin."""

@@ -29,20 +29,6 @@ from pyiceberg.table import Table
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.clock import Clock, SystemClock
-from epochal.connectors.deciding_sink import read_history
-from epochal.connectors.epoch_marker import (
-    NO_EPOCH,
-    Begin,
-    Continue,
-    Done,
-    Marker,
-    Refuse,
-    Staged,
-    Write,
-    check_marker,
-    plan_commit,
-    unpack,
-)
 from epochal.connectors.file.file_sink import mark_of
 from epochal.connectors.iceberg.iceberg_catalog import (
     check_table,
@@ -80,7 +66,26 @@ from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
 from epochal.connectors.iceberg.iceberg_partitions import partitioning_of
 from epochal.connectors.iceberg.iceberg_rows import last_per_key
 from epochal.connectors.iceberg.iceberg_upkeep import TableUpkeep, UpkeepThread
-from epochal.connectors.staged_rows import ArrowRows, StagedWriters, delete_stale, staged_table
+from epochal.connectors.staging.deciding_sink import read_history
+from epochal.connectors.staging.epoch_marker import (
+    NO_EPOCH,
+    Begin,
+    Continue,
+    Done,
+    Marker,
+    Refuse,
+    Staged,
+    Write,
+    check_marker,
+    plan_commit,
+    unpack,
+)
+from epochal.connectors.staging.staged_rows import (
+    ArrowRows,
+    StagedWriters,
+    delete_stale,
+    staged_table,
+)
 from epochal.errors import MarkerError, OptionError, SinkConflictError
 from epochal.files import Files
 

@@ -40,7 +40,6 @@ from epochal.connectors.contract import (
     WriterContext,
     WriterFactory,
 )
-from epochal.connectors.letter_envelope import StagedLetters, pack, unpack
 from epochal.connectors.letters.letter_rules import (
     BadRowOptions,
     OnBadRow,
@@ -48,6 +47,7 @@ from epochal.connectors.letters.letter_rules import (
     letters_of,
     split_rows,
 )
+from epochal.connectors.staging.letter_envelope import StagedLetters, pack, unpack
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import OptionError, SinkConflictError, StorageError
 from epochal.files import Files, join_url, open_files

@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.clock import SystemClock
-from epochal.connectors.deciding_sink import DecidingSink
-from epochal.connectors.epoch_marker import MarkedOutput
 from epochal.connectors.postgres.postgres_columns import kind_of
 from epochal.connectors.postgres.postgres_options import (
     PostgresSinkOptions,
@@ -32,7 +30,9 @@ from epochal.connectors.postgres.postgres_table import (
     find_table,
 )
 from epochal.connectors.postgres.postgres_transactions import PostgresSession, PostgresTransactions
-from epochal.connectors.staged_rows import StagedWriters
+from epochal.connectors.staging.deciding_sink import DecidingSink
+from epochal.connectors.staging.epoch_marker import MarkedOutput
+from epochal.connectors.staging.staged_rows import StagedWriters
 from epochal.errors import OptionError, PostgresRejectedError
 from epochal.files import Files
 

@@ -27,12 +27,12 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from epochal.clock import Clock
-from epochal.connectors.epoch_marker import Marker, Staged
 from epochal.connectors.postgres.copy_rows import write_rows
 from epochal.connectors.postgres.postgres_failures import failure
 from epochal.connectors.postgres.postgres_options import import_psycopg, server_name
 from epochal.connectors.postgres.postgres_table import TableName, Target
-from epochal.connectors.staged_rows import staged_bytes
+from epochal.connectors.staging.epoch_marker import Marker, Staged
+from epochal.connectors.staging.staged_rows import staged_bytes
 from epochal.errors import (
     MarkerError,
     PostgresFencedError,

@@ -13,7 +13,7 @@ import msgspec
 
 from epochal.checkpoint.file_log import SinkFileStatus
 from epochal.checkpoint.layout import COMMITS, OFFSETS, SINK_LOG
-from epochal.connectors.letter_envelope import sink_messages
+from epochal.connectors.staging.letter_envelope import sink_messages
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import EditError, EpochalError
 from epochal.files import Files, join_url, open_files

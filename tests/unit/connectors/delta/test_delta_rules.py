@@ -17,7 +17,7 @@ from epochal.connectors.delta.delta_rules import (
     leftovers,
     write_mode,
 )
-from epochal.connectors.epoch_marker import Staged, logged_epoch, pack, token_of
+from epochal.connectors.staging.epoch_marker import Staged, logged_epoch, pack, token_of
 from epochal.connectors.table_columns import TableColumn
 from epochal.errors import SinkConflictError, TableMismatchError
 

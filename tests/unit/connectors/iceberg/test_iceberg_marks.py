@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from epochal.connectors.epoch_marker import Marker, Refuse
 from epochal.connectors.iceberg.iceberg_marks import (
     MarkProperty,
     SnapshotMark,
@@ -12,6 +11,7 @@ from epochal.connectors.iceberg.iceberg_marks import (
     property_name,
     summary_of,
 )
+from epochal.connectors.staging.epoch_marker import Marker, Refuse
 
 QUERY = "q"
 

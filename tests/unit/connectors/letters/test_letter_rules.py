@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochal.connectors.letter_envelope import StagedLetters, pack, sink_messages, unpack
 from epochal.connectors.letters.letter_rules import (
     BadRowOptions,
     OnBadRow,
@@ -20,6 +19,7 @@ from epochal.connectors.letters.letter_rules import (
     split_bad_row_options,
     split_rows,
 )
+from epochal.connectors.staging.letter_envelope import StagedLetters, pack, sink_messages, unpack
 from epochal.errors import OptionError
 
 ORIGIN = Origin("q", 41, 3)

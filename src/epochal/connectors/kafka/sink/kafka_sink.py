@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from epochal.clock import SystemClock
 from epochal.connectors.at_least_once import AtLeastOnceSink
-from epochal.connectors.deciding_sink import DecidingSink
 from epochal.connectors.kafka.await_brokers import await_brokers
 from epochal.connectors.kafka.producer_settings import MAX_MESSAGE_BYTES, producer_settings
 from epochal.connectors.kafka.sink.encoded_values import EncodingWriters, encoded_schema
@@ -29,6 +28,7 @@ from epochal.connectors.kafka.sink.sink_plain import PlainWriters
 from epochal.connectors.kafka.sink.sink_rows import record_plan
 from epochal.connectors.kafka.sink.transaction import KafkaTransactions
 from epochal.connectors.schema_registry.value_schemas import ValueSpec
+from epochal.connectors.staging.deciding_sink import DecidingSink
 from epochal.errors import OptionError
 from epochal.files import Files
 

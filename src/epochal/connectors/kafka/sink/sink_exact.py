@@ -1,7 +1,7 @@
 """Exactly-once delivery to Kafka: the driver writes each epoch in one transaction.
 
-`epochal.connectors.deciding_sink` has the protocol. The marker is the offset `epoch + 1` in a
-consumer group that belongs to the query.
+`epochal.connectors.staging.deciding_sink` has the protocol. The marker is the offset `epoch + 1` in
+a consumer group that belongs to the query.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pyarrow as pa
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.connectors.arrow_stream import encode_stream
 from epochal.connectors.contract import BadRows, WriterContext
-from epochal.connectors.epoch_marker import MarkedOutput, Marker, Staged
 from epochal.connectors.kafka.sink.row_places import RowPlaces
 from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
-from epochal.connectors.staged_rows import StagedWriters, staged_table
+from epochal.connectors.staging.epoch_marker import MarkedOutput, Marker, Staged
+from epochal.connectors.staging.staged_rows import StagedWriters, staged_table
 from epochal.files import Files
 
 STAGING = f"{EPOCHAL}/kafka"

@@ -23,7 +23,7 @@ from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
 from epochal.clock import Clock
 from epochal.connectors.contract import WriterFactory
-from epochal.connectors.epoch_marker import (
+from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
     Begin,
     Continue,
@@ -41,7 +41,7 @@ from epochal.connectors.epoch_marker import (
     plan_commit,
     unpack,
 )
-from epochal.connectors.staged_rows import delete_stale
+from epochal.connectors.staging.staged_rows import delete_stale
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import MarkerError
 from epochal.files import Files, join_url

@@ -10,50 +10,25 @@ is fenced. If the offset log decides, they must: the epoch is finished from them
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol
 from uuid import uuid4
 
 import google_crc32c
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
-from epochal.connectors.contract import BadRows, Prepare, WriterContext
-from epochal.connectors.epoch_marker import Staged, pack
+from epochal.connectors.contract import WriterContext
+from epochal.connectors.row_collector import RowCollector
+from epochal.connectors.staging.epoch_marker import Staged, pack
 from epochal.errors import StorageError
 from epochal.files import Files, join_url, open_files
 from epochal.files.local import LocalFiles
 
 INLINE_BYTES = 64 * 1024
 _NAME = re.compile(r"\.?e(\d+)-a(\d+)-t(\d+)-[0-9a-f]{8}\.\w+")
-
-Report: TypeAlias = Callable[[int, list[pa.RecordBatch]], bytes]
-"""Makes the rows of an epoch available to the driver and returns the task's message."""
-
-
-class RowCollector:
-    """A writer that gathers a task's rows and reports them when the epoch is prepared."""
-
-    def __init__(
-        self, report: Report, bad_rows: Callable[[pa.RecordBatch], BadRows] | None = None
-    ) -> None:
-        """With `bad_rows`, this is a `CheckingWriter`."""
-        self._report = report
-        if bad_rows is not None:
-            self.bad_rows = bad_rows
-        self._rows: list[pa.RecordBatch] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._rows.append(batch)
-
-    def cut(self, epoch: int) -> Prepare:
-        rows, self._rows = self._rows, []
-        return partial(self._report, epoch, rows)
-
-    def close(self) -> None:
-        self._rows.clear()
 
 
 class RowEncoder(Protocol):

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from epochal.connectors import epoch_marker
-from epochal.connectors.epoch_marker import (
+from epochal.connectors.staging import epoch_marker
+from epochal.connectors.staging.epoch_marker import (
     NO_EPOCH,
     Begin,
     Continue,

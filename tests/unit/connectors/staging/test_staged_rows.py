@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.epoch_marker import Staged, unpack
-from epochal.connectors.staged_rows import (
+from epochal.connectors.staging.epoch_marker import Staged, unpack
+from epochal.connectors.staging.staged_rows import (
     ArrowRows,
     StagedWriters,
     delete_stale,

@@ -1,0 +1,1 @@
+"""How exactly-once sinks pass output from tasks to the driver, and know what is committed."""
