@@ -37,6 +37,7 @@ IMPORTS = {
     "epochal.connectors.pubsub.data_source.register",
     "objectstore": "import obstore, epochal.files.objects",
     "kafka": "import confluent_kafka, epochal.connectors.kafka.kafka_client",
+    "delta": "import deltalake, epochal.connectors.delta.delta_sink",
     "pubsub": "import epochal.connectors.pubsub.server.pubsub_server, "
     "epochal.connectors.pubsub.publish.publisher, "
     "epochal.connectors.pubsub.pull.streaming_pull, fastavro, ptars",
