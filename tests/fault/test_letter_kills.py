@@ -28,7 +28,9 @@ def written(out: Path) -> list[int]:
 
 
 def lettered(folder: Path) -> list[int]:
-    lines = [line for file in folder.iterdir() for line in file.read_text().splitlines()]
+    # Hidden files are copies that a killed driver did not finish. No reader looks at them.
+    files = [each for each in folder.iterdir() if not each.name.startswith(".")]
+    lines = [line for file in files for line in file.read_text().splitlines()]
     return sorted(json.loads(line)["row"]["value"] for line in lines)
 
 
@@ -36,7 +38,8 @@ def leftovers(program: Program) -> list[str]:
     """The staged letters of attempts before the newest."""
     staged = [each.name for each in (program.checkpoint / ".epochal" / "letters").iterdir()]
     newest = program.attempt()
-    return [name for name in staged if int(name.split("-")[1].removeprefix("a")) < newest]
+    left = [name for name in staged if int(name.split("-")[1].removeprefix("a")) < newest]
+    return left + [each.name for each in (program.out.parent / "letters").glob(".*")]
 
 
 def tormented(folder: Path, kinds: list[str], seed: int) -> None:

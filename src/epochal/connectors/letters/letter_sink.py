@@ -288,6 +288,12 @@ class DeadLetterSink:
             found = _NAME.fullmatch(info.name)
             if found and int(found[2]) < self._attempt:
                 self._staging.delete(info.name)
+        if self._letters is not None:
+            # A driver that was killed while it copied a file leaves a hidden one.
+            ours = f"letters-{self._writers.about.query}-"
+            for info in self._letters.list():
+                if info.hidden and ours in info.name:
+                    self._letters.delete(info.name)
 
 
 def refuse_pending_letters(checkpoint: Files) -> None:

@@ -60,7 +60,7 @@ class Place:
         return sorted(json.loads(line)["id"] for line in lines)
 
     def read_letters(self) -> list[Any]:
-        files = sorted(self.letters.glob("*")) if self.letters.exists() else []
+        files = sorted(self.letters.glob("letters-*")) if self.letters.exists() else []
         found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
         return sorted(found, key=lambda each: (each["epoch"], -each["row"]["id"]))
 
@@ -133,12 +133,16 @@ def test_a_decided_epoch_is_finished_by_the_next_run(place: Place) -> None:
 
 def test_letters_of_an_attempt_that_failed_are_never_seen_and_are_deleted(place: Place) -> None:
     prepared(place.open(), 0, [[1, -2]])
+    place.letters.mkdir()
+    (place.letters / f".{letter_name(QUERY, 0, 0)}.1234.tmp").write_text("{")
+    (place.letters / f".{letter_name('other', 0, 0)}.1234.tmp").write_text("{")
     later = place.open(attempt=2)
     later.commit(0, prepared(later, 0, [[1, -2]], attempt=2))
     assert len(place.staged()) == 1
     later.commit(1, prepared(later, 1, [[3]], attempt=2))
     assert place.staged() == []
     assert place.lost() == [-2]
+    assert [each.name[:14] for each in place.letters.glob(".*")] == [".letters-other"]
 
 
 def test_other_letters_of_the_same_epoch_are_a_conflict(place: Place) -> None:
