@@ -29,11 +29,12 @@ query = (
     .trigger(epoch="500 milliseconds")
     .start(f"{home}/table")
 )
-for _ in range(rounds):
-    query.awaitTermination(1)
+while rounds > 0 and not query.awaitTermination(1):
     if not DeltaTable.is_deltatable(f"{home}/table"):
         continue
     table = DeltaTable(f"{home}/table")  # any reader of Delta tables sees whole epochs
     rows = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["user"])
-    print(f"version {table.version()}:", [(row["user"], row["orders"]) for row in rows])
+    if rows:
+        print(f"version {table.version()}:", [(row["user"], row["orders"]) for row in rows])
+        rounds -= 1
 query.stop()

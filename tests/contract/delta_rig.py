@@ -19,7 +19,8 @@ from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.files.local import LocalFiles
 
 QUERY = "2f9c6d0e-5f0b-4f8f-9f1a-0c1f6f2d7a11"
-ROWS = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
+COLUMNS: list[tuple[str, Any]] = [("id", pa.int64()), ("name", pa.string())]
+ROWS = pa.schema(COLUMNS)
 
 
 class Rig:

@@ -96,7 +96,7 @@ def test_a_driver_replaced_between_its_look_and_its_commit_does_not_compact(
     zombie = rig.open(options=ON)
     for epoch in range(4):
         rig.write(zombie, epoch, [row(epoch)])
-    real, opened = TableHandle.replace_files, []
+    real, opened = TableHandle.replace_files, list[Any]()
 
     def late(self: TableHandle, *arguments: Any) -> None:
         if not opened:
@@ -116,7 +116,7 @@ def test_a_compaction_yields_to_another_writer(
     sink = rig.open(options=ON)
     for epoch in range(4):
         rig.write(sink, epoch, [row(epoch)])
-    real, done = TableHandle.replace_files, []
+    real, done = TableHandle.replace_files, list[str]()
 
     def late(self: TableHandle, *arguments: Any) -> None:
         if not done:

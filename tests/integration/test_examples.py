@@ -59,7 +59,7 @@ def test_a_table_of_totals_is_right_after_each_run(postgres: Postgres, tmp_path:
 
 
 def test_the_table_of_totals_grows_while_it_is_read(tmp_path: Path) -> None:
-    said = run([sys.executable, EXAMPLES / "delta_table.py", tmp_path, "8"], tmp_path)
+    said = run([sys.executable, EXAMPLES / "delta_table.py", tmp_path, "4"], tmp_path)
     versions = re.findall(r"^version (\d+): \[\(0, (\d+)\)", said, re.M)
     assert len(versions) >= 2, said
     counts = [int(orders) for _, orders in versions]
