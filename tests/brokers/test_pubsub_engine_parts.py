@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +18,9 @@ from epochal.connectors.pubsub.engine.engine_sink import PubSubSink
 from epochal.connectors.pubsub.engine.engine_source import PubSubReader, PubSubSource
 from epochal.connectors.pubsub.parse.parse import parse_spec
 from epochal.connectors.pubsub.pubsub_options import sink_options, source_options
+from epochal.connectors.registry import open_sink
 from epochal.errors import PubSubRejectedError
+from epochal.files.local import LocalFiles
 
 ROWS = pa.schema([("data", pa.string())])
 
@@ -150,3 +155,38 @@ def test_an_epoch_is_prepared_when_all_its_messages_are_confirmed(world: World) 
     with pytest.raises(PubSubRejectedError, match=topic):
         writer.cut(9)()
     writer.close()
+
+
+def test_messages_that_pubsub_refuses_become_letters(world: World, tmp_path: Path) -> None:
+    topic = world.topic()
+    subscription = world.subscription(topic)
+    attributes = pa.map_(pa.string(), pa.string())
+    schema = pa.schema([("data", pa.binary()), ("attributes", attributes)])
+    options = {
+        **world.options,
+        "topicId": topic,
+        "onBadRow": "deadLetter",
+        "deadLetterPath": str(tmp_path / "letters"),
+    }
+    checkpoint = LocalFiles(tmp_path / "checkpoint", durable=False)
+    rows = [
+        {"data": b"w1", "attributes": None},
+        {"data": b"", "attributes": None},
+        {"data": b"x", "attributes": [("googname", "v")]},
+        {"data": b"y", "attributes": [("a", "v" * 2000)]},
+        {"data": b"z" * 10_000_001, "attributes": None},
+        {"data": b"w2", "attributes": [("a", "b")]},
+    ]
+    with closing(
+        open_sink("pubsub", options, schema, checkpoint=checkpoint, query_id="query")
+    ) as sink:
+        sink.fence(1)
+        with closing(sink.writers.open(WriterContext(0, 1, "run", schema))) as writer:
+            writer.write(pa.RecordBatch.from_pylist(rows[:1], schema=schema))
+            writer.write(pa.RecordBatch.from_pylist(rows[1:], schema=schema))
+            sink.commit(0, [writer.cut(0)()])
+    assert sorted(m.message.data for m in world.pull(subscription, 2)) == [b"w1", b"w2"]
+    (file,) = (tmp_path / "letters").iterdir()
+    reasons = [json.loads(line)["reason"] for line in file.read_text().splitlines()]
+    said = ["neither data nor attributes", "reserves names", "has 2000 bytes", "at most 10000000"]
+    assert [part in reason for part, reason in zip(said, reasons, strict=True)] == [True] * 4
