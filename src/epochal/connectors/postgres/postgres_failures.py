@@ -36,9 +36,18 @@ _REMEDIES = {
     "23505": "Another row has the same key. To replace such rows, name the key in the option "
     "mergeKeys",
 }
-_REFUSALS = ("FATAL:", "no password supplied", "invalid", "certificate", "does not support SSL")
-"""Parts of texts that say that the server or libpq refuses, unlike a server that is silent."""
-_WAITABLE = ("starting up", "shutting down", "recovery mode", "too many", "connection slots")
+_REFUSALS = (
+    "authentication failed",
+    "does not exist",
+    "pg_hba.conf",
+    "permission denied",
+    "not permitted to log in",
+    "no password supplied",
+    "invalid",
+    "certificate",
+    "does not support SSL",
+)
+"""Parts of texts that say that the server or libpq refuses, and will refuse again."""
 
 
 def failure(error: Any, server: str, table: str) -> PostgresError:
@@ -56,8 +65,7 @@ def failure(error: Any, server: str, table: str) -> PostgresError:
 
 def _of_connection(error: Any, server: str) -> PostgresError:
     text = " ".join(str(error).split()).rstrip(".")
-    refused = any(each in text for each in _REFUSALS)
-    if refused and not any(each in text for each in _WAITABLE):
+    if any(each in text for each in _REFUSALS):
         said = text.rpartition("FATAL:")[2].strip()
         return PostgresRejectedError(
             server,

@@ -34,6 +34,12 @@ def test_the_state_decides(state: str, kind: type[Exception]) -> None:
         ('connection failed: FATAL:  password authentication failed for user "u"', "Rejected"),
         ('connection failed: FATAL:  database "x" does not exist', "Rejected"),
         ("connection failed: FATAL:  the database system is starting up", "Unavailable"),
+        (
+            "connection failed: FATAL:  the database system is not yet accepting connections",
+            "Unavailable",
+        ),
+        ("connection failed: FATAL:  the database system is in recovery mode", "Unavailable"),
+        ('connection failed: FATAL:  no pg_hba.conf entry for host "h"', "Rejected"),
         ("connection failed: FATAL:  sorry, too many clients already", "Unavailable"),
         ("connection failed: fe_sendauth: no password supplied", "Rejected"),
         ('invalid sslmode value: "yes"', "Rejected"),
