@@ -169,7 +169,7 @@ def test_messages_that_pubsub_refuses_become_letters(world: World, tmp_path: Pat
         "deadLetterPath": str(tmp_path / "letters"),
     }
     checkpoint = LocalFiles(tmp_path / "checkpoint", durable=False)
-    rows = [
+    rows: list[dict[str, object]] = [
         {"data": b"w1", "attributes": None},
         {"data": b"", "attributes": None},
         {"data": b"x", "attributes": [("googname", "v")]},

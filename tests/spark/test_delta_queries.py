@@ -67,6 +67,16 @@ def test_counts_of_a_dataframe_are_updated_in_the_table(
     assert len(found) == 3
 
 
+@pytest.mark.parametrize("table", ["delta", "iceberg", "postgres"])
+def test_a_stream_does_not_replace_a_table_by_a_part_of_its_result(
+    spark: SparkSession, tmp_path: Path, table: str
+) -> None:
+    stream = read_stream(spark).format(numbers(tmp_path / "in")).load()
+    writer = stream.write_stream.format(table).output_mode("complete")
+    with pytest.raises(OptionError, match="Use update with mergeKeys, or write a DataFrame"):
+        writer.option("checkpointLocation", str(tmp_path / "ck")).start(str(tmp_path / "table"))
+
+
 def test_a_query_that_cannot_write_its_table_does_not_start(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -147,6 +147,16 @@ def open_sink(
     )
 
 
+def check_whole_result(format: Any, mode: str) -> None:
+    """Raise OptionError if a sink would replace its rows by a part of the result."""
+    if mode == COMPLETE and isinstance(format, str) and format.lower() in REPLACED_SINKS:
+        raise OptionError(
+            f"{format}: output mode complete replaces all rows, but a stream of read_stream emits "
+            f"only groups of partitions that got rows. Use update with mergeKeys, or write a "
+            f"DataFrame with epochal.write_stream."
+        )
+
+
 def check_partitioned(format: str, partition_by: Sequence[str]) -> None:
     """Raise OptionError if a sink that has no partitions was given partition columns."""
     if partition_by and format.lower() not in PARTITIONED_SINKS:
@@ -450,6 +460,8 @@ def _open_pubsub_sink(request: SinkRequest) -> Sink:
 
 
 FILE_FORMATS = ("csv", "json", "parquet", "text")
+REPLACED_SINKS = ("delta", "iceberg", "postgres")
+"""In output mode complete, an epoch's output replaces all rows."""
 PARTITIONED_SINKS = (*FILE_FORMATS, "delta", "iceberg")
 LASTING_SINKS = (*FILE_FORMATS, "delta", "iceberg", "kafka", "postgres", "pubsub")
 """Their output outlives the query, so its checkpoint must too. Others need none, as in Spark."""

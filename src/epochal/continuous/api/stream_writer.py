@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from epochal.connectors.registry import check_whole_result
 from epochal.continuous.api.outputs import (
     APPEND,
     checked_mode,
@@ -102,6 +103,7 @@ class StreamWriter:
             raise OptionError(
                 "The query has no sink: call .format(...) or .foreach(...) before .start()."
             )
+        check_whole_result(self.sink, self.mode)
         given = dict(self.given or {}) | ({} if path is None else {"path": path})
         engine, rest = output_options(self.stream.spark, self.sink, given)
         for column in self.partitioned:
