@@ -203,7 +203,7 @@ def test_a_writer_of_rows_gets_rows_as_from_pyspark(
     ("change", "reason"),
     [
         (lambda w: w.format("memory"), "memory: the query has no name"),
-        (lambda w: w.format("delta"), "There is no sink 'delta'"),
+        (lambda w: w.format("hudi"), "There is no sink 'hudi'"),
         (lambda w: w.format("parquet"), "parquet: the query has no checkpointLocation"),
         (lambda w: w.outputMode("apend"), "Output modes are append, update, complete"),
         (lambda w: w.partitionBy("nothing"), "There is no column 'nothing'"),

@@ -780,8 +780,11 @@ def test_a_plan_is_forgotten_once_its_epoch_is_decided() -> None:
 WITH_IDS: dict[str, Any] = {"commit_version": 2, "is_stateful": True}
 
 
-def named(unique_id: str) -> CommitEntry:
-    return CommitEntry(2, state_unique_ids={0: ((unique_id,),)})
+OURS = {"epochal": {"runId": "run-a"}}
+
+
+def named(unique_id: str, extra: dict[str, Any] | None = None) -> CommitEntry:
+    return CommitEntry(2, state_unique_ids={0: ((unique_id,),)}, extra=extra or {})
 
 
 @pytest.mark.parametrize("last", [Decide, CommitSink, PublishState, LogCommit])
@@ -792,7 +795,7 @@ def test_a_commit_names_the_ids_that_were_decided_also_after_a_crash(last: type)
     world.report(driver, 0, 17)
     perform_until(driver, last)
     found = world.driver().recover()
-    assert world.commit_log.get(0) == named("by-a1")
+    assert world.commit_log.get(0) == named("by-a1", OURS)
     assert world.paths() == ["commits/0", "offsets/0", "state/0/0/1_by-a1.changelog"]
     assert found.state is not None
     assert found.state[0].name == "1_by-a1.changelog.prepared-a1"
@@ -805,7 +808,7 @@ def test_without_state_a_commit_of_format_2_names_no_ids() -> None:
     driver.handle(ReportPartitionOffset(1, 0, 0, "17"))
     driver.handle(CommitPartitionEpoch(1, 0, 0, b"rows"))
     drain(driver)
-    assert world.commit_log.get(0) == CommitEntry(2, state_unique_ids={})
+    assert world.commit_log.get(0) == CommitEntry(2, state_unique_ids={}, extra=OURS)
 
 
 def test_state_that_spark_wrote_is_found_by_the_ids_of_its_commit() -> None:
@@ -848,4 +851,4 @@ def test_a_batch_whose_output_the_sink_has_is_run_again_for_its_state_alone(cras
     else:
         drain(driver)
     assert world.sink.visible == {4: (b"by Spark",)}
-    assert world.commit_log.get(4) == named(f"by-a{driver.attempt}")
+    assert world.commit_log.get(4) == named(f"by-a{driver.attempt}", OURS)

@@ -59,7 +59,9 @@ class ListenerBus:
 
     def started(self, query_id: str, run_id: str, name: str | None, now_ms: int) -> None:
         """A query starts; return when every listener has been called."""
-        event = QueryStartedEvent(UUID(query_id), UUID(run_id), name, iso(now_ms), set())
+        # Releases of Spark differ in what the class takes, but not in what this takes.
+        started = {"id": query_id, "runId": run_id, "name": name, "timestamp": iso(now_ms)}
+        event = QueryStartedEvent.fromJson({**started, "jobTags": []})
         self._call("onQueryStarted", event)
 
     def progress(self, report: dict[str, Any]) -> None:
