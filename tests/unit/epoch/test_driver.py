@@ -780,7 +780,7 @@ def test_a_plan_is_forgotten_once_its_epoch_is_decided() -> None:
 WITH_IDS: dict[str, Any] = {"commit_version": 2, "is_stateful": True}
 
 
-OURS = {"epochal": {"runId": "run-a"}}
+OURS: dict[str, Any] = {"epochal": {"runId": "run-a"}}
 
 
 def named(unique_id: str, extra: dict[str, Any] | None = None) -> CommitEntry:
