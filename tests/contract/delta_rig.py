@@ -12,8 +12,7 @@ from deltalake import DeltaTable
 from tests.contract.sinks import Logging, read_delta
 
 from epochal.checkpoint.entries import OffsetEntry, OffsetLog
-from epochal.connectors.contract import WriterContext
-from epochal.connectors.delta.delta_sink import DeltaSink
+from epochal.connectors.contract import Sink, WriterContext
 from epochal.connectors.registry import open_sink
 from epochal.epoch.manifest import MANIFEST_KEY, Manifest, manifest_to_json
 from epochal.files.local import LocalFiles
@@ -30,7 +29,7 @@ class Rig:
         self.checkpoint = LocalFiles(folder / "ck", durable=False)
         self.path, self.schema = path or str(folder / "table"), schema
         self.attempt = 0
-        self._opened: list[DeltaSink] = []
+        self._opened: list[Sink] = []
 
     def open(
         self,
@@ -52,7 +51,6 @@ class Rig:
             checkpoint=self.checkpoint,
             query_id=QUERY,
         )
-        assert isinstance(sink, DeltaSink)
         self.attempt += 1
         self._opened.append(sink)
         sink.fence(self.attempt)

@@ -255,6 +255,23 @@ def test_a_column_that_takes_no_nulls_gets_none(rig: Rig) -> None:
     assert rig.rows() == [row(1)]
 
 
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_a_row_without_a_required_value_becomes_a_dead_letter(
+    rig: Rig, tmp_path: Path, mode: str
+) -> None:
+    DeltaTable.create(rig.path, ROWS)
+    altered(rig.path, required=True)
+    options = {"mergeKeys": "id"} if mode == "update" else {}
+    options |= {"onBadRow": "deadLetter", "deadLetterPath": str(tmp_path / "letters")}
+    sink = rig.open(mode=mode, options=options)
+    rig.write(sink, 0, [row(1), {"id": None, "name": "lost"}])
+    assert rig.rows() == [row(1)]
+    (file,) = (tmp_path / "letters").iterdir()
+    letter = json.loads(file.read_text())
+    assert letter["reason"] == "column id is null, which the table does not allow"
+    assert letter["row"] == {"name": "lost"}
+
+
 @pytest.mark.parametrize(
     ("by", "words"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,25 @@ def test_a_null_in_a_required_column_is_refused(warehouse: Warehouse, checkpoint
         with pytest.raises(TableRowError, match="column id is required, but it is null in a row"):
             engine.prepare(1, rows)
     assert ids(warehouse) == [1]
+
+
+@pytest.mark.parametrize("keys", ["", "id"], ids=["append", "by-key"])
+def test_a_row_without_a_required_value_becomes_a_dead_letter(
+    warehouse: Warehouse, checkpoint: Path, tmp_path: Path, keys: str
+) -> None:
+    made(warehouse, NestedField(1, "id", LongType(), required=True), V)
+    letters = tmp_path / "letters"
+    options = warehouse.options(mergeKeys=keys) if keys else warehouse.options()
+    options = {**options, "onBadRow": "deadLetter", "deadLetterPath": str(letters)}
+    with SmallEngine(options, checkpoint) as engine:
+        engine.start()
+        rows = pa.table([pa.array([2, None], pa.int64()), pa.array(["a", "b"])], schema=NUMBERS)
+        engine.run(0, rows)
+    assert ids(warehouse) == [2]
+    (file,) = letters.iterdir()
+    letter = json.loads(file.read_text())
+    assert letter["reason"] == "column id is null, which the table does not allow"
+    assert letter["row"] == {"v": "b"}
 
 
 def test_wider_columns_of_the_table_take_the_querys_rows(

@@ -22,6 +22,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from epochal.errors import TableMismatchError
 
 
@@ -98,6 +100,19 @@ def match_columns(
         raise TableMismatchError(table, tuple(reasons))
     needed = [column.name for column in columns if column.required and column.name in given]
     return ColumnMatch(tuple(added), tuple(needed))
+
+
+def rows_without_values(batch: pa.RecordBatch, required: Sequence[str]) -> dict[int, str]:
+    """The rows that have no value in a column that takes no nulls, with the reason."""
+    found: dict[int, str] = {}
+    for name in required:
+        column = batch.column(name)
+        if column.null_count:
+            reason = f"column {name} is null, which the table does not allow"
+            for index, is_null in enumerate(column.is_null().to_pylist()):
+                if is_null:
+                    found.setdefault(index, reason)
+    return found
 
 
 def _repeated(whose: str, columns: Sequence[TableColumn]) -> list[str]:

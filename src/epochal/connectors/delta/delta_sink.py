@@ -138,7 +138,7 @@ class DeltaSink:
     def writers(self) -> WriterFactory:
         if self._mode is not WriteMode.MERGE:
             return self._file_writers()
-        rows = ArrowRows(self._schema)
+        rows = ArrowRows(self._schema, self._required)
         magic = DELTA_OUTPUT.magic
         return StagedWriters(rows, self._checkpoint.url, STAGING, magic, durable=True)
 

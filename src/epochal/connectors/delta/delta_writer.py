@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -24,6 +25,7 @@ from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, 
 from epochal.connectors.file.file_names import partition_values
 from epochal.connectors.file.file_sink import checked_attempt, file_uuid, part_name, split
 from epochal.connectors.file.part_writer import PartWriter
+from epochal.connectors.table_columns import rows_without_values
 from epochal.errors import StorageError
 from epochal.files import Files, join_url, open_files
 
@@ -49,7 +51,8 @@ class DeltaWriters:
         def message(epoch: int, written: list[DataFile]) -> bytes:
             return files_message(mode, epoch, attempt, task, written)
 
-        return PartWriter(context.schema, self.max_file_bytes, files.write, message)
+        bad_rows = partial(rows_without_values, required=self.required)
+        return PartWriter(context.schema, self.max_file_bytes, files.write, message, bad_rows)
 
 
 class TableFiles:

@@ -40,6 +40,7 @@ from epochal.connectors.iceberg.iceberg_partitions import (
     split,
 )
 from epochal.connectors.staging.epoch_marker import Staged, pack
+from epochal.connectors.table_columns import rows_without_values
 from epochal.errors import StorageError, TableRowError
 from epochal.files import local_path, scheme_of
 
@@ -92,6 +93,8 @@ class TableShape:
     """Identifies the query in names of files."""
     columns: tuple[tuple[str, str], ...]
     """The column of the query for each column of the table that has one."""
+    required: tuple[str, ...] = ()
+    """Columns of the query in which the table takes no nulls."""
 
 
 def without_history(metadata: TableMetadata) -> str:
@@ -239,6 +242,6 @@ class IcebergWriters:
 
     def open(self, context: WriterContext) -> PartWriter[WrittenFile]:
         files = FileSet(self.shape, context.attempt, context.task)
-        return PartWriter(
-            context.schema, self.max_file_bytes, files.write, partial(pack_files, context)
-        )
+        bad_rows = partial(rows_without_values, required=self.shape.required)
+        report = partial(pack_files, context)
+        return PartWriter(context.schema, self.max_file_bytes, files.write, report, bad_rows)

@@ -135,7 +135,8 @@ class IcebergSink:
     def writers(self) -> IcebergWriters | StagedWriters:
         if self._options.merge_keys:
             url = self._checkpoint.url
-            return StagedWriters(ArrowRows(self._schema), url, STAGING, MAGIC, durable=True)
+            rows = ArrowRows(self._schema, self._shape().required)
+            return StagedWriters(rows, url, STAGING, MAGIC, durable=True)
         return IcebergWriters(self._shape(), self._options.max_file_bytes)
 
     def fence(self, attempt: int) -> None:
@@ -220,6 +221,11 @@ class IcebergSink:
             io=tuple((key, str(value)) for key, value in table.io.properties.items()),
             mark=self._mark,
             columns=tuple((name, name) for name in self._columns),
+            required=tuple(
+                field.name
+                for field in table.schema().fields
+                if field.required and field.name in self._columns
+            ),
         )
 
     def _files(self) -> FileSet:

@@ -20,9 +20,10 @@ import google_crc32c
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
-from epochal.connectors.contract import WriterContext
+from epochal.connectors.contract import BadRows, WriterContext
 from epochal.connectors.row_collector import RowCollector
 from epochal.connectors.staging.epoch_marker import Staged, pack
+from epochal.connectors.table_columns import rows_without_values
 from epochal.errors import StorageError
 from epochal.files import Files, join_url, open_files
 from epochal.files.local import LocalFiles
@@ -52,10 +53,15 @@ class ArrowRows:
     """Encodes rows as a compressed Arrow stream; `staged_table` reads it."""
 
     schema: pa.Schema
+    required: tuple[str, ...] = ()
+    """Columns in which the sink takes no nulls."""
     suffix: str = "arrow"
 
     def encode(self, rows: Sequence[pa.RecordBatch]) -> bytes:
         return encode_stream(self.schema, rows, compression="lz4").to_pybytes()
+
+    def bad_rows(self, batch: pa.RecordBatch) -> BadRows:
+        return rows_without_values(batch, self.required)
 
 
 @dataclass(frozen=True, slots=True)
