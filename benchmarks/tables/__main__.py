@@ -108,6 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.tables")
     parser.add_argument("--quick", action="store_true", help="short runs; figures mean nothing")
     parser.add_argument("--engines", help=f"some of {','.join(ENGINES)}")
+    parser.add_argument("--rates", help="rows per second, separated by commas")
     parser.add_argument("--only", choices=("visible", "commits"))
     asked = parser.parse_args()
     engines = (asked.engines or ",".join(ENGINES)).split(",")
@@ -115,7 +116,7 @@ def main() -> None:
         raise SystemExit(f"There is no {', '.join(sorted(unknown))}: {', '.join(ENGINES)}.")
     report = Report("tables-trial" if asked.quick else "tables")
     if asked.only != "commits":
-        for rate in RATES:
+        for rate in map(int, asked.rates.split(",")) if asked.rates else RATES:
             for engine in engines:
                 found = visible(engine, rate, 10 if asked.quick else MEASURED_SECONDS)
                 report.row(f"visible at {rate} rows/s: {engine}", **found)

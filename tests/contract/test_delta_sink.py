@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.contract.delta_rig import QUERY, ROWS, Rig, row
 
-from epochal.connectors.delta import delta_sink
+from epochal.connectors.delta import delta_sink, delta_table
 from epochal.errors import (
     MarkerError,
     OptionError,
@@ -243,6 +244,27 @@ def test_a_table_for_new_rows_only_takes_no_other_mode(rig: Rig, mode: str) -> N
     rig.write(rig.open(), 0, [row(1)])
     with pytest.raises(TableMismatchError, match=r"delta\.appendOnly"):
         rig.open(mode=mode, options={"mergeKeys": "id"} if mode == "update" else {})
+
+
+def test_a_table_is_loaded_anew_when_it_has_many_new_versions(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_table, "RELOAD_VERSIONS", 3)
+    loaded: list[int] = []
+    load = delta_table.TableHandle.load
+
+    def noted(handle: delta_table.TableHandle) -> bool:
+        found = load(handle)
+        loaded.append(handle.version() if found else -1)
+        return found
+
+    monkeypatch.setattr(delta_table.TableHandle, "load", noted)
+    sink = rig.open()
+    for epoch in range(10):
+        rig.write(sink, epoch, [row(epoch)])
+    # One that has advanced by three versions is loaded when the next one is there.
+    assert [here - before for before, here in itertools.pairwise(loaded[-3:])] == [4, 4]
+    assert rig.rows() == [row(epoch) for epoch in range(10)]
 
 
 def test_a_column_that_takes_no_nulls_gets_none(rig: Rig) -> None:

@@ -28,6 +28,9 @@ LOG = "_delta_log"
 NOTE_KEY = "epochal"
 """Under this key a commit of the table says which epoch it is."""
 HISTORY_VERSIONS = 1000
+RELOAD_VERSIONS = 100
+"""A loaded table keeps the log entries that it was loaded with and all later ones, and reads them
+again whenever it advances. Loading it anew starts from the newest checkpoint of the log."""
 SCHEMES = {"": "", "file": "", "s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs"}
 SCHEMES |= {"az": "az", "azure": "az", "abfs": "abfs", "abfss": "abfss"}
 STORAGE = {
@@ -86,6 +89,7 @@ class TableHandle:
         self._storage = STORAGE if SCHEMES[scheme] else None
         rest = files.url.partition(":")[2]
         self._uri = f"{SCHEMES[scheme]}:{rest}" if SCHEMES[scheme] else files.url
+        self._loaded_version = 0
         self._table: DeltaTable | None = None
 
     def load(self) -> bool:
@@ -95,10 +99,13 @@ class TableHandle:
                 self._table = None
                 return False
             self._table = self._deltalake.DeltaTable(self._uri, storage_options=self._storage)
+            self._loaded_version = self.version()
             return True
 
     def refresh(self) -> None:
         """Advance to the newest version; TableGoneError if the table was deleted."""
+        if self._table is not None and self.version() - self._loaded_version >= RELOAD_VERSIONS:
+            self.load()
         with self._translated():
             self._loaded.update_incremental()
             # The library does not notice that a log is gone, and would begin a new one in the
