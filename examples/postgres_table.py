@@ -3,7 +3,7 @@
 PGPASSWORD=... python examples/postgres_table.py postgresql://app@localhost:5432/sales /tmp/totals
 
 It reads JSON files from /tmp/totals/orders: {"user": "ada", "cents": 250}. Watch the table with
-psql -c 'SELECT * FROM totals' while you add files. Stop it, kill it, start it again: the totals
+psql -c 'SELECT * FROM user_totals' while you add files. Stop it, kill it, start it again: the totals
 stay right.
 """
 
@@ -22,7 +22,7 @@ writer = (
     epochal.write_stream(totals)
     .format("postgres")
     .outputMode("update")
-    .options(url=url, dbtable="totals", mergeKeys="user", checkpointLocation=f"{home}/checkpoint")
+    .options(url=url, dbtable="user_totals", mergeKeys="user", checkpointLocation=f"{home}/checkpoint")
 )
 once = "--once" in options
 writer = writer.trigger(availableNow=True) if once else writer.trigger(epoch="200 milliseconds")

@@ -55,7 +55,7 @@ def test_a_table_of_totals_is_right_after_each_run(postgres: Postgres, tmp_path:
         lines = [json.dumps({"user": name, "cents": 10}) for name in names]
         (tmp_path / "orders" / f"{number}.json").write_text("\n".join(lines))
         run(command, tmp_path)
-        assert postgres.rows('SELECT "user", orders, cents FROM totals ORDER BY 1') == expected
+        assert postgres.rows('SELECT "user", orders, cents FROM user_totals ORDER BY 1') == expected
 
 
 def test_the_table_of_totals_grows_while_it_is_read(tmp_path: Path) -> None:
