@@ -51,6 +51,7 @@ FULL: dict[str, str] = {
     r"frames/test_write_stream\.py.*(available_now|a_table_is|writer_of_rows)": "more sinks",
     r"fault/test_postgres_kills\.py.*\[driver": "a driver that starts again",
     r"frames/test_postgres_queries\.py.*(complete|builder)": "more modes",
+    r"integration/test_postgres_pooler\.py": "a pooler, which is downloaded",
     r"frames/test_empty_results\.py.*\[(iceberg|postgres)": "more sinks",
     r"integration/test_postgres_sink\.py.*(stays_away|not_up_yet)": "more restarts of the server",
     r"spark/test_run_program\.py": "a whole program that fails",
