@@ -60,6 +60,7 @@ FULL: dict[str, str] = {
     r"integration/test_examples\.py.*(notebook_runs|table_of_totals|iceberg)": "whole programs",
     r"integration/test_demo\.py": "the demo as a whole",
     r"integration/test_kafka_letters\.py.*(at-least|topic|shut_out)": "letters by other ways",
+    r"integration/test_real_time_checkpoint\.py": "batches of real-time mode take five seconds",
     r"integration/test_kafka_registry\.py": "a schema registry, which takes half a minute to start",
     r"integration/test_kafka_committer_chaos\.py": "brokers, topics and groups that come and go",
     r"integration/test_kafka_committer_ends\.py.*right_after": "a whole process that ends",
