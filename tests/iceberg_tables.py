@@ -108,8 +108,10 @@ class SmallEngine:
             self.finish(newest, manifest.messages)
         return 0 if newest is None else newest + 1
 
-    def prepare(self, epoch: int, rows: pa.Table, tasks: int = 1) -> tuple[bytes, ...]:
-        """Have tasks write the rows; return their messages."""
+    def prepare(
+        self, epoch: int, rows: pa.Table, tasks: int = 1, *, idle: bool = False
+    ) -> tuple[bytes, ...]:
+        """Have tasks write the rows, with or without input; return their messages."""
         messages = []
         size = -(-max(rows.num_rows, 1) // tasks)
         factory = pickle.loads(pickle.dumps(self.sink.writers))
@@ -118,6 +120,8 @@ class SmallEngine:
             with closing(factory.open(context)) as writer:
                 for batch in rows.slice(task * size, size).to_batches():
                     writer.write(batch)
+                if idle:
+                    writer.note_idle()
                 messages.append(writer.cut(epoch)())
         return tuple(messages)
 
@@ -130,9 +134,11 @@ class SmallEngine:
         self.sink.commit(epoch, messages)
         self.commits.add(epoch, CommitEntry(next_watermark_ms=0))
 
-    def run(self, epoch: int, rows: pa.Table, tasks: int = 1) -> tuple[bytes, ...]:
+    def run(
+        self, epoch: int, rows: pa.Table, tasks: int = 1, *, idle: bool = False
+    ) -> tuple[bytes, ...]:
         """Run an epoch from the start to the end."""
-        messages = self.prepare(epoch, rows, tasks)
+        messages = self.prepare(epoch, rows, tasks, idle=idle)
         assert self.decide(epoch, messages)
         self.finish(epoch, messages)
         return messages

@@ -150,6 +150,16 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
             {"figure": f"commit to delta at {n} versions", "p50_ms": ms, "p99_ms": ms * 2}
             for n, ms in ((100, 10.0), (10_000, 30.0))
         ),
+        *(
+            {
+                "figure": f"data files of {kind}",
+                "live_per_hour": 4 * live,
+                "live_after": live,
+                "live_before": 482,
+                "on_disk": 9_000,
+            }
+            for kind, live in (("delta", 3), ("iceberg", 15))
+        ),
     ],
 }
 
@@ -237,6 +247,16 @@ def test_a_table_has_a_target_and_a_peer(full: Path) -> None:
 def test_commits_on_a_long_history_cost_at_most_four_times_the_first(full: Path) -> None:
     shown = table(page_of(full), "commit to delta at 10000 versions")
     assert shown[1:] == ["p50 30 ms, p99 60 ms", "", "", "≤ 4 times the first, 40 ms", "met"]
+
+
+def test_a_table_has_at_most_sixty_files_per_hour_after_compaction(full: Path) -> None:
+    delta, iceberg = (
+        table(page_of(full), f"{kind}, data files after compaction")[1:]
+        for kind in ("delta", "iceberg")
+    )
+    shown = "at most 12 per hour (3 live, 482 before, 9 000 on disk)"
+    assert delta == [shown, "", "", "≤ 60", "met"]
+    assert iceberg[-2:] == ["≤ 60", "met"]
 
 
 def test_a_query_of_nexmark_stands_beside_both_peers(full: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables: from when a row was due until another process sees it, and commits on a long history.
+"""Tables: from when a row was due until another process sees it, files, and long histories.
 
     python -m benchmarks.tables [--quick]
 
@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks.due_rows import SECOND, read_notes
 from benchmarks.harness import REPOSITORY, Report, child_environment, installed, percentile
 from benchmarks.tables.commits import delta_commits, iceberg_commits
+from benchmarks.tables.live_files import file_counts
 from tests.rigs.postgres import running_postgres
 
 SPARK = ("pyspark==4.2.1", "pandas<3", "pyarrow", "msgspec", "numpy")
@@ -109,18 +110,21 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="short runs; figures mean nothing")
     parser.add_argument("--engines", help=f"some of {','.join(ENGINES)}")
     parser.add_argument("--rates", help="rows per second, separated by commas")
-    parser.add_argument("--only", choices=("visible", "commits"))
+    parser.add_argument("--only", choices=("visible", "commits", "files"))
     asked = parser.parse_args()
     engines = (asked.engines or ",".join(ENGINES)).split(",")
     if unknown := set(engines) - set(ENGINES):
         raise SystemExit(f"There is no {', '.join(sorted(unknown))}: {', '.join(ENGINES)}.")
     report = Report("tables-trial" if asked.quick else "tables")
-    if asked.only != "commits":
+    if asked.only in (None, "visible"):
         for rate in map(int, asked.rates.split(",")) if asked.rates else RATES:
             for engine in engines:
                 found = visible(engine, rate, 10 if asked.quick else MEASURED_SECONDS)
                 report.row(f"visible at {rate} rows/s: {engine}", **found)
-    if asked.only != "visible":
+    if asked.only in (None, "files"):
+        for name, found in file_counts(quick=asked.quick):
+            report.row(f"data files of {name}", **found)
+    if asked.only in (None, "commits"):
         for name, commits in (("delta", delta_commits), ("iceberg", iceberg_commits)):
             for found in commits(quick=asked.quick):
                 report.row(f"commit to {name} at {found.pop('versions')} versions", **found)

@@ -62,9 +62,14 @@ class Rig:
             sink.close()
 
     def prepare(
-        self, sink: Any, epoch: int, *tasks: Sequence[dict[str, Any]], attempt: int = 0
+        self,
+        sink: Any,
+        epoch: int,
+        *tasks: Sequence[dict[str, Any]],
+        attempt: int = 0,
+        idle: bool = False,
     ) -> list[bytes]:
-        """The messages of tasks that have written these rows."""
+        """The messages of tasks that have written these rows, with or without input."""
         found = []
         for task, rows in enumerate(tasks):
             writers = pickle.loads(pickle.dumps(sink.writers))
@@ -72,6 +77,8 @@ class Rig:
             writer = writers.open(context)
             for row in rows:
                 writer.write(pa.RecordBatch.from_pylist([row], schema=self.schema))
+            if idle:
+                writer.note_idle()
             found.append(writer.cut(epoch)())
             writer.close()
         return found

@@ -142,12 +142,42 @@ def test_a_large_epoch_of_updates_passes_through_files_that_are_gone_afterwards(
     assert len(rig.rows()) == 30
 
 
-def test_complete_mode_replaces_the_table_and_an_epoch_without_rows_does_not(rig: Rig) -> None:
+def test_complete_mode_replaces_the_table_and_an_empty_result_empties_it(rig: Rig) -> None:
     sink = rig.open(mode="complete")
     rig.write(sink, 0, [row(1), row(2)])
     rig.write(sink, 1, [row(2, "b")], [row(3)])
-    rig.write(sink, 2, [], [])
     assert rig.rows() == [row(2, "b"), row(3)]
+    messages = rig.prepare(sink, 2, [], [])
+    sink.commit(2, messages)
+    assert rig.rows() == []
+    version = rig.table().version()
+    sink.commit(2, messages)
+    assert (rig.table().version(), rig.table().transaction_version(QUERY)) == (version, 2)
+    rig.write(sink, 3, [row(4)])
+    assert rig.rows() == [row(4)]
+
+
+def test_an_empty_result_that_was_decided_empties_the_table_after_a_crash(rig: Rig) -> None:
+    sink = rig.open(mode="complete")
+    rig.write(sink, 0, [row(1)])
+    messages = rig.prepare(sink, 1, [], [])
+    rig.decide(1, messages)
+    again = rig.open(mode="complete")
+    assert not again.decided(1)
+    again.commit(1, messages)
+    assert rig.rows() == []
+
+
+def test_in_complete_mode_an_epoch_without_input_leaves_table_and_disk_alone(rig: Rig) -> None:
+    sink = rig.open(mode="complete")
+    rig.write(sink, 0, [row(1), row(2)])
+    version, files = rig.table().version(), rig.data_files()
+    for epoch, tasks in enumerate(([], [row(1), row(2)]), start=1):
+        messages = rig.prepare(sink, epoch, tasks, idle=True)
+        sink.commit(epoch, messages)
+        sink.commit(epoch, messages)
+    assert rig.rows() == [row(1), row(2)]
+    assert (rig.table().version(), rig.data_files()) == (version, files)
 
 
 @pytest.mark.parametrize(

@@ -214,9 +214,17 @@ def _metrics(home: Path, spark: SparkSession) -> dict[str, Any]:
     return {"stream": epochal.read_stream(spark).format("rate").load()}
 
 
+def _operating(home: Path, spark: SparkSession) -> dict[str, Any]:
+    letter = {"query": "q", "epoch": 4, "task": 0, "reason": "no day", "row": {"id": 1}}
+    (home / "dead-letters").mkdir()
+    (home / "dead-letters" / "letters-q-4-0.json").write_text(f"{json.dumps(letter)}\n")
+    return {}
+
+
 GIVEN: dict[str, Callable[[Path, SparkSession], dict[str, Any]]] = {
     "README.md": _readme,
     "metrics.md": _metrics,
+    "operating.md": _operating,
 }
 """Names that a page expects its reader to define."""
 

@@ -10,6 +10,7 @@ import pytest
 from tests.iceberg_tables import SmallEngine, Warehouse, numbers
 from tests.integration.test_iceberg_race import EPOCHS, commit_all, race
 from tests.integration.test_iceberg_upkeep import upkeep_of, writes
+from tests.rigs.guarded_proxy import guarded_proxy
 from tests.rigs.iceberg_rest import RestCatalog, running_rest_catalog
 from tests.rigs.s3 import S3, running_s3
 from tests.waiting import eventually
@@ -93,6 +94,33 @@ def test_two_drivers_commit_every_epoch_once(
 ) -> None:
     race(warehouse.options(table), tmp_path / "checkpoint", commit_all)
     assert ids(warehouse, table) == [*range(EPOCHS), *([1000] * EPOCHS)]
+
+
+def test_a_rest_catalog_that_denies_access_says_so_and_nothing_is_lost(
+    rest: RestCatalog, tmp_path: Path, table: str
+) -> None:
+    denied = r"catalog tests denies access .*Check the settings catalog"
+    with guarded_proxy(rest.settings["uri"], "Bearer right-token") as proxy:
+        settings = {"type": "rest", "uri": proxy.url, "token": "right-token"}
+        warehouse = Warehouse(tmp_path, settings)
+        for token in ("", "wrong-token"):
+            options = {**warehouse.options(table), "catalog.token": token}
+            options = {key: text for key, text in options.items() if text}
+            with pytest.raises(TableError, match=denied) as told:
+                SmallEngine(options, tmp_path / "checkpoint")
+            assert "wrong-token" not in str(told.value)
+        with SmallEngine(warehouse.options(table), tmp_path / "checkpoint") as engine:
+            engine.start()
+            engine.run(0, numbers(1))
+            messages = engine.prepare(1, numbers(2))
+            engine.decide(1, messages)
+            proxy.authorization = "Bearer another"
+            with pytest.raises(TableError, match=denied) as told:
+                engine.finish(1, messages)
+            assert "right-token" not in str(told.value)
+            proxy.authorization = "Bearer right-token"
+            engine.finish(1, messages)
+        assert ids(warehouse, table) == [1, 2]
 
 
 def test_a_rest_catalog_that_is_down_loses_nothing(

@@ -181,11 +181,26 @@ def test_complete_mode_replaces_all_rows(warehouse: Warehouse, checkpoint: Path)
         engine.start()
         engine.run(0, numbers(1, 2), tasks=2)
         engine.run(1, numbers(1, 2, 3))
-        engine.run(2, numbers())
-        assert ids(warehouse) == [1, 2, 3]
-        engine.run(3, numbers(7))
+        engine.run(2, numbers(), tasks=2)
+        assert ids(warehouse) == []
+        engine.run(3, numbers(), tasks=2)  # still empty
+        engine.run(4, numbers(7))
     assert ids(warehouse) == [7]
-    assert epochs(warehouse) == ["0", "1", "3"]
+    assert epochs(warehouse) == ["0", "1", "2", "3", "4"]
+
+
+def test_in_complete_mode_an_epoch_without_input_leaves_the_table_alone(
+    warehouse: Warehouse, checkpoint: Path
+) -> None:
+    with SmallEngine(warehouse.options(), checkpoint, output_mode="complete") as engine:
+        engine.start()
+        engine.run(0, numbers(1, 2))
+        files = warehouse.data_files()
+        engine.run(1, numbers(1, 2), tasks=2, idle=True)
+        engine.run(2, numbers(), idle=True)
+        assert ids(warehouse) == [1, 2]
+        assert warehouse.data_files() == files
+    assert epochs(warehouse) == ["0"]
 
 
 def test_rows_go_to_a_branch_that_starts_at_main(warehouse: Warehouse, checkpoint: Path) -> None:

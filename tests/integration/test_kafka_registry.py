@@ -32,9 +32,11 @@ from tests.contract.sinks import Logging
 from tests.integration.kafka_reading import send
 from tests.integration.test_examples import EXAMPLES, ROOT, environment
 from tests.kafka_topics import create_topic, read_topic
+from tests.rigs.guarded_proxy import guarded_proxy, make_certificate
 from tests.rigs.registry import running_registry
 from tests.waiting import eventually
 
+import epochal
 from epochal import read_stream
 from epochal.connectors.contract import Sink, WriterContext
 from epochal.connectors.registry import open_sink, open_source, pinned_options, source_schema
@@ -168,6 +170,33 @@ def test_a_version_or_a_schema_of_ones_own_can_be_read_with(world: World) -> Non
     ours = {**FIRST, "fields": [FIRST["fields"][1]]}
     rows = world.read(2, valueSchema=json.dumps(ours))
     assert [row["parsed"] for row in rows] == [{"name": "a"}, {"name": "b"}]
+
+
+def test_a_registry_behind_tls_and_a_password_is_asked_with_both(
+    world: World, tmp_path: Path
+) -> None:
+    certificate = make_certificate(tmp_path / "tls.pem")
+    basic = f"Basic {base64.b64encode(b'me:pass:word').decode()}"
+    with guarded_proxy(world.url, basic, certificate) as proxy:
+        user, ca = "schemaRegistry.basic.auth.user.info", "schemaRegistry.ssl.ca.location"
+        safe = {"schemaRegistry.url": proxy.url, ca: str(certificate)}
+        given = {**safe, user: "me:pass:word"}
+        values = pa.array([{"id": 1}], pa.struct([("id", pa.int64())]))
+        world.written(values, **given)
+        assert [row["parsed"] for row in world.read(1, **given)] == [{"id": 1}]
+        in_url = proxy.url.replace("://", "://me:pass:word@")
+        found = world.read(1, **{**safe, "schemaRegistry.url": in_url})
+        assert [row["parsed"] for row in found] == [{"id": 1}]
+        for more, reason in (
+            ({}, r"HTTP 401"),
+            ({user: "me:other"}, r"HTTP 403"),
+            ({**given, ca: None}, "certificate verify failed"),
+        ):
+            wanted = {key: text for key, text in {**safe, **more}.items() if text is not None}
+            with pytest.raises(SchemaRegistryError, match=reason) as told:
+                world.read(1, **wanted)
+            assert "other" not in str(told.value)
+            assert "pass" not in str(told.value)
 
 
 def test_a_schema_that_is_registered_later_does_not_change_a_query(world: World) -> None:
@@ -400,6 +429,27 @@ def test_a_query_reads_and_writes_avro_and_keeps_bad_values_as_letters(
     assert {row["name"] for row in found} == {f"N{n}" for n in range(50)}
     (file,) = (tmp_path / "letters").iterdir()
     assert "not written with a schema registry" in file.read_text()
+
+
+def test_a_dataframe_is_written_as_avro(
+    world: World, kafka_spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    lines = [json.dumps({"id": n, "name": f"n{n}"}) for n in range(20)]
+    (tmp_path / "in" / "0.json").write_text("\n".join(lines))
+    frame = kafka_spark.readStream.schema("id long, name string").json(str(tmp_path / "in"))
+    writer = epochal.write_stream(frame.selectExpr("struct(id, name) AS value")).format("kafka")
+    writer.options(**world.options(topic=world.topic), checkpointLocation=str(tmp_path / "query"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert query.exception() is None
+    deserialize = AvroDeserializer(world.client)
+    found = [
+        deserialize(value, world.context)
+        for _, _, value in read_topic(world.broker.bootstrap_servers, world.topic)
+    ]
+    assert sorted(row["id"] for row in found) == list(range(20))
+    assert {row["name"] for row in found} == {f"n{n}" for n in range(20)}
 
 
 @pytest.mark.long

@@ -77,12 +77,19 @@ def place(postgres: Postgres, tmp_path: Path) -> Place:
 
 
 def prepared(
-    sink: Sink, epoch: int, *tasks: Sequence[Row], attempt: int = 1, schema: pa.Schema = ROWS
+    sink: Sink,
+    epoch: int,
+    *tasks: Sequence[Row],
+    attempt: int = 1,
+    schema: pa.Schema = ROWS,
+    idle: bool = False,
 ) -> list[bytes]:
-    """Write rows as tasks; return their reports."""
+    """Write rows as tasks, with or without input; return their reports."""
     found = []
     for task, rows in enumerate(tasks):
-        writer = sink.writers.open(WriterContext(task, attempt, "run", schema))
+        writer: Any = sink.writers.open(WriterContext(task, attempt, "run", schema))
+        if idle:
+            writer.note_idle()
         if rows:
             writer.write(pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema))
         found.append(writer.cut(epoch)())
@@ -223,8 +230,17 @@ def test_complete_mode_replaces_all_rows_and_readers_never_see_none(place: Place
         sink.commit(1, prepared(sink, 1, [row(1, "b")], [row(5)]))
         assert place.rows() == ["1|b", "5|a"]
         assert reader.execute(count).fetchone() == (2,), "an older snapshot keeps its rows"
-        sink.commit(2, prepared(sink, 2, [], []))
-        assert place.rows() == ["1|b", "5|a"], "an epoch without rows changes nothing"
+        for epoch, tasks in enumerate(([], [row(1, "b"), row(5)]), start=2):
+            sink.commit(epoch, prepared(sink, epoch, tasks, idle=True))
+            assert place.rows() == ["1|b", "5|a"], "without input the result is the same"
+            assert place.marker() == f"1|1|public.{place.table}"
+        messages = prepared(sink, 4, [], [])
+        assert not sink.decided(4)
+        sink.commit(4, messages)
+        assert (place.rows(), place.marker()) == ([], f"1|4|public.{place.table}")
+        sink.commit(4, messages)
+        sink.commit(5, prepared(sink, 5, [row(7)]))
+        assert place.rows() == ["7|a"]
 
 
 def test_modes_and_keys_that_contradict_each_other_are_refused(place: Place) -> None:

@@ -14,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.packaging.environments import ROOT
+from tests.packaging.test_wheel import IMPORTS
 
 LOCK = (ROOT / "requirements.lock").read_text()
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -35,7 +36,15 @@ audit: Any = load_audit()
 def declared() -> list[Requirement]:
     project, groups = DECLARED["project"], DECLARED["dependency-groups"]
     lists = [project["dependencies"], *project["optional-dependencies"].values(), *groups.values()]
-    return [Requirement(each) for named in lists for each in named if isinstance(each, str)]
+    found = [Requirement(each) for named in lists for each in named if isinstance(each, str)]
+    return [each for each in found if each.name != project["name"]]
+
+
+def test_the_extra_all_has_every_other_extra() -> None:
+    extras = dict(DECLARED["project"]["optional-dependencies"])
+    (everything,) = map(Requirement, extras.pop("all"))
+    assert (everything.name, everything.extras) == (DECLARED["project"]["name"], set(extras))
+    assert set(IMPORTS) == {*extras, "all"}, "test_wheel.py imports what each extra is for"
 
 
 def test_every_release_in_the_lock_has_hashes() -> None:

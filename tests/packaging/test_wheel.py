@@ -44,7 +44,11 @@ IMPORTS = {
     "rocksdb": "import rocksdict, epochal.state.store.rocksdb_directory",
     "dashboard": "import epochal.dashboard.app, epochal.dashboard.dashboard_server",
     "metrics": "import opentelemetry.trace, epochal.metrics.otel_spans",
+    "postgres": "import psycopg, epochal.connectors.postgres.postgres_sink",
+    "iceberg": "import epochal.connectors.iceberg.iceberg_sink, pyiceberg.catalog.sql",
+    "registry": "import epochal.connectors.schema_registry.registry_avro, fastavro, ptars",
 }
+IMPORTS["all"] = "; ".join(IMPORTS.values())
 """What each extra must make importable, alone."""
 
 

@@ -30,7 +30,7 @@ class Postgres:
         self._folder, self._bin = folder, programs()
         self._port = free_port()
         self._server: Server | None = None
-        _give_away(folder)
+        give_away(folder)
         self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", SUPERUSER, "-E", "UTF8")
         # Passwords are asked for by users that have one in their name.
         hba = self._data / "pg_hba.conf"
@@ -53,7 +53,7 @@ class Postgres:
     def start(self) -> None:
         """Start the server, with the data that it has."""
         command = [
-            *_as_user(str(self._bin / "postgres"), "-D", str(self._data)),
+            *as_user(str(self._bin / "postgres"), "-D", str(self._data)),
             *("-p", str(self._port), "-k", str(self._folder), "-h", "127.0.0.1"),
             *("-c", "shared_buffers=64MB", "-c", "max_connections=40"),
         ]
@@ -101,7 +101,7 @@ class Postgres:
         return subprocess.run(command, check=False).returncode == 0
 
     def _run(self, program: str, *words: str) -> None:
-        command = _as_user(str(self._bin / program), "--no-sync", *words)
+        command = as_user(str(self._bin / program), "--no-sync", *words)
         run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         if run.returncode != 0:
             raise ComponentError(f"{program} ended with {run.returncode}: {run.stderr[-2000:]}")
@@ -140,13 +140,15 @@ def _user() -> pwd.struct_passwd:
     raise ComponentError("PostgreSQL does not run as root, and there is no user for it.")
 
 
-def _give_away(folder: Path) -> None:
+def give_away(folder: Path) -> None:
+    """Let the user that servers run as have a folder."""
     if os.getuid() == 0:
         user = _user()
         os.chown(folder, user.pw_uid, user.pw_gid)
 
 
-def _as_user(*command: str) -> list[str]:
+def as_user(*command: str) -> list[str]:
+    """A command for an unprivileged user, with a clean environment."""
     clean = ["env", "-i", "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", *command]
     if os.getuid() != 0:
         return clean

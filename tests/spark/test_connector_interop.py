@@ -28,6 +28,7 @@ from epochal.checkpoint.entries import (
 )
 from epochal.checkpoint.source_logs import RateLog
 from epochal.connectors.contract import Positions, SinkWriter, Source, SourceReader, WriterContext
+from epochal.connectors.file.file_formats import Csv, FileFormat, decode
 from epochal.connectors.rate import RateSource
 from epochal.connectors.registry import open_sink, open_source
 from epochal.files.local import LocalFiles
@@ -251,6 +252,41 @@ def test_spark_reads_what_our_sink_committed_and_nothing_else(
     found = spark.read.format(form).schema("word string").load(str(tmp_path / "out")).collect()
     words = [row.word for row in found if row.word]
     assert sorted(words) == sorted(f"w{epoch}" for epoch in range(11))
+
+
+NUMBERS: list[dict[str, Any]] = [
+    {"n": number, "d": value, "f": value, "s": {"d": value}, "a": [value, None]}
+    for number, value in enumerate([float("nan"), float("inf"), -float("inf"), 0.5, -0.0, None])
+]
+
+
+def test_json_has_numbers_that_are_not_finite_as_spark_writes_and_reads_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = spark.createDataFrame(
+        [tuple(row.values()) for row in NUMBERS],
+        "n long, d double, f float, s struct<d: double>, a array<double>",
+    )
+    frame.coalesce(1).write.json(str(tmp_path / "spark"))
+    schema = frame.toArrow().schema
+    files = LocalFiles(tmp_path / "checkpoint")
+    sink = open_sink(
+        "json", {"path": str(tmp_path / "out")}, schema, checkpoint=files, query_id=QUERY_ID
+    )
+    sink.fence(1)
+    with closing(sink.writers.open(WriterContext(0, 1, "run", schema))) as writer:
+        writer.write(pa.RecordBatch.from_pylist(NUMBERS, schema=schema))
+        sink.commit(0, [writer.cut(0)()])
+    lines = [
+        [line for path in (tmp_path / name).glob("part-*") for line in path.read_text().split()]
+        for name in ("out", "spark")
+    ]
+    assert lines[0] == lines[1]
+    found = spark.read.schema(frame.schema).json(str(tmp_path / "out")).orderBy("n").collect()
+    assert repr(found) == repr(frame.orderBy("n").collect())
+    (path,) = (tmp_path / "spark").glob("part-*")
+    (batch,) = decode(FileFormat.JSON, path.read_bytes(), path.name, schema, Csv())
+    assert repr(batch.to_pylist()) == repr(NUMBERS)
 
 
 def test_spark_finds_the_partition_columns_of_our_sink(spark: SparkSession, tmp_path: Path) -> None:

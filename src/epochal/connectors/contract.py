@@ -199,6 +199,17 @@ class LetterWriter(CheckingWriter, Protocol):
         ...
 
 
+class WholeResultWriter(SinkWriter, Protocol):
+    """A writer of whole results: in output mode complete, each epoch emits all rows again."""
+
+    def note_idle(self) -> None:
+        """The task had no input in the epoch that is about to be cut.
+
+        If that is true of all tasks, the result is the same as before.
+        """
+        ...
+
+
 class WriterFactory(Protocol):
     """Opens writers in tasks; picklable."""
 

@@ -221,6 +221,9 @@ class MemoryWriters:
 class MemoryOutput:
     """The rows of committed epochs. To keep them over restarts, pass the same object again."""
 
+    whole_results = False
+    """Whether an epoch in complete mode has all groups, so that no rows are an empty result."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._epochs: dict[int, pa.Table] = {}
@@ -235,7 +238,8 @@ class MemoryOutput:
     def take(self, epoch: int, rows: pa.Table) -> None:
         """Add an epoch, unless it was added before."""
         with self._lock:
-            if self._complete and rows.num_rows and epoch not in self._epochs:
+            replaces = self._complete and (self.whole_results or rows.num_rows > 0)
+            if replaces and epoch not in self._epochs:
                 self._epochs = dict.fromkeys(self._epochs, rows.slice(0, 0))
             self._epochs.setdefault(epoch, rows)
 

@@ -24,7 +24,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from epochal.connectors.delta.delta_types import PARTITION_TYPES
-from epochal.connectors.staging.epoch_marker import MarkedOutput, Staged, pack, token_of, unpack
+from epochal.connectors.staging.epoch_marker import (
+    MarkedOutput,
+    Staged,
+    has_output,
+    pack,
+    token_of,
+    unpack,
+)
 from epochal.connectors.table_columns import TableColumn
 from epochal.errors import SinkConflictError, TableMismatchError
 
@@ -97,6 +104,8 @@ class FilesOutput:
 
     mode: WriteMode
     files: tuple[DataFile, ...]
+    is_new: bool = True
+    """False for a whole result that the table has already, because there was no input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +151,23 @@ def files_message(
 
 
 def epoch_output(table: str, epoch: int, messages: Sequence[bytes]) -> EpochOutput | None:
-    """Return what the tasks of an epoch have reported; None if the epoch has no rows."""
+    """Return what the tasks of an epoch have reported; None if the epoch has no rows.
+
+    An epoch that replaces the table by nothing has rows in this sense: it has a list of no files.
+    """
     staged = []
     for message in messages:
         found = unpack(message, MAGIC)
         if found is None:
             raise SinkConflictError(table, epoch, "what another sink has prepared")
-        if found.rows:
+        if found.rows or found.replaces is not None:
             staged.append(found)
     if not staged:
         return None
     if staged[0].name in (WriteMode.APPEND, WriteMode.OVERWRITE):
         decode = msgspec.json.Decoder(list[DataFile]).decode
-        files = tuple(file for each in staged for file in decode(each.inline))
-        return FilesOutput(WriteMode(staged[0].name), files)
+        files = tuple(file for each in staged if each.rows for file in decode(each.inline))
+        return FilesOutput(WriteMode(staged[0].name), files, is_new=has_output(staged))
     return RowsOutput(tuple(staged))
 
 

@@ -13,8 +13,9 @@ Output mode update and `mergeKeys` pass rows through the checkpoint instead, and
 them. Output mode complete replaces the table's files. Both are refused by the library if the table
 has changed since it was loaded, and are tried again after a new comparison.
 
-Note: an epoch without rows makes no version of the table. That is safe, because nothing of it can
-be lost or duplicated, and `check_marker` demands markers only of epochs that have rows.
+Note: an epoch without output makes no version of the table. That is safe, because nothing of it can
+be lost or duplicated, and `check_marker` demands markers only of epochs that have output. In output
+mode complete, an epoch with input has output even if it has no rows: the table becomes empty.
 """
 
 from __future__ import annotations
@@ -181,6 +182,10 @@ class DeltaSink:
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         output = epoch_output(self._files.url, epoch, messages)
         if output is None:
+            return
+        if isinstance(output, FilesOutput) and not output.is_new:
+            for file in output.files:
+                self._files.delete(file.path)
             return
         ours = attempts_of(messages) == {self._attempt}
         note = EpochNote(self._query_id, epoch, self._attempt, token_of(messages))

@@ -19,12 +19,13 @@ import pyarrow as pa
 from epochal.checkpoint.metadata_log import storage_errors
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.delta.delta_rows import check_required, in_microseconds
-from epochal.connectors.delta.delta_rules import DataFile, WriteMode, files_message
+from epochal.connectors.delta.delta_rules import MAGIC, DataFile, WriteMode, files_message
 from epochal.connectors.delta.delta_stats import file_stats
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import partition_values
 from epochal.connectors.file.file_sink import checked_attempt, file_uuid, part_name, split
 from epochal.connectors.file.part_writer import PartWriter
+from epochal.connectors.staging.whole_results import WholeResultWriter
 from epochal.connectors.table_columns import rows_without_values
 from epochal.errors import StorageError
 from epochal.files import Files, join_url, open_files
@@ -44,7 +45,7 @@ class DeltaWriters:
     max_file_bytes: int
     stats_columns: int
 
-    def open(self, context: WriterContext) -> PartWriter[DataFile]:
+    def open(self, context: WriterContext) -> PartWriter[DataFile] | WholeResultWriter:
         mode, attempt, task = self.mode, context.attempt, context.task
         files = TableFiles(self, task, attempt, context.schema)
 
@@ -52,7 +53,8 @@ class DeltaWriters:
             return files_message(mode, epoch, attempt, task, written)
 
         bad_rows = partial(rows_without_values, required=self.required)
-        return PartWriter(context.schema, self.max_file_bytes, files.write, message, bad_rows)
+        writer = PartWriter(context.schema, self.max_file_bytes, files.write, message, bad_rows)
+        return WholeResultWriter(writer, MAGIC) if mode is WriteMode.OVERWRITE else writer
 
 
 class TableFiles:

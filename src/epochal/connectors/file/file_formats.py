@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -131,6 +132,14 @@ def _read_json(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+_NOT_FINITE = {
+    "NaN": math.nan,
+    **dict.fromkeys(("Infinity", "+Infinity", "INF", "+INF"), math.inf),
+    **dict.fromkeys(("-Infinity", "-INF"), -math.inf),
+}
+"""What Spark reads as numbers that JSON has no number for. It writes NaN, Infinity, -Infinity."""
+
+
 class _Number(float):
     """A float that keeps its original digits, so that decimals lose none."""
 
@@ -151,6 +160,8 @@ def _from_json(kind: Any) -> Callable[[Any], Any] | None:
         return lambda value: _parse_timestamp(value, utc=kind.tz is not None)
     if pa.types.is_date(kind):
         return dt.date.fromisoformat
+    if pa.types.is_floating(kind):
+        return lambda value: _NOT_FINITE.get(value, value) if isinstance(value, str) else value
     if pa.types.is_decimal(kind):
         return lambda value: Decimal(getattr(value, "text", None) or str(value))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -272,6 +283,8 @@ def _json_value(value: Any) -> Any:
             return value.isoformat()
         case bytes():
             return base64.b64encode(value).decode()
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case _:
             return value
 

@@ -20,11 +20,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from epochal.checkpoint.file_log import DEFAULT_COMPACT_INTERVAL, FileSinkLog, SinkFileStatus
 from epochal.checkpoint.layout import SINK_LOG
@@ -191,13 +193,21 @@ def split(table: pa.Table, columns: Sequence[str]) -> list[tuple[str, pa.Table]]
     """The rows of each partition directory, without the columns in the directory's name."""
     if not columns or not table.num_rows:
         return [("", table)]
-    keys = list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
-    directories = np.array([partition_directory(columns, key) for key in keys], dtype=object)
+    groups, first = np.zeros(table.num_rows, np.int64), np.zeros(1, np.int64)
+    for name in columns:
+        values: Any = pc.dictionary_encode(table.column(name).combine_chunks(), "encode")
+        pairs = groups * len(values.dictionary) + values.indices.to_numpy()
+        _, first, groups = np.unique(pairs, return_index=True, return_inverse=True)
+    keys = zip(*(table.column(name).take(first).to_pylist() for name in columns), strict=True)
+    directories = [partition_directory(columns, key) for key in keys]
+    # In the order of their first rows. Several keys may have one directory: null and empty text.
+    numbers = {directories[at]: 0 for at in np.argsort(first)}
+    numbers = {directory: number for number, directory in enumerate(numbers)}
+    places = np.array([numbers[each] for each in directories])[groups]
+    ends = np.cumsum(np.bincount(places))[:-1]
+    rows = np.split(np.argsort(places, kind="stable"), ends)
     rest = table.drop_columns(list(columns))
-    return [
-        (str(directory), rest.take(np.flatnonzero(directories == directory)))
-        for directory in dict.fromkeys(directories)
-    ]
+    return [(name, rest.take(each)) for name, each in zip(numbers, rows, strict=True)]
 
 
 class FileSink:

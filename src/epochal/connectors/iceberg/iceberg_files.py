@@ -40,6 +40,7 @@ from epochal.connectors.iceberg.iceberg_partitions import (
     split,
 )
 from epochal.connectors.staging.epoch_marker import Staged, pack
+from epochal.connectors.staging.whole_results import WholeResultWriter
 from epochal.connectors.table_columns import rows_without_values
 from epochal.errors import StorageError, TableRowError
 from epochal.files import local_path, scheme_of
@@ -239,9 +240,12 @@ class IcebergWriters:
 
     shape: TableShape
     max_file_bytes: int
+    replaces: bool = False
+    """Whether each epoch's rows replace all others."""
 
-    def open(self, context: WriterContext) -> PartWriter[WrittenFile]:
+    def open(self, context: WriterContext) -> PartWriter[WrittenFile] | WholeResultWriter:
         files = FileSet(self.shape, context.attempt, context.task)
         bad_rows = partial(rows_without_values, required=self.shape.required)
         report = partial(pack_files, context)
-        return PartWriter(context.schema, self.max_file_bytes, files.write, report, bad_rows)
+        writer = PartWriter(context.schema, self.max_file_bytes, files.write, report, bad_rows)
+        return WholeResultWriter(writer, MAGIC) if self.replaces else writer

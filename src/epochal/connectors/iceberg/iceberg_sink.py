@@ -14,7 +14,8 @@ first, so that it may be repeated.
 | complete | replaces all files of the table by its own |
 | with `mergeKeys` | replaces rows by key: the driver writes files with such rows again |
 
-An epoch without rows changes nothing, and no snapshot is made for it.
+An epoch without rows changes nothing, and no snapshot is made for it. In output mode complete it
+empties the table, unless it had no input.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ from epochal.connectors.staging.epoch_marker import (
     Staged,
     Write,
     check_marker,
+    has_output,
     plan_commit,
     unpack,
 )
@@ -137,7 +139,8 @@ class IcebergSink:
             url = self._checkpoint.url
             rows = ArrowRows(self._schema, self._shape().required)
             return StagedWriters(rows, url, STAGING, MAGIC, durable=True)
-        return IcebergWriters(self._shape(), self._options.max_file_bytes)
+        replaces = self._mode == COMPLETE
+        return IcebergWriters(self._shape(), self._options.max_file_bytes, replaces)
 
     def fence(self, attempt: int) -> None:
         # Nothing to fence: the offset log decides, and a commit is valid only for the table as it
@@ -172,11 +175,13 @@ class IcebergSink:
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         assert self._marker is not None, "call fence first"
+        staged = [each for each in (unpack(message, MAGIC) for message in messages) if each]
         if self._is_done(epoch, messages):
+            if not has_output(staged):
+                self._discard(unpack_files(staged))
             return
         plan = plan_commit(self._current_marker(), epoch, messages, ICEBERG_OUTPUT, refresh=False)
         assert isinstance(plan, Write)
-        staged = [each for each in (unpack(message, MAGIC) for message in messages) if each]
         commit_epoch(
             self._target,
             plan.marker,

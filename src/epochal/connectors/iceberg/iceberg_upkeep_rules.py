@@ -119,13 +119,15 @@ def compaction_groups(
             by_partition.setdefault(file.partition, []).append(file)
     groups: list[list[str]] = []
     for found in by_partition.values():
-        group: list[SmallFile] = []
+        of_partition: list[list[str]] = [[]]
+        total = 0
         for file in sorted(found, key=lambda each: (each.size, each.path)):
-            if group and sum(each.size for each in group) + file.size > max_bytes:
-                break
-            group.append(file)
-        if len(group) >= min_files:
-            groups.append([each.path for each in group])
+            if of_partition[-1] and total + file.size > max_bytes:
+                of_partition.append([])
+                total = 0
+            of_partition[-1].append(file.path)
+            total += file.size
+        groups += [group for group in of_partition if len(group) >= min_files]
     return groups
 
 

@@ -111,6 +111,11 @@ class CheckedWriter:
         if rows.num_rows or not batch.num_rows:
             self._writer.write(rows)
 
+    def note_idle(self) -> None:
+        note_idle = getattr(self._writer, "note_idle", None)
+        if note_idle is not None:
+            note_idle()
+
     def cut(self, epoch: int) -> Prepare:
         letters, self._letters = self._letters, []
         self.dead_letters, self._count = self._count, 0

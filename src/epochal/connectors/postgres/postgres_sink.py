@@ -75,7 +75,9 @@ def open_postgres_sink(
     rows = CopyRows(target.columns, session.server, str(target.name))
     return DecidingSink(
         transactions,
-        StagedWriters(rows, checkpoint.url, STAGING, POSTGRES_OUTPUT.magic),
+        StagedWriters(
+            rows, checkpoint.url, STAGING, POSTGRES_OUTPUT.magic, replaces=target.complete
+        ),
         checkpoint,
         POSTGRES_OUTPUT,
         clock,

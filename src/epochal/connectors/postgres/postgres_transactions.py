@@ -31,7 +31,7 @@ from epochal.connectors.postgres.copy_rows import write_rows
 from epochal.connectors.postgres.postgres_failures import failure
 from epochal.connectors.postgres.postgres_options import import_psycopg, server_name
 from epochal.connectors.postgres.postgres_table import TableName, Target
-from epochal.connectors.staging.epoch_marker import Marker, Staged
+from epochal.connectors.staging.epoch_marker import Marker, Staged, has_output
 from epochal.connectors.staging.staged_rows import staged_bytes
 from epochal.errors import (
     MarkerError,
@@ -150,7 +150,10 @@ class PostgresTransactions:
 
     def write(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
         parts = [staged_bytes(staging, each) for each in staged if each.rows]
-        self._session.run(lambda each: self._written(each, marker, parts), self._target.name)
+        writes = has_output(staged)
+        self._session.run(
+            lambda each: self._written(each, marker, parts, writes=writes), self._target.name
+        )
         self._last = marker
 
     def close(self) -> None:
@@ -195,7 +198,9 @@ class PostgresTransactions:
         for pid, _ in ended:
             logger.warning("ended session %s of an earlier run, which held %s", pid, self.place)
 
-    def _written(self, connection: Any, marker: Marker, parts: Sequence[bytes]) -> None:
+    def _written(
+        self, connection: Any, marker: Marker, parts: Sequence[bytes], *, writes: bool
+    ) -> None:
         with connection.transaction():
             connection.execute(_SETTINGS, [self._patience_ms, IDLE_IN_TRANSACTION])
             row = self._execute(connection, _LOCK, self._query).fetchone()
@@ -208,7 +213,7 @@ class PostgresTransactions:
                 return  # the answer to an earlier try was lost
             if found != self._last:
                 raise self._lost(found)
-            if parts:
+            if writes:
                 write_rows(connection, self._target, parts)
             self._execute(
                 *(connection, _MARK, marker.epoch, marker.token, str(self._target.name)),

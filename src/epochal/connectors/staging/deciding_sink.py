@@ -147,7 +147,7 @@ class DecidingSink:
             case Write(marker):
                 self._write(marker, messages)
             case Done():
-                pass
+                self._delete(self._staged(messages))
 
     def close(self) -> None:
         self._transactions.close()
@@ -160,10 +160,16 @@ class DecidingSink:
 
     def _write(self, marker: Marker, messages: Sequence[bytes]) -> None:
         """Write all rows and the marker in one transaction. Any error ends the attempt."""
-        magic = self._output.magic
-        staged = [found for message in messages if (found := unpack(message, magic)) is not None]
+        staged = self._staged(messages)
         self._transactions.write(marker, self._staging, staged)
         self._marker, self._marked_at = marker, self._clock.monotonic()
+        self._delete(staged)
+
+    def _staged(self, messages: Sequence[bytes]) -> list[Staged]:
+        found = (unpack(message, self._output.magic) for message in messages)
+        return [each for each in found if each is not None]
+
+    def _delete(self, staged: Sequence[Staged]) -> None:
         for each in staged:
             if each.name:
                 with suppress(OSError):

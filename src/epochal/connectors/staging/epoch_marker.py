@@ -7,9 +7,13 @@ visible or neither, so the marker shows whether an epoch is decided:
     marker >= epoch     its transaction was committed
     marker <  epoch     it was not, and never will be: the reader has fenced the writer
 
-An epoch without rows needs no transaction. Its entry in the offset log decides it, as with any
+An epoch without output needs no transaction. Its entry in the offset log decides it, as with any
 other sink. That is sound: no row could become visible twice, and two attempts cannot both create
 the entry, because the later one adopts an entry that it finds.
+
+In output mode complete an epoch's rows are the whole result and replace the table's. No rows are
+then an output too: the table becomes empty. But an epoch in which no task had input has none,
+whatever its rows are: the table has that result already.
 
 Note: a missing marker does not mean that nothing was written. A marker is written before the first
 epoch. If the log has epochs of this sink but there is no marker, then it was lost (Kafka's group
@@ -58,6 +62,8 @@ class Staged(msgspec.Struct, frozen=True, array_like=True):
     """The rows themselves, unless they are in a file."""
     name: str = ""
     checksum: int = 0
+    replaces: bool | None = None
+    """In output mode complete: whether the task had input; None if rows do not replace others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,8 @@ class LoggedEpoch:
     """An epoch of this sink in the offset log."""
 
     epoch: int
-    rows: int
+    writes: bool
+    """Whether it changes what is in the sink."""
     token: str
 
 
@@ -127,7 +134,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """There is nothing to do: the epoch is already visible, or has no rows."""
+    """There is nothing to do: the epoch is already visible, or has no output."""
 
 
 CommitPlan: TypeAlias = Write | Done | Refuse
@@ -148,6 +155,12 @@ def unpack(message: bytes, magic: bytes) -> Staged | None:
         return None
 
 
+def has_output(staged: Sequence[Staged]) -> bool:
+    """Whether an epoch changes what is in the sink."""
+    flags = [each.replaces for each in staged if each.replaces is not None]
+    return any(flags) if flags else any(each.rows for each in staged)
+
+
 def token_of(messages: Sequence[bytes]) -> str:
     """A fingerprint of an epoch's messages, which contain the attempt and the rows or files."""
     found = hashlib.sha256()
@@ -160,10 +173,10 @@ def token_of(messages: Sequence[bytes]) -> str:
 def logged_epoch(epoch: int, messages: Sequence[bytes], magic: bytes) -> LoggedEpoch | None:
     """The epoch in a manifest; None if another sink wrote it."""
     messages = sink_messages(messages)  # the log has them with the names of dead letters
-    staged = [unpack(message, magic) for message in messages]
-    if not staged or None in staged:
+    staged = [found for message in messages if (found := unpack(message, magic)) is not None]
+    if not staged or len(staged) < len(messages):
         return None
-    return LoggedEpoch(epoch, sum(each.rows for each in staged if each), token_of(messages))
+    return LoggedEpoch(epoch, has_output(staged), token_of(messages))
 
 
 def check_marker(
@@ -194,7 +207,7 @@ def _compare(marker: Marker | None, history: History, output: MarkedOutput) -> M
             remedy,
         )
     for epoch in history.epochs:
-        if marker.epoch < epoch.epoch <= history.committed and epoch.rows:
+        if marker.epoch < epoch.epoch <= history.committed and epoch.writes:
             return Refuse(
                 f"it shows that epoch {_epoch_text(marker.epoch)} is the newest in the "
                 f"{output.noun}, but epoch {epoch.epoch} is committed in the log. "
@@ -215,13 +228,13 @@ def is_decided(marker: Marker, epoch: int, entry: LoggedEpoch | None) -> bool:
     """Whether `epoch` must be finished; `entry` is its entry in the log."""
     if marker.epoch >= epoch:
         return True
-    return entry is not None and entry.rows == 0
+    return entry is not None and not entry.writes
 
 
 def plan_commit(
     marker: Marker, epoch: int, messages: Sequence[bytes], output: MarkedOutput, *, refresh: bool
 ) -> CommitPlan:
-    """How to make an epoch visible; `refresh` writes the marker even if there are no rows."""
+    """How to make an epoch visible; `refresh` writes the marker even without output."""
     entry = logged_epoch(epoch, messages, output.magic)
     if entry is None:
         return Refuse(
@@ -236,7 +249,7 @@ def plan_commit(
             f"those to be committed as epoch {epoch}",
             "Another run uses the same checkpoint or a copy of it. Stop one of them.",
         )
-    if entry.rows == 0 and not refresh:
+    if not entry.writes and not refresh:
         return Done()
     return Write(Marker(epoch, entry.token))
 

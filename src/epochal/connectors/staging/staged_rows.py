@@ -13,16 +13,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 from uuid import uuid4
 
 import google_crc32c
 import pyarrow as pa
 
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
-from epochal.connectors.contract import BadRows, WriterContext
+from epochal.connectors.contract import BadRows, CheckingWriter, WriterContext
 from epochal.connectors.row_collector import RowCollector
 from epochal.connectors.staging.epoch_marker import Staged, pack
+from epochal.connectors.staging.whole_results import WholeResultWriter
 from epochal.connectors.table_columns import rows_without_values
 from epochal.errors import StorageError
 from epochal.files import Files, join_url, open_files
@@ -77,10 +78,15 @@ class StagedWriters:
     """How the messages begin."""
     inline_bytes: int = INLINE_BYTES
     durable: bool = False
+    replaces: bool = False
+    """Whether each epoch's rows replace all others. Then the encoder must have `bad_rows`."""
 
-    def open(self, context: WriterContext) -> RowCollector:
+    def open(self, context: WriterContext) -> RowCollector | WholeResultWriter:
         bad_rows = getattr(self.encoder, "bad_rows", None)
-        return RowCollector(partial(self._staged, context), bad_rows)
+        writer = RowCollector(partial(self._staged, context), bad_rows)
+        if self.replaces:
+            return WholeResultWriter(cast(CheckingWriter, writer), self.magic)
+        return writer
 
     def _staged(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
         task, attempt = context.task, context.attempt

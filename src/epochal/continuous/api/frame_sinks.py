@@ -56,17 +56,20 @@ def row_sink(frame: DataFrame, function: Any) -> SinkDefinition:
 class ViewedOutput(MemoryOutput):
     """The rows of committed epochs, also as a temporary view of the session."""
 
+    whole_results = True
+
     def __init__(self, spark: SparkSession, schema: StructType, name: str) -> None:
         super().__init__()
         self._spark, self._spark_schema, self._name = spark, schema, name
 
     def begin(self, schema: pa.Schema, *, complete: bool) -> None:
         super().begin(schema, complete=complete)
+        self._is_complete = complete
         self._show()
 
     def take(self, epoch: int, rows: pa.Table) -> None:
         super().take(epoch, rows)
-        if rows.num_rows:
+        if rows.num_rows or self._is_complete:
             self._show()
 
     def _show(self) -> None:

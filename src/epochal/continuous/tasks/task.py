@@ -138,6 +138,7 @@ class TaskCore:
         self._turn_times = TurnTimes(plan) if plan.watermarks_move == "turn" else None
         self._times: StageTimes = self._turn_times or EpochTimes(plan)
         self._writer = writer
+        self._note_idle = getattr(writer, "note_idle", None)
         self._rows_out = 0
         self._sources = TaskSources(plan, readers)
         self._reading = self._wanted = first_epoch
@@ -358,6 +359,8 @@ class TaskCore:
 
     def _cut_sink(self, epoch: int, out: TurnOutput) -> None:
         ending = self._ending.pop(epoch)
+        if self._note_idle is not None and not any(ending.rows_in):
+            self._note_idle()
         prepare = self._writer.cut(epoch)
         letters = getattr(self._writer, "dead_letters", 0)
         out.cuts.append(

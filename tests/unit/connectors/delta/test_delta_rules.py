@@ -63,7 +63,7 @@ def test_an_epoch_is_the_files_of_all_tasks_in_the_mode_that_they_were_written_f
 def test_the_rules_of_markers_understand_the_messages() -> None:
     found = logged_epoch(7, [EMPTY, FULL], b"EDT1")
     assert found is not None
-    assert (found.rows, found.token) == (3, token_of([EMPTY, FULL]))
+    assert (found.writes, found.token) == (True, token_of([EMPTY, FULL]))
 
 
 def test_messages_of_another_sink_are_a_conflict() -> None:

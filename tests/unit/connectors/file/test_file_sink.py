@@ -1,20 +1,28 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epochal.checkpoint.file_log import FileSinkLog
 from epochal.connectors.contract import WriterContext
 from epochal.connectors.file.file_formats import FileFormat
+from epochal.connectors.file.file_names import partition_directory
 from epochal.connectors.file.file_sink import (
     FileSink,
     FileSinkOptions,
     attempt_of,
     file_uuid,
     mark_of,
+    split,
 )
 from epochal.errors import OptionError, SinkConflictError
 
@@ -125,3 +133,56 @@ def test_partition_columns_must_be_some_of_the_columns(
 def test_text_takes_one_column_of_strings(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="one column of strings"):
         FileSink(FileFormat.TEXT, FileSinkOptions(path=str(tmp_path)), SCHEMA, "q")
+
+
+KINDS: dict[str, pa.DataType] = {
+    "text": pa.string(),
+    "number": pa.int32(),
+    "real": pa.float64(),
+    "flag": pa.bool_(),
+    "day": pa.date32(),
+    "at": pa.timestamp("us", "UTC"),
+    "price": pa.decimal128(10, 2),
+    "row": pa.int64(),
+}
+PARTITIONED = pa.schema(KINDS)
+VALUES = st.fixed_dictionaries(
+    {
+        "text": st.sampled_from([None, "", "a", "a/b", "ä=", "50%"]),
+        "number": st.sampled_from([None, 0, -1, 7]),
+        "real": st.sampled_from([None, 0.0, -0.0, 1.5, float("nan"), float("inf")]),
+        "flag": st.sampled_from([None, True, False]),
+        "day": st.sampled_from([None, date(2026, 1, 2), date(1, 1, 1)]),
+        "at": st.sampled_from([None, *(datetime(2026, 1, 2, n, tzinfo=UTC) for n in (0, 3))]),
+        "price": st.sampled_from([None, Decimal("1.50"), Decimal("-3.00")]),
+    }
+)
+
+
+def split_row_by_row(table: pa.Table, columns: Sequence[str]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in table.to_pylist():
+        name = partition_directory(columns, [row[column] for column in columns])
+        found.setdefault(name, []).append(row["row"])
+    return found
+
+
+@given(
+    st.lists(VALUES, min_size=1, max_size=30),
+    st.lists(st.sampled_from(PARTITIONED.names[:-1]), min_size=1, max_size=4, unique=True),
+    st.integers(1, 5),
+)
+def test_rows_are_split_as_their_directories_say(
+    rows: list[dict[str, Any]], columns: list[str], chunks: int
+) -> None:
+    numbered = [{**each, "row": number} for number, each in enumerate(rows)]
+    table = pa.concat_tables(
+        pa.Table.from_pylist(numbered[start::chunks], schema=PARTITIONED) for start in range(chunks)
+    )
+    parts = split(table, columns)
+    assert [name for name, _ in parts] == list(split_row_by_row(table, columns))
+    assert {name: part["row"].to_pylist() for name, part in parts} == split_row_by_row(
+        table, columns
+    )
+    left = [name for name in PARTITIONED.names if name not in columns]
+    assert all(part.schema.names == left for _, part in parts)

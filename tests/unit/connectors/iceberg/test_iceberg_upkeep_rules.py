@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from epochal.connectors.iceberg.iceberg_upkeep_rules import (
     ExpiryRule,
     KnownSnapshot,
@@ -86,7 +88,24 @@ def test_few_files_and_files_of_an_old_spec_are_left_alone() -> None:
 
 def test_a_compacted_file_does_not_become_too_large() -> None:
     found = groups(*(file(f"f{n}", 20) for n in range(9)), max_bytes=100)
-    assert found == [["f0", "f1", "f2", "f3", "f4"]]
+    assert found == [["f0", "f1", "f2", "f3", "f4"], ["f5", "f6", "f7", "f8"]]
+
+
+def test_an_hour_of_many_rows_leaves_at_most_a_file_of_full_size_per_target() -> None:
+    """120 files of 2 MB per minute are more than one compacted file can hold."""
+    names, live = itertools.count(), list[SmallFile]()
+    megabyte = 1 << 20
+    for _ in range(60):
+        live += [file(f"f{next(names)}", 2 * megabyte) for _ in range(120)]
+        for group in compaction_groups(
+            live, spec=0, below=32 * megabyte, min_files=10, max_bytes=64 * megabyte
+        ):
+            size = sum(each.size for each in live if each.path in group)
+            live = [each for each in live if each.path not in group]
+            live.append(file(f"f{next(names)}", size))
+    total = sum(each.size for each in live)
+    assert total == 60 * 120 * 2 * megabyte
+    assert len(live) <= total // (32 * megabyte) + 10
 
 
 def test_what_a_kept_snapshot_refers_to_stays() -> None:

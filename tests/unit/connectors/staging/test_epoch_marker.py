@@ -71,21 +71,22 @@ def test_a_query_that_had_another_sink_begins_at_its_last_commit() -> None:
 
 def test_a_matching_marker_is_accepted() -> None:
     marker = Marker(7, token_of(ROWS))
-    entry = LoggedEpoch(7, 2, token_of(ROWS))
+    entry = LoggedEpoch(7, True, token_of(ROWS))
     for found in (
         history(7, entry),
         history(6, entry, newest=7),  # committed to Kafka, not yet in the commit log
-        history(9, LoggedEpoch(9, 0, "e"), LoggedEpoch(8, 0, "e"), entry),  # nothing to write since
+        # nothing to write since
+        history(9, LoggedEpoch(9, False, "e"), LoggedEpoch(8, False, "e"), entry),
         history(9, entry, newest=10),
-        history(7, LoggedEpoch(8, 5, "open"), entry, newest=8),
+        history(7, LoggedEpoch(8, True, "open"), entry, newest=8),
     ):
         assert check_marker(marker, found, None) == Continue(marker)
 
 
 def test_a_missing_marker_beside_epochs_of_this_sink_is_refused() -> None:
-    assert "missing" in reason(check_marker(None, history(7, LoggedEpoch(7, 0, "e")), None))
+    assert "missing" in reason(check_marker(None, history(7, LoggedEpoch(7, False, "e")), None))
     assert "missing" in reason(
-        check_marker(None, history(NO_EPOCH, LoggedEpoch(0, 1, "t"), newest=0), None)
+        check_marker(None, history(NO_EPOCH, LoggedEpoch(0, True, "t"), newest=0), None)
     )
 
 
@@ -95,21 +96,23 @@ def test_a_marker_ahead_of_the_log_is_refused() -> None:
 
 
 def test_a_marker_behind_a_committed_epoch_with_rows_is_refused() -> None:
-    found = history(8, LoggedEpoch(8, 0, "e"), LoggedEpoch(7, 1, "t"), LoggedEpoch(6, 1, "s"))
+    found = history(
+        8, LoggedEpoch(8, False, "e"), LoggedEpoch(7, True, "t"), LoggedEpoch(6, True, "s")
+    )
     assert "epoch 7 is committed in the log" in reason(check_marker(Marker(6, "s"), found, None))
 
 
 def test_a_marker_with_another_token_for_the_same_epoch_is_refused() -> None:
     assert "an epoch 7 that differs" in reason(
-        check_marker(Marker(7, "t"), history(7, LoggedEpoch(7, 1, "u")), None)
+        check_marker(Marker(7, "t"), history(7, LoggedEpoch(7, True, "u")), None)
     )
 
 
 def test_a_reset_works_only_at_the_epoch_it_names() -> None:
-    lost = history(7, LoggedEpoch(7, 1, "t"))
+    lost = history(7, LoggedEpoch(7, True, "t"))
     assert check_marker(None, lost, 7) == Begin(Marker(7))
     assert isinstance(check_marker(None, lost, 6), Refuse)
-    assert isinstance(check_marker(None, history(8, LoggedEpoch(8, 1, "t")), 7), Refuse)
+    assert isinstance(check_marker(None, history(8, LoggedEpoch(8, True, "t")), 7), Refuse)
     fits = Marker(7, "t")
     assert check_marker(fits, lost, 7) == Continue(fits)
 
@@ -117,9 +120,9 @@ def test_a_reset_works_only_at_the_epoch_it_names() -> None:
 @pytest.mark.parametrize(
     ("marked", "entry", "decided"),
     [
-        (7, LoggedEpoch(7, 2, "t"), True),
-        (6, LoggedEpoch(7, 2, "t"), False),
-        (6, LoggedEpoch(7, 0, "e"), True),  # its entry is its decision
+        (7, LoggedEpoch(7, True, "t"), True),
+        (6, LoggedEpoch(7, True, "t"), False),
+        (6, LoggedEpoch(7, False, "e"), True),  # its entry is its decision
         (6, None, False),  # Spark's, or another sink's
     ],
 )
@@ -138,6 +141,26 @@ def test_a_commit_writes_once() -> None:
 def test_an_epoch_without_rows_is_written_only_to_refresh_the_marker() -> None:
     assert plan_commit(Marker(5, "s"), 7, EMPTY, refresh=False) == Done()
     assert plan_commit(Marker(5, "s"), 7, EMPTY, refresh=True) == Write(Marker(7, token_of(EMPTY)))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rows", "writes"),
+    [
+        ((True, False), 0, True),  # the table becomes empty
+        ((True, False), 2, True),
+        ((False, False), 0, False),
+        ((False, False), 2, False),  # the table has this result already
+        ((None, None), 2, True),  # rows are added
+        ((None, None), 0, False),
+    ],
+)
+def test_a_whole_result_is_written_if_any_task_had_input(
+    inputs: tuple[bool | None, ...], rows: int, writes: bool
+) -> None:
+    messages = [pack(Staged(7, 3, task, rows, replaces=had)) for task, had in enumerate(inputs)]
+    wanted = Write(Marker(7, token_of(messages))) if writes else Done()
+    assert plan_commit(Marker(6, "s"), 7, messages, refresh=False) == wanted
+    assert is_decided(Marker(6, "s"), 7, logged_epoch(7, messages)) is not writes
 
 
 def test_a_commit_that_contradicts_the_marker_is_refused() -> None:
