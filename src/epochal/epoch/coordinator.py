@@ -162,7 +162,11 @@ class EpochCoordinator:
         if self._writes_stopped or self.phase in (Phase.FAILED, Phase.LEFT):
             return []
         match event:
-            case CommitPartitionEpoch() | ReportPartitionOffset():
+            case CommitPartitionEpoch(active=active):
+                # Also in a repeated report: what it says of the epoch that is being read is true.
+                self._active = self._active or active == self.current
+                return self._report(event)
+            case ReportPartitionOffset():
                 return self._report(event)
             case TaskActive(epoch=epoch):
                 self._active = self._active or epoch == self.current
@@ -312,8 +316,12 @@ class EpochCoordinator:
         match report:
             case ReportPartitionOffset(reader=reader, position=position):
                 error = _record(opened.ends, reader, position, self._readers, "Reader", epoch)
-            case CommitPartitionEpoch(task=task, watermarks=watermarks):
+            case CommitPartitionEpoch(task=task, positions=positions, watermarks=watermarks):
                 error = _record(opened.commits, task, report, self._tasks, "Task", epoch)
+                for reader, position in positions:
+                    error = error or _record(
+                        opened.ends, reader, position, self._readers, "Reader", epoch
+                    )
                 planned = len(self._watermark.highs)
                 if watermarks and len(watermarks) != planned:
                     reason = f"{len(watermarks)} watermarks, the plan has {planned}"
