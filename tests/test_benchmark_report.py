@@ -75,7 +75,8 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
             "tasks": 1000,
             "wanted_epochs_per_second": 10,
             "epochs_per_second": 9.9,
-            "cores_used": 0.7,
+            "cores_used": 0.4,
+            "microseconds_per_task_and_epoch": 40.0,
         },
     ],
     "continuous": [
@@ -242,6 +243,19 @@ def test_a_table_has_a_target_and_a_peer(full: Path) -> None:
 def test_commits_on_a_long_history_cost_at_most_four_times_the_first(full: Path) -> None:
     shown = table(page_of(full), "commit to delta at 10000 versions")
     assert shown[1:] == ["p50 30 ms, p99 60 ms", "", "", "≤ 4 times the first, 40 ms", "met"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "cores", "verdict"),
+    [(9.9, 0.6, "met"), (9.9, 0.7, "**missed**"), (9.0, 0.3, "**missed**")],
+)
+def test_a_driver_must_reach_its_epochs_within_its_cores(
+    tmp_path: Path, epochs: float, cores: float, verdict: str
+) -> None:
+    row = {**FIGURES["coordinator"][1], "epochs_per_second": epochs, "cores_used": cores}
+    save(tmp_path, "coordinator", [row])
+    shown = table(page_of(tmp_path), "driver with 1 000 tasks over sockets")
+    assert shown[2:] == ["≥ 10 epochs/s on ≤ 0.6 cores", verdict]
 
 
 def test_a_query_of_nexmark_stands_beside_both_peers(full: Path) -> None:
