@@ -202,7 +202,7 @@ class _Durable(threading.Thread):
             written - began,
             staged - written,
             cut.dead_letters,
-            cut.positions,
+            positions=cut.positions,
         )
         # Only now, when all is on storage, may the driver hear of the epoch: it may decide at once.
         report = self.reports.complete(report)
