@@ -210,6 +210,10 @@ def _largest(row: Row) -> Line | None:
     return Line(what, shown, target="within 8 GiB", met=peak <= 8 if peak else None)
 
 
+DRIVER_TARGETS = {1_000: (10.0, 0.6), 10_000: (2.0, None)}
+"""By number of tasks: epochs per second at least, and cores of the driver at most."""
+
+
 def coordinator(suite: Suite) -> Section:
     lines = []
     for row in suite.all("pure step"):
@@ -217,37 +221,48 @@ def coordinator(suite: Suite) -> Section:
         what = f"handling one report, {number(row.number('tasks') or 0)} tasks"
         lines.append(Line(what, f"{number(cost)} µs"))
     driven = suite.all("driver over sockets")
-    for row in driven:
-        tasks, epochs = row.number("tasks") or 0, row.number("epochs_per_second") or 0
-        cores, wanted = row.number("cores_used") or 0, row.number("wanted_epochs_per_second") or 10
-        judged = tasks == 1000
-        lines.append(
-            Line(
-                f"driver with {number(tasks)} tasks over sockets",
-                f"{number(epochs)} epochs/s on {number(cores)} cores",
-                target=f"{number(wanted)} epochs/s under one core" if judged else "",
-                met=(epochs >= 0.95 * wanted and cores < 1) if judged else None,
-            )
-        )
-    groups = [
-        Group(
-            "epochs/s (10 wanted)",
-            tuple(
-                Bar(f"{number(row.number('tasks') or 0)} tasks", value, ours=True)
-                for row in driven
-                if (value := row.number("epochs_per_second"))
-            ),
-        )
+    lines += [_driver(row) for row in driven]
+
+    def group(name: str, value: str) -> Group:
+        bars = [(f"{number(row.number('tasks') or 0)} tasks", row.number(value)) for row in driven]
+        return Group(name, tuple(Bar(label, cost, ours=True) for label, cost in bars if cost))
+
+    costs = [
+        group("CPU of the driver per task and epoch, µs", "microseconds_per_task_and_epoch"),
+        group("cores of the driver", "cores_used"),
     ]
     return Section(
         "coordinator",
         "The epoch coordinator",
-        "The driver process with simulated tasks on real sockets, three messages per task and "
-        "epoch. The clients share the machine's cores with it, which limits the larger sizes.",
+        "The driver process with simulated tasks on real sockets, one message per task and epoch. "
+        "Cores are those of the driver process, without a JVM and without the clients. The clients "
+        "share the machine's cores with it, which limits the larger sizes.",
         tuple(lines),
-        plot("coordinator", "Epochs per second by number of tasks", "epochs/s", groups),
+        (
+            *plot(
+                "coordinator",
+                "Epochs per second by number of tasks",
+                "epochs/s",
+                [group("epochs/s (10 wanted)", "epochs_per_second")],
+            ),
+            *plot("coordinator-cost", "The driver's cost by number of tasks", "", costs, "log"),
+        ),
         failures(suite),
     )
+
+
+def _driver(row: Row) -> Line:
+    tasks, epochs = row.number("tasks") or 0, row.number("epochs_per_second") or 0
+    cores = row.number("cores_used") or 0
+    what = f"driver with {number(tasks)} tasks over sockets"
+    shown = f"{number(epochs)} epochs/s on {number(cores)} cores"
+    if int(tasks) not in DRIVER_TARGETS:
+        return Line(what, shown)
+    at_least, at_most = DRIVER_TARGETS[int(tasks)]
+    # A run counts whole epochs, so it may miss one although the driver keeps up.
+    met = epochs >= 0.98 * at_least and (at_most is None or cores <= at_most)
+    limit = "" if at_most is None else f" on ≤ {number(at_most)} cores"
+    return Line(what, shown, target=f"≥ {number(at_least)} epochs/s{limit}", met=met)
 
 
 def pubsub(suite: Suite) -> Section:

@@ -22,7 +22,9 @@ writer = (
     epochal.write_stream(totals)
     .format("postgres")
     .outputMode("update")
-    .options(url=url, dbtable="user_totals", mergeKeys="user", checkpointLocation=f"{home}/checkpoint")
+    .options(
+        url=url, dbtable="user_totals", mergeKeys="user", checkpointLocation=f"{home}/checkpoint"
+    )
 )
 once = "--once" in options
 writer = writer.trigger(availableNow=True) if once else writer.trigger(epoch="200 milliseconds")

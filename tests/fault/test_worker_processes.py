@@ -31,7 +31,7 @@ from epochal.epoch.messages import (
     CommitPartitionEpoch,
     EpochReply,
     EpochRequest,
-    ReportPartitionOffset,
+    TaskActive,
 )
 from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
@@ -233,7 +233,7 @@ def test_a_keyed_count_over_processes_is_exact_and_ends_when_told(
 
 def test_reports_that_were_lost_are_said_again(tmp_path: Path) -> None:
     with Driver(tmp_path, 2) as driver, tasks(driver, tmp_path, 2):
-        driver.drop = {ReportPartitionOffset, CommitPartitionEpoch}
+        driver.drop = {TaskActive, CommitPartitionEpoch}
         wait_for_all_rows(driver)
         assert driver.drop == set()
         driver.driver.stop()

@@ -22,9 +22,9 @@ from epochal.continuous.plan.stages import (
     readers_of_task,
 )
 from epochal.continuous.tasks.frames import Frame
+from epochal.continuous.tasks.reports import TaskReports
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
-from epochal.continuous.tasks.worker import RecentReports
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.messages import (
@@ -39,7 +39,7 @@ from epochal.epoch.messages import (
     TaskFailed,
     TaskReady,
 )
-from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT, Pace
+from epochal.epoch.pace import Pace
 from epochal.epoch.publish_state import StateFiles
 from epochal.files import Files
 from epochal.state.store.conf import StateStoreConf
@@ -72,7 +72,15 @@ class TaskProcess:
     left: bool = False
     core: TaskCore | None = None
     stores: TaskStores | None = None
-    reports: RecentReports = field(default_factory=lambda: RecentReports(MAX_EPOCHS_IN_FLIGHT))
+    reports: TaskReports = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reports = TaskReports(
+            attempt=self.attempt,
+            task=self.task,
+            first_epoch=self.recovered.first_epoch,
+            epoch_seconds=EPOCH_SECONDS,
+        )
 
     @property
     def peer(self) -> bytes:
@@ -100,9 +108,11 @@ class TaskProcess:
         out = self.core.turn(now_ms, frames, started)
         self.outgoing.extend(out.frames)
         for message in out.messages:
-            self.reports.add(message)
-            self.data.append(message)
+            self.reports.note_active(message.epoch, now_ms / 1000)
         self.cuts.extend(out.cuts)
+        active = self.reports.due(now_ms / 1000)
+        if active is not None:
+            self.data.append(active)
 
     def make_durable(self) -> None:
         cut = self.cuts.popleft()
@@ -117,9 +127,9 @@ class TaskProcess:
             cut.watermarks,
             cut.rows_in,
             cut.rows_out,
+            positions=cut.positions,
         )
-        self.reports.add(report)
-        self.durable.append(report)
+        self.durable.append(self.reports.complete(report))
 
     def ask(self, ask: Callable[[EpochRequest], EpochReply | None]) -> None:
         """What a task does after a second of silence."""

@@ -102,6 +102,8 @@ class World:
         self.tasks: dict[bytes, TaskProcess] = {}
         """Of all attempts."""
         self.depth = 0
+        self._calm_since: tuple[int, int] | None = None
+        """The attempt, and the epoch that was being read, when it grew calm."""
         self._known_ends: tuple[int, int] = (-1, 0)
         """The newest committed epoch, and how many events it and those before it hold."""
         self.plan = self._plan()
@@ -171,6 +173,7 @@ class World:
         if driver is None or not driver.alive or driver.failure is not None:
             self._revive()
             return
+        with_rows = self._epoch_with_rows(driver)
         for task in [each for each in self.tasks.values() if each.attempt == self._attempt()]:
             for _ in range(3):
                 self._turn(task)
@@ -180,11 +183,32 @@ class World:
                 self._deliver(task)
             if not self.chance.randrange(4):
                 self._ask(task)
+        self._check_news(driver, with_rows)
         while driver.alive and self._perform(driver):
             pass
         self._pass_time(driver)
         if self._all_committed():
             self._stop(driver)
+
+    def _epoch_with_rows(self, driver: DriverProcess) -> int | None:
+        """The epoch that is being read, if a task has had rows of it for a while."""
+        if driver.driver is None or driver.stopping or driver.paused:
+            return None
+        attempt, current = self._attempt(), driver.driver.coordinator.current
+        if self._calm_since is None:
+            self._calm_since = (attempt, current)
+        if self._calm_since == (attempt, current):
+            return None  # the news may have been lost before it was calm
+        cores = [each.core for each in self.tasks.values() if each.attempt == attempt]
+        return current if any(core and core._active == current for core in cores) else None
+
+    def _check_news(self, driver: DriverProcess, with_rows: int | None) -> None:
+        """The driver must have heard that the epoch has rows, or it would not end it soon."""
+        if with_rows is not None and driver.driver is not None and driver.failure is None:
+            coordinator = driver.driver.coordinator
+            is_read = coordinator.phase is Phase.RUNNING and coordinator.current == with_rows
+            if is_read and coordinator.is_idle:
+                self.wrong.append(f"the driver does not know that epoch {with_rows} has rows")
 
     # Acts.
 

@@ -22,7 +22,6 @@ from epochal.epoch.messages import (
     CommitPartitionEpoch,
     PreparedState,
     RegisterTask,
-    ReportPartitionOffset,
     TaskActive,
     TaskReady,
 )
@@ -169,12 +168,17 @@ class Run:
         self._files.replace(f"state/0/{task}/{name}", data)
         state = PreparedState(0, task, "default", epoch + 1, name, google_crc32c.value(data))
         wrote = self._write(task, epoch, rows)
-        reports: list[ReportPartitionOffset | CommitPartitionEpoch] = [
-            ReportPartitionOffset(attempt, task, epoch, str(rows.stop)),
-            CommitPartitionEpoch(attempt, task, epoch, wrote, (state,)),
-        ]
-        self._rng.shuffle(reports)
-        for report in reports * self._rng.choice((1, 1, 2)):
+        active = self.driver.coordinator.current if self._rng.randrange(2) else -1
+        report = CommitPartitionEpoch(
+            attempt,
+            task,
+            epoch,
+            wrote,
+            (state,),
+            positions=((task, str(rows.stop)),),
+            active=active,
+        )
+        for _ in range(self._rng.choice((1, 1, 2))):
             self.driver.handle(report)
         self._cut[task] += 1
 

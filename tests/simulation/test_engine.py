@@ -13,10 +13,12 @@ from typing import Any
 import google_crc32c
 import msgspec
 import pytest
+from tests.simulation.engine_processes import TaskProcess
 from tests.simulation.engine_world import NEVER_ENDS, World
 
 from epochal.continuous.tasks.exchange import Exchange, Inbox
 from epochal.continuous.tasks.frames import Frame
+from epochal.continuous.tasks.reports import TaskReports
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch import durable, recovery
 from epochal.epoch.coordinator import EpochCoordinator, Phase
@@ -28,7 +30,7 @@ from epochal.epoch.effects import (
     LogCommit,
     PublishState,
 )
-from epochal.epoch.messages import CommitPartitionEpoch, ReportPartitionOffset
+from epochal.epoch.messages import CommitPartitionEpoch
 
 SEEDS, PARTS = 2_000, 8
 SEEDS_PER_FAULT = 2_000
@@ -82,7 +84,7 @@ def drop_the_attempt_fence(patch: pytest.MonkeyPatch) -> None:
     real_step, real_receive = EpochCoordinator.step, Exchange.receive
 
     def step(self: EpochCoordinator, event: Any) -> list[Effect]:
-        if isinstance(event, CommitPartitionEpoch | ReportPartitionOffset):
+        if isinstance(event, CommitPartitionEpoch):
             if self.phase is not Phase.RUNNING or event.epoch > self._newest_ended():
                 return []
             event = msgspec.structs.replace(event, attempt=self.attempt)
@@ -151,6 +153,41 @@ def drop_a_held_back_frame(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Inbox, "advance", advance)
 
 
+def count_a_repeated_report_for_the_next_epoch(patch: pytest.MonkeyPatch) -> None:
+    real = EpochCoordinator._report
+
+    def report(self: EpochCoordinator, said: Any) -> list[Effect]:
+        following = self.decided + 1
+        if said.epoch <= self.decided and following <= self._newest_ended():
+            said = msgspec.structs.replace(said, epoch=following)
+        return real(self, said)
+
+    patch.setattr(EpochCoordinator, "_report", report)
+
+
+def take_positions_from_the_next_report(patch: pytest.MonkeyPatch) -> None:
+    """A report says where the readers are when it is sent, not where they ended the epoch."""
+    real = TaskProcess.make_durable
+
+    def make_durable(self: TaskProcess) -> None:
+        assert self.core is not None
+        now = tuple(sorted(self.core._sources.positions().items()))
+        self.cuts[0] = replace(self.cuts[0], positions=now)
+        real(self)
+
+    patch.setattr(TaskProcess, "make_durable", make_durable)
+
+
+def lose_the_news_of_rows(patch: pytest.MonkeyPatch) -> None:
+    """A report does not carry the news, although the task thinks that it did."""
+    real = TaskReports.complete
+
+    def complete(self: TaskReports, report: CommitPartitionEpoch) -> CommitPartitionEpoch:
+        return msgspec.structs.replace(real(self, report), active=-1)
+
+    patch.setattr(TaskReports, "complete", complete)
+
+
 PLANTED: dict[str, Plant] = {
     "the sink is committed before the decision": order_of(
         CommitSink, Decide, PublishState, LogCommit, Acknowledge
@@ -167,6 +204,11 @@ PLANTED: dict[str, Plant] = {
     "a decided epoch is computed again": recompute_a_decided_epoch,
     "frames behind a marker are not held back": skip_alignment,
     "a frame that was held back is dropped": drop_a_held_back_frame,
+    "a report that comes again counts for the next epoch": (
+        count_a_repeated_report_for_the_next_epoch
+    ),
+    "a report names later positions": take_positions_from_the_next_report,
+    "a report does not say that the next epoch has rows": lose_the_news_of_rows,
 }
 
 

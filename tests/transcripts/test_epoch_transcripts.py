@@ -151,7 +151,17 @@ def commit_of(attempt: int, task: int, epoch: int, rest: list[str]) -> CommitPar
         if partition
     )
     highs = (int(given["high"]),) if "high" in given else ()
-    return CommitPartitionEpoch(attempt, task, epoch, message, state, highs)
+    ends = (end.split("@") for end in given.get("ends", "").split(",") if end)
+    return CommitPartitionEpoch(
+        attempt,
+        task,
+        epoch,
+        message,
+        state,
+        highs,
+        positions=tuple((int(reader), position) for reader, position in ends),
+        active=int(given.get("active", -1)),
+    )
 
 
 def answered(reply: EpochReply, effects: list[Effect]) -> list[str]:

@@ -24,6 +24,7 @@ exception refuses one sender only: a message of another attempt, or a request th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -136,7 +137,7 @@ class EpochCoordinator:
         self._registered: dict[int, RegisterTask] = {}
         self._ready: set[int] = set()
         self._announced: EpochReply = Done()
-        self._open: dict[int, _Epoch] = {}
+        self._open: defaultdict[int, _Epoch] = defaultdict(_Epoch)
         self._complete: set[int] = set()
         self._writes_stopped = False
         self._hold_asked = False
@@ -162,7 +163,11 @@ class EpochCoordinator:
         if self._writes_stopped or self.phase in (Phase.FAILED, Phase.LEFT):
             return []
         match event:
-            case CommitPartitionEpoch() | ReportPartitionOffset():
+            case CommitPartitionEpoch(active=active):
+                # Also in a repeated report: what it says of the epoch that is being read is true.
+                self._active = self._active or active == self.current
+                return self._report(event)
+            case ReportPartitionOffset():
                 return self._report(event)
             case TaskActive(epoch=epoch):
                 self._active = self._active or epoch == self.current
@@ -308,12 +313,16 @@ class EpochCoordinator:
             # Tasks repeat reports when the driver was silent. The decision had this report already.
             self.late += 1
             return []
-        opened = self._open.setdefault(epoch, _Epoch())
+        opened = self._open[epoch]
         match report:
             case ReportPartitionOffset(reader=reader, position=position):
                 error = _record(opened.ends, reader, position, self._readers, "Reader", epoch)
-            case CommitPartitionEpoch(task=task, watermarks=watermarks):
+            case CommitPartitionEpoch(task=task, positions=positions, watermarks=watermarks):
                 error = _record(opened.commits, task, report, self._tasks, "Task", epoch)
+                for reader, position in positions:
+                    error = error or _record(
+                        opened.ends, reader, position, self._readers, "Reader", epoch
+                    )
                 planned = len(self._watermark.highs)
                 if watermarks and len(watermarks) != planned:
                     reason = f"{len(watermarks)} watermarks, the plan has {planned}"
@@ -406,7 +415,11 @@ class EpochCoordinator:
             case _ if (stall := self._stall_due()) is not None and stall <= now:
                 return self._fail(self._stalled())
             case _:
-                return self._next_epoch()
+                effects = self._next_epoch()
+                if now - due < self.pace.epoch_seconds / 4:
+                    # The tick was slightly late. That must not add up from epoch to epoch.
+                    self._since = due
+                return effects
 
     def _stalled(self) -> EpochStalledError:
         epoch = self.committed + 1

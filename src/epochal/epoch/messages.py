@@ -29,7 +29,11 @@ def by_store(state: PreparedState) -> tuple[int, int, str]:
 
 
 class ReportPartitionOffset(msgspec.Struct, frozen=True, array_like=True, tag="offset"):
-    """A reader ended `epoch` at `position`. One-way."""
+    """A reader ended `epoch` at `position`. One-way.
+
+    One of Spark's messages that the engine accepts but does not send: positions are part of
+    CommitPartitionEpoch.
+    """
 
     attempt: int
     reader: int
@@ -58,6 +62,10 @@ class CommitPartitionEpoch(msgspec.Struct, frozen=True, array_like=True, tag="co
     """How long the task took to write its state, and to stage its output."""
     dead_letters: int = 0
     """Rows that the sink refused; not in `rows_out`."""
+    positions: tuple[tuple[int, str], ...] = ()
+    """(reader, where it ended `epoch`), for the readers of this task."""
+    active: int = -1
+    """The newest epoch in which the task has rows or timers so far; -1 if none. See TaskActive."""
 
 
 class GetCurrentEpoch(msgspec.Struct, frozen=True, array_like=True, tag="current"):
@@ -121,7 +129,10 @@ class TaskReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class TaskActive(msgspec.Struct, frozen=True, array_like=True, tag="active"):
-    """A task has the first rows or timers of this epoch, so it should end soon. One-way."""
+    """A task has the first rows or timers of this epoch, so it should end soon. One-way.
+
+    Sent only if no CommitPartitionEpoch of the task carries the news: mostly after idleness.
+    """
 
     attempt: int
     task: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+EPOCH_SECONDS = 0.1
 MAX_EPOCHS_IN_FLIGHT = 8
 MAX_BACKLOG = 10_000
 """Spark's default of spark.sql.streaming.continuous.epochBacklogQueueSize."""
@@ -13,7 +14,7 @@ MAX_BACKLOG = 10_000
 class Pace:
     """Time limits in seconds, and limits on what may be in flight."""
 
-    epoch_seconds: float = 0.1
+    epoch_seconds: float = EPOCH_SECONDS
     idle_epoch_seconds: float = 10.0
     """An epoch without any rows or timers ends after this time."""
     max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+"""Raised when messages change: driver and tasks of different releases refuse each other."""
 ONE_WAY = 0
 """The call number of a request without a reply, and of a push, which has no request."""
 

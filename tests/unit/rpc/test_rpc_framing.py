@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from epochal.errors import RpcFrameError
+from epochal.rpc.envelope import PROTOCOL_VERSION
 from epochal.rpc.framing import (
     MAX_FRAME_BYTES,
     decode_body,
@@ -75,7 +76,7 @@ def test_frames_that_are_not_ours_are_malformed() -> None:
 
 def test_a_frame_of_another_version_is_told_from_a_broken_one() -> None:
     good = encode_request("Sums", 1, Add(1, 2))
-    assert fault_of(good[:1] + b"\x02" + good[2:]) == "unknown_version"
+    assert fault_of(good[:1] + bytes([PROTOCOL_VERSION + 1]) + good[2:]) == "unknown_version"
 
 
 def test_a_frame_above_the_limit_is_refused_before_it_is_decoded() -> None:

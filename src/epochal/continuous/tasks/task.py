@@ -4,8 +4,8 @@ A turn processes the frames that have arrived, reads from each source, processes
 in this task, and returns everything that must leave: frames for other tasks, messages for the
 driver, epochs to make durable. A turn never waits. The caller owns the clock, sockets and files.
 
-When the driver starts a new epoch, the sources end the old one: the task reports their positions,
-and a marker follows the rows on every edge of the plan. A stage that has the marker on all its
+When the driver starts a new epoch, the sources end the old one: the task notes their positions, and
+a marker follows the rows on every edge of the plan. A stage that has the marker on all its
 channels hands over its state changes and passes the marker on. When the marker reaches the sink,
 from all producers that feed it, the epoch is cut.
 
@@ -40,12 +40,7 @@ from epochal.continuous.tasks.frames import SPLIT_BYTES, Frame, split_rows
 from epochal.continuous.tasks.key_split import KeySplit
 from epochal.continuous.tasks.stage_times import EpochTimes, StageTimes, TurnTimes
 from epochal.continuous.tasks.task_sources import Chain, TaskSources
-from epochal.epoch.messages import (
-    EpochRequest,
-    EpochStarted,
-    ReportPartitionOffset,
-    TaskActive,
-)
+from epochal.epoch.messages import EpochStarted, TaskActive
 from epochal.epoch.query_watermark import NONE_SEEN
 
 
@@ -61,6 +56,8 @@ class EpochCut:
     rows_in: tuple[int, ...]
     rows_out: int
     dead_letters: int = 0
+    positions: tuple[tuple[int, str], ...] = ()
+    """(reader, where it ended the epoch), for the readers of this task."""
 
 
 @dataclass(slots=True)
@@ -69,7 +66,9 @@ class TurnOutput:
 
     frames: list[tuple[int, Frame]] = field(default_factory=list)
     """(task, frame), to be sent in this order."""
-    messages: list[EpochRequest] = field(default_factory=list)
+    messages: list[TaskActive] = field(default_factory=list)
+    """The first rows or timers of an epoch have come; `TaskReports` decides how the driver hears
+    of it."""
     cuts: list[EpochCut] = field(default_factory=list)
     busy: bool = False
     """There is more work already, so the next turn should follow at once."""
@@ -84,6 +83,7 @@ class _Ending:
 
     rows_in: tuple[int, ...]
     watermarks: list[int]
+    positions: tuple[tuple[int, str], ...]
     changes: list[tuple[int, StateChanges]] = field(default_factory=list)
 
 
@@ -228,10 +228,10 @@ class TaskCore:
         # first of them are empty.
         while self._reading < self._wanted:
             epoch = self._reading
-            for number, position in sorted(self._sources.positions().items()):
-                out.messages.append(ReportPartitionOffset(self._attempt, number, epoch, position))
+            positions = tuple(sorted(self._sources.positions().items()))
             rows = self._sources.end(epoch)
-            self._ending[epoch] = ending = _Ending(rows, [NONE_SEEN] * len(self._plan.watermarks))
+            highs = [NONE_SEEN] * len(self._plan.watermarks)
+            self._ending[epoch] = ending = _Ending(rows, highs, positions)
             self._sources.raise_highs(ending.watermarks)
             self._reading += 1
             self._pass_on(SOURCES, epoch, out)
@@ -372,6 +372,7 @@ class TaskCore:
                 ending.rows_in,
                 self._rows_out - letters,
                 letters,
+                ending.positions,
             )
         )
         self._rows_out = 0

@@ -35,6 +35,7 @@ from epochal.connectors.contract import WriterContext
 from epochal.connectors.user_code import is_users, report_of
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task, schemas_of
 from epochal.continuous.tasks.channels import Channels
+from epochal.continuous.tasks.reports import TaskReports
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.messages import (
@@ -46,11 +47,10 @@ from epochal.epoch.messages import (
     Leave,
     Peers,
     RegisterTask,
-    ReportPartitionOffset,
     TaskFailed,
     TaskReady,
 )
-from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT
+from epochal.epoch.pace import EPOCH_SECONDS, MAX_EPOCHS_IN_FLIGHT
 from epochal.errors import DriverSilentError, RpcError, RpcTimeoutError
 from epochal.files import open_files
 from epochal.rpc.client import RpcClient
@@ -104,6 +104,7 @@ class TaskAssignment:
     host: str = ""
     """Where peers reach this task; if empty, its address on the route to the driver."""
     max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT
+    epoch_seconds: float = EPOCH_SECONDS
     batch_time_ms: int | None = None
     """The time of all rows, if the attempt runs a batch that Spark planned; None for the clock."""
     max_silence_seconds: float = 30.0
@@ -131,26 +132,6 @@ class _Left(Exception):
     """The driver has sent `Leave`: the attempt is over."""
 
 
-class RecentReports:
-    """The reports of a task on epochs that may not be decided yet. Pure."""
-
-    def __init__(self, max_epochs_in_flight: int) -> None:
-        # Three more, because a hold and the limits after it end epochs regardless of the bound.
-        self._epochs = max_epochs_in_flight + 3
-        self._kept: deque[ReportPartitionOffset | CommitPartitionEpoch] = deque()
-
-    def add(self, report: EpochRequest) -> None:
-        """Keep a report that must not get lost; forget those of epochs that must be decided."""
-        if isinstance(report, ReportPartitionOffset | CommitPartitionEpoch):
-            self._kept.append(report)
-            while self._kept[0].epoch < report.epoch - self._epochs:
-                self._kept.popleft()
-
-    def undecided(self, current: int) -> list[ReportPartitionOffset | CommitPartitionEpoch]:
-        """Return the reports that may have to be repeated while `current` is read."""
-        return [each for each in self._kept if each.epoch >= current - self._epochs]
-
-
 class _Durable(threading.Thread):
     """Makes epochs durable, and asks the driver when it has been silent."""
 
@@ -160,18 +141,18 @@ class _Durable(threading.Thread):
         self._rpc = RpcClient(assignment.rpc)
         self.cuts: queue.SimpleQueue[EpochCut | None] = queue.SimpleQueue()
         self.answers: deque[EpochReply] = deque()
-        self.reports = RecentReports(assignment.max_epochs_in_flight)
+        self.reports = TaskReports(
+            attempt=assignment.attempt,
+            task=assignment.task,
+            first_epoch=assignment.first_epoch,
+            max_epochs_in_flight=assignment.max_epochs_in_flight,
+            epoch_seconds=assignment.epoch_seconds,
+        )
         self.failure: BaseException | None = None
         self.stores: TaskStores | None = None
         self.heard = clock.monotonic()
-        self._lock = threading.Lock()
         self._asked = self.heard
         self._stopping = False
-
-    def keep(self, report: EpochRequest) -> None:
-        """Remember a report that the data thread has sent."""
-        with self._lock:
-            self.reports.add(report)
 
     def run(self) -> None:
         try:
@@ -221,9 +202,10 @@ class _Durable(threading.Thread):
             written - began,
             staged - written,
             cut.dead_letters,
+            positions=cut.positions,
         )
         # Only now, when all is on storage, may the driver hear of the epoch: it may decide at once.
-        self.keep(report)
+        report = self.reports.complete(report)
         if not self._stopping:
             self._rpc.send(self._endpoint, report)
 
@@ -244,9 +226,7 @@ class _Durable(threading.Thread):
         self.heard = self._clock.monotonic()
         self.answers.append(answer)
         if isinstance(answer, EpochStarted):
-            with self._lock:
-                repeated = self.reports.undecided(answer.epoch)
-            for report in repeated:
+            for report in self.reports.undecided(answer.epoch):
                 self._rpc.send(self._endpoint, report)
 
 
@@ -362,7 +342,7 @@ class _Worker:
                 self._stores.maintain()
 
     def _loop(self, core: TaskCore, channels: Channels) -> None:
-        rpc_fd, clock = self._rpc.fd, self._clock
+        rpc_fd, clock, reports = self._rpc.fd, self._clock, self._durable.reports
         fixed_ms = self._assignment.batch_time_ms
         next_read = 0.0
         turns = 0
@@ -381,10 +361,12 @@ class _Worker:
             for target, frame in out.frames:
                 channels.send(target, frame)
             for message in out.messages:
-                self._rpc.send(self._endpoint, message)
-                self._durable.keep(message)
+                reports.note_active(message.epoch, now)
             for cut in out.cuts:
                 self._durable.cuts.put(cut)
+            active = reports.due(now)
+            if active is not None:
+                self._rpc.send(self._endpoint, active)
             if self._durable.failure is not None:
                 raise self._durable.failure
             turns += 1
@@ -392,7 +374,7 @@ class _Worker:
                 next_read = 0.0
                 if turns % _GUARD_TURNS == 0:
                     channels.guard()
-            elif not out.messages:
+            elif active is None:
                 # Only if nothing was sent: sending on a ZeroMQ socket may consume the edge that
                 # signals a received push, and the thread would sleep although a push is there.
                 channels.wait(next_read - time.monotonic(), rpc_fd)

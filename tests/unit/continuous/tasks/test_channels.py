@@ -19,8 +19,7 @@ from epochal.continuous.tasks.frames import (
     FrameKind,
     encode_frame,
 )
-from epochal.continuous.tasks.worker import RecentReports
-from epochal.epoch.messages import CommitPartitionEpoch, Peer, ReportPartitionOffset, TaskActive
+from epochal.epoch.messages import Peer
 from epochal.errors import RowTooLargeError
 from epochal.rpc.curve import CurveKeys, introduce
 
@@ -97,18 +96,6 @@ def test_what_is_not_a_frame_is_counted_and_dropped() -> None:
         assert target.malformed == 2
         push.close(linger=0)
     context.term()
-
-
-def test_reports_are_kept_for_as_long_as_they_may_be_undecided() -> None:
-    kept = RecentReports(max_epochs_in_flight=2)
-    for epoch in range(20):
-        kept.add(ReportPartitionOffset(1, 0, epoch, str(epoch)))
-        kept.add(CommitPartitionEpoch(1, 0, epoch, b""))
-        kept.add(TaskActive(1, 0, epoch))
-    again = kept.undecided(current=20)
-    assert [each.epoch for each in again] == [15, 15, 16, 16, 17, 17, 18, 18, 19, 19]
-    assert {type(each) for each in again} == {ReportPartitionOffset, CommitPartitionEpoch}
-    assert len(kept.undecided(current=0)) == 12  # however seldom anybody asks
 
 
 def test_a_row_that_the_receiver_would_refuse_is_an_error_that_says_so(

@@ -34,7 +34,7 @@ from epochal.continuous.plan.stages import (
 from epochal.continuous.tasks.frames import Frame, FrameKind
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_sources import MAX_ROWS_PER_TURN
-from epochal.epoch.messages import EpochRequest, EpochStarted, ReportPartitionOffset, TaskActive
+from epochal.epoch.messages import EpochStarted, TaskActive
 
 ATTEMPT, FIRST = 2, 5
 
@@ -79,7 +79,7 @@ class Tasks:
         ]
         self.wires: list[deque[Frame]] = [deque() for _ in range(tasks)]
         self.sent: list[Frame] = []
-        self.messages: list[EpochRequest] = []
+        self.messages: list[TaskActive] = []
         self.cuts: list[list[EpochCut]] = [[] for _ in range(tasks)]
         self.now_ms = 1_000
 
@@ -103,6 +103,15 @@ class Tasks:
             if not any(worked):
                 return
         raise AssertionError("the tasks never come to rest")
+
+    def ended(self) -> set[tuple[int, int, str]]:
+        """(epoch, reader, position) of all epochs that were cut."""
+        return {
+            (cut.epoch, reader, position)
+            for cuts in self.cuts
+            for cut in cuts
+            for reader, position in cut.positions
+        }
 
     def output(self) -> list[Row]:
         return [row for writer in self.writers for rows in writer.epochs.values() for row in rows]
@@ -162,9 +171,8 @@ def test_epochs_are_cut_in_order_and_with_the_rows_that_were_read_in_them() -> N
         assert [cut.epoch for cut in cuts] == list(range(FIRST, FIRST + 6))
         assert [cut.rows_out for cut in cuts] == [len(writer.epochs[cut.epoch]) for cut in cuts]
     reported: dict[int, dict[int, int]] = {}
-    for message in world.messages:
-        if isinstance(message, ReportPartitionOffset):
-            reported.setdefault(message.epoch, {})[message.reader] = int(message.position)
+    for epoch, reader, position in world.ended():
+        reported.setdefault(epoch, {})[reader] = int(position)
     for number, epoch in enumerate(sorted(reported)):
         read_by_then = sum(sum(cut.rows_in) for cuts in world.cuts for cut in cuts[: number + 1])
         put_out = [
@@ -196,10 +204,7 @@ def test_nothing_is_read_before_the_first_epoch_starts_nor_in_one_that_holds() -
     world.settle(start(FIRST, hold=True))
     assert world.messages == []
     world.settle(start(FIRST + 1, hold=True))
-    reports = [m for m in world.messages if isinstance(m, ReportPartitionOffset)]
-    assert {(m.reader, m.epoch, m.position) for m in reports} == {
-        (reader, FIRST, "0") for reader in range(3)
-    }
+    assert world.ended() == {(FIRST, reader, "0") for reader in range(3)}
 
 
 def test_after_a_hold_readers_go_exactly_to_their_limits_and_cut_unasked() -> None:
@@ -209,12 +214,7 @@ def test_after_a_hold_readers_go_exactly_to_their_limits_and_cut_unasked() -> No
     for task in (0, 1):
         world.turn(task, push, start(FIRST, hold=True))
     world.settle()
-    reports = [m for m in world.messages if isinstance(m, ReportPartitionOffset)]
-    assert {(m.reader, m.epoch, m.position) for m in reports} == {
-        (0, FIRST, "10"),
-        (1, FIRST, "4"),
-        (2, FIRST, "0"),
-    }
+    assert world.ended() == {(FIRST, 0, "10"), (FIRST, 1, "4"), (FIRST, 2, "0")}
     assert len(world.output()) == 14
     world.settle(start(FIRST + 1, hold=True))
     assert [cut.epoch for cut in world.cuts[0]] == [FIRST]
@@ -232,8 +232,7 @@ def test_the_first_rows_of_an_epoch_are_announced_once() -> None:
     world = totals(1, rows=100, per_read=1)
     for epoch in (FIRST, FIRST, FIRST + 1):
         world.turn(0, start(epoch))
-    active = [m for m in world.messages if isinstance(m, TaskActive)]
-    assert active == [TaskActive(ATTEMPT, 0, FIRST), TaskActive(ATTEMPT, 0, FIRST + 1)]
+    assert world.messages == [TaskActive(ATTEMPT, 0, FIRST), TaskActive(ATTEMPT, 0, FIRST + 1)]
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -245,8 +244,7 @@ def test_a_source_that_has_a_row_at_every_moment_is_asked_once_a_turn_for_each_p
     world.turn(0, start(FIRST))
     assert [world.turn(0) for _ in range(2)] == [False, False]
     world.turn(0, start(FIRST + 1))
-    positions = [m.position for m in world.messages if isinstance(m, ReportPartitionOffset)]
-    assert positions == ["3"] * partitions
+    assert world.ended() == {(FIRST, reader, "3") for reader in range(partitions)}
 
 
 def test_a_task_that_gets_no_credit_stops_reading_and_goes_on_when_it_does() -> None:
@@ -258,9 +256,8 @@ def test_a_task_that_gets_no_credit_stops_reading_and_goes_on_when_it_does() -> 
         world.turn(0)
     sent = [frame for frame in world.wires[1] if frame.kind is FrameKind.DATA]
     assert 0 < len(sent) <= 8
-    read = world.cores[0].turn(0, pushes=[start(FIRST + 1)]).messages
-    positions = [int(m.position) for m in read if isinstance(m, ReportPartitionOffset)]
-    assert sum(positions) <= 10 * MAX_ROWS_PER_TURN
+    read = sum(map(int, world.cores[0]._sources.positions().values()))
+    assert 0 < read <= 10 * MAX_ROWS_PER_TURN
 
 
 def test_rows_pass_through_where_there_is_no_stage() -> None:

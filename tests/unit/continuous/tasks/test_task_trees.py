@@ -15,7 +15,7 @@ from epochal.continuous.plan.stages import QueryPlan, readers_of, readers_of_tas
 from epochal.continuous.tasks.frames import Frame, FrameKind
 from epochal.continuous.tasks.task import TaskCore
 from epochal.continuous.tasks.task_sources import MAX_ROWS_PER_TURN
-from epochal.epoch.messages import EpochStarted, ReportPartitionOffset, TaskActive
+from epochal.epoch.messages import EpochStarted, TaskActive
 
 KEYS = 3
 
@@ -55,10 +55,9 @@ class TreeTasks(Tasks):
     def ends(self) -> dict[int, dict[str, int]]:
         """Where each epoch ended, by partition."""
         found: dict[int, dict[str, int]] = {}
-        for message in self.messages:
-            if isinstance(message, ReportPartitionOffset):
-                name = self.readers[message.reader].partition
-                found.setdefault(message.epoch, {})[name] = int(message.position)
+        for cut in [each for cuts in self.cuts for each in cuts]:
+            for reader, position in cut.positions:
+                found.setdefault(cut.epoch, {})[self.readers[reader].partition] = int(position)
         return found
 
 
@@ -103,11 +102,11 @@ def test_a_stage_that_is_slow_holds_back_what_the_sink_has_from_the_sources() ->
     held = [deque([*old, *new]) for old, new in zip(held, world.wires, strict=True)]
     assert world.shown() == {}  # no stage has the other task's marker
     ids = {row[1] for writer in world.writers for row in writer.rows}
+    world.wires = held
+    world.settle()
     ends = world.ends()[FIRST]
     read = {int(name) * 1_000_000 + at for name, end in ends.items() for at in range(end)}
     assert ids == {each for each in read if each >= 10_000_000}
-    world.wires = held
-    world.settle()
     world.settle(push(FIRST + 2, watermarks))
     assert sorted(world.shown()) == [FIRST, FIRST + 1]
 
@@ -160,13 +159,11 @@ def test_a_timer_that_is_due_lets_the_epoch_end_soon() -> None:
     world = TreeTasks("join", 1, rows=0)
     world.cores[0]._stages[0].operator = Noted()
     world.settle(push(FIRST, {FIRST - 1: 0, FIRST: 0}))
-    assert not any(isinstance(each, TaskActive) for each in world.messages)
+    assert world.messages == []
     world.now_ms = 5_000
     world.turn(0)
     world.turn(0)
-    assert [each for each in world.messages if isinstance(each, TaskActive)] == [
-        TaskActive(ATTEMPT, 0, FIRST)
-    ]
+    assert world.messages == [TaskActive(ATTEMPT, 0, FIRST)]
 
 
 def test_a_slow_producer_stops_a_fast_one_but_cannot_block_it() -> None:
