@@ -26,9 +26,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -71,12 +70,11 @@ from epochal.epoch.messages import (
     TwoWay,
     by_store,
 )
+from epochal.epoch.open_epoch import OpenEpoch, clip, record
 from epochal.epoch.pace import Pace
 from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import (
     EpochBacklogError,
-    EpochConflictError,
-    EpochError,
     EpochProtocolError,
     EpochStalledError,
     RendezvousError,
@@ -96,14 +94,6 @@ class Phase(StrEnum):
     RUNNING = "running"
     LEFT = "left"
     FAILED = "failed"
-
-
-@dataclass(slots=True)
-class _Epoch:
-    """The reports of an epoch that is not decided yet."""
-
-    ends: dict[int, str] = field(default_factory=dict)
-    commits: dict[int, CommitPartitionEpoch] = field(default_factory=dict)
 
 
 class EpochCoordinator:
@@ -137,7 +127,7 @@ class EpochCoordinator:
         self._registered: dict[int, RegisterTask] = {}
         self._ready: set[int] = set()
         self._announced: EpochReply = Done()
-        self._open: defaultdict[int, _Epoch] = defaultdict(_Epoch)
+        self._open: defaultdict[int, OpenEpoch] = defaultdict(OpenEpoch)
         self._complete: set[int] = set()
         self._writes_stopped = False
         self._hold_asked = False
@@ -277,7 +267,7 @@ class EpochCoordinator:
         if known != message:
             # The peers have connected to the first address already, so rows would be sent there
             # and lost. A repeated registration of the same process is harmless: its reply was lost.
-            reason = f"a second process came for it, {_clip(message)} after {_clip(known)}"
+            reason = f"a second process came for it, {clip(message)} after {clip(known)}"
             return self._fail(EpochProtocolError(f"Task {task}", reason))
         return [Push(self._announced, task)]
 
@@ -316,11 +306,11 @@ class EpochCoordinator:
         opened = self._open[epoch]
         match report:
             case ReportPartitionOffset(reader=reader, position=position):
-                error = _record(opened.ends, reader, position, self._readers, "Reader", epoch)
+                error = record(opened.ends, reader, position, self._readers, "Reader", epoch)
             case CommitPartitionEpoch(task=task, positions=positions, watermarks=watermarks):
-                error = _record(opened.commits, task, report, self._tasks, "Task", epoch)
+                error = record(opened.commits, task, report, self._tasks, "Task", epoch)
                 for reader, position in positions:
-                    error = error or _record(
+                    error = error or record(
                         opened.ends, reader, position, self._readers, "Reader", epoch
                     )
                 planned = len(self._watermark.highs)
@@ -344,7 +334,7 @@ class EpochCoordinator:
             effects += self._decide(self.decided, self._open.pop(self.decided))
         return effects
 
-    def _decide(self, epoch: int, complete: _Epoch) -> list[Effect]:
+    def _decide(self, epoch: int, complete: OpenEpoch) -> list[Effect]:
         positions = tuple(complete.ends[reader] for reader in range(self._readers))
         reports = tuple(complete.commits[task] for task in range(self._tasks))
         messages = tuple(report.message for report in reports)
@@ -423,7 +413,7 @@ class EpochCoordinator:
 
     def _stalled(self) -> EpochStalledError:
         epoch = self.committed + 1
-        reported = self._open.get(epoch, _Epoch()).commits if epoch > self.decided else None
+        reported = self._open.get(epoch, OpenEpoch()).commits if epoch > self.decided else None
         missing = () if reported is None else set(range(self._tasks)) - set(reported)
         return EpochStalledError(
             epoch, tuple(sorted(missing)), self._tasks, self.pace.stall_seconds
@@ -484,19 +474,3 @@ class EpochCoordinator:
         if self.phase is not Phase.REGISTERING and count != known:
             reason = f"expected {known} {what} partitions, but {count} were announced"
             raise EpochProtocolError("The driver", reason)
-
-
-def _record(
-    table: dict[int, Any], number: int, value: object, count: int, kind: str, epoch: int
-) -> EpochError | None:
-    """Keep a report. The same report may come again; a different one is an error."""
-    if not 0 <= number < count:
-        return EpochProtocolError(f"{kind} {number}", f"there are {count}, numbered from 0")
-    known = table.setdefault(number, value)
-    if known != value:
-        return EpochConflictError(f"{kind} {number}", epoch, _clip(known), _clip(value))
-    return None
-
-
-def _clip(value: object) -> str:
-    return str(value)[:300]
