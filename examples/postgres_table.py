@@ -3,8 +3,8 @@
 PGPASSWORD=... python examples/postgres_table.py postgresql://app@localhost:5432/sales /tmp/totals
 
 It reads JSON files from /tmp/totals/orders: {"user": "ada", "cents": 250}. Watch the table with
-psql -c 'SELECT * FROM user_totals' while you add files. Stop it, kill it, start it again: the totals
-stay right.
+psql -c 'SELECT * FROM user_totals' while you add files. Stop it, kill it, start it again: the
+totals stay right.
 """
 
 import sys
