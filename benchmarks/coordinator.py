@@ -50,7 +50,8 @@ from epochal.testing.files import MemoryFiles
 ENDPOINT = EndpointType("EpochCoordinator-bench", EpochRequest, EpochReply)
 ATTEMPT = 1
 SIZES = (10, 100, 1_000, 10_000)
-EPOCH_SECONDS = 0.1
+EPOCH_SECONDS = 0.08
+"""Shorter than the 100 ms of the target, so that a driver that keeps up shows that it could."""
 MEASURED_SECONDS = 8.0
 CLIENTS = 4
 MAX_SOCKETS = 1_000
@@ -233,7 +234,7 @@ def measure(
         "driver over sockets",
         tasks=tasks,
         sockets=sockets,
-        wanted_epochs_per_second=round(1 / EPOCH_SECONDS),
+        wanted_epochs_per_second=1 / EPOCH_SECONDS,
         epochs_per_second=epochs / wall,
         messages_per_second=received / wall,
         cores_used=cpu / wall,
