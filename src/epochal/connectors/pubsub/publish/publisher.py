@@ -96,9 +96,15 @@ class Publisher:
     def __init__(self, connection: Connection, settings: PublishSettings) -> None:
         self._connection, self._settings = connection, settings
         self._head = encoded(1, settings.topic.encode())
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
+        # Each side waits on its own condition, because a needless wake-up costs more than a row:
+        # the thread for something to send or to retry, callers for answers.
+        self._work = threading.Condition(self._lock)
+        self._answered = threading.Condition(self._lock)
         self._queues: dict[str, _Queue] = {}
-        self._in_flight: deque[_Sent] = deque()
+        self._in_flight: set[_Sent] = set()
+        self._failed: deque[_Sent] = deque()
+        """Requests in flight whose answer was a failure; the thread retries them."""
         # Ordering keys that have a request in flight.
         self._busy: set[str] = set()
         self._published = self._requests = self._retries = 0
@@ -120,17 +126,19 @@ class Publisher:
             # An empty queue accepts any size. Otherwise one large call could never proceed.
             while self._queued_bytes > 0 and self._queued_bytes + size > most:
                 self._check()
-                self._lock.wait(1.0)
+                self._answered.wait(1.0)
             self._check()
             now = time.monotonic()
             if keys is None:
-                self._enqueue("", messages, size, now)
+                wake = self._enqueue("", messages, size, now)
             else:
+                wake = False
                 for message, key in zip(messages, keys, strict=True):
-                    self._enqueue(key, (message,), len(message), now)
+                    wake |= self._enqueue(key, (message,), len(message), now)
             self._pending[self._mark] += len(messages)
             self._queued_bytes += size
-            self._lock.notify_all()
+            if wake:
+                self._work.notify()
 
     def mark(self, *, hurry: bool = True) -> int:
         """Set a mark after everything added so far; with `hurry`, send it without lingering."""
@@ -138,7 +146,7 @@ class Publisher:
             mark, self._mark = self._mark, self._mark + 1
             if hurry:
                 self._hurry = mark
-                self._lock.notify_all()
+                self._work.notify()
             return mark
 
     def flush(self, mark: int | None = None) -> None:
@@ -147,7 +155,7 @@ class Publisher:
         with self._lock:
             while not self._is_published(mark):
                 self._check()
-                self._lock.wait(1.0)
+                self._answered.wait(1.0)
             self._check()
 
     def is_published(self, mark: int) -> bool:
@@ -166,7 +174,8 @@ class Publisher:
         """Stop. Messages that were not flushed may or may not be published."""
         with self._lock:
             self._closing = True
-            self._lock.notify_all()
+            self._work.notify()
+            self._answered.notify_all()
         self._connection.close()
         self._thread.join(2.0)
 
@@ -179,13 +188,20 @@ class Publisher:
         if self._closing:
             raise PubSubClosedError(f"The writer to {self._settings.topic} is closed.")
 
-    def _enqueue(self, key: str, messages: Sequence[bytes], size: int, now: float) -> None:
+    def _enqueue(self, key: str, messages: Sequence[bytes], size: int, now: float) -> bool:
+        """Queue messages of a key. Return whether the thread must know: a queue is new or full."""
         queue = self._queues.get(key)
+        new = queue is None
         if queue is None:
             queue = self._queues[key] = _Queue(now)
         queue.messages.extend(messages)
         queue.runs.append((self._mark, len(messages)))
         queue.size += size
+        return new or self._is_full(queue)
+
+    def _is_full(self, queue: _Queue) -> bool:
+        settings = self._settings
+        return len(queue.messages) >= settings.batch_size or queue.size >= settings.max_batch_bytes
 
     def _run(self) -> None:
         try:
@@ -193,19 +209,21 @@ class Publisher:
                 with self._lock:
                     if self._closing:
                         return
-                    due = self._due()
-                    if due is None and not self._has_done():
-                        self._lock.wait(self._wait_s())
+                    failed = self._failed.popleft() if self._failed else None
+                    due = self._due() if failed is None else None
+                    if failed is None and due is None:
+                        self._work.wait(self._wait_s())
                         continue
-                if due is not None:
+                if failed is not None:
+                    self._retry(failed)
+                elif due is not None:
                     self._send(*due)
-                self._reap_done()
         except Exception as error:  # noqa: BLE001 - `add` and `flush` must raise any error
             with self._lock:
                 if not self._closing:
                     logger.error("%s: %s", self._settings.topic, error)
                 self._failure = error
-                self._lock.notify_all()
+                self._answered.notify_all()
 
     def _due(self) -> tuple[str, list[bytes], list[tuple[int, int]], int] | None:
         """Take the next request that is full or old enough and allowed now; None if none is."""
@@ -216,8 +234,7 @@ class Publisher:
         for key, queue in self._queues.items():
             ready = (
                 queue.runs[0][0] <= self._hurry
-                or len(queue.messages) >= settings.batch_size
-                or queue.size >= settings.max_batch_bytes
+                or self._is_full(queue)
                 or now - queue.since >= settings.linger_s
             )
             if ready and not (key and key in self._busy):
@@ -253,36 +270,33 @@ class Publisher:
     ) -> None:
         request = b"".join((self._head, *messages))
         began = self._connection.retry.monotonic()
-        future = self._start(request)
+        sent = _Sent(key, request, runs, size, self._start(request), began)
         with self._lock:
             if key:
                 self._busy.add(key)
-            self._in_flight.append(_Sent(key, request, runs, size, future, began))
+            self._in_flight.add(sent)
             self._requests += 1
-        future.add_done_callback(self._wake)
+        sent.future.add_done_callback(lambda _future: self._take_answer(sent))
 
     def _start(self, request: bytes) -> Any:
         topic = self._settings.topic
         return self._connection.future(PUBLISHER, "Publish", request, resource=topic)
 
-    def _wake(self, _future: Any) -> None:
+    def _take_answer(self, sent: _Sent) -> None:
+        """Note a success on gRPC's thread; leave a failure to ours, because a retry waits."""
+        succeeded = sent.future.code() is grpc.StatusCode.OK
         with self._lock:
-            self._lock.notify_all()
+            if succeeded:
+                self._note_published(sent)
+            else:
+                self._failed.append(sent)
+                self._work.notify()
 
-    def _has_done(self) -> bool:
-        return any(each.future.done() for each in self._in_flight)
+    def _retry(self, sent: _Sent) -> None:
+        """Retry a request that has failed, while that is allowed.
 
-    def _reap_done(self) -> None:
-        with self._lock:
-            done = [each for each in self._in_flight if each.future.done()]
-        for sent in done:
-            self._reap(sent)
-
-    def _reap(self, sent: _Sent) -> None:
-        """Handle the response to a request, and retry while that is allowed.
-
-        A retry happens here, while the request still counts as in flight, so that no later request
-        of the same ordering key overtakes it.
+        It still counts as in flight, so that no later request of the same ordering key overtakes
+        it.
         """
         failures = 0
         future = sent.future
@@ -300,15 +314,21 @@ class Publisher:
                 self._retries += 1
             future = self._start(sent.request)
         with self._lock:
-            self._in_flight.remove(sent)
-            self._busy.discard(sent.key)
-            for mark, count in sent.runs:
-                self._published += count
-                self._pending[mark] -= count
-                if not self._pending[mark]:
-                    del self._pending[mark]
-            self._queued_bytes -= sent.size
-            self._lock.notify_all()
+            self._note_published(sent)
+
+    def _note_published(self, sent: _Sent) -> None:
+        # The limit or the key may have kept the thread from sending. Nothing else can have.
+        if sent.key or len(self._in_flight) >= self._settings.max_in_flight:
+            self._work.notify()
+        self._in_flight.remove(sent)
+        self._busy.discard(sent.key)
+        for mark, count in sent.runs:
+            self._published += count
+            self._pending[mark] -= count
+            if not self._pending[mark]:
+                del self._pending[mark]
+        self._queued_bytes -= sent.size
+        self._answered.notify_all()
 
 
 def _first_runs(runs: deque[tuple[int, int]], count: int) -> list[tuple[int, int]]:
