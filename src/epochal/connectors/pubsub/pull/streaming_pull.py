@@ -40,7 +40,7 @@ import pyarrow as pa
 from epochal.connectors.pubsub.connection import Connection, status_of
 from epochal.connectors.pubsub.protobuf_wire import field, varint
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
-from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Span
+from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Rows, Span, id_rows
 from epochal.connectors.pubsub.pull.received_rows import decode
 from epochal.connectors.pubsub.pull.send_acks import Settler
 from epochal.errors import PubSubClosedError, PubSubUnavailableError
@@ -126,7 +126,7 @@ class PullStats:
 class Holdings(Protocol):
     """Is told which messages a puller holds, so that it can give them back if we are killed."""
 
-    def held(self, stream: int, ack_ids: pa.Array[Any]) -> None: ...
+    def held(self, stream: int, ids: Rows) -> None: ...
 
     def settled(self, stream: int, spans: Sequence[Span]) -> None: ...
 
@@ -400,16 +400,17 @@ class Puller:
                 if not responses:
                     return
                 received = decode(responses)
-                if self._holdings is not None and received.batch.num_rows:
-                    self._holdings.held(self._stream, received.batch.column("ack_id"))
+                ids = id_rows(received.batch.column("ack_id"))
+                if self._holdings is not None and len(ids):
+                    self._holdings.held(self._stream, ids)
                 with self._lock:
                     self._decoded_at = time.monotonic()
                     self._gather_s = GATHER_S if size < BUSY_BYTES else BUSY_GATHER_S
                     self._raw_bytes -= size
                     if received.exactly_once is not None:
                         self._exactly_once = received.exactly_once
-                    if received.batch.num_rows:
-                        first = self._book.add(received.batch.column("ack_id"))
+                    if len(ids):
+                        first = self._book.add(ids)
                         self._ready.append(Pulled(first, received.batch, size))
                         self._ready_bytes += size
                         self._arrived.notify_all()
