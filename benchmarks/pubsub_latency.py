@@ -124,9 +124,7 @@ def start(module: str, *words: str) -> subprocess.Popen[Any]:
 def world() -> Iterator[PubSubServer]:
     """An embedded server with both topics, and a subscription of each."""
     wanted = [
-        word
-        for name in (ARRIVALS, DEPARTURES)
-        for word in ("--subscription", f"{name}-sub:{name}")
+        word for name in (ARRIVALS, DEPARTURES) for word in ("--subscription", f"{name}-sub:{name}")
     ]
     with running_server("--project", "bench", "--max-bytes", str(3 << 30), *wanted) as server:
         yield server

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -80,7 +81,7 @@ class Bare:
     def _run_acks(self, name: str) -> None:
         while True:
             time.sleep(ACK_S)
-            found = []
+            found: list[str] = []
             with suppress(queue.Empty):
                 while len(found) < 1000:
                     found.append(self._acks.get_nowait())
@@ -90,16 +91,16 @@ class Bare:
 
 
 def relay_bare(address: str) -> None:
-    pubsub_calls = Bare(address)
-    for response in pubsub_calls.pull(ARRIVALS):
+    calls = Bare(address)
+    for response in calls.pull(ARRIVALS):
         received = response.received_messages
-        sent = pubsub_calls.publish(DEPARTURES, [each.message.data for each in received])
+        sent = calls.publish(DEPARTURES, [each.message.data for each in received])
+        sent.add_done_callback(partial(_acknowledge, calls, received))
 
-        def confirmed(_sent: Any, ids: list[str] = [each.ack_id for each in received]) -> None:
-            for each in ids:
-                pubsub_calls.ack(each)
 
-        sent.add_done_callback(confirmed)
+def _acknowledge(calls: Bare, received: Any, _sent: Any) -> None:
+    for each in received:
+        calls.ack(each.ack_id)
 
 
 def relay_google(address: str) -> None:

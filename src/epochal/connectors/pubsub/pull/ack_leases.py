@@ -141,7 +141,7 @@ class LeaseBook:
 def id_rows(ack_ids: pa.Array[Any]) -> Rows:
     """Copy the ids' bytes, so that the buffer they share with the messages can be freed."""
     if len(ack_ids) <= FEW_IDS:
-        ids = [each.encode() for each in ack_ids.to_pylist()]
+        ids = [str(each).encode() for each in ack_ids.to_pylist()]
         width = len(ids[0]) if ids else 0
         if not width or any(len(each) != width for each in ids):
             return ids

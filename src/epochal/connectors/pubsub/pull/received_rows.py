@@ -26,7 +26,7 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
 ]
 MESSAGE_SCHEMA = pa.schema(_FIELDS)
 ACK_SCHEMA = MESSAGE_SCHEMA.append(pa.field("ack_id", pa.string()))
-_STRUCT = pa.struct(list(ACK_SCHEMA))
+_STRUCT: Any = pa.struct(list(ACK_SCHEMA))
 FEW_BYTES = 12 << 10
 """Up to this size (about 50 messages) one object per message costs less than the fixed cost of
 Arrow's functions, which is 0.2 ms."""

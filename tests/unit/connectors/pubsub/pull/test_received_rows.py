@@ -33,9 +33,7 @@ MESSAGES = st.fixed_dictionaries(
 RECEIVED = st.fixed_dictionaries(
     {"ack_id": TEXTS}, optional={"message": MESSAGES, "delivery_attempt": st.integers(0, 1000)}
 )
-PROPERTIES = st.fixed_dictionaries(
-    {}, optional={"exactly_once_delivery_enabled": st.booleans()}
-)
+PROPERTIES = st.fixed_dictionaries({}, optional={"exactly_once_delivery_enabled": st.booleans()})
 RESPONSES = st.lists(
     st.fixed_dictionaries(
         {"received_messages": st.lists(RECEIVED, max_size=4)},
@@ -65,4 +63,5 @@ def test_the_size_of_the_responses_decides(
 ) -> None:
     for name in ("few", "many"):
         monkeypatch.setattr(received_rows, f"decode_{name}", lambda _responses, name=name: name)
-    assert decode([bytes(size - 1), bytes(1)]) == chosen
+    found: Any = decode([bytes(size - 1), bytes(1)])
+    assert found == chosen
