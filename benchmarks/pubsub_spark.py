@@ -183,7 +183,7 @@ def relay(address: str, engine: str) -> None:
             running: Any = (
                 stream.select("data")
                 .write_stream.format("pubsub")
-                .options(**options(address), topicId="departures", lingerMs=1, parallelism=1)
+                .options(**options(address), topicId="departures", lingerMs=0, parallelism=1)
                 .option("checkpointLocation", f"{folder}/c")
                 .trigger(epoch="100 milliseconds")
                 .start()
@@ -193,7 +193,7 @@ def relay(address: str, engine: str) -> None:
                 source(spark, address, "arrivals-sub", numPartitions=1)
                 .select("data")
                 .writeStream.format("pubsub")
-                .options(**options(address), topicId="departures", lingerMs="1")
+                .options(**options(address), topicId="departures", lingerMs="0")
                 .option("checkpointLocation", f"{folder}/c")
                 .start()
             )
