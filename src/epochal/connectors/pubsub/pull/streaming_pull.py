@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 import pyarrow as pa
@@ -353,8 +353,7 @@ class Puller:
         call.initial_metadata()
         if call.is_active():
             self._connection.recovered(READING)
-        found: Iterator[bytes] = iter(call)
-        return found
+        return cast(Iterator[bytes], iter(call))
 
     def _opening(self) -> bytes:
         wanted = self._settings
@@ -410,8 +409,7 @@ class Puller:
                     if received.exactly_once is not None:
                         self._exactly_once = received.exactly_once
                     if len(ids):
-                        first = self._book.add(ids)
-                        self._ready.append(Pulled(first, received.batch, size))
+                        self._ready.append(Pulled(self._book.add(ids), received.batch, size))
                         self._ready_bytes += size
                         self._arrived.notify_all()
                     self._room.notify_all()
