@@ -75,9 +75,13 @@ def installed(*wanted: str) -> Path:
 
 
 def child_environment() -> dict[str, str]:
-    """The environment of every child process, on both sides."""
+    """The environment of every child process, on both sides.
+
+    The package is this repository's, even if another checkout of it is installed.
+    """
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    return {**env, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY)}
+    path = os.pathsep.join(map(str, (REPOSITORY / "src", REPOSITORY)))
+    return {**env, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
 
 
 def time_process(command: Sequence[str]) -> Cost:

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks import pubsub_server
+from benchmarks import pubsub_latency, pubsub_server
 from benchmarks.harness import Report, arguments, child_environment
+from benchmarks.pubsub_latency import world
 
 from epochal.testing.pubsub import running_server
 
@@ -46,7 +47,7 @@ def main() -> None:
     if "stall" in parts:
         stall(report, 5.0 if asked.quick else asked.stall_seconds)
     if "latency" in parts:
-        latency(report, 2.0 if asked.quick else 20.0)
+        pubsub_latency.figures(report, rounds, seconds)
     if "server" in parts and not asked.quick:
         pubsub_server.figures(report)
 
@@ -71,22 +72,14 @@ def publish(report: Report, rounds: int, seconds: float) -> None:
 
 def drain(report: Report, name: str, size: int, count: int) -> None:
     """Embedded server to Spark's noop."""
-    with world() as address:
-        report.row(f"spark, {name}", **spark("drain", address, str(size), str(count)))
+    with world() as server:
+        report.row(f"spark, {name}", **spark("drain", server.address, str(size), str(count)))
 
 
 def stall(report: Report, seconds: float) -> None:
     """Check that the memory of the sidecar does not grow."""
-    with world() as address:
-        report.row("stall, 1 KB", **spark("stall", address, "1000", str(seconds)))
-
-
-def latency(report: Report, seconds: float) -> None:
-    """From topic to topic through each engine, at 200 messages a second."""
-    for engine in ("micro-batch", "continuous"):
-        with world() as address:
-            found = spark("relay", address, engine, str(seconds))
-        report.row(f"latency, {engine}", **found)
+    with world() as server:
+        report.row("stall, 1 KB", **spark("stall", server.address, "1000", str(seconds)))
 
 
 def take_turns(
@@ -133,18 +126,6 @@ def replaying(size: int) -> Iterator[str]:
     finally:
         process.kill()
         process.communicate()
-
-
-@contextmanager
-def world() -> Iterator[str]:
-    wanted = [
-        "--subscription",
-        "arrivals-sub:arrivals",
-        "--subscription",
-        "departures-sub:departures",
-    ]
-    with running_server("--project", "bench", "--max-bytes", str(3 << 30), *wanted) as server:
-        yield server.address
 
 
 def client(*words: str) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 drain   how fast micro-batches read a full subscription to noop, and which phase takes the time
 stall   how the memory of the sidecar develops while a batch does not end
-relay   how long a message takes from one topic to another, in micro-batches or in the engine
+relay   relays messages from one topic to another, in micro-batches or in the engine
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import percentile
 from pyspark.sql import SparkSession
 
 import epochal
@@ -27,11 +26,8 @@ from epochal.connectors.pubsub.publish.encode import Encoder
 from epochal.connectors.pubsub.publish.publisher import Publisher, PublishSettings
 from epochal.connectors.pubsub.pubsub_access import Access
 from epochal.connectors.pubsub.pubsub_options import SinkOptions
-from epochal.connectors.pubsub.pull.streaming_pull import Puller, PullSettings
 
 PROJECT = "bench"
-WARM_UP_S = 5.0
-PER_SECOND, TICK_S = 200, 0.01
 
 
 def session() -> SparkSession:
@@ -173,8 +169,8 @@ def sidecar_mib(jvm: int) -> float:
     return found
 
 
-def relay(address: str, engine: str, seconds: float) -> dict[str, Any]:
-    """Milliseconds from publishing to one topic until receiving from another."""
+def relay(address: str, engine: str) -> None:
+    """Relay messages from one topic to another until the input ends."""
     spark = session()
     with tempfile.TemporaryDirectory() as folder:
         if engine == "continuous":
@@ -187,7 +183,7 @@ def relay(address: str, engine: str, seconds: float) -> dict[str, Any]:
             running: Any = (
                 stream.select("data")
                 .write_stream.format("pubsub")
-                .options(**options(address), topicId="departures", lingerMs=1, parallelism=1)
+                .options(**options(address), topicId="departures", lingerMs=0, parallelism=1)
                 .option("checkpointLocation", f"{folder}/c")
                 .trigger(epoch="100 milliseconds")
                 .start()
@@ -197,66 +193,13 @@ def relay(address: str, engine: str, seconds: float) -> dict[str, Any]:
                 source(spark, address, "arrivals-sub", numPartitions=1)
                 .select("data")
                 .writeStream.format("pubsub")
-                .options(**options(address), topicId="departures", lingerMs="1")
+                .options(**options(address), topicId="departures", lingerMs="0")
                 .option("checkpointLocation", f"{folder}/c")
                 .start()
             )
-        latencies = measure_relay(address, seconds)
+        sys.stdin.read()
         running.stop()
     spark.stop()
-    return {
-        "engine": engine,
-        "messages": len(latencies),
-        "p50_ms": percentile(latencies, 50),
-        "p99_ms": percentile(latencies, 99),
-        "max_ms": max(latencies),
-    }
-
-
-def measure_relay(address: str, seconds: float) -> list[float]:
-    """Publish at a fixed rate with the time as payload; latencies after a warm-up."""
-    import pyarrow as pa
-
-    writer = publisher(address, "arrivals")
-    encoder = Encoder(pa.schema([("data", pa.binary())]), SinkOptions(topic_id="topic"))
-    access = Access(emulator_host=address, project_id=PROJECT)
-    reader = Puller(
-        Connection(access),
-        PullSettings(subscription=f"projects/{PROJECT}/subscriptions/departures-sub"),
-    )
-
-    def send() -> None:
-        now = b"%d" % time.time_ns()
-        rows = pa.RecordBatch.from_pydict({"data": [now] * round(PER_SECOND * TICK_S)})
-        writer.add(encoder.encode(rows).messages)
-
-    def receive(found: list[tuple[int, float]], timeout_s: float) -> None:
-        pulled = reader.take(10_000, timeout_s=timeout_s)
-        if pulled is not None:
-            now = time.time_ns()
-            sent = [int(bytes(each or b"0")) for each in pulled.batch.column("data").to_pylist()]
-            found += [(each, (now - each) / 1e6) for each in sent]
-            reader.ack([pulled.span])
-
-    found: list[tuple[int, float]] = []
-    send()
-    deadline = time.monotonic() + 120
-    while not found and time.monotonic() < deadline:  # until the query has started
-        receive(found, 0.5)
-    found.clear()
-    began = time.time_ns() + int(WARM_UP_S * 1e9)
-    end = time.monotonic() + WARM_UP_S + seconds
-    next_send = time.monotonic()
-    while time.monotonic() < end:
-        if time.monotonic() >= next_send:
-            send()
-            next_send += TICK_S
-        receive(found, max(min(next_send - time.monotonic(), TICK_S), 0.0005))
-    for _ in range(10):
-        receive(found, 0.2)
-    reader.close()
-    writer.close()
-    return [each for sent, each in found if sent >= began]
 
 
 def main() -> None:
@@ -265,8 +208,9 @@ def main() -> None:
             found = drain(address, int(size), int(count))
         case ["stall", address, size, seconds]:
             found = stall(address, int(size), float(seconds))
-        case ["relay", address, engine, seconds]:
-            found = relay(address, engine, float(seconds))
+        case ["relay", address, engine]:
+            relay(address, engine)
+            found = {}
         case other:
             raise SystemExit(f"not a benchmark: {other}")
     print("RESULT " + json.dumps(found), flush=True)

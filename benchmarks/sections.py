@@ -329,17 +329,46 @@ def _stall(row: Row | None) -> Line | None:
     )
 
 
+RELAYS = (
+    ("google", "Google's client"),
+    ("micro-batch", "micro-batches"),
+    ("bare", "gRPC alone"),
+    ("one hop", "one topic, without a query"),
+)
+MOST_MS = {"p50": 6, "p99": 20}
+
+
 def _relay(suite: Suite) -> Iterator[Line | None]:
-    ours, peer = suite.find("latency, continuous"), suite.find("latency, micro-batch")
+    """The engine beside other relays. Nothing can beat gRPC alone, so it has no ratio."""
+    ours = suite.find("latency, continuous")
     if ours is None:
         return
-    for percent in ("p50", "p99"):
-        mine = ours.number(f"{percent}_ms")
-        theirs = peer.number(f"{percent}_ms") if peer else None
-        if mine is not None:
-            beside = f"micro-batch {number(theirs)} ms" if theirs else ""
-            what = f"topic to topic in a continuous query, {percent}"
-            yield Line(what, f"{number(mine)} ms", beside, theirs / mine if theirs else None)
+    for percent, most in MOST_MS.items():
+        what = f"topic to topic in a continuous query, {percent}"
+        yield from _relay_lines(suite, ours, what, f"{percent}_ms", "ms", most)
+    what = "the same, CPU per message of all processes, JVM and driver included"
+    yield from _relay_lines(suite, ours, what, "cpu_us", "µs", None)
+    if (cpu := ours.number("workers_cpu_us")) is not None:
+        yield Line("the same, CPU per message of the Python worker", f"{number(cpu)} µs")
+
+
+def _relay_lines(
+    suite: Suite, ours: Row, what: str, name: str, unit: str, most: float | None
+) -> Iterator[Line]:
+    mine = ours.number(name)
+    if not mine:
+        return
+    target = (f"≤ {most} {unit}", mine <= most) if most else ("", None)
+    lines = []
+    for engine, title in RELAYS:
+        row = suite.find(f"latency, {engine}")
+        theirs = row.number(name) if row else None
+        if theirs:
+            ratio = theirs / mine if engine in ("google", "micro-batch") else None
+            lines.append((f"{title} {number(theirs)} {unit}", ratio))
+    for beside, ratio in lines or [("", None)]:
+        yield Line(what, f"{number(mine)} {unit}", beside, ratio, *target)
+        target = ("", None)
 
 
 def telemetry(suite: Suite) -> Section:

@@ -129,7 +129,9 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
             "rss_peak_mib": 210.0,
         },
         {"figure": "latency, micro-batch", "p50_ms": 500.0, "p99_ms": 900.0},
-        {"figure": "latency, continuous", "p50_ms": 20.0, "p99_ms": 60.0},
+        {"figure": "latency, continuous", "p50_ms": 5.0, "p99_ms": 15.0, "workers_cpu_us": 300.0},
+        {"figure": "latency, google", "p50_ms": 30.0, "p99_ms": 70.0, "cpu_us": 500.0},
+        {"figure": "latency, bare", "p50_ms": 4.0, "p99_ms": 9.0, "cpu_us": 100.0},
     ],
     "telemetry": [{"figure": "committing, per epoch", "us": 1.2, "share": "0.0012 % of a core"}],
     "nexmark": [

@@ -100,6 +100,13 @@ class Connection:
             request, timeout=self.request_timeout_s, metadata=routing(method, resource)
         )
 
+    def once(self, service: str, method: str, request: bytes, *, resource: str) -> bytes:
+        """Make a unary call without retries; raises gRPC's own error."""
+        answer: bytes = self._call(service, method)(
+            request, timeout=self.request_timeout_s, metadata=routing(method, resource)
+        )
+        return answer
+
     def call(self, service: str, method: str, request: bytes, *, what: str, resource: str) -> bytes:
         """Make a unary call, with retries; raises PubSubFailedError when they end.
 
@@ -108,16 +115,12 @@ class Connection:
         """
         limit_s = CALL_RETRY_S if math.isinf(self.retry_timeout_s) else self.retry_timeout_s
         retry, failures = self._retry, 0
-        metadata = routing(method, resource)
         start = retry.monotonic()
         while True:
             if self._closed.is_set():
                 raise PubSubClosedError(f"{what} {resource}: the connection is closed.")
             try:
-                answer: bytes = self._call(service, method)(
-                    request, timeout=self.request_timeout_s, metadata=metadata
-                )
-                return answer
+                return self.once(service, method, request, resource=resource)
             except grpc.RpcError as error:
                 failures += 1
                 status = status_of(error)

@@ -24,22 +24,20 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
-from epochal.connectors.arrow_stream import encode_stream
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
-from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Span
+from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Rows, Span
 
 logger = logging.getLogger(__name__)
 
 RETRY = timedelta(seconds=20)
 _HEAD = struct.Struct(">BII")
 """The kind of a message, the stream it is about, and the size of its content."""
-_SCHEMA = pa.schema([("ack_id", pa.string())])
+_WIDTH = struct.Struct(">I")
 
 
 class Kind(IntEnum):
@@ -65,10 +63,9 @@ class HandBack:
         )
         self._send(Kind.OPTIONS, 0, msgspec.msgpack.encode(options))
 
-    def held(self, stream: int, ack_ids: pa.Array[Any]) -> None:
+    def held(self, stream: int, ids: Rows) -> None:
         """The task has got these messages from a stream, after those of the calls before."""
-        batch = pa.record_batch([ack_ids], schema=_SCHEMA)
-        self._send(Kind.HELD, stream, encode_stream(_SCHEMA, [batch]).to_pybytes())
+        self._send(Kind.HELD, stream, encoded_ids(ids))
 
     def settled(self, stream: int, spans: Sequence[Span]) -> None:
         """The task has acknowledged or nacked messages, given by their numbers."""
@@ -107,8 +104,7 @@ def main(file: BinaryIO) -> None:
             case Kind.OPTIONS:
                 options = msgspec.msgpack.decode(content, type=SourceOptions)
             case Kind.HELD:
-                for batch in pa.ipc.open_stream(pa.BufferReader(content)):
-                    books[stream].add(batch.column("ack_id"))
+                books[stream].add(decoded_ids(content))
             case Kind.SETTLED:
                 spans = np.frombuffer(content, np.int64).reshape(-1, 2)
                 books[stream].settle([(int(low), int(high)) for low, high in spans])
@@ -116,6 +112,20 @@ def main(file: BinaryIO) -> None:
                 return
     if options is not None:
         _give_back(options, list(books.values()))
+
+
+def encoded_ids(ids: Rows) -> bytes:
+    """Encode the width of the ids and their bytes; or a width of 0 and a list, if it varies."""
+    if isinstance(ids, list):
+        return _WIDTH.pack(0) + msgspec.msgpack.encode(ids)
+    return _WIDTH.pack(ids.shape[1]) + bytes(ids.data)
+
+
+def decoded_ids(content: bytes) -> Rows:
+    (width,) = _WIDTH.unpack_from(content)
+    if not width:
+        return msgspec.msgpack.decode(content[_WIDTH.size :], type=list[bytes])
+    return np.frombuffer(content, np.uint8, offset=_WIDTH.size).reshape(-1, width)
 
 
 def _give_back(options: SourceOptions, books: Sequence[LeaseBook]) -> None:

@@ -1,8 +1,10 @@
 """Publishes messages in batches, with several requests in flight.
 
 A background thread sends a request when `batchSize` messages or `maxBatchBytes` bytes are queued,
-`lingerMs` after the first of them was queued, or at once if a `flush` waits for it. `add` blocks
-only while the queue is full.
+`lingerMs` after the first of them was queued, or at once if a `flush` waits for it. It then waits
+for the answer, while further threads send what is due; there are as many of them as requests were
+ever in flight. (gRPC's own way to have several requests in flight starts a thread for nearly every
+request, if requests are rare.) `add` blocks only while the queue is full.
 
 Messages with an ordering key are sent in requests for that key alone, as Pub/Sub requires. Only one
 request per key is in flight at a time, so messages of a key arrive in order.
@@ -21,7 +23,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import grpc
 
@@ -33,6 +34,7 @@ from epochal.errors import PubSubClosedError
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED_BYTES = 32 << 20
+CLOSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +71,14 @@ class _Queue:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sent:
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The messages of one request."""
+
     key: str
-    request: bytes
+    messages: list[bytes]
     runs: list[tuple[int, int]]
     size: int
-    future: Any
-    began: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,16 @@ class Publisher:
     def __init__(self, connection: Connection, settings: PublishSettings) -> None:
         self._connection, self._settings = connection, settings
         self._head = encoded(1, settings.topic.encode())
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
+        # Each side waits on its own condition, because a needless wake-up costs more than a row:
+        # threads for something to send, callers for answers.
+        self._work = threading.Condition(self._lock)
+        self._answered = threading.Condition(self._lock)
         self._queues: dict[str, _Queue] = {}
-        self._in_flight: deque[_Sent] = deque()
         # Ordering keys that have a request in flight.
         self._busy: set[str] = set()
+        self._threads: list[threading.Thread] = []
+        self._idle = self._in_flight = 0  # threads that wait, and threads that send
         self._published = self._requests = self._retries = 0
         self._queued_bytes = 0
         # The mark that messages added now belong to, and the newest mark to send without lingering.
@@ -109,8 +116,6 @@ class Publisher:
         self._pending: Counter[int] = Counter()
         self._failure: Exception | None = None
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="pubsub-publisher", daemon=True)
-        self._thread.start()
 
     def add(self, messages: Sequence[bytes], keys: Sequence[str] | None = None) -> None:
         """Queue messages that `Encoder` has encoded."""
@@ -120,17 +125,19 @@ class Publisher:
             # An empty queue accepts any size. Otherwise one large call could never proceed.
             while self._queued_bytes > 0 and self._queued_bytes + size > most:
                 self._check()
-                self._lock.wait(1.0)
+                self._answered.wait(1.0)
             self._check()
             now = time.monotonic()
             if keys is None:
-                self._enqueue("", messages, size, now)
+                wake = self._enqueue("", messages, size, now)
             else:
+                wake = False
                 for message, key in zip(messages, keys, strict=True):
-                    self._enqueue(key, (message,), len(message), now)
+                    wake |= self._enqueue(key, (message,), len(message), now)
             self._pending[self._mark] += len(messages)
             self._queued_bytes += size
-            self._lock.notify_all()
+            if wake:
+                self._wake()
 
     def mark(self, *, hurry: bool = True) -> int:
         """Set a mark after everything added so far; with `hurry`, send it without lingering."""
@@ -138,7 +145,7 @@ class Publisher:
             mark, self._mark = self._mark, self._mark + 1
             if hurry:
                 self._hurry = mark
-                self._lock.notify_all()
+                self._wake()
             return mark
 
     def flush(self, mark: int | None = None) -> None:
@@ -147,7 +154,7 @@ class Publisher:
         with self._lock:
             while not self._is_published(mark):
                 self._check()
-                self._lock.wait(1.0)
+                self._answered.wait(1.0)
             self._check()
 
     def is_published(self, mark: int) -> bool:
@@ -159,16 +166,20 @@ class Publisher:
     def stats(self) -> PublishStats:
         with self._lock:
             queued = sum(len(each.messages) for each in self._queues.values())
-            in_flight = len(self._in_flight)
-            return PublishStats(self._published, self._requests, self._retries, queued, in_flight)
+            return PublishStats(
+                self._published, self._requests, self._retries, queued, self._in_flight
+            )
 
     def close(self) -> None:
         """Stop. Messages that were not flushed may or may not be published."""
         with self._lock:
             self._closing = True
-            self._lock.notify_all()
+            self._work.notify_all()
+            self._answered.notify_all()
         self._connection.close()
-        self._thread.join(2.0)
+        end = time.monotonic() + CLOSE_S
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0.0))
 
     def _is_published(self, mark: int) -> bool:
         return not any(each <= mark for each in self._pending)
@@ -179,52 +190,71 @@ class Publisher:
         if self._closing:
             raise PubSubClosedError(f"The writer to {self._settings.topic} is closed.")
 
-    def _enqueue(self, key: str, messages: Sequence[bytes], size: int, now: float) -> None:
+    def _enqueue(self, key: str, messages: Sequence[bytes], size: int, now: float) -> bool:
+        """Queue messages of a key. Return whether a thread must look: it is new or full."""
         queue = self._queues.get(key)
+        new = queue is None
         if queue is None:
             queue = self._queues[key] = _Queue(now)
         queue.messages.extend(messages)
         queue.runs.append((self._mark, len(messages)))
         queue.size += size
+        return new or self._is_full(queue)
+
+    def _is_full(self, queue: _Queue) -> bool:
+        settings = self._settings
+        return len(queue.messages) >= settings.batch_size or queue.size >= settings.max_batch_bytes
+
+    def _wake(self) -> None:
+        """Let a thread look at the queues, if there are any; a new one, if all are busy."""
+        if not self._queues:
+            return
+        if self._idle:
+            self._work.notify()
+        elif len(self._threads) < self._settings.max_in_flight:
+            thread = threading.Thread(target=self._run, name="pubsub-publisher", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def _run(self) -> None:
         try:
-            while True:
-                with self._lock:
-                    if self._closing:
-                        return
-                    due = self._due()
-                    if due is None and not self._has_done():
-                        self._lock.wait(self._wait_s())
-                        continue
-                if due is not None:
-                    self._send(*due)
-                self._reap_done()
+            while (batch := self._next()) is not None:
+                self._send(batch)
         except Exception as error:  # noqa: BLE001 - `add` and `flush` must raise any error
             with self._lock:
                 if not self._closing:
                     logger.error("%s: %s", self._settings.topic, error)
-                self._failure = error
-                self._lock.notify_all()
+                self._failure = self._failure or error
+                self._work.notify_all()
+                self._answered.notify_all()
 
-    def _due(self) -> tuple[str, list[bytes], list[tuple[int, int]], int] | None:
-        """Take the next request that is full or old enough and allowed now; None if none is."""
-        settings = self._settings
-        if len(self._in_flight) >= settings.max_in_flight:
+    def _next(self) -> _Batch | None:
+        """Wait for the next request to send; None if there will be none."""
+        with self._lock:
+            while not self._closing and self._failure is None:
+                batch = self._due()
+                if batch is not None:
+                    self._wake()  # this thread is busy now, so another one must watch the rest
+                    return batch
+                self._idle += 1
+                self._work.wait(self._wait_s())
+                self._idle -= 1
             return None
+
+    def _due(self) -> _Batch | None:
+        """Take the next request that is full or old enough and allowed now; None if none is."""
         now = time.monotonic()
         for key, queue in self._queues.items():
             ready = (
                 queue.runs[0][0] <= self._hurry
-                or len(queue.messages) >= settings.batch_size
-                or queue.size >= settings.max_batch_bytes
-                or now - queue.since >= settings.linger_s
+                or self._is_full(queue)
+                or now - queue.since >= self._settings.linger_s
             )
-            if ready and not (key and key in self._busy):
-                return key, *self._take(key, queue)
+            if ready and key not in self._busy:
+                return self._take(key, queue)
         return None
 
-    def _take(self, key: str, queue: _Queue) -> tuple[list[bytes], list[tuple[int, int]], int]:
+    def _take(self, key: str, queue: _Queue) -> _Batch:
         settings, waiting = self._settings, queue.messages
         taken: list[bytes] = []
         size = 0
@@ -237,78 +267,49 @@ class Publisher:
         queue.size -= size
         if not waiting:
             del self._queues[key]
-        return taken, _first_runs(queue.runs, len(taken)), size
+        if key:
+            self._busy.add(key)
+        self._in_flight += 1
+        self._requests += 1
+        return _Batch(key, taken, _first_runs(queue.runs, len(taken)), size)
 
     def _wait_s(self) -> float | None:
         """Seconds until a queue has lingered long enough; None if only an event can unblock us."""
-        if not self._queues or len(self._in_flight) >= self._settings.max_in_flight:
-            return None
         free = [each.since for key, each in self._queues.items() if key not in self._busy]
         if not free:
             return None
         return max(min(free) + self._settings.linger_s - time.monotonic(), 0.0)
 
-    def _send(
-        self, key: str, messages: list[bytes], runs: list[tuple[int, int]], size: int
-    ) -> None:
-        request = b"".join((self._head, *messages))
-        began = self._connection.retry.monotonic()
-        future = self._start(request)
-        with self._lock:
-            if key:
-                self._busy.add(key)
-            self._in_flight.append(_Sent(key, request, runs, size, future, began))
-            self._requests += 1
-        future.add_done_callback(self._wake)
+    def _send(self, batch: _Batch) -> None:
+        """Send a request, and retry while that is allowed.
 
-    def _start(self, request: bytes) -> Any:
-        topic = self._settings.topic
-        return self._connection.future(PUBLISHER, "Publish", request, resource=topic)
-
-    def _wake(self, _future: Any) -> None:
-        with self._lock:
-            self._lock.notify_all()
-
-    def _has_done(self) -> bool:
-        return any(each.future.done() for each in self._in_flight)
-
-    def _reap_done(self) -> None:
-        with self._lock:
-            done = [each for each in self._in_flight if each.future.done()]
-        for sent in done:
-            self._reap(sent)
-
-    def _reap(self, sent: _Sent) -> None:
-        """Handle the response to a request, and retry while that is allowed.
-
-        A retry happens here, while the request still counts as in flight, so that no later request
-        of the same ordering key overtakes it.
+        It counts as in flight all the time, so that no later request of the same ordering key
+        overtakes it.
         """
-        failures = 0
-        future = sent.future
+        request, topic = b"".join((self._head, *batch.messages)), self._settings.topic
+        connection, failures = self._connection, 0
+        began = connection.retry.monotonic()
         while True:
             try:
-                future.result()
+                connection.once(PUBLISHER, "Publish", request, resource=topic)
                 break
             except grpc.RpcError as error:
                 failures += 1
                 status = status_of(error)
-            self._connection.wait_after(
-                status, failures, sent.began, what="publishing to", resource=self._settings.topic
-            )
+            connection.wait_after(status, failures, began, what="publishing to", resource=topic)
             with self._lock:
                 self._retries += 1
-            future = self._start(sent.request)
         with self._lock:
-            self._in_flight.remove(sent)
-            self._busy.discard(sent.key)
-            for mark, count in sent.runs:
+            # A queue of the same key may be due now: this thread looks for it next.
+            self._busy.discard(batch.key)
+            self._in_flight -= 1
+            for mark, count in batch.runs:
                 self._published += count
                 self._pending[mark] -= count
                 if not self._pending[mark]:
                     del self._pending[mark]
-            self._queued_bytes -= sent.size
-            self._lock.notify_all()
+            self._queued_bytes -= batch.size
+            self._answered.notify_all()
 
 
 def _first_runs(runs: deque[tuple[int, int]], count: int) -> list[tuple[int, int]]:

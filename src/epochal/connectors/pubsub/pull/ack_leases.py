@@ -22,6 +22,10 @@ from epochal.connectors.pubsub.protobuf_wire import field as encoded
 from epochal.connectors.pubsub.protobuf_wire import varint
 
 Span: TypeAlias = tuple[int, int]
+Rows: TypeAlias = Any
+"""Ids: a two-dimensional array of bytes, one row per id; or a list if they differ in length."""
+FEW_IDS = 64
+"""Up to this many, one object per id costs less than the fixed cost of NumPy's functions."""
 MAX_IDS = 2500
 MAX_REQUEST_BYTES = 450_000
 """Pub/Sub accepts 512 KiB in an Acknowledge or ModifyAckDeadline request."""
@@ -33,8 +37,7 @@ class Ids:
 
     numbers: Any
     """An array of int64."""
-    rows: Any
-    """A two-dimensional array of bytes, one row per id; or a list if the ids differ in length."""
+    rows: Rows
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -71,7 +74,7 @@ class _Delivery:
     """Messages that were added together, numbered from `first`; `live` are those still held."""
 
     first: int
-    rows: Any
+    rows: Rows
     live: list[Span]
 
 
@@ -84,11 +87,11 @@ class LeaseBook:
     _firsts: list[int] = field(default_factory=list)
     _deliveries: dict[int, _Delivery] = field(default_factory=dict)
 
-    def add(self, ack_ids: pa.Array[Any]) -> int:
-        """Hold messages; return the number of the first."""
-        first, count = self.next_number, len(ack_ids)
+    def add(self, rows: Rows) -> int:
+        """Hold messages, given by their ids (see `id_rows`); return the number of the first."""
+        first, count = self.next_number, len(rows)
         if count:
-            self._deliveries[first] = _Delivery(first, _rows(ack_ids), [(first, first + count)])
+            self._deliveries[first] = _Delivery(first, rows, [(first, first + count)])
             self._firsts.append(first)
             self.next_number += count
             self.held += count
@@ -135,14 +138,20 @@ class LeaseBook:
                 del self._deliveries[found.first]
 
 
-def _rows(ack_ids: pa.Array[Any]) -> Any:
+def id_rows(ack_ids: pa.Array[Any]) -> Rows:
     """Copy the ids' bytes, so that the buffer they share with the messages can be freed."""
+    if len(ack_ids) <= FEW_IDS:
+        ids = [str(each).encode() for each in ack_ids.to_pylist()]
+        width = len(ids[0]) if ids else 0
+        if not width or any(len(each) != width for each in ids):
+            return ids
+        return np.frombuffer(b"".join(ids), np.uint8).reshape(len(ids), width)
     _, offsets_buffer, data = ack_ids.buffers()
     assert offsets_buffer is not None
     offsets = np.frombuffer(memoryview(offsets_buffer), np.int32)
     offsets = offsets[ack_ids.offset : ack_ids.offset + len(ack_ids) + 1]
     widths = np.diff(offsets)
-    if data is None or widths.min() != widths.max():
+    if data is None or not 0 < widths.min() == widths.max():
         return [str(each).encode() for each in ack_ids.to_pylist()]
     block = np.frombuffer(memoryview(data), np.uint8)[offsets[0] : offsets[-1]]
     return block.reshape(len(ack_ids), int(widths[0])).copy()

@@ -1,4 +1,4 @@
-"""Decodes raw StreamingPull responses into Arrow, without an object per message.
+"""Decodes raw StreamingPull responses into Arrow, without an object per message if there are many.
 
 Note: Pub/Sub has no nulls. It sends an empty string for "no ordering key" and 0 for "delivery
 attempts are not counted". Both become null here.
@@ -26,6 +26,10 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
 ]
 MESSAGE_SCHEMA = pa.schema(_FIELDS)
 ACK_SCHEMA = MESSAGE_SCHEMA.append(pa.field("ack_id", pa.string()))
+_STRUCT: Any = pa.struct(list(ACK_SCHEMA))
+FEW_BYTES = 12 << 10
+"""Up to this size (about 50 messages) one object per message costs less than the fixed cost of
+Arrow's functions, which is 0.2 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +43,28 @@ class Received:
 
 
 @cache
-def _handler() -> Any:
+def _response() -> Any:
     from google.pubsub_v1.types import pubsub
+
+    return pubsub.StreamingPullResponse.pb()
+
+
+@cache
+def _handler() -> Any:
     from ptars import HandlerPool
 
-    descriptor = pubsub.StreamingPullResponse.pb().DESCRIPTOR
+    descriptor = _response().DESCRIPTOR
     return HandlerPool([descriptor.file]).get_for_message(descriptor)
 
 
 def decode(responses: Sequence[bytes]) -> Received:
     """Decode serialised StreamingPullResponses."""
+    few = sum(map(len, responses)) <= FEW_BYTES
+    return decode_few(responses) if few else decode_many(responses)
+
+
+def decode_many(responses: Sequence[bytes]) -> Received:
+    """Decode whole columns."""
     outer = _handler().list_to_record_batch(list(responses))
     received = outer.column("received_messages").flatten()
     message = received.field("message")
@@ -66,6 +82,30 @@ def decode(responses: Sequence[bytes]) -> Received:
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=ACK_SCHEMA)
     return Received(batch, _exactly_once(outer.column("subscription_properties")))
+
+
+def decode_few(responses: Sequence[bytes]) -> Received:
+    """Decode row by row."""
+    rows, exactly_once, parse = [], None, _response().FromString
+    for raw in responses:
+        response = parse(raw)
+        if response.HasField("subscription_properties"):
+            exactly_once = response.subscription_properties.exactly_once_delivery_enabled
+        for received in response.received_messages:
+            message = received.message
+            at = message.publish_time if message.HasField("publish_time") else None
+            rows.append(
+                (
+                    message.message_id,
+                    message.data,
+                    list(message.attributes.items()),
+                    None if at is None else at.seconds * 1_000_000 + at.nanos // 1000,
+                    message.ordering_key or None,
+                    received.delivery_attempt or None,
+                    received.ack_id,
+                )
+            )
+    return Received(pa.RecordBatch.from_struct_array(pa.array(rows, _STRUCT)), exactly_once)
 
 
 def message_keys(batch: pa.RecordBatch) -> list[str]:

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 import pyarrow as pa
@@ -40,7 +40,7 @@ import pyarrow as pa
 from epochal.connectors.pubsub.connection import Connection, status_of
 from epochal.connectors.pubsub.protobuf_wire import field, varint
 from epochal.connectors.pubsub.pubsub_options import SourceOptions
-from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Span
+from epochal.connectors.pubsub.pull.ack_leases import LeaseBook, Rows, Span, id_rows
 from epochal.connectors.pubsub.pull.received_rows import decode
 from epochal.connectors.pubsub.pull.send_acks import Settler
 from epochal.errors import PubSubClosedError, PubSubUnavailableError
@@ -91,13 +91,18 @@ class Pulled:
 
     first: int
     batch: pa.RecordBatch
+    size: int = 0
+    """Bytes of the responses that contained them. Arrow takes longer to count its own."""
 
     @property
     def span(self) -> Span:
         return self.first, self.first + self.batch.num_rows
 
-    def slice(self, offset: int, length: int | None = None) -> Pulled:
-        return Pulled(self.first + offset, self.batch.slice(offset, length))
+    def split(self, rows: int) -> tuple[Pulled, Pulled]:
+        """Return the first `rows` messages, and the rest."""
+        size = self.size * rows // self.batch.num_rows
+        head = Pulled(self.first, self.batch.slice(0, rows), size)
+        return head, Pulled(self.first + rows, self.batch.slice(rows), self.size - size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ class PullStats:
 class Holdings(Protocol):
     """Is told which messages a puller holds, so that it can give them back if we are killed."""
 
-    def held(self, stream: int, ack_ids: pa.Array[Any]) -> None: ...
+    def held(self, stream: int, ids: Rows) -> None: ...
 
     def settled(self, stream: int, spans: Sequence[Span]) -> None: ...
 
@@ -194,11 +199,9 @@ class Puller:
                 return None
             found = self._ready.popleft()
             if found.batch.num_rows > max_rows:
-                self._ready.appendleft(found.slice(max_rows))
-                found = found.slice(0, max_rows)
-            self._ready_bytes = max(self._ready_bytes - found.batch.nbytes, 0)
-            if not self._ready:
-                self._ready_bytes = 0
+                found, rest = found.split(max_rows)
+                self._ready.appendleft(rest)
+            self._ready_bytes -= found.size
             self._room.notify_all()
             return found
 
@@ -350,8 +353,7 @@ class Puller:
         call.initial_metadata()
         if call.is_active():
             self._connection.recovered(READING)
-        found: Iterator[bytes] = iter(call)
-        return found
+        return cast(Iterator[bytes], iter(call))
 
     def _opening(self) -> bytes:
         wanted = self._settings
@@ -397,18 +399,18 @@ class Puller:
                 if not responses:
                     return
                 received = decode(responses)
-                if self._holdings is not None and received.batch.num_rows:
-                    self._holdings.held(self._stream, received.batch.column("ack_id"))
+                ids = id_rows(received.batch.column("ack_id"))
+                if self._holdings is not None and len(ids):
+                    self._holdings.held(self._stream, ids)
                 with self._lock:
                     self._decoded_at = time.monotonic()
                     self._gather_s = GATHER_S if size < BUSY_BYTES else BUSY_GATHER_S
                     self._raw_bytes -= size
                     if received.exactly_once is not None:
                         self._exactly_once = received.exactly_once
-                    if received.batch.num_rows:
-                        first = self._book.add(received.batch.column("ack_id"))
-                        self._ready.append(Pulled(first, received.batch))
-                        self._ready_bytes += received.batch.nbytes
+                    if len(ids):
+                        self._ready.append(Pulled(self._book.add(ids), received.batch, size))
+                        self._ready_bytes += size
                         self._arrived.notify_all()
                     self._room.notify_all()
                 if not everything:

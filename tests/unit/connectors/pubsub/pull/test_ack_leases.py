@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from google.pubsub_v1.types import pubsub
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochal.connectors.pubsub.pull import ack_leases as leases
-from epochal.connectors.pubsub.pull.ack_leases import Ids, LeaseBook
+from epochal.connectors.pubsub.pull.ack_leases import Ids, LeaseBook, id_rows
 
 
 def texts(lots: list[Ids]) -> list[str]:
@@ -22,8 +23,8 @@ def ids(first: int, count: int, width: int = 8) -> list[str]:
 
 def test_ids_of_settled_messages_are_returned_once() -> None:
     book = LeaseBook()
-    assert book.add(pa.array(ids(0, 10))) == 0
-    assert book.add(pa.array(ids(10, 5))) == 10
+    assert book.add(id_rows(pa.array(ids(0, 10)))) == 0
+    assert book.add(id_rows(pa.array(ids(10, 5)))) == 10
     assert texts(book.settle([(8, 12)])) == ids(8, 4)
     assert texts(book.settle([(0, 15)])) == [*ids(0, 8), *ids(12, 3)]
     assert (book.settle([(0, 15)]), book.held, book.spans()) == ([], 0, [])
@@ -31,7 +32,7 @@ def test_ids_of_settled_messages_are_returned_once() -> None:
 
 def test_held_messages_can_be_listed() -> None:
     book = LeaseBook()
-    book.add(pa.array(ids(0, 6)))
+    book.add(id_rows(pa.array(ids(0, 6))))
     book.settle([(2, 4)])
     assert texts(book.all_held()) == [*ids(0, 2), *ids(4, 2)]
     assert book.spans() == [(0, 2), (4, 6)]
@@ -39,8 +40,8 @@ def test_held_messages_can_be_listed() -> None:
 
 def test_ids_are_encoded_as_google_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     book = LeaseBook()
-    book.add(pa.array([*ids(0, 3, 200), *ids(3, 2, 7)]))  # of different lengths
-    book.add(pa.array(ids(5, 4, 176)))
+    book.add(id_rows(pa.array([*ids(0, 3, 200), *ids(3, 2, 7)])))  # of different lengths
+    book.add(id_rows(pa.array(ids(5, 4, 176))))
     for lot in book.all_held():
         request = pubsub.AcknowledgeRequest.deserialize(lot.encoded(2))
         assert list(request.ack_ids) == lot.texts()
@@ -50,14 +51,14 @@ def test_ids_are_encoded_as_google_does_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_slice_has_its_own_ids() -> None:
     book = LeaseBook()
-    book.add(pa.array(ids(0, 10)).slice(4, 3))
+    book.add(id_rows(pa.array(ids(0, 10)).slice(4, 3)))
     assert texts(book.all_held()) == ids(4, 3)
 
 
 def test_requests_stay_within_pubsubs_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     book = LeaseBook()
     for start in range(0, 10_000, 1000):
-        book.add(pa.array(ids(start, 1000, 176)))
+        book.add(id_rows(pa.array(ids(start, 1000, 176))))
     lots = book.all_held()
     assert max(len(lot) for lot in lots) <= leases.MAX_IDS
     assert max(len(lot.encoded(2)) for lot in lots) <= leases.MAX_REQUEST_BYTES
@@ -66,10 +67,21 @@ def test_requests_stay_within_pubsubs_limits(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_picking_keeps_numbers_and_ids_together() -> None:
     book = LeaseBook()
-    book.add(pa.array(ids(0, 5)))
+    book.add(id_rows(pa.array(ids(0, 5))))
     (lot,) = book.all_held()
     picked = lot.pick({"00000001", "00000003"})
     assert (picked.numbers.tolist(), picked.texts()) == ([1, 3], ["00000001", "00000003"])
+
+
+@given(st.lists(st.text("ab", max_size=2), max_size=4), st.integers(0, 3))
+def test_few_and_many_ids_become_the_same_rows(texts: list[str], start: int) -> None:
+    array = pa.array(texts, pa.string()).slice(start)
+    few = id_rows(array)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leases, "FEW_IDS", 0)
+        many = id_rows(array)
+    assert type(few) is type(many)
+    assert np.array_equal(few, many)
 
 
 @given(
@@ -83,7 +95,7 @@ def test_the_book_holds_what_a_dictionary_would(
     for size in sizes:
         first = book.next_number
         given_ids = ids(first, size, 4 if first % 2 else 6)
-        assert book.add(pa.array(given_ids, pa.string())) == first
+        assert book.add(id_rows(pa.array(given_ids, pa.string()))) == first
         model.update(zip(range(first, first + size), given_ids, strict=True))
     for start, length in cuts:
         due = [model.pop(n) for n in range(start, start + length) if n in model]
