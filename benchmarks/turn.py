@@ -2,7 +2,7 @@
 
 Tasks are processes of their own; the driver, which ends an epoch every 100 ms, is in this one.
 There is no Spark and no JVM, and the driver is not counted. `hot` turns follow each other at once,
-`cold` ones sleep for 2 ms in between, as they do at a low rate. Then come runs at a fixed rate, with
+`cold` ones sleep for 2 ms in between, as they do at a low rate. Then come runs at fixed rates, with
 the delay of rows from the time they were due to the sink.
 
     python -m benchmarks.turn [--quick] [--busy] [--profile] [map|state|count|rates ...]
@@ -270,7 +270,7 @@ def fixed_turns(
     for rows in (0, 1, 20):
         for heat in ("hot", "cold"):
             with tempfile.TemporaryDirectory() as home:
-                watch = Watch(f"{home}/turns", rows or None, heat == "cold", not rows, profile)
+                watch = Watch(f"{home}/turns", rows or None, heat == "cold", heat == "hot", profile)
                 with running(make(home, rows), tasks, f"{home}/checkpoint", watch):
                     time.sleep(size.warm_up_seconds)
                     begin = time.time_ns()

@@ -1,8 +1,9 @@
 """A task in the worker's real loop, which notes the CPU time and the rows of each turn.
 
-A turn lasts from one call of `_Worker._receive` to the next, so it includes the wait at its end.
-The time is that of the data thread; other threads of the process, such as those of the Kafka
-client, are not in it. Only calls that bound a turn, or tell how many rows it had, are wrapped.
+A turn lasts from one call of `TaskCore.turn` to the next, so it includes the wait at its end and
+the receipt of the next turn's frames. The time is that of the data thread; other threads of the
+process, such as those of the Kafka client, are not in it. Only calls that bound a turn, or tell how
+many rows it had, are wrapped.
 
 Note: with `profile` the figures are inflated by the profiler, small calls most of all. Use the
 profile to see where time goes, and a run without it to see how much.
@@ -20,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from epochal.continuous.tasks import task_sources, worker
-from epochal.continuous.tasks.channels import Channels
+from epochal.continuous.tasks.task import TaskCore
 from epochal.continuous.tasks.worker import TaskAssignment, run_task
 
 COLD_SECONDS = 0.002
 MAX_TURNS = 2_000_000
-COLUMNS = ("end_ns", "cpu_ns", "rows_read", "rows_received")
+COLUMNS = ("end_ns", "cpu_ns", "rows_read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,15 @@ class TurnNotes:
         self._turns = np.zeros((MAX_TURNS, len(COLUMNS)), np.int64)
         self._count = 0
         self._begin = 0
-        self.read = self.received = 0
+        self.read = 0
 
     def end_turn(self) -> None:
         now = time.thread_time_ns()
         if self._begin and self._count < MAX_TURNS:
             spent = now - self._begin
-            self._turns[self._count] = (time.time_ns(), spent, self.read, self.received)
+            self._turns[self._count] = (time.time_ns(), spent, self.read)
             self._count += 1
-        self.read = self.received = 0
+        self.read = 0
         if self._watch.sleep:
             time.sleep(COLD_SECONDS)
         self._begin = time.thread_time_ns()
@@ -86,20 +87,11 @@ def run_watched(assignment: TaskAssignment, watch: Watch) -> None:
 
 
 def _wrap(notes: TurnNotes) -> None:
-    any_worker: Any = worker._Worker
-    receive_messages, receive_frames = any_worker._receive, Channels.receive
-    read = task_sources.OpenSource.read
+    turn, read = TaskCore.turn, task_sources.OpenSource.read
 
-    def noted_receive(self: Any) -> Any:
-        if self._core is not None:
-            notes.end_turn()
-        return receive_messages(self)
-
-    def counted_frames(self: Channels) -> Any:
-        frames = receive_frames(self)
-        for frame in frames:
-            notes.received += 0 if frame.batch is None else frame.batch.num_rows
-        return frames
+    def noted_turn(self: TaskCore, *words: Any, **named: Any) -> Any:
+        notes.end_turn()
+        return turn(self, *words, **named)
 
     def counted_read(self: Any) -> Any:
         batches, more = read(self)
@@ -107,6 +99,5 @@ def _wrap(notes: TurnNotes) -> None:
             notes.read += batch.num_rows
         return batches, more
 
-    any_worker._receive = noted_receive
-    Channels.receive = counted_frames  # type: ignore[method-assign]
+    TaskCore.turn = noted_turn  # type: ignore[method-assign]
     task_sources.OpenSource.read = counted_read  # type: ignore[method-assign]

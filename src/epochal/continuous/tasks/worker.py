@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -366,12 +367,16 @@ class _Worker:
         fixed_ms = self._assignment.batch_time_ms
         next_read = 0.0
         turns = 0
+        ready: Collection[int] = (rpc_fd, channels.fd)
+        """The descriptors that may have something to read."""
         while True:
-            messages = self._receive()
+            messages: Sequence[EpochReply] = ()
+            if rpc_fd in ready or self._durable.answers:
+                messages = self._receive()
+                if self._quiet:
+                    self._repeat(messages, core, channels)
             pushes = [each for each in messages if isinstance(each, EpochStarted)]
-            if self._quiet:
-                self._repeat(messages, core, channels)
-            frames = channels.receive()
+            frames = channels.receive() if channels.fd in ready else ()
             now = time.monotonic()
             read = now >= next_read
             now_ms = clock.now_ms() if fixed_ms is None else fixed_ms
@@ -388,6 +393,7 @@ class _Worker:
             if self._durable.failure is not None:
                 raise self._durable.failure
             turns += 1
+            ready = (rpc_fd, channels.fd)
             if out.busy:
                 next_read = 0.0
                 if turns % _GUARD_TURNS == 0:
@@ -395,9 +401,9 @@ class _Worker:
             elif not out.messages:
                 # Only if nothing was sent: sending on a ZeroMQ socket may consume the edge that
                 # signals a received push, and the thread would sleep although a push is there.
-                channels.wait(next_read - time.monotonic(), rpc_fd)
+                ready = channels.wait(next_read - time.monotonic(), rpc_fd)
 
-    def _repeat(self, messages: list[EpochReply], core: TaskCore, channels: Channels) -> None:
+    def _repeat(self, messages: Sequence[EpochReply], core: TaskCore, channels: Channels) -> None:
         """Repeat what may have been lost: that this task is ready, and how much it has sent."""
         if any(isinstance(each, Peers) for each in messages):
             ready = TaskReady(self._assignment.attempt, self._assignment.task)
