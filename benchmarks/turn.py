@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -92,7 +92,7 @@ class RunningCount(StatefulProcessor):  # type: ignore[misc]
 
 def marked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        values = [value + b"!" for value in batch.column("value").to_pylist()]
+        values = [cast(bytes, value) + b"!" for value in batch.column("value").to_pylist()]
         yield pa.RecordBatch.from_arrays(
             [batch.column("key"), pa.array(values, pa.binary())], names=["key", "value"]
         )
@@ -197,7 +197,7 @@ def running(query: Query, tasks: int, home: str, watch: Watch) -> Iterator[list[
     readers = readers_of(driver.recover().positions)
     driver.start([(each.source, each.partition) for each in readers], tasks)
     server.start()
-    processes = []
+    processes: list[BaseProcess] = []
     for task in range(tasks):
         assignment = TaskAssignment(
             rpc=server.address,

@@ -79,6 +79,7 @@ class RowMaker:
             topic, number, offset = each.topic(), each.partition(), each.offset()
             last[topic, number] = offset
             kind, time_ms = each.timestamp()
+            row: tuple[Any, ...]
             row = (each.key(), each.value(), topic, number, offset, time_ms * 1000, kind - 1)
             if headers:
                 row = (*row, _headers(each))
