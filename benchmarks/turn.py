@@ -13,7 +13,6 @@ Maps go from Kafka to Kafka, with a real broker; state and counts from rows in m
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 import tempfile
 import threading
@@ -21,14 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 from benchmarks.due_rows import SECOND, DueSource, NotingSink, Schedule, read_notes
-from benchmarks.harness import Report
+from benchmarks.harness import Report, arguments
 from benchmarks.kafka_load import Load, create_topics, fill
 from benchmarks.turn_task import Watch, run_watched
 from pyspark.sql import Row
@@ -154,7 +152,7 @@ def kafka_query(servers: str, topic: str, target: str, home: str) -> Query:
 
 
 @contextmanager
-def running(query: Query, tasks: int, home: str, watch: Watch) -> Iterator[list[BaseProcess]]:
+def running(query: Query, tasks: int, home: str, watch: Watch) -> Iterator[None]:
     """Tasks that run a query until the end of the block, with their driver."""
     files, failed = open_files(home), threading.Event()
     server = RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1")
@@ -197,7 +195,7 @@ def running(query: Query, tasks: int, home: str, watch: Watch) -> Iterator[list[
     readers = readers_of(driver.recover().positions)
     driver.start([(each.source, each.partition) for each in readers], tasks)
     server.start()
-    processes: list[BaseProcess] = []
+    processes = []
     for task in range(tasks):
         assignment = TaskAssignment(
             rpc=server.address,
@@ -222,7 +220,7 @@ def running(query: Query, tasks: int, home: str, watch: Watch) -> Iterator[list[
             if failed.is_set() or time.monotonic() > deadline:
                 raise RuntimeError(f"{len(ready)} of {tasks} tasks are ready")
             time.sleep(0.05)
-        yield processes
+        yield
         driver.stop()
         for process in processes:
             process.join(START_SECONDS)
@@ -358,20 +356,20 @@ PARTS: dict[str, Callable[[Report, Size, bool], None]] = {
     "count": operators("count"),
     "rates": rates,
 }
-SWITCHES = ("--quick", "--busy", "--profile")
 
 
 def main(words: list[str]) -> None:
-    parts = [word for word in words if word not in SWITCHES] or list(PARTS)
-    unknown = [part for part in parts if part not in PARTS]
+    parser = arguments("turn")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; by default all")
+    asked = parser.parse_args(words)
+    unknown = [part for part in asked.parts if part not in PARTS]
     if unknown:
         raise SystemExit(f"There is no part {unknown[0]}. Parts: {', '.join(PARTS)}.")
-    quick, profile = "--quick" in words, "--profile" in words
-    report = Report("turn-trial" if quick or profile else "turn")
-    for part in parts:
-        PARTS[part](report, QUICK if quick else Size(), profile)
+    report = Report("turn", busy=asked.busy, quick=asked.quick or asked.profile)
+    for part in asked.parts or PARTS:
+        PARTS[part](report, QUICK if asked.quick else Size(), asked.profile)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     main(sys.argv[1:])
