@@ -103,6 +103,7 @@ class Query:
     plan: QueryPlan
     source: Any
     sink: Any
+    has_rows: bool = True
 
 
 def state_tree(source: StreamSource) -> Node:
@@ -129,7 +130,8 @@ TREES: dict[str, Callable[[StreamSource], Node]] = {"state": state_tree, "count"
 def memory_query(work: str, schedule: Schedule, tasks: int, sink: Any) -> Query:
     source = DueSource(schedule)
     plan = compile_plan(TREES[work](StreamSource(0, source, {}, None, source.schema)), [source])
-    return Query(replace(plan, writers=sink.writers, state_partitions=tasks), source, sink)
+    plan = replace(plan, writers=sink.writers, state_partitions=tasks)
+    return Query(plan, source, sink, schedule.start_ns < time.time_ns())
 
 
 def kafka_query(servers: str, topic: str, target: str, home: str) -> Query:
@@ -154,7 +156,7 @@ def kafka_query(servers: str, topic: str, target: str, home: str) -> Query:
 @contextmanager
 def running(query: Query, tasks: int, home: str, watch: Watch) -> Iterator[None]:
     """Tasks that run a query until the end of the block, with their driver."""
-    files, failed = open_files(home), threading.Event()
+    files, failed, any_epoch = open_files(home), threading.Event(), threading.Event()
     server = RpcServer(advertised_host="127.0.0.1", bind_host="127.0.0.1")
 
     def push(peers: Sequence[PeerId], message: EpochReply) -> None:
@@ -162,6 +164,7 @@ def running(query: Query, tasks: int, home: str, watch: Watch) -> Iterator[None]
 
     def committed(epoch: CommittedEpoch, positions: Any) -> None:
         del epoch, positions
+        any_epoch.set()
 
     def fail(error: Exception) -> None:
         print(error, file=sys.stderr)
@@ -220,6 +223,8 @@ def running(query: Query, tasks: int, home: str, watch: Watch) -> Iterator[None]
             if failed.is_set() or time.monotonic() > deadline:
                 raise RuntimeError(f"{len(ready)} of {tasks} tasks are ready")
             time.sleep(0.05)
+        if query.has_rows and not any_epoch.wait(START_SECONDS):
+            raise RuntimeError("no epoch was committed")
         yield
         driver.stop()
         for process in processes:
@@ -286,7 +291,9 @@ def maps(report: Report, size: Size, profile: bool) -> None:
         fill(servers, "full", size.records)
 
         def make(home: str, rows: int) -> Query:
-            return kafka_query(servers, "full" if rows else "empty", "out", f"{home}/checkpoint")
+            topic = "full" if rows else "empty"
+            query = kafka_query(servers, topic, "out", f"{home}/checkpoint")
+            return replace(query, has_rows=rows > 0)
 
         fixed_turns(report, "map", 1, size, profile, make)
         load = Load(servers, "live", 1_000)
