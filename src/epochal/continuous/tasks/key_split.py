@@ -3,11 +3,14 @@
 The rows for one task are ordered by state partition, and within a partition as they arrived. For
 small batches the partitions of recent keys are cached, because hashing ten rows by columns costs as
 much as hashing a thousand.
+
+Note: between turns the thread sleeps, and the caches of the processor are cold when it wakes up.
+Then each different function of NumPy or Arrow costs about 10 µs, so small batches avoid them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -16,11 +19,17 @@ import pyarrow as pa
 
 from epochal.continuous.tasks.frames import Runs
 from epochal.state.rows.arrow_types import arrow_type, spark_schema
-from epochal.state.rows.byte_spans import Ints, arrow_buffer
+from epochal.state.rows.byte_spans import Ints, arrow_buffer, numpy_view
 from epochal.state.rows.murmur3 import partition_ids
 
 _FEW_ROWS = 128
 _MAX_KNOWN_KEYS = 1 << 16
+_SIGNED: dict[int, np.dtype[Any]] = {
+    1: np.dtype("i1"),
+    2: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    8: np.dtype("<i8"),
+}
 
 
 class KeySplit:
@@ -29,6 +38,7 @@ class KeySplit:
     def __init__(
         self, schema: pa.Schema, key: Sequence[str], state_partitions: int, tasks: int
     ) -> None:
+        self._schema = schema
         self._columns = [schema.get_field_index(name) for name in key]
         self._key = spark_schema(pa.schema([schema.field(i) for i in self._columns]))
         self._types = [arrow_type(each.data_type) for each in self._key.fields]
@@ -37,17 +47,21 @@ class KeySplit:
         self._order = order
         self._ranks = np.empty(state_partitions, np.int64)
         self._ranks[order] = np.arange(state_partitions)
+        self._rank_list: list[int] = self._ranks.tolist()
         self._known: dict[Hashable, int] = {}
-        self._row_bytes = _row_bytes(schema)
+        self._dtypes = _dtypes(schema)
+        self._row_bytes = (
+            None if self._dtypes is None else sum(each.itemsize for each in self._dtypes)
+        )
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch, Runs]]:
         """Return (task, rows, runs) for every task that gets any rows."""
         if not self._columns or self._partitions == 1:
             return [(0, batch, ((0, batch.num_rows),))]
         known = self._known_ids(batch)
-        if known is not None and known.count(known[0]) == len(known):
-            return [(known[0] % self._tasks, batch, ((known[0], len(known)),))]
-        ranks = self._ranks[self._hashed_ids(batch) if known is None else known]
+        if known is not None:
+            return self._split_known(batch, known)
+        ranks = self._ranks[self._hashed_ids(batch)]
         counts = np.bincount(ranks, minlength=self._partitions)
         present = np.flatnonzero(counts).tolist()
         if len(present) > 1:
@@ -56,7 +70,32 @@ class KeySplit:
             order = np.argsort(keys, kind="stable")
             indexes = pa.Array.from_buffers(pa.int64(), len(order), [None, arrow_buffer(order)])
             batch = batch.take(indexes)
-        return self._cut_up(batch, present, counts)
+        return self._cut_up(batch, present, counts.tolist())
+
+    def _split_known(
+        self, batch: pa.RecordBatch, ids: list[int]
+    ) -> list[tuple[int, pa.RecordBatch, Runs]]:
+        """Do the same for few rows whose partitions are known, without NumPy where possible."""
+        if ids.count(ids[0]) == len(ids):
+            return [(ids[0] % self._tasks, batch, ((ids[0], len(ids)),))]
+        ranks = [self._rank_list[each] for each in ids]
+        counts: dict[int, int] = {}
+        for rank in ranks:
+            counts[rank] = counts.get(rank, 0) + 1
+        order = sorted(range(len(ranks)), key=ranks.__getitem__)
+        return self._cut_up(self._taken(batch, order), sorted(counts), counts)
+
+    def _taken(self, batch: pa.RecordBatch, order: list[int]) -> pa.RecordBatch:
+        """Return the rows in that order. If all columns are plain, this is faster than `take`."""
+        if self._dtypes is None or any(column.null_count for column in batch.columns):
+            return batch.take(pa.array(order, pa.int64()))
+        columns: list[Any] = []
+        for dtype, column in zip(self._dtypes, cast(Any, batch.columns), strict=True):
+            values = numpy_view(column.buffers()[1], dtype)[column.offset :][order]
+            columns.append(
+                pa.Array.from_buffers(column.type, len(order), [None, arrow_buffer(values)])
+            )
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def size(self, batch: pa.RecordBatch) -> float:
         """Return the bytes per row, as credits count them."""
@@ -65,12 +104,12 @@ class KeySplit:
         return batch.nbytes / batch.num_rows
 
     def _cut_up(
-        self, batch: pa.RecordBatch, present: list[int], counts: Ints
+        self, batch: pa.RecordBatch, present: list[int], counts: Mapping[int, int] | list[int]
     ) -> list[tuple[int, pa.RecordBatch, Runs]]:
         runs: dict[int, list[tuple[int, int]]] = {}
         for rank in present:
             partition = self._order[rank]
-            runs.setdefault(partition % self._tasks, []).append((partition, int(counts[rank])))
+            runs.setdefault(partition % self._tasks, []).append((partition, counts[rank]))
         found, start = [], 0
         for task, of_task in runs.items():
             rows = sum(count for _, count in of_task)
@@ -112,11 +151,12 @@ class KeySplit:
         return partition_ids(columns, self._key, self._partitions)
 
 
-def _row_bytes(schema: pa.Schema) -> int | None:
-    """Return the bytes of a row; None if a column is not fixed-width in bytes."""
-    widths: list[int] = []
+def _dtypes(schema: pa.Schema) -> list[np.dtype[Any]] | None:
+    """Return a NumPy type of each column's width; None if a column is not fixed-width in bytes."""
+    found = []
     for field in schema:
-        if not pa.types.is_primitive(field.type) or field.type.bit_width % 8:
+        kind = field.type
+        if not pa.types.is_primitive(kind) or kind.bit_width % 8 or kind.bit_width > 64:
             return None
-        widths.append(field.type.bit_width // 8)
-    return sum(widths)
+        found.append(_SIGNED[kind.bit_width // 8])
+    return found
