@@ -242,15 +242,17 @@ class TaskCore:
         # flushed, and would keep the sources after it from ever being read.
         if self._blocked(SOURCES):
             return
-        at = self._times.of_sources(now_ms, self._reading)
         for source in self._sources.open.values():
             batches, more = source.read()
-            rows = sum(batch.num_rows for batch in batches)
             out.busy = out.busy or more
+            if not batches:
+                continue
+            rows = sum(batch.num_rows for batch in batches)
             if not rows:
                 continue
             source.rows += rows
             self._note_active(out)
+            at = self._times.of_sources(now_ms, self._reading)
             batches = joined(batches)
             for chain, to in source.branches:
                 self._emit(SOURCES, to, chain.run(batches, at), self._reading)
