@@ -2,8 +2,8 @@
 
 Tasks are processes of their own; the driver, which ends an epoch every 100 ms, is in this one.
 There is no Spark and no JVM, and the driver is not counted. `hot` turns follow each other at once,
-`cold` ones sleep for 2 ms in between, as they do at a low rate. Then come runs at fixed rates, with
-the delay of rows from the time they were due to the sink.
+`cold` ones sleep in between, as they do at a low rate: for 2 ms, or as long as an idle task does.
+Then come runs at fixed rates, with the delay of rows from the time they were due to the sink.
 
     python -m benchmarks.turn [--quick] [--busy] [--profile] [map|state|count|rates ...]
 
@@ -273,7 +273,8 @@ def fixed_turns(
     for rows in (0, 1, 20):
         for heat in ("hot", "cold"):
             with tempfile.TemporaryDirectory() as home:
-                watch = Watch(f"{home}/turns", rows or None, heat == "cold", heat == "hot", profile)
+                sleep = heat == "cold" and rows > 0
+                watch = Watch(f"{home}/turns", rows or None, sleep, heat == "hot", profile)
                 with running(make(home, rows), tasks, f"{home}/checkpoint", watch):
                     time.sleep(size.warm_up_seconds)
                     begin = time.time_ns()
@@ -323,7 +324,7 @@ def operators(work: str) -> Callable[[Report, Size, bool], None]:
                 schedule = Schedule(start, 0 if rows else 1, KEYS, tasks)
                 return memory_query(work, schedule, tasks, NoopSink())
 
-            fixed_turns(report, f"{work}, {tasks} tasks", tasks, size, profile, make)
+            fixed_turns(report, work, tasks, size, profile, make)
 
     return measure
 
