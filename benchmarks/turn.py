@@ -255,9 +255,15 @@ def cost(kept: Any) -> dict[str, Any]:
 
 
 def per_row(all_turns: Any) -> dict[str, float]:
-    """CPU time of the data threads for each row that was read, idle turns included."""
-    rows = int(all_turns[:, 2].sum())
-    return {"cpu_us_per_row": all_turns[:, 1].sum() / 1e3 / rows} if rows else {}
+    """CPU time of the data threads for each row that was read, idle turns included.
+
+    Without rows it is the CPU time per second.
+    """
+    rows, cpu_ns = int(all_turns[:, 2].sum()), int(all_turns[:, 1].sum())
+    if rows:
+        return {"cpu_us_per_row": cpu_ns / 1e3 / rows}
+    seconds = (all_turns[:, 0].max() - all_turns[:, 0].min()) / SECOND
+    return {"cpu_ms_per_second": cpu_ns / 1e6 / seconds}
 
 
 def show_profile(watch: Watch, name: str) -> None:

@@ -73,6 +73,8 @@ class TurnOutput:
     cuts: list[EpochCut] = field(default_factory=list)
     busy: bool = False
     """There is more work already, so the next turn should follow at once."""
+    had_rows: bool = False
+    """Whether rows were read, or came from other tasks."""
 
     def send(self, target: int, frame: Frame) -> None:
         self.frames.append((target, frame))
@@ -251,6 +253,7 @@ class TaskCore:
             if not rows:
                 continue
             source.rows += rows
+            out.had_rows = True
             self._note_active(out)
             at = self._times.of_sources(now_ms, self._reading)
             batches = joined(batches)
@@ -264,6 +267,7 @@ class TaskCore:
             inbox = exchange.inboxes[index]
             while inbox.waiting and not self._blocked(index) and self._times.knows(inbox.epoch):
                 self._process(index, now_ms)
+                out.had_rows = out.had_rows or stage.had_input
                 if not inbox.aligned:
                     break
                 self._cut_stage(index, now_ms, out)
