@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -69,9 +70,12 @@ class Size:
     warm_up_seconds: float = 2.0
     measured_seconds: float = 4.0
     records: int = 400_000
+    rows: tuple[int, ...] = (0, 1, 20)
+    """Of a turn."""
+    rates: tuple[int, ...] = (1_000, 50_000)
 
 
-QUICK = Size(1.0, 1.5, 100_000)
+QUICK = Size(0.5, 1.0, 100_000, (0, 1), (50_000,))
 
 
 class RunningCount(StatefulProcessor):  # type: ignore[misc]
@@ -276,19 +280,18 @@ def fixed_turns(
     report: Report, name: str, tasks: int, size: Size, profile: bool, make: Callable[..., Query]
 ) -> None:
     """Turns of 0, 1 and 20 rows, hot and cold."""
-    for rows in (0, 1, 20):
-        for heat in ("hot", "cold"):
-            with tempfile.TemporaryDirectory() as home:
-                sleep = heat == "cold" and rows > 0
-                watch = Watch(f"{home}/turns", rows or None, sleep, heat == "hot", profile)
-                with running(make(home, rows), tasks, f"{home}/checkpoint", watch):
-                    time.sleep(size.warm_up_seconds)
-                    begin = time.time_ns()
-                    time.sleep(size.measured_seconds)
-                seen = turns(watch.file, tasks, begin)
-                figure = f"{name}, {rows} rows, {heat}"
-                report.row(figure, tasks=tasks, **cost(seen[seen[:, 2] == rows]), **per_row(seen))
-                show_profile(watch, figure)
+    for rows, heat in product(size.rows, ("hot", "cold")):
+        with tempfile.TemporaryDirectory() as home:
+            sleep = heat == "cold" and rows > 0
+            watch = Watch(f"{home}/turns", rows or None, sleep, heat == "hot", profile)
+            with running(make(home, rows), tasks, f"{home}/checkpoint", watch):
+                time.sleep(size.warm_up_seconds)
+                begin = time.time_ns()
+                time.sleep(size.measured_seconds)
+            seen = turns(watch.file, tasks, begin)
+            figure = f"{name}, {rows} rows, {heat}"
+            report.row(figure, tasks=tasks, **cost(seen[seen[:, 2] == rows]), **per_row(seen))
+            show_profile(watch, figure)
 
 
 def maps(report: Report, size: Size, profile: bool) -> None:
@@ -337,7 +340,7 @@ def operators(work: str) -> Callable[[Report, Size, bool], None]:
 
 def rates(report: Report, size: Size, profile: bool) -> None:
     """Delays and CPU at fixed rates, on two tasks."""
-    for work, rate in (("state", 1_000), ("count", 1_000), ("state", 50_000), ("count", 50_000)):
+    for rate, work in product(size.rates, TREES):
         memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
         with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory(dir=memory) as at:
             watch = Watch(f"{home}/turns", profile=profile)

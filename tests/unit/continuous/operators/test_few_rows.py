@@ -69,6 +69,7 @@ def test_rows_of_a_processor_become_the_same_batch(
 
 @pytest.mark.parametrize("count", [FEW_ROWS - 1, FEW_ROWS])
 def test_any_number_of_values_keeps_its_order(count: int) -> None:
-    schema = pa.schema([pa.field("n", pa.int64()), pa.field("d", pa.decimal128(10, 2))])
+    kinds: list[Any] = [pa.int64(), pa.decimal128(10, 2)]
+    schema = pa.schema(list(zip("nd", kinds, strict=True)))
     columns: list[list[Any]] = [list(range(count)), [Decimal(n) for n in range(count)]]
     assert StoredBatches(schema).batch(columns).to_pydict() == {"n": columns[0], "d": columns[1]}
