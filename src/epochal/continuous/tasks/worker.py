@@ -384,9 +384,10 @@ class _Worker:
         """The descriptors that may have something to read."""
         while True:
             messages: Sequence[EpochReply] = ()
+            was_quiet = False
             if rpc_fd in ready or self._durable.answers:
                 messages = self._receive()
-                if self._quiet:
+                if was_quiet := self._quiet:
                     self._repeat(messages, core, channels)
             pushes = [each for each in messages if isinstance(each, EpochStarted)]
             frames = channels.receive() if channels.fd in ready else ()
@@ -413,9 +414,9 @@ class _Worker:
                 next_read = 0.0
                 if turns % _GUARD_TURNS == 0:
                     channels.guard()
-            elif not out.messages:
+            elif not out.messages and not was_quiet:
                 # Only if nothing was sent: sending on a ZeroMQ socket may consume the edge that
-                # signals a received push, and the thread would sleep although a push is there.
+                # signals a received push, and the thread would not notice the push.
                 ready = channels.wait(next_read - time.monotonic(), rpc_fd)
 
     def _repeat(self, messages: Sequence[EpochReply], core: TaskCore, channels: Channels) -> None:
