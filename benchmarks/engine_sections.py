@@ -224,3 +224,43 @@ def _listener(row: Row | None) -> Line | None:
         "< 1 %",
         difference < 1,
     )
+
+
+TURN_TARGETS = {
+    "map, 0 rows, cold": ("p50_us", 15),
+    "map at 1000 rows/s, 1 rows": ("p50_us", 250),
+    "state at 50000 rows/s": ("p99_ms", 5),
+    "count at 50000 rows/s": ("p99_ms", 3),
+}
+"""By figure, the value that has a target, and the highest that meets it."""
+
+
+def turn(suite: Suite) -> Section:
+    lines = [line for row in suite.rows if (line := _turn_line(row)) is not None]
+    return Section(
+        "turn",
+        "A turn of a task",
+        "CPU time of the data thread per turn, in the real loop. Neither Spark, the driver "
+        "nor the threads of the Kafka client are counted. Hot turns follow each other at once, "
+        "cold ones sleep in between. `map` is Kafka to Python to Kafka; `state` "
+        "(transformWithState) and `count` (an aggregation) have rows in memory. Delays are from "
+        "when a row was due until it reached the sink.",
+        tuple(lines),
+        (),
+        failures(suite),
+    )
+
+
+def _turn_line(row: Row) -> Line | None:
+    unit = "us" if row.number("p50_us") is not None else "ms"
+    half, high = row.number(f"p50_{unit}"), row.number(f"p99_{unit}")
+    if half is None or high is None:
+        return None
+    shown = f"p50 {number(half)}, p99 {number(high)} {'µs' if unit == 'us' else 'ms'}"
+    tasks = row.number("tasks") or 1
+    what = row.figure if tasks == 1 else f"{row.figure}, {number(tasks)} tasks"
+    key, limit = TURN_TARGETS.get(row.figure, ("", 0))
+    if not key:
+        return Line(what, shown)
+    target = f"{key[:3]} ≤ {limit} {'µs' if unit == 'us' else 'ms'}"
+    return Line(what, shown, target=target, met=(row.number(key) or 0) <= limit)

@@ -25,6 +25,7 @@ SECTIONS: dict[str, Callable[[Suite], Section]] = {
     "log": sections.log,
     "state": sections.state,
     "coordinator": sections.coordinator,
+    "turn": engine_sections.turn,
     "continuous": engine_sections.continuous,
     "kafka": engine_sections.kafka,
     "pubsub": sections.pubsub,

@@ -79,6 +79,11 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
             "microseconds_per_task_and_epoch": 40.0,
         },
     ],
+    "turn": [
+        {"figure": "state, 1 rows, hot", "tasks": 2, "turns": 9, "p50_us": 80.0, "p99_us": 200.0},
+        {"figure": "map at 1000 rows/s, 1 rows", "tasks": 1, "p50_us": 240.0, "p99_us": 700.0},
+        {"figure": "count at 50000 rows/s", "tasks": 2, "p50_ms": 1.1, "p99_ms": 2.5},
+    ],
     "continuous": [
         *(
             {"figure": f"map at 1000 rows/s: {engine}", "rows": 9, "p50_ms": p50, "p99_ms": p99}
@@ -285,6 +290,15 @@ def test_a_query_of_nexmark_stands_beside_both_peers(full: Path) -> None:
     shown = table(text, "q1 with Python functions, rows per CPU-second")
     assert shown[1:4] == ["400 000", "Spark micro-batch 200 000", "2x"]
     assert table(text, "q5, p99")[1:4] == ["100 ms", "Spark micro-batch 1 000 ms", "10x"]
+
+
+def test_a_turn_is_shown_with_its_tasks_and_its_target(full: Path) -> None:
+    text = page_of(full)
+    assert table(text, "state, 1 rows, hot, 2 tasks")[1] == "p50 80, p99 200 µs"
+    map_turn = table(text, "map at 1000 rows/s, 1 rows")
+    assert (map_turn[1], map_turn[-2:]) == ("p50 240, p99 700 µs", ["p50 ≤ 250 µs", "met"])
+    count = table(text, "count at 50000 rows/s, 2 tasks")
+    assert (count[1], count[-2:]) == ("p50 1.1, p99 2.5 ms", ["p99 ≤ 3 ms", "met"])
 
 
 def test_a_suite_that_was_not_run_is_named_among_what_is_not_better(tmp_path: Path) -> None:

@@ -34,7 +34,11 @@ Prepare: TypeAlias = Callable[[], bytes]
 
 
 class SourceReader(Protocol):
-    """Reads some partitions of one source in a task. Used by one thread; must never block."""
+    """Reads some partitions of one source in a task. Used by one thread; must never block.
+
+    A reader may also have `reads_all = True`: a read that returns fewer rows than it may has taken
+    everything that was there, of all partitions. The engine then does not ask again in a turn.
+    """
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:
         """The next rows, or None if there are none right now. Raises if the source has failed."""

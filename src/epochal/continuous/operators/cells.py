@@ -25,9 +25,26 @@ Array: TypeAlias = Any
 
 NAN = float("nan")
 
+FEW_ROWS = 64
+"""Below this number of rows, one array of structs is made faster than an array per column."""
+
+_SAME = frozenset(
+    kind.id
+    for kind in (
+        *(pa.bool_(), pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.decimal128(1)),
+    )
+)
+"""Types whose values a store holds as Python does: their conversion needs no further tests."""
+
+_SAME_OUT = _SAME | {pa.float32().id, pa.float64().id}
+"""The same for values that leave a store. In keys, floats must be made canonical."""
+
 
 def cells(column: Array, *, keys: bool = False) -> list[Any]:
     """The column's values as a store holds them. With `keys`, they can be used as dict keys."""
+    if column.type.id in _SAME:
+        return _list(column)
     column, kind = _decoded(column)
     types = pa.types
     if types.is_timestamp(kind):
@@ -67,6 +84,8 @@ def hashable(value: Any) -> Any:
 
 def arrow_column(values: Sequence[Any], kind: pa.DataType) -> Array:
     """Convert values of a store to a column of the type `kind`."""
+    if kind.id in _SAME_OUT:
+        return pa.array(values, kind)
     types = pa.types
     if types.is_struct(kind):
         absent = [value is None for value in values]
@@ -101,6 +120,22 @@ def arrow_column(values: Sequence[Any], kind: pa.DataType) -> Array:
             pa.array(offsets, pa.int32()), arrow_column(flat, kind.value_type), type=kind, mask=mask
         )
     return pa.array(values, kind)
+
+
+class StoredBatches:
+    """Makes batches of values of a store."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema, self._struct = schema, pa.struct(list(schema))
+        self._are_same = all(each.id in _SAME_OUT for each in schema.types)
+
+    def batch(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+        """Convert columns of values to a batch."""
+        if self._are_same and len(columns[0]) < FEW_ROWS:
+            made: Array = pa.array(list(zip(*columns, strict=True)), self._struct)
+            return pa.RecordBatch.from_struct_array(made)
+        arrays = map(arrow_column, columns, self._schema.types)
+        return pa.RecordBatch.from_arrays(list(arrays), schema=self._schema)
 
 
 def micros(column: Array) -> Array:

@@ -55,7 +55,9 @@ class Channels:
         self.url = f"tcp://{address}:{port}"
         self._peers: dict[int, zmq.Socket[bytes]] = {}
         self._guards = [int(each.getsockopt(zmq.FD)) for each in self._gatekeeper.sockets]
-        self._fds = [int(self._pull.getsockopt(zmq.FD)), *self._guards]
+        self.fd = int(self._pull.getsockopt(zmq.FD))
+        """A descriptor that is readable when a frame may have come since `receive`."""
+        self._fds = [self.fd, *self._guards]
 
     @property
     def refused(self) -> int:
@@ -98,11 +100,16 @@ class Channels:
             except (FrameError, ValueError):
                 self.malformed += 1  # the gap in the sequence numbers will show it
 
-    def wait(self, seconds: float, *others: int) -> None:
-        """Wait until something may have arrived, here or on another descriptor, or time is up."""
+    def wait(self, seconds: float, *others: int) -> list[int]:
+        """Wait until something may have arrived, here or on another descriptor, or time is up.
+
+        Returns the readable descriptors: `fd`, others. Those that are not readable need not be
+        asked for messages, which costs as much as a small turn.
+        """
         ready, _, _ = select.select([*self._fds, *others], [], [], max(0.0, seconds))
-        if any(each in self._guards for each in ready):
+        if ready and any(each in self._guards for each in ready):
             self._gatekeeper.answer()
+        return ready
 
     def guard(self) -> None:
         """Answer pending authentication requests; needed if `wait` is not called for a while."""

@@ -255,9 +255,13 @@ class Inbox:
     @property
     def waiting(self) -> bool:
         """Whether `take` or `advance` has something to do."""
-        return self.aligned or any(
-            channel.queue and not channel.marked for channel in self._channels
-        )
+        aligned = True
+        for channel in self._channels:
+            if not channel.marked:
+                if channel.queue:
+                    return True
+                aligned = False
+        return aligned
 
     @property
     def aligned(self) -> bool:

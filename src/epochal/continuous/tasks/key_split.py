@@ -3,11 +3,14 @@
 The rows for one task are ordered by state partition, and within a partition as they arrived. For
 small batches the partitions of recent keys are cached, because hashing ten rows by columns costs as
 much as hashing a thousand.
+
+Note: between turns the thread sleeps, and the caches of the processor are cold when it wakes up.
+Then each different function of NumPy or Arrow costs about 10 µs, so small batches avoid them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -21,8 +24,6 @@ from epochal.state.rows.murmur3 import partition_ids
 
 _FEW_ROWS = 128
 _MAX_KNOWN_KEYS = 1 << 16
-
-
 _SIGNED: dict[int, np.dtype[Any]] = {
     1: np.dtype("i1"),
     2: np.dtype("<i2"),
@@ -46,6 +47,7 @@ class KeySplit:
         self._order = order
         self._ranks = np.empty(state_partitions, np.int64)
         self._ranks[order] = np.arange(state_partitions)
+        self._rank_list: list[int] = self._ranks.tolist()
         self._known: dict[Hashable, int] = {}
         self._dtypes = _dtypes(schema)
         self._row_bytes = (
@@ -56,14 +58,44 @@ class KeySplit:
         """Return (task, rows, runs) for every task that gets any rows."""
         if not self._columns or self._partitions == 1:
             return [(0, batch, ((0, batch.num_rows),))]
-        ranks = self._ranks[self._ids(batch)]
+        known = self._known_ids(batch)
+        if known is not None:
+            return self._split_known(batch, known)
+        ranks = self._ranks[self._hashed_ids(batch)]
         counts = np.bincount(ranks, minlength=self._partitions)
         present = np.flatnonzero(counts).tolist()
         if len(present) > 1:
             # NumPy sorts 16-bit integers by radix, much faster than by comparison.
             keys = ranks.astype(np.uint16) if self._partitions <= 1 << 16 else ranks
-            batch = self._taken(batch, np.argsort(keys, kind="stable"))
-        return self._cut_up(batch, present, counts)
+            order = np.argsort(keys, kind="stable")
+            indexes = pa.Array.from_buffers(pa.int64(), len(order), [None, arrow_buffer(order)])
+            batch = batch.take(indexes)
+        return self._cut_up(batch, present, counts.tolist())
+
+    def _split_known(
+        self, batch: pa.RecordBatch, ids: list[int]
+    ) -> list[tuple[int, pa.RecordBatch, Runs]]:
+        """Do the same for few rows whose partitions are known, without NumPy where possible."""
+        if ids.count(ids[0]) == len(ids):
+            return [(ids[0] % self._tasks, batch, ((ids[0], len(ids)),))]
+        ranks = [self._rank_list[each] for each in ids]
+        counts: dict[int, int] = {}
+        for rank in ranks:
+            counts[rank] = counts.get(rank, 0) + 1
+        order = sorted(range(len(ranks)), key=ranks.__getitem__)
+        return self._cut_up(self._taken(batch, order), sorted(counts), counts)
+
+    def _taken(self, batch: pa.RecordBatch, order: list[int]) -> pa.RecordBatch:
+        """Return the rows in that order. If all columns are plain, this is faster than `take`."""
+        if self._dtypes is None or any(column.null_count for column in batch.columns):
+            return batch.take(pa.array(order, pa.int64()))
+        columns: list[Any] = []
+        for dtype, column in zip(self._dtypes, cast(Any, batch.columns), strict=True):
+            values = numpy_view(column.buffers()[1], dtype)[column.offset :][order]
+            columns.append(
+                pa.Array.from_buffers(column.type, len(order), [None, arrow_buffer(values)])
+            )
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def size(self, batch: pa.RecordBatch) -> float:
         """Return the bytes per row, as credits count them."""
@@ -71,29 +103,13 @@ class KeySplit:
             return self._row_bytes
         return batch.nbytes / batch.num_rows
 
-    def _taken(self, batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
-        """Return the rows in that order. For few rows NumPy is faster than Arrow's `take`."""
-        if self._dtypes is None or batch.num_rows > _FEW_ROWS:
-            indexes = pa.Array.from_buffers(pa.int64(), len(order), [None, arrow_buffer(order)])
-            return batch.take(indexes)
-        columns: list[Any] = []
-        for dtype, column in zip(self._dtypes, cast(Any, batch.columns), strict=True):
-            if column.null_count:
-                columns.append(column.take(pa.array(order)))
-                continue
-            values = numpy_view(column.buffers()[1], dtype)[column.offset :][order]
-            columns.append(
-                pa.Array.from_buffers(column.type, len(order), [None, arrow_buffer(values)])
-            )
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
     def _cut_up(
-        self, batch: pa.RecordBatch, present: list[int], counts: Ints
+        self, batch: pa.RecordBatch, present: list[int], counts: Mapping[int, int] | list[int]
     ) -> list[tuple[int, pa.RecordBatch, Runs]]:
         runs: dict[int, list[tuple[int, int]]] = {}
         for rank in present:
             partition = self._order[rank]
-            runs.setdefault(partition % self._tasks, []).append((partition, int(counts[rank])))
+            runs.setdefault(partition % self._tasks, []).append((partition, counts[rank]))
         found, start = [], 0
         for task, of_task in runs.items():
             rows = sum(count for _, count in of_task)
@@ -102,22 +118,28 @@ class KeySplit:
             start += rows
         return found
 
-    def _ids(self, batch: pa.RecordBatch) -> Ints:
-        if batch.num_rows > _FEW_ROWS:
-            return self._hashed(batch)
-        lists = [batch.column(index).to_pylist() for index in self._columns]
-        keys = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
-        known = self._known
-        # Keys with structs, lists or maps are not hashable in Python.
-        with suppress(TypeError):
-            if all(key in known for key in keys):
-                return np.array([known[key] for key in keys], np.int64)
+    def _known_ids(self, batch: pa.RecordBatch) -> list[int] | None:
+        """Return the partition of each row, if there are few and all their keys are cached."""
+        if batch.num_rows > _FEW_ROWS or not batch.num_rows:
+            return None
+        try:
+            return [self._known[key] for key in self._keys(batch)]
+        except (KeyError, TypeError):  # keys with structs, lists or maps are not hashable
+            return None
+
+    def _hashed_ids(self, batch: pa.RecordBatch) -> Ints:
+        """Return the partition of each row; cache the keys of few rows."""
         ids = self._hashed(batch)
-        if len(known) > _MAX_KNOWN_KEYS:
-            known.clear()
-        with suppress(TypeError):
-            known.update(zip(keys, ids.tolist(), strict=True))
+        if batch.num_rows <= _FEW_ROWS:
+            if len(self._known) > _MAX_KNOWN_KEYS:
+                self._known.clear()
+            with suppress(TypeError):
+                self._known.update(zip(self._keys(batch), ids.tolist(), strict=True))
         return ids
+
+    def _keys(self, batch: pa.RecordBatch) -> list[Any]:
+        lists = [batch.column(index).to_pylist() for index in self._columns]
+        return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
     def _hashed(self, batch: pa.RecordBatch) -> Ints:
         columns = [

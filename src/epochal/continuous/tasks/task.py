@@ -72,6 +72,8 @@ class TurnOutput:
     cuts: list[EpochCut] = field(default_factory=list)
     busy: bool = False
     """There is more work already, so the next turn should follow at once."""
+    had_rows: bool = False
+    """Whether rows were read, or came from other tasks."""
 
     def send(self, target: int, frame: Frame) -> None:
         self.frames.append((target, frame))
@@ -243,15 +245,18 @@ class TaskCore:
         # flushed, and would keep the sources after it from ever being read.
         if self._blocked(SOURCES):
             return
-        at = self._times.of_sources(now_ms, self._reading)
         for source in self._sources.open.values():
             batches, more = source.read()
-            rows = sum(batch.num_rows for batch in batches)
             out.busy = out.busy or more
+            if not batches:
+                continue
+            rows = sum(batch.num_rows for batch in batches)
             if not rows:
                 continue
             source.rows += rows
+            out.had_rows = True
             self._note_active(out)
+            at = self._times.of_sources(now_ms, self._reading)
             batches = joined(batches)
             for chain, to in source.branches:
                 self._emit(SOURCES, to, chain.run(batches, at), self._reading)
@@ -263,6 +268,7 @@ class TaskCore:
             inbox = exchange.inboxes[index]
             while inbox.waiting and not self._blocked(index) and self._times.knows(inbox.epoch):
                 self._process(index, now_ms)
+                out.had_rows = out.had_rows or stage.had_input
                 if not inbox.aligned:
                     break
                 self._cut_stage(index, now_ms, out)

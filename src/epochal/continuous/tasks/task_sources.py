@@ -59,6 +59,8 @@ class OpenSource:
     branches: list[tuple[Chain, Target]]
     acknowledging: AcknowledgingReader | None
     """The reader again, if it acknowledges committed epochs itself."""
+    reads_all: bool = False
+    """Whether a read that returns fewer rows than it may has taken all that there are."""
     rows: int = 0
     """Read in the current epoch."""
 
@@ -66,12 +68,14 @@ class OpenSource:
         """Return the rows for this turn, and whether there are more."""
         batches: list[pa.RecordBatch] = []
         rows = short = 0  # `short` counts reads that have emptied a partition
-        while rows < MAX_ROWS_PER_TURN and len(batches) < MAX_READS_PER_TURN:
-            batch = self.reader.read(MAX_ROWS_PER_TURN - rows)
+        while (wanted := MAX_ROWS_PER_TURN - rows) > 0 and len(batches) < MAX_READS_PER_TURN:
+            batch = self.reader.read(wanted)
             if batch is None:
                 return batches, False
             rows += batch.num_rows
             batches.append(batch)
+            if self.reads_all and batch.num_rows < wanted:
+                return batches, False
             short += batch.num_rows < FEW_ROWS
             if short >= len(self.numbers):
                 return batches, False
@@ -97,6 +101,7 @@ class TaskSources:
                 {each.partition: each.reader for each in mine},
                 [(Chain(branch.operators), branch.to) for branch in source.branches],
                 cast(AcknowledgingReader, reader) if source.acknowledges_in_tasks else None,
+                getattr(reader, "reads_all", False),
             )
         self._limits: dict[int, Position] | None = None
 

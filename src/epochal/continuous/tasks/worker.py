@@ -2,7 +2,8 @@
 
 There are three threads:
 
-- The data thread takes turns (see `task`) of at least a millisecond and never touches storage.
+- The data thread takes turns (see `task`) of at least a millisecond, or four if there have been no
+  rows for a second. It never touches storage.
 - The durable thread makes epochs durable, in order, and reports them to the driver.
 - The maintenance thread writes snapshots of the state stores and deletes old files.
 
@@ -27,6 +28,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -63,6 +65,13 @@ logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.001
 """Minimum time between two reads of a source. Shorter turns make frames small and costly."""
+
+IDLE_TURN_SECONDS = 0.004
+"""The same for a task that has had no rows for a second. An idle query then costs a quarter. Only
+the first row after a pause is read later, by 1.5 ms on average."""
+
+IDLE_SECONDS = 1.0
+"""How long a task must be without rows to count as idle."""
 
 SILENCE_SECONDS = 1.0
 """After this long without a message from the driver, the task asks it."""
@@ -126,6 +135,11 @@ def run_task(assignment: TaskAssignment) -> None:
         gc.unfreeze()  # Spark may reuse the process for other tasks
         gc.set_threshold(*threshold)
         sys.setswitchinterval(interval)
+
+
+def turn_seconds(idle_seconds: float) -> float:
+    """Return the time between two reads of a task whose last rows came this long ago."""
+    return IDLE_TURN_SECONDS if idle_seconds > IDLE_SECONDS else TURN_SECONDS
 
 
 class _Left(Exception):
@@ -344,20 +358,27 @@ class _Worker:
     def _loop(self, core: TaskCore, channels: Channels) -> None:
         rpc_fd, clock, reports = self._rpc.fd, self._clock, self._durable.reports
         fixed_ms = self._assignment.batch_time_ms
-        next_read = 0.0
+        next_read = busy_at = 0.0
         turns = 0
+        ready: Collection[int] = (rpc_fd, channels.fd)
+        """The descriptors that may have something to read."""
         while True:
-            messages = self._receive()
+            messages: Sequence[EpochReply] = ()
+            was_quiet = False
+            if rpc_fd in ready or self._durable.answers:
+                messages = self._receive()
+                if was_quiet := self._quiet:
+                    self._repeat(messages, core, channels)
             pushes = [each for each in messages if isinstance(each, EpochStarted)]
-            if self._quiet:
-                self._repeat(messages, core, channels)
-            frames = channels.receive()
+            frames = channels.receive() if channels.fd in ready else ()
             now = time.monotonic()
             read = now >= next_read
             now_ms = clock.now_ms() if fixed_ms is None else fixed_ms
             out = core.turn(now_ms, frames, pushes, read=read)
+            if out.had_rows:
+                busy_at = now
             if read:
-                next_read = now + TURN_SECONDS
+                next_read = now + turn_seconds(now - busy_at)
             for target, frame in out.frames:
                 channels.send(target, frame)
             for message in out.messages:
@@ -370,16 +391,17 @@ class _Worker:
             if self._durable.failure is not None:
                 raise self._durable.failure
             turns += 1
+            ready = (rpc_fd, channels.fd)
             if out.busy:
                 next_read = 0.0
                 if turns % _GUARD_TURNS == 0:
                     channels.guard()
-            elif active is None:
+            elif active is None and not was_quiet:
                 # Only if nothing was sent: sending on a ZeroMQ socket may consume the edge that
-                # signals a received push, and the thread would sleep although a push is there.
-                channels.wait(next_read - time.monotonic(), rpc_fd)
+                # signals a received push, and the thread would not notice the push.
+                ready = channels.wait(next_read - time.monotonic(), rpc_fd)
 
-    def _repeat(self, messages: list[EpochReply], core: TaskCore, channels: Channels) -> None:
+    def _repeat(self, messages: Sequence[EpochReply], core: TaskCore, channels: Channels) -> None:
         """Repeat what may have been lost: that this task is ready, and how much it has sent."""
         if any(isinstance(each, Peers) for each in messages):
             ready = TaskReady(self._assignment.attempt, self._assignment.task)

@@ -105,6 +105,9 @@ class _PartitionState:
 class KafkaReader:
     """One client and its partitions. Used by one thread; never waits."""
 
+    reads_all = True
+    """The client has one queue for all its partitions."""
+
     def __init__(self, readers: KafkaReaders, partitions: Positions) -> None:
         self._kafka = import_kafka()
         self._readers, self._servers = readers, readers.cluster.bootstrap_servers

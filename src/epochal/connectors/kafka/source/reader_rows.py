@@ -1,13 +1,18 @@
-"""Turns the client's messages into Arrow rows with Spark's schema, column by column. Pure.
+"""Turns the client's messages into Arrow rows with Spark's schema. Pure.
 
-Each column takes one pass over the messages, and no object is made per row. A value that is the
-same in every row, such as the topic if only one is read, is not read from the messages.
+Many messages are turned into columns: each column takes one pass over the messages, and no object
+is made per row. A value that is the same in every row, such as the topic if only one is read, is
+not read from the messages.
+
+Few messages are turned into tuples, and these into one array of structs. Its fixed cost is a third
+of that of seven arrays, and most turns have few messages. The result is the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from contextlib import suppress
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +23,8 @@ from epochal.errors import KafkaTimestampError
 STAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 MAX_MS = (2**63 - 1) // 1000
+FEW_ROWS = 64
+"""Below this number of messages, tuples are faster than columns."""
 FIELDS: list[pa.Field[Any]] = [
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
@@ -27,6 +34,9 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("timestamp", STAMP),
     pa.field("timestampType", pa.int32()),
 ]
+
+Made: TypeAlias = tuple[pa.RecordBatch, dict[KafkaPartition, int]]
+"""Rows, and the last offset of each partition among them."""
 
 
 def kafka_schema(include_headers: bool) -> pa.Schema:
@@ -48,9 +58,40 @@ class RowMaker:
         self._topic = next(iter(topics)) if len(topics) == 1 else None
         self._only_partition = partitions[0] if len(partitions) == 1 else None
         self._wanted = frozenset(schema.names) if wanted is None else wanted
+        self._struct = pa.struct(list(schema))
+        self._are_wanted = [name in self._wanted for name in schema.names]
 
-    def make(self, messages: Sequence[Any]) -> tuple[pa.RecordBatch, dict[KafkaPartition, int]]:
+    def make(self, messages: Sequence[Any]) -> Made:
         """The rows, and the last offset of each partition among them."""
+        if len(messages) < FEW_ROWS:
+            # A time outside the range of timestamps does not fit; `by_column` says which one.
+            with suppress(OverflowError, pa.ArrowInvalid):
+                return self.by_row(messages)
+        return self.by_column(messages)
+
+    def by_row(self, messages: Sequence[Any]) -> Made:
+        """Make tuples, and one array of them."""
+        rows: list[tuple[Any, ...]] = []
+        last: dict[KafkaPartition, int] = {}
+        are_wanted = None if all(self._are_wanted) else self._are_wanted
+        headers = "headers" in self._schema.names
+        for each in messages:
+            topic, number, offset = each.topic(), each.partition(), each.offset()
+            last[topic, number] = offset
+            kind, time_ms = each.timestamp()
+            row: tuple[Any, ...]
+            row = (each.key(), each.value(), topic, number, offset, time_ms * 1000, kind - 1)
+            if headers:
+                row = (*row, _headers(each))
+            if are_wanted is not None:
+                pairs = zip(row, are_wanted, strict=True)
+                row = tuple([cell if is_wanted else None for cell, is_wanted in pairs])
+            rows.append(row)
+        made: Any = pa.array(rows, self._struct)
+        return pa.RecordBatch.from_struct_array(made), last
+
+    def by_column(self, messages: Sequence[Any]) -> Made:
+        """Make one array per column."""
         # With several partitions, topics, numbers and offsets are needed for the positions, even
         # if the query does not use these columns.
         topics = None if self._topic is not None else [m.topic() for m in messages]
@@ -69,10 +110,10 @@ class RowMaker:
             made["partition"] = _numbers(numbers, np.int32) if numbers else self._number(count)
         if "offset" in wanted and offsets is not None:
             made["offset"] = _numbers(offsets, np.int64)
-        if not wanted.isdisjoint(("timestamp", "timestampType")):
-            stamps = [message.timestamp() for message in messages]
-            made["timestamp"] = _times(messages, [at for _, at in stamps])
-            made["timestampType"] = _kinds([kind for kind, _ in stamps])
+        if "timestamp" in wanted:
+            made["timestamp"] = _times(messages, [message.timestamp()[1] for message in messages])
+        if "timestampType" in wanted:
+            made["timestampType"] = _kinds([message.timestamp()[0] for message in messages])
         if "headers" in wanted:
             made["headers"] = pa.array([_headers(message) for message in messages], HEADERS)
         columns = [

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from epochal.continuous.operators.agenda import Agenda
-from epochal.continuous.operators.aggregation.calls import AggregateCall
+from epochal.continuous.operators.aggregation.calls import AggregateCall, Column
 from epochal.continuous.operators.aggregation.grouping import (
     MIN_ARROW_ROWS,
     Buffers,
@@ -34,7 +34,7 @@ from epochal.continuous.operators.aggregation.grouping import (
 from epochal.continuous.operators.aggregation.session_windows import Sessions, session_store
 from epochal.continuous.operators.cells import (
     Array,
-    arrow_column,
+    StoredBatches,
     drop_late,
     hashable,
     keys_of,
@@ -163,7 +163,7 @@ class Groups:
         schema = spec.input_schema
         self._partitions = {each: _Partition() for each in partitions}
         self._buffers = Buffers(spec.aggregates, schema)
-        self._output = spec.output_schema
+        self._made = StoredBatches(spec.output_schema)
         self._mode, self._per_epoch = spec.output_mode, spec.per_epoch
         self._key_columns = [schema.get_field_index(each) for each in spec.key]
         kinds = [schema.field(each).type for each in self._key_columns]
@@ -279,9 +279,6 @@ class Groups:
         return buffers.group_in_arrow(batch, columns)
 
     def _output_rows(self, state: _Partition, keys: Sequence[Row]) -> pa.RecordBatch:
-        columns = [
-            arrow_column([key[number] for key in keys], self._output.field(number).type)
-            for number in range(len(self._key_columns))
-        ]
+        columns: list[Column] = list(zip(*keys, strict=True)) or [()] * len(self._key_columns)
         columns += self._buffers.results([state.groups[key] for key in keys])
-        return pa.RecordBatch.from_arrays(columns, schema=self._output)
+        return self._made.batch(columns)

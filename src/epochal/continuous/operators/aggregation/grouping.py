@@ -19,7 +19,7 @@ from pyarrow import compute
 
 from epochal.continuous.operators.aggregation.calls import AggregateCall, Buffer, Column, Fold
 from epochal.continuous.operators.aggregation.functions import fold_of
-from epochal.continuous.operators.cells import Array, arrow_column, cells
+from epochal.continuous.operators.cells import Array, cells
 from epochal.continuous.operators.contract import Row
 from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.types import StructField, StructType
@@ -94,16 +94,13 @@ class Buffers:
                 found.append(part[0] if len(part) == 1 else part)
         return tuple(found)
 
-    def results(self, groups: Sequence[Row]) -> list[Array]:
-        """The output columns for the buffers of some groups."""
+    def results(self, groups: Sequence[Row]) -> list[Column]:
+        """The values of the output columns for the buffers of some groups."""
         if not self._folds:
             return []
         columns: list[Any] = list(zip(*groups, strict=True)) or [()] * len(self._folds)
         found = [fold.results(column) for fold, column in zip(self._folds, columns, strict=True)]
-        return [
-            arrow_column(found[place], field.type)
-            for place, field in zip(self._places, self.output, strict=True)
-        ]
+        return [found[place] for place in self._places]
 
     def single_rows(self, batch: pa.RecordBatch) -> list[Row]:
         """The buffers of each single row."""

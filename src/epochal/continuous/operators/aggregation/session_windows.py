@@ -16,10 +16,11 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from epochal.continuous.operators.agenda import Agenda
+from epochal.continuous.operators.aggregation.calls import Column
 from epochal.continuous.operators.aggregation.grouping import Buffers
 from epochal.continuous.operators.cells import (
     Array,
-    arrow_column,
+    StoredBatches,
     cells,
     drop_late,
     hashable,
@@ -78,7 +79,7 @@ class Sessions:
         self._column = schema.get_field_index(session)
         self._place = list(key).index(session)
         self._key_columns = [schema.get_field_index(each) for each in key if each != session]
-        self._buffers, self._output = buffers, output
+        self._buffers, self._made = buffers, StoredBatches(output)
         self._partitions = {each: _Partition() for each in partitions}
         self._drops_late, self._evicts, self._per_epoch = drops_late, evicts, per_epoch
 
@@ -211,12 +212,10 @@ class Sessions:
 
     def _output_rows(self, sessions: Sequence[tuple[Row, _Session]]) -> pa.RecordBatch:
         grouped = [self._grouping(key, found) for key, found in sessions]
-        columns = [
-            arrow_column([row[number] for row in grouped], self._output.field(number).type)
-            for number in range(len(self._key_columns) + 1)
-        ]
+        columns: list[Column] = list(zip(*grouped, strict=True))
+        columns = columns or [()] * (len(self._key_columns) + 1)
         columns += self._buffers.results([found.buffers for _, found in sessions])
-        return pa.RecordBatch.from_arrays(columns, schema=self._output)
+        return self._made.batch(columns)
 
 
 def _start(each: _Session) -> int:

@@ -11,25 +11,17 @@ output column is null for rows and a KeyError for pandas.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
 
 from epochal.continuous.operators.cells import Array, holds_floats, key_sorter, keys_of
 from epochal.continuous.operators.contract import Row
 from epochal.continuous.operators.processor.state_values import row_class
-from epochal.state.rows.byte_spans import arrow_buffer
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_PLAIN = {
-    pa.int64().id: ({int}, np.dtype(np.int64)),
-    pa.float64().id: ({float}, np.dtype(np.float64)),
-}
 
 Group: TypeAlias = tuple[Row, Any, Callable[[], Iterator[Any]]]
 """A key in the form of the store, the same key in the processor's form, and its rows."""
@@ -62,7 +54,7 @@ class RowApi:
         self._as_stored = all(_same_in_store(each) for each in types)
         self._output = output
         self._names = list(output.names)
-        self._types = list(output.types)
+        self._struct = pa.struct(list(output))
         self._flat = not any(pa.types.is_nested(each.type) for each in output)
 
     def groups(self, batch: pa.RecordBatch) -> Iterable[Group]:
@@ -86,11 +78,9 @@ class RowApi:
         if not results:
             return ()
         if self._flat and self._in_order(results):
-            columns = zip(*results, strict=True)
-            arrays = [
-                _array(column, kind) for column, kind in zip(columns, self._types, strict=True)
-            ]
-            return (pa.RecordBatch.from_arrays(arrays, schema=self._output),)
+            # A Row is a tuple, and an array of tuples is made in a third of the time of columns.
+            made: Array = pa.array(results, self._struct)
+            return (pa.RecordBatch.from_struct_array(made),)
         named = [each.asDict(True) for each in results]
         return (pa.RecordBatch.from_pylist(named, schema=self._output),)
 
@@ -193,16 +183,6 @@ def _frames(rows: list[tuple[Any, ...]], names: list[str]) -> Callable[[], Itera
         yield pd.DataFrame(rows, columns=names)
 
     return frames
-
-
-def _array(values: Sequence[Any], kind: pa.DataType) -> Array:
-    """A column of values. Uses NumPy where the result is the same, in half the time."""
-    plain = _PLAIN.get(kind.id)
-    if plain is not None and set(map(type, values)) == plain[0]:
-        with suppress(OverflowError):
-            made = np.array(values, plain[1])
-            return pa.Array.from_buffers(kind, len(made), [None, arrow_buffer(made)])
-    return pa.array(values, kind)
 
 
 def _same_in_store(kind: pa.DataType) -> bool:

@@ -233,6 +233,10 @@ class TransformWithState:
         self._api = _api(spec, spec.key, spec.input_schema)
         self._seeded = spec.initial_state is None
         self._purged_ms = 0
+        self._ages = any(
+            each.expiring or each.timers is not None for each in self._partitions.values()
+        )
+        """Whether time matters: without timers and expiring state, `expire` has nothing to do."""
         self._event_time = -1
         if spec.time_mode is TimeMode.EVENT and spec.event_time is not None:
             self._event_time = spec.input_schema.get_field_index(spec.event_time)
@@ -267,6 +271,8 @@ class TransformWithState:
     def due_ms(self) -> int | None:
         if not self._seeded:
             return 0
+        if not self._ages:
+            return None
         found = [self._purge_due()]
         if self._spec.time_mode is TimeMode.PROCESSING:
             found += [each.timers.first() for each in self._partitions.values() if each.timers]
@@ -275,6 +281,8 @@ class TransformWithState:
 
     def expire(self, at: Moment) -> Iterable[pa.RecordBatch]:
         self._seed(at)
+        if not self._ages:
+            return ()
         until = at.now_ms
         if self._spec.time_mode is TimeMode.EVENT:
             until = max(at.watermark_ms, 0)

@@ -6,9 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epochal.connectors.kafka.offsets import KafkaPartition
-from epochal.connectors.kafka.source.reader_rows import RowMaker, kafka_schema
+from epochal.connectors.kafka.source.reader_rows import (
+    FEW_ROWS,
+    MAX_MS,
+    RowMaker,
+    kafka_schema,
+)
 from epochal.errors import KafkaTimestampError
 
 CREATED, APPENDED = 1, 2
@@ -23,6 +30,7 @@ class Sent:
     body: bytes | None = b"v"
     stamp: tuple[int, int] = (CREATED, 5)
     notes: list[tuple[str, bytes | None]] | None = field(default=None)
+    name: bytes | None = None
 
     def topic(self) -> str:
         return self.tp[0]
@@ -34,7 +42,7 @@ class Sent:
         return self.at
 
     def key(self) -> bytes | None:
-        return None
+        return self.name
 
     def value(self) -> bytes | None:
         return self.body
@@ -114,5 +122,50 @@ def test_unused_columns_are_null_and_the_others_unchanged(
     assert part.schema.equals(whole.schema)
     assert part.column(column).equals(whole.column(column))
     assert same == last
-    spared = {"key", "value", "headers"} - {column}
+    spared = set(whole.schema.names) - {column}
     assert [part.column(name).null_count for name in spared] == [part.num_rows] * len(spared)
+
+
+PLACES = [("a", 0), ("a", 1), ("b", 0)]
+BYTES = st.none() | st.binary(max_size=5)
+MESSAGES = st.builds(
+    Sent,
+    tp=st.sampled_from(PLACES),
+    at=st.integers(0, 2**63 - 1),
+    body=BYTES,
+    stamp=st.tuples(st.integers(0, 2), st.integers(-MAX_MS, MAX_MS)),
+    notes=st.none() | st.lists(st.tuples(st.text(max_size=3), BYTES), max_size=3),
+    name=BYTES,
+)
+
+
+@given(
+    st.lists(MESSAGES, min_size=1, max_size=5),
+    st.booleans(),
+    st.none() | st.frozensets(st.sampled_from(kafka_schema(False).names)),
+    st.booleans(),
+)
+def test_few_rows_and_many_become_the_same_batch(
+    messages: list[Sent],
+    with_headers: bool,
+    wanted: frozenset[str] | None,
+    headers_wanted: bool,
+) -> None:
+    if wanted is not None and with_headers and headers_wanted:
+        wanted |= {"headers"}
+    places = sorted({each.tp for each in messages})
+    maker = RowMaker(kafka_schema(with_headers), places, wanted)
+    few, last_of_few = maker.by_row(messages)
+    many, last_of_many = maker.by_column(messages)
+    assert few.schema.equals(many.schema)
+    assert few.equals(many)
+    assert last_of_few == last_of_many
+    few.validate(full=True)
+
+
+@pytest.mark.parametrize("count", [FEW_ROWS - 1, FEW_ROWS])
+def test_any_number_of_rows_keeps_its_order(count: int) -> None:
+    messages = [Sent(("a", n % 2), n // 2, b"%d" % n) for n in range(count)]
+    rows, last = made(messages, [("a", 0), ("a", 1)])
+    assert [row["value"] for row in rows] == [b"%d" % n for n in range(count)]
+    assert last == {("a", 0): (count - 1) // 2, ("a", 1): (count - 2) // 2}
