@@ -44,13 +44,14 @@ check: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# BENCH_SWITCHES=--busy lets a suite start on a busy machine, --quick is a short trial.
 # A suite that fails does not keep the others from running, nor the page from saying so.
 bench: setup
 	@failed=; for name in $(BENCHES); do $(MAKE) --no-print-directory bench-$$name || failed="$$failed $$name"; done; \
 	  if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 bench-%: setup
-	@$(WITH_JAVA) $(PY) -m benchmarks.$*; status=$$?; $(PY) -m benchmarks.report; exit $$status
+	@$(WITH_JAVA) $(PY) -m benchmarks.$* $(BENCH_SWITCHES); status=$$?; $(PY) -m benchmarks.report; exit $$status
 
 docs: setup
 	$(PY) scripts/make_docs.py

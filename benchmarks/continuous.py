@@ -28,7 +28,7 @@ from benchmarks.due_rows import (
     Schedule,
     read_notes,
 )
-from benchmarks.harness import Report, child_environment
+from benchmarks.harness import Report, arguments, child_environment
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
@@ -242,8 +242,10 @@ LATENCY = [
 
 def main() -> None:
     """Print a line after each run, so that an interrupted benchmark keeps its earlier results."""
-    report = Report("continuous")
-    for number, (work, rate, engines) in product(range(ROUNDS), LATENCY):
+    asked = arguments("continuous").parse_args()
+    report = Report("continuous", busy=asked.busy, quick=asked.quick)
+    rounds, latency = (1, LATENCY[:1]) if asked.quick else (ROUNDS, LATENCY)
+    for number, (work, rate, engines) in product(range(rounds), latency):
         ours: dict[str, Any] = {}
         for engine in engines:
             values = in_process(engine, work, rate)
@@ -252,7 +254,7 @@ def main() -> None:
             if engine != "epochal" and values.get("rows") and ours.get("rows"):
                 ratio = {"p50_ratio": values["p50_ms"] / ours["p50_ms"]}
             report.row(f"{work} at {rate} rows/s: {engine}", round=number, **values, **ratio)
-    for number in range(ROUNDS):
+    for number in range(rounds):
         found = {engine: in_process(engine, "map", 0) for engine in ("epochal", "micro-batch")}
         rows = {engine: each.get("rows_per_second", 0.0) for engine, each in found.items()}
         faster = rows["epochal"] / rows["micro-batch"] if rows["micro-batch"] else 0.0
@@ -260,7 +262,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) == 4:
         name, work, rate = sys.argv[1:]
         print(json.dumps(run_one(name, work, int(rate))))
     else:

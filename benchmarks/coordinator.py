@@ -9,14 +9,13 @@ in memory: fsync has its own benchmark (`log`).
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import zmq
-from benchmarks.harness import Report
+from benchmarks.harness import Report, arguments
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.clock import SystemClock
@@ -49,6 +48,7 @@ from epochal.testing.files import MemoryFiles
 
 ENDPOINT = EndpointType("EpochCoordinator-bench", EpochRequest, EpochReply)
 ATTEMPT = 1
+SIZES = (10, 100, 1_000, 10_000)
 EPOCH_SECONDS = 0.1
 MEASURED_SECONDS = 8.0
 CLIENTS = 4
@@ -58,8 +58,11 @@ PACE = Pace(epoch_seconds=EPOCH_SECONDS, max_backlog=1_000_000, register_seconds
 
 
 def main() -> None:
-    report = Report("coordinator")
-    sizes = [int(word) for word in sys.argv[1:]] or [100, 1_000, 10_000]
+    parser = arguments("coordinator")
+    parser.add_argument("sizes", nargs="*", type=int, help="numbers of tasks")
+    asked = parser.parse_args()
+    report = Report("coordinator", busy=asked.busy, quick=asked.quick)
+    sizes = asked.sizes or SIZES[: 2 if asked.quick else None]
     for tasks in sizes:
         pure_step(report, tasks)
     for tasks in sizes:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import REPOSITORY, Report, child_environment, installed
+from benchmarks.harness import REPOSITORY, Report, arguments, child_environment, installed
 from benchmarks.kafka_load import create_topics, delays, fill, throughput, warm
 
 from epochal.testing.kafka import running_kafka
@@ -193,12 +193,14 @@ PARTS: dict[str, Callable[[Report, str, Size], None]] = {
 
 def main(words: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave no engine and no broker running
-    quick = "--quick" in words
-    parts = [word for word in words if word != "--quick"] or list(PARTS)
+    parser = arguments("kafka")
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; by default all")
+    asked = parser.parse_args(words)
+    quick, parts = asked.quick, asked.parts or list(PARTS)
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         raise SystemExit(f"There is no part {unknown[0]}. Parts: {', '.join(PARTS)}.")
-    report = Report("kafka-quick" if quick else "kafka")
+    report = Report("kafka", busy=asked.busy, quick=quick)
     for name, wanted in PEERS.items():
         try:
             installed(*PEERS[name])

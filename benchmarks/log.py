@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.harness import (
     Report,
+    arguments,
     cache_directory,
     epochal_command,
     percentile,
@@ -31,9 +32,10 @@ ROUNDS, IMPORTS, ADDS = 5, 9, 400
 
 
 def main() -> None:
-    report = Report("log")
+    asked = arguments("log").parse_args()
+    report = Report("log", busy=asked.busy, quick=asked.quick)
     checkpoint = prepared_checkpoint()
-    tools_beside_spark(report, checkpoint)
+    tools_beside_spark(report, checkpoint, 1 if asked.quick else ROUNDS)
     import_cost(report)
     add_beside_fsync(report)
 
@@ -48,12 +50,12 @@ def prepared_checkpoint() -> Path:
     return target / "checkpoint"
 
 
-def tools_beside_spark(report: Report, checkpoint: Path) -> None:
+def tools_beside_spark(report: Report, checkpoint: Path, rounds: int) -> None:
     """Whole processes: Spark, which starts and reads the metadata, and our two tools."""
     show = epochal_command("checkpoint", "show", str(checkpoint), "--json")
     verify = epochal_command("checkpoint", "verify", str(checkpoint), "--json")
     costs = take_turns(
-        ROUNDS,
+        rounds,
         {
             "spark": partial(time_process, spark_command("metadata", str(checkpoint))),
             "show": partial(time_process, show),

@@ -1,6 +1,6 @@
 """Pub/Sub: the connector against Google's high-level client, in Spark, and in the engine.
 
-`make bench-pubsub` runs everything. `python -m benchmarks.pubsub --smoke` shows in a minute that
+`make bench-pubsub` runs everything. `python -m benchmarks.pubsub --quick` shows in a minute that
 it works; its figures mean nothing. `--only pull|publish|spark|stall|latency|server`
 runs one part, `--stall-seconds 600` stalls for ten minutes.
 
@@ -9,7 +9,6 @@ CPU seconds are those of the client process, without the server's.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -19,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks import pubsub_server
-from benchmarks.harness import Report, child_environment
+from benchmarks.harness import Report, arguments, child_environment
 
 from epochal.testing.pubsub import running_server
 
@@ -28,14 +27,13 @@ PARTS = ("pull", "publish", "spark", "stall", "latency", "server")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true")
+    parser = arguments("pubsub")
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--stall-seconds", type=float, default=60.0)
     asked = parser.parse_args()
     parts = asked.only or PARTS
-    report = Report("pubsub_smoke" if asked.smoke else "pubsub")
-    rounds, seconds = (1, 1.0) if asked.smoke else (3, 8.0)
+    report = Report("pubsub", busy=asked.busy, quick=asked.quick)
+    rounds, seconds = (1, 1.0) if asked.quick else (3, 8.0)
     if "pull" in parts:
         pull(report, rounds, seconds)
     if "publish" in parts:
@@ -43,13 +41,13 @@ def main() -> None:
     if "spark" in parts:
         for name, size in SIZES.items():
             drain(
-                report, name, size, 100_000 if asked.smoke else 2_000_000 if size < 500 else 600_000
+                report, name, size, 100_000 if asked.quick else 2_000_000 if size < 500 else 600_000
             )
     if "stall" in parts:
-        stall(report, 5.0 if asked.smoke else asked.stall_seconds)
+        stall(report, 5.0 if asked.quick else asked.stall_seconds)
     if "latency" in parts:
-        latency(report, 2.0 if asked.smoke else 20.0)
-    if "server" in parts and not asked.smoke:
+        latency(report, 2.0 if asked.quick else 20.0)
+    if "server" in parts and not asked.quick:
         pubsub_server.figures(report)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from benchmarks.harness import Report
+from benchmarks.harness import Report, arguments
 from google.pubsub_v1.types import pubsub
 
 from epochal.connectors.pubsub.protobuf_wire import field
@@ -36,7 +36,8 @@ UNLIMITED = [("grpc.max_receive_message_length", -1)]
 
 
 def main() -> None:
-    figures(Report("pubsub"))
+    asked = arguments("pubsub_server").parse_args()
+    figures(Report("pubsub", busy=asked.busy, quick=asked.quick))
 
 
 def figures(report: Report) -> None:

@@ -8,15 +8,14 @@ run counts. Figures that miss their target, or are behind a peer, are listed fir
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import engine_sections, sections
-from benchmarks.harness import REPOSITORY, RESULTS
+from benchmarks.harness import BUSY_CORES, REPOSITORY, RESULTS
 from benchmarks.nexmark.section import nexmark
 from benchmarks.plots import number
-from benchmarks.rows import Suite, read_suite
+from benchmarks.rows import IDENTITY, Row, Suite, read_suite
 from benchmarks.sections import Line, Section
 from benchmarks.tables.section import tables
 
@@ -43,14 +42,16 @@ make bench-log       # one of them
 ```
 
 A ratio shows how many times better Epochal is; below 1 it is worse. The load is the machine's
-load average over a minute, before and after each figure; the benchmark itself adds one or two."""
+load average over a minute, before and after each figure; the benchmark itself adds one or two. A
+suite does not start while other processes use more than {busy} cores, unless it is run with
+`--busy`. Figures that were taken while others used more than that are listed below their table."""
 
 
 def page(suites: Sequence[Suite]) -> tuple[str, dict[str, str]]:
     """Return the page, and its plots by file name."""
     shown = [SECTIONS[suite.name](suite) for suite in suites]
     plots = {f"{plot.name}.svg": plot.svg() for each in shown for plot in each.plots}
-    parts = [NOTE, "# Benchmarks", ABOUT, *_behind(shown, suites)]
+    parts = [NOTE, "# Benchmarks", ABOUT.format(busy=BUSY_CORES), *_behind(shown, suites)]
     for suite, section in zip(suites, shown, strict=True):
         parts += [f"## {section.title}", section.about]
         parts += _measured(suite, section) if suite.rows else [_never_run(suite)]
@@ -86,6 +87,7 @@ def _measured(suite: Suite, section: Section) -> Iterator[str]:
     if section.failures:
         yield "Measurements that failed:\n\n" + "\n".join(f"- {each}" for each in section.failures)
     yield _circumstances(suite)
+    yield from _under_load(suite)
 
 
 def _table(lines: Sequence[Line]) -> str:
@@ -114,11 +116,23 @@ def _circumstances(suite: Suite) -> str:
     versions = "; ".join(sorted({row.versions for row in suite.rows}))
     loads = [load for row in suite.rows for load in row.loads]
     load = f"load {min(loads):g} to {max(loads):g}" if loads else "load unknown"
-    busy = ""
-    cores = machines.split(" ")[0]
-    if loads and cores.isdigit() and statistics.median(loads) > 2 * int(cores):
-        busy = " The machine was busy with other work: these figures are less reliable."
-    return f"*Taken {taken} at {commits} on {machines}; {load}; {versions}.*{busy}"
+    return f"*Taken {taken} at {commits} on {machines}; {load}; {versions}.*"
+
+
+def _under_load(suite: Suite) -> Iterator[str]:
+    """Say which figures are less reliable because the machine had other work."""
+    loaded = [row for row in suite.rows if row.under_load]
+    if not loaded:
+        return
+    named = "all figures of this suite"
+    if len(loaded) < len(suite.rows):
+        named = "; ".join(_named(row) for row in loaded)
+    yield f"Taken under load, so less reliable: {named}."
+
+
+def _named(row: Row) -> str:
+    sizes = [f"{number(row.number(key) or 0)} {key}" for key in IDENTITY if key in row.values]
+    return ", ".join([row.figure, *sizes])
 
 
 def write(results: Path, docs: Path) -> None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-HEAD = ("taken", "commit", "machine", "versions", "load")
+from benchmarks.harness import BUSY_CORES
+
+HEAD = ("taken", "commit", "machine", "versions", "load", "others_cores")
+IDENTITY = ("tasks", "keys")
+"""Values that tell figures of the same name apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,21 @@ class Row:
     machine: str = ""
     versions: str = ""
     loads: tuple[float, ...] = ()
+    others_cores: float | None = None
+    """Cores that other processes used meanwhile; None if the suite did not measure it."""
 
     def number(self, name: str) -> float | None:
         """A measured value, if there is one."""
         value = self.values.get(name)
         return float(value) if isinstance(value, int | float) else None
+
+    @property
+    def under_load(self) -> bool:
+        """Whether other work on the machine may be part of this figure."""
+        if self.others_cores is not None:
+            return self.others_cores > BUSY_CORES
+        cores = self.machine.partition(" ")[0]
+        return cores.isdigit() and max(self.loads, default=0.0) > 2 * int(cores)
 
     @property
     def failed(self) -> str | None:
@@ -77,7 +91,7 @@ def newest(rows: Sequence[Row]) -> list[Row]:
 
 def _identity(row: Row) -> tuple[Any, ...]:
     """Rows with the same name and the same size are the same figure."""
-    return (row.figure, row.values.get("tasks"), row.values.get("keys"))
+    return (row.figure, *(row.values.get(key) for key in IDENTITY))
 
 
 def _row(line: dict[str, Any]) -> Row:
@@ -90,6 +104,7 @@ def _row(line: dict[str, Any]) -> Row:
         machine=line.get("machine", ""),
         versions=line.get("versions", ""),
         loads=tuple(load if isinstance(load, list) else [load]),
+        others_cores=line.get("others_cores"),
     )
 
 
@@ -105,4 +120,5 @@ def _median(rounds: Sequence[Row]) -> Row:
     if len(good) > 1:
         values["rounds"] = len(good)
     loads = tuple(load for row in rounds for load in row.loads)
-    return Row(last.figure, values, last.taken, last.commit, last.machine, last.versions, loads)
+    others = max((each for row in rounds if (each := row.others_cores) is not None), default=None)
+    return replace(last, values=values, loads=loads, others_cores=others)

@@ -10,7 +10,6 @@ Times that Spark measures itself are taken from its progress and its log of the 
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import resource
@@ -29,6 +28,7 @@ from benchmarks.harness import (
     Cost,
     Report,
     SparkPeer,
+    arguments,
     cache_directory,
     median,
     spark_command,
@@ -59,11 +59,13 @@ VALUE = StructType(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = arguments("state")
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--largest", type=int, default=10_000_000)
     asked = parser.parse_args()
-    report = Report("state")
+    if asked.quick:
+        asked.keys, asked.largest = 10_000, 100_000
+    report = Report("state", busy=asked.busy, quick=asked.quick)
     with tempfile.TemporaryDirectory(dir=cache_directory()) as scratch:
         made, checkpoint = Path(scratch, "made"), Path(scratch, "checkpoint")
         print(f"  making a state of {asked.keys} keys with Spark …", flush=True)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.harness import Report
+from benchmarks.harness import Report, arguments
 from opentelemetry.sdk.trace import TracerProvider
 
 from epochal.clock import SystemClock
@@ -36,7 +36,8 @@ RUN = RunStarted("q", "r", "orders", "/checkpoint", ("kafka",), "parquet", 0, 1,
 
 
 def main() -> None:
-    report = Report("telemetry")
+    asked = arguments("telemetry").parse_args()
+    report = Report("telemetry", busy=asked.busy, quick=asked.quick)
     committing(report)
     with tempfile.TemporaryDirectory() as folder:
         outputs: dict[str, Callable[[], Output]] = {

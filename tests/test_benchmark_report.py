@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import harness
 from benchmarks.plots import Bar, Group, bar_chart, number
 from benchmarks.report import SECTIONS, page, write
 from benchmarks.rows import read_suite
@@ -284,10 +289,80 @@ def test_a_round_that_failed_does_not_hide_the_others(tmp_path: Path) -> None:
     assert table(page_of(tmp_path), "Python map at 1 000 rows/s, p50")[1] == "0.5 ms"
 
 
-def test_a_busy_machine_is_mentioned(tmp_path: Path) -> None:
+def under_load(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("Taken under load")]
+
+
+def test_figures_of_an_idle_machine_are_not_called_less_reliable(full: Path) -> None:
+    save(full, "log", FIGURES["log"], taken="2026-05-02T10:00:00+00:00", others_cores=0.3)
+    assert under_load(page_of(full)) == []
+
+
+def test_the_page_names_the_figures_that_were_taken_under_load(tmp_path: Path) -> None:
+    for row, cores in zip(FIGURES["coordinator"], (0.1, 0.9), strict=True):
+        save(tmp_path, "coordinator", [row], others_cores=cores)
+    assert under_load(page_of(tmp_path)) == [
+        "Taken under load, so less reliable: driver over sockets, 1 000 tasks."
+    ]
+
+
+def test_one_round_under_load_is_enough_to_name_a_figure(tmp_path: Path) -> None:
+    for cores in (0.1, 0.9, 0.1):
+        save(tmp_path, "log", FIGURES["log"][1:2], others_cores=cores)
+    assert len(under_load(page_of(tmp_path))) == 1
+
+
+def test_without_a_measurement_of_other_processes_the_load_average_counts(tmp_path: Path) -> None:
     save(tmp_path, "log", FIGURES["log"], load=[11.0, 16.0])
     assert "load 11 to 16" in page_of(tmp_path)
-    assert "these figures are less reliable" in page_of(tmp_path)
+    assert under_load(page_of(tmp_path)) == [
+        "Taken under load, so less reliable: all figures of this suite."
+    ]
+
+
+@pytest.fixture
+def other_work() -> Iterator[None]:
+    """A process that uses a core."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
+        yield
+        spinning.kill()
+
+
+@pytest.mark.usefixtures("other_work")
+def test_a_suite_does_not_start_on_a_busy_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    with pytest.raises(SystemExit, match="or start with --busy"):
+        harness.Report("log")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("other_work")
+def test_a_suite_that_is_told_to_starts_and_writes_the_load_beside_each_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    harness.Report("log", busy=True, quick=True).row("a figure", cost=1.0)
+    (line,) = map(json.loads, (tmp_path / "log-trial.jsonl").read_text().splitlines())
+    assert (line["figure"], line["cost"], len(line["load"])) == ("a figure", 1.0, 2)
+    assert line["others_cores"] >= 0
+
+
+def test_the_work_of_a_child_counts_as_the_benchmarks_own_even_when_it_has_ended() -> None:
+    before = harness.cpu_seconds(os.getpid(), with_ended=True)
+    spin = "import time\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-c", spin], check=True)
+    assert harness.cpu_seconds(os.getpid(), with_ended=True) - before >= 0.4
+
+
+def test_every_suite_takes_the_switch_for_a_busy_machine() -> None:
+    folder = Path(harness.__file__).parent
+    files = [*folder.glob("*.py"), *folder.glob("*/__main__.py")]
+    suites = [path for path in files if " Report(" in path.read_text()]
+    assert len(suites) >= len(SECTIONS)
+    missing = [path.name for path in suites if "busy=asked.busy" not in path.read_text()]
+    assert missing == []
 
 
 def test_page_and_plots_are_written_and_old_plots_removed(full: Path) -> None:

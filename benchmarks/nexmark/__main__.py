@@ -1,6 +1,6 @@
 """Nexmark on Epochal, on Spark's micro-batches and on Flink, taking turns on one machine.
 
-    python -m benchmarks.nexmark [--queries q1,q5] [--only throughput|latency] [--quick] [--anyway]
+    python -m benchmarks.nexmark [--queries q1,q5] [--only throughput|latency] [--quick] [--busy]
 
 Throughput is events per CPU-second of all processes of an engine, while it gets as many as it can
 read. Latency is measured at 10,000 events per second, from when a result's last event was due until
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import REPOSITORY, Report, child_environment, installed
+from benchmarks.harness import REPOSITORY, Report, arguments, child_environment, installed
 from benchmarks.nexmark.serving import RATE, Request
 from benchmarks.nexmark.texts import REFUSED, python_texts, queries
 
@@ -29,7 +29,6 @@ FLINK = "apache-flink==2.3.0"
 ENGINES = ("epochal", "spark-micro-batch", "flink")
 BY_WINDOW = {7, 8}
 """Results come every ten seconds, all at once: the first ones are what is measured."""
-BUSY_LOAD = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,30 +114,21 @@ def requests(chosen: set[int], only: str | None, size: Size) -> list[tuple[str, 
 
 
 def parsed(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks.nexmark")
+    parser = arguments("nexmark")
     parser.add_argument("--queries", help="such as q1,q5; by default all that Spark accepts")
     parser.add_argument("--engines", help=f"some of {','.join(ENGINES)}")
     parser.add_argument("--only", choices=("throughput", "latency"))
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--anyway", action="store_true", help="even if the machine is busy")
     return parser.parse_args(words)
 
 
 def main() -> None:
     asked = parsed()
-    load = os.getloadavg()[0]
-    if load > BUSY_LOAD and not asked.anyway:
-        raise SystemExit(
-            f"The load average is {load:.1f}, above {BUSY_LOAD}: other work would be part of every "
-            f"figure. Wait until the machine is idle, or try it out with --anyway."
-        )
     known = {str(query): query.number for query in queries()}
     names = asked.queries.split(",") if asked.queries else list(known)
     if unknown := [name for name in names if name not in known]:
         raise SystemExit(f"There is no {', '.join(unknown)}: queries are q0 to q22.")
     engines = {name: Engine(name) for name in (asked.engines or ",".join(ENGINES)).split(",")}
-    # A trial is no result: it must not replace figures on the page.
-    report = Report("nexmark-trial" if asked.quick or asked.anyway else "nexmark")
+    report = Report("nexmark", busy=asked.busy, quick=asked.quick)
     try:
         chosen = {known[name] for name in names}
         for figure, request in requests(chosen, asked.only, QUICK if asked.quick else Size()):

@@ -8,7 +8,6 @@ run. The witness is a process that only reads. `--quick` is for trying it out.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.due_rows import SECOND, read_notes
-from benchmarks.harness import REPOSITORY, Report, child_environment, installed, percentile
+from benchmarks.harness import (
+    REPOSITORY,
+    Report,
+    arguments,
+    child_environment,
+    installed,
+    percentile,
+)
 from benchmarks.tables.commits import delta_commits, iceberg_commits
 from tests.rigs.postgres import running_postgres
 
@@ -105,8 +111,7 @@ def _data_files(place: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.tables")
-    parser.add_argument("--quick", action="store_true", help="short runs; figures mean nothing")
+    parser = arguments("tables")
     parser.add_argument("--engines", help=f"some of {','.join(ENGINES)}")
     parser.add_argument("--rates", help="rows per second, separated by commas")
     parser.add_argument("--only", choices=("visible", "commits"))
@@ -114,7 +119,7 @@ def main() -> None:
     engines = (asked.engines or ",".join(ENGINES)).split(",")
     if unknown := set(engines) - set(ENGINES):
         raise SystemExit(f"There is no {', '.join(sorted(unknown))}: {', '.join(ENGINES)}.")
-    report = Report("tables-trial" if asked.quick else "tables")
+    report = Report("tables", busy=asked.busy, quick=asked.quick)
     if asked.only != "commits":
         for rate in map(int, asked.rates.split(",")) if asked.rates else RATES:
             for engine in engines:
