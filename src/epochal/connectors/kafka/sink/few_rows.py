@@ -26,7 +26,9 @@ def few_records(plan: RecordPlan, batch: pa.RecordBatch, max_bytes: int) -> list
         return None
     columns = plan.columns
     values = _bytes_of(batch, "value")
-    keys = _bytes_of(batch, "key") if "key" in columns else [None] * count
+    keys: list[bytes | None] = [None] * count
+    if "key" in columns:
+        keys = _bytes_of(batch, "key")
     if _longest(values) + _longest(keys) > max_bytes:
         return None  # perhaps not in one row
     topic = plan.topic or plan.rows_topic
