@@ -155,7 +155,9 @@ def test_a_sink_that_closes_aborts_what_it_has_begun(place: Place) -> None:
     with closing(place.open()) as opened:
         sink: Any = opened
         sink.fence(1)
-        sink.begin_commit(0, prepared(sink, 0, [f"lost {number}" for number in range(20)]))
+        lost = [f"lost {number}" for number in range(20)]
+        sink.begin_commit(0, prepared(sink, 0, lost))
+        eventually(lambda: len(place.values(committed_only=False)) == len(lost), "all are sent")
     other = Producer({"bootstrap.servers": place.servers, "log_level": "0"})
     for partition in range(3):
         other.produce(place.topic, b"other", partition=partition)
