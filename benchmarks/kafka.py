@@ -1,13 +1,16 @@
 """Kafka in, Python, Kafka out: compares ours with Spark's real-time mode and micro-batches, Quix
 Streams and Bytewax, taking turns on one broker.
 
-    python -m benchmarks.kafka [latency-1000] [latency-10000] [throughput] [listener]
+    python -m benchmarks.kafka [map-1000] [latency-1000] [latency-10000] [throughput] [listener]
 
 Without arguments all parts run. Peers that are not part of Spark are installed, in fixed releases,
 into separate environments in the cache. The same consumer of committed records reads every engine's
-output; a record's delay is the time from when it was due until that consumer received it. State is
-a count per key, in Python, except in real-time mode: it only passes records on, in the JVM, which
-is the best it can do. `--quick` is for trying it out: its figures mean nothing.
+output; a record's delay is the time from when it was due until that consumer received it. `map` is
+a Python function per record, on one task. `latency` is a count per key, in Python, ours on two
+tasks; real-time mode only passes records on, in the JVM, which is the best it can do. CPU time is
+that of all processes of an engine: driver, JVM and workers. Epochs have 100 ms.
+
+`--quick` is for trying it out, without Spark's own modes: its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,17 +37,11 @@ PEERS = {
     "quix": ("quixstreams==3.28.1",),
     "bytewax": ("bytewax[kafka]==0.21.1", "confluent-kafka==2.16.1"),
 }
-LATENCY = (
-    "epochal-at-least-once",
-    "epochal-exactly-once",
-    "spark-real-time",
-    "spark-micro-batch",
-    "quix",
-    "bytewax",
-)
-THROUGHPUT = ("epochal-at-least-once", "spark-micro-batch", "quix", "bytewax")
-OURS = "epochal-at-least-once"
-WARM_BROKER_SECONDS = 60
+OURS, EXACT = "epochal-at-least-once", "epochal-exactly-once"
+LATENCY = (OURS, "bytewax", "quix", EXACT)
+SPARK = ("spark-real-time", "spark-micro-batch")
+THROUGHPUT = (OURS, "spark-micro-batch", "quix", "bytewax")
+WARM_BROKER_SECONDS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +49,16 @@ class Size:
     """How long, and how much."""
 
     warm_up_seconds: float = 4.0
-    measured_seconds: float = 12.0
+    measured_seconds: float = 10.0
     records: int = 3_000_000
     listened_records: int = 150_000
     rounds: int = 3
+    spark: bool = True
+    """Whether Spark's own modes run too."""
 
 
-QUICK = Size(1.0, 3.0, 300_000, 20_000, 1)
+QUICK = Size(1.0, 3.0, 500_000, 20_000, 1, spark=False)
+QUICK_PARTS = ("map-1000", "latency-1000", "throughput")
 
 
 class Engine:
@@ -119,10 +119,13 @@ def measured(
         return {"failed": str(error)}
 
 
-def latency(report: Report, servers: str, rate: int, size: Size) -> None:
+def latency(
+    report: Report, servers: str, work: str, rate: int, size: Size, engines: Sequence[str]
+) -> None:
     found = {}
-    for name in LATENCY:
-        source, target = f"in-{rate}-{name}", f"out-{rate}-{name}"
+    what = f"{'map ' if work == 'map' else ''}latency at {rate} records/s"
+    for name in engines:
+        source, target = (f"{side}-{work}-{rate}-{name}" for side in ("in", "out"))
         create_topics(servers, source)
 
         def take(engine: Engine, source: str = source, target: str = target) -> dict[str, Any]:
@@ -136,11 +139,13 @@ def latency(report: Report, servers: str, rate: int, size: Size) -> None:
                 alive=engine.alive,
             )
 
-        found[name] = measured(name, "state", servers, source, target, take)
-        ratio = {}
-        if name != OURS and "p99_ms" in found[name] and "p99_ms" in found[OURS]:
-            ratio = {"p99_ratio": found[name]["p99_ms"] / found[OURS]["p99_ms"]}
-        report.row(f"latency at {rate} records/s: {name}", **found[name], **ratio)
+        found[name] = measured(name, work, servers, source, target, take)
+        ratios = {
+            f"{percent}_ratio": found[name][f"{percent}_ms"] / found[OURS][f"{percent}_ms"]
+            for percent in ("p50", "p99")
+            if name != OURS and all(f"{percent}_ms" in found[each] for each in (name, OURS))
+        }
+        report.row(f"{what}: {name}", **found[name], **ratios)
 
 
 def flat_out(report: Report, servers: str, size: Size) -> None:
@@ -148,6 +153,8 @@ def flat_out(report: Report, servers: str, size: Size) -> None:
     fill(servers, "in-flat-out", size.records)
     found: dict[str, dict[str, Any]] = {}
     for name in THROUGHPUT:
+        if name in SPARK and not size.spark:
+            continue
         target = f"out-flat-out-{name}"
 
         def take(engine: Engine, target: str = target) -> dict[str, Any]:
@@ -183,9 +190,22 @@ def listener(report: Report, servers: str, size: Size) -> None:
         report.row("listener on Spark's batches", **json.loads(run.stdout.splitlines()[-1]))
 
 
+def maps(report: Report, servers: str, size: Size) -> None:
+    latency(report, servers, "map", 1_000, size, LATENCY)
+
+
+def counts(report: Report, servers: str, size: Size) -> None:
+    latency(report, servers, "state", 1_000, size, LATENCY + SPARK * size.spark)
+
+
+def many_counts(report: Report, servers: str, size: Size) -> None:
+    latency(report, servers, "state", 10_000, size, LATENCY)
+
+
 PARTS: dict[str, Callable[[Report, str, Size], None]] = {
-    "latency-1000": lambda report, servers, size: latency(report, servers, 1_000, size),
-    "latency-10000": lambda report, servers, size: latency(report, servers, 10_000, size),
+    "map-1000": maps,
+    "latency-1000": counts,
+    "latency-10000": many_counts,
     "throughput": flat_out,
     "listener": listener,
 }
@@ -196,7 +216,8 @@ def main(words: list[str]) -> None:
     parser = arguments("kafka")
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; by default all")
     asked = parser.parse_args(words)
-    quick, parts = asked.quick, asked.parts or list(PARTS)
+    quick = asked.quick
+    parts = asked.parts or list(QUICK_PARTS if quick else PARTS)
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         raise SystemExit(f"There is no part {unknown[0]}. Parts: {', '.join(PARTS)}.")

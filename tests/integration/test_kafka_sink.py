@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from tests.contract.sinks import Logging
 from tests.kafka_topics import create_topic, read_messages, read_topic
+from tests.waiting import eventually
 
 from epochal import read_stream
 from epochal.connectors.contract import Sink, WriterContext
@@ -127,6 +128,42 @@ def test_rows_of_a_transaction_left_open_are_never_seen(place: Place) -> None:
         sink.commit(1, prepared(sink, 1, ["w1"], 2))
     assert place.values() == ["w0", "w1"]
     assert place.values(committed_only=False) == ["half", "w0", "w1"]
+
+
+def test_rows_sent_before_their_epoch_is_logged_wait_for_the_commit(place: Place) -> None:
+    with closing(place.open()) as opened, closing(place.open()) as new:
+        old: Any = opened
+        old.fence(1)
+        old.commit(0, prepared(old, 0, ["w0"]))
+        rows = prepared(old, 1, ["w1"])
+        old.begin_commit(1, rows)
+        eventually(lambda: place.values(committed_only=False) == ["w0", "w1"], "w1 is sent")
+        assert place.values() == ["w0"]
+        old.commit(1, rows)
+        assert place.values() == ["w0", "w1"]
+        lost = prepared(old, 2, ["lost"])
+        old.begin_commit(2, lost)
+        new.fence(2)
+        with pytest.raises(KafkaFencedError):
+            old.commit(2, lost)
+        assert not new.decided(2)
+        new.commit(2, prepared(new, 2, ["w2"], 2))
+    assert place.values() == ["w0", "w1", "w2"]
+
+
+def test_a_sink_that_closes_aborts_what_it_has_begun(place: Place) -> None:
+    with closing(place.open()) as opened:
+        sink: Any = opened
+        sink.fence(1)
+        lost = [f"lost {number}" for number in range(20)]
+        sink.begin_commit(0, prepared(sink, 0, lost))
+        eventually(lambda: len(place.values(committed_only=False)) == len(lost), "all are sent")
+    other = Producer({"bootstrap.servers": place.servers, "log_level": "0"})
+    for partition in range(3):
+        other.produce(place.topic, b"other", partition=partition)
+    assert other.flush(30) == 0
+    # Readers of committed records would not get past an open transaction.
+    assert place.values() == ["other"] * 3
 
 
 def test_output_too_large_for_a_message_goes_through_files(place: Place) -> None:

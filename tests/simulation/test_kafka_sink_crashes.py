@@ -2,8 +2,9 @@
 promise: one writer per transactional id, all of a transaction or nothing of it.
 
 A driver dies at any change of storage or of Kafka, or is only thought dead; its last commit may
-still be under way and arrive whenever it likes. Whatever happens, every row is visible once.
-Three faults of design are planted below, and must be seen.
+still be under way and arrive whenever it likes. The rows of an epoch are sent before the epoch is
+logged, or after it. Whatever happens, every row is visible once. Faults of design are planted
+below, and must be seen.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
 import pytest
 from tests.simulation.epoch_run import TASKS, Disk, Run, live
 
+from epochal.clock import SystemClock
 from epochal.connectors.contract import WriterContext
-from epochal.connectors.kafka.sink.sink_exact import KAFKA_OUTPUT, KafkaEpochs, staged_records
+from epochal.connectors.kafka.sink.sink_exact import KAFKA_OUTPUT, Call, KafkaEpochs, staged_records
 from epochal.connectors.kafka.sink.sink_rows import Record, record_plan
 from epochal.connectors.staging.deciding_sink import DecidingSink
 from epochal.connectors.staging.epoch_marker import Marker
 from epochal.errors import EpochalError, KafkaFencedError, KafkaUnavailableError
-from epochal.testing.files import Crash, FaultyFiles, crash_after
+from epochal.testing.files import Crash, FaultyFiles, MemoryFiles, crash_after
 
 SCHEMA = pa.schema([("value", pa.string())])
 REFRESH_SECONDS = 4.0
@@ -75,6 +78,21 @@ class Modelled:
 
     place = "the model"
 
+    @staticmethod
+    def start(rng: random.Random) -> Callable[[Call], Call]:
+        """Make a call at once or when its end is awaited, as a thread might."""
+
+        def begin(call: Call) -> Call:
+            if rng.random() < 0.5:
+                return call
+            try:
+                call()
+            except EpochalError as error:
+                return partial(_raise, error)
+            return lambda: None
+
+        return begin
+
     def __init__(
         self, cluster: Cluster, rng: random.Random, before: Callable[[str, str], None]
     ) -> None:
@@ -100,6 +118,8 @@ class Modelled:
     def send(self, places: Mapping[str, int], records: Iterable[Record]) -> None:
         del places
         self._before("create", "records")
+        if self._rng.random() < 0.02:
+            raise KafkaUnavailableError("model", "a record did not arrive")
         self._opened().rows += [record[1] for record in records]
 
     def mark(self, marker: Marker) -> None:
@@ -162,7 +182,31 @@ class ReadFirst(Modelled):
         return self._seen
 
 
-Kind: TypeAlias = Callable[[Cluster, random.Random, Callable[[str, str], None]], Modelled]
+class CommitsEarly(Modelled):
+    """Planted: the transaction is committed when it is complete, perhaps before the log."""
+
+    def mark(self, marker: Marker) -> None:
+        super().mark(marker)
+        self.cluster.end(self._opened())
+
+    def commit(self) -> None:
+        self._before("create", "commit")
+
+
+class NeverFails(Modelled):
+    """Planted: what fails while the epoch is logged is not noticed."""
+
+    @staticmethod
+    def start(rng: random.Random) -> Callable[[Call], Call]:
+        def quietly(call: Call) -> Call:
+            with suppress(EpochalError):
+                call()
+            return lambda: None
+
+        return quietly
+
+
+Kind: TypeAlias = type[Modelled]
 
 
 def begin(disk: Disk, rng: random.Random, kind: Kind, cluster: Cluster, changes: int) -> Run:
@@ -179,7 +223,7 @@ def begin(disk: Disk, rng: random.Random, kind: Kind, cluster: Cluster, changes:
         return writer.cut(epoch)()
 
     sink = DecidingSink(
-        KafkaEpochs(kind(cluster, rng, before), plan),
+        KafkaEpochs(kind(cluster, rng, before), plan, kind.start(rng)),
         writers,
         files,
         KAFKA_OUTPUT,
@@ -187,6 +231,10 @@ def begin(disk: Disk, rng: random.Random, kind: Kind, cluster: Cluster, changes:
         refresh_seconds=REFRESH_SECONDS,
     )
     return Run(disk, rng, files, sink, write=write, counts=(0, 0, 0, 1, 3))
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def wrong_after(rng: random.Random, kind: Kind, changes: Callable[[], int]) -> str:
@@ -236,7 +284,7 @@ def test_every_row_is_visible_once(part: int) -> None:
     assert found(Modelled, range(part * SEEDS, (part + 1) * SEEDS)) == {}
 
 
-@pytest.mark.parametrize("kind", [MarkerApart, RowsApart, ReadFirst])
+@pytest.mark.parametrize("kind", [MarkerApart, RowsApart, ReadFirst, CommitsEarly, NeverFails])
 def test_a_planted_fault_is_seen(kind: Kind) -> None:
     assert any(found(kind, range(seed, seed + 1)) for seed in range(MAX_SEEDS))
 
@@ -249,3 +297,31 @@ def test_any_two_crashes_at_any_change_leave_every_row_visible_once() -> None:
             rng = random.Random(1)
             wrong = wrong_after(rng, Modelled, lambda: next(lives, 1_000))  # noqa: B023  used at once
             assert wrong == "", (first, second)
+
+
+def test_rows_of_an_epoch_that_was_not_logged_are_aborted() -> None:
+    """The driver lost the race for the entry; its next attempt uses the same sink."""
+    cluster, rng, checkpoint = Cluster(), random.Random(1), MemoryFiles()
+    plan = record_plan(SCHEMA, "out")
+    writers = staged_records(plan, "memory:", 1_000, {})
+
+    def message(epoch: int, value: str) -> bytes:
+        writer = writers.open(WriterContext(0, 1, "run", SCHEMA))
+        writer.write(pa.record_batch([[value]], schema=SCHEMA))
+        return writer.cut(epoch)()
+
+    modelled = Modelled(cluster, rng, lambda *_: None)
+    sink = DecidingSink(
+        KafkaEpochs(modelled, plan), writers, checkpoint, KAFKA_OUTPUT, SystemClock()
+    )
+    sink.fence(1)
+    sink.begin_commit(0, [message(0, "lost")])
+    sink.fence(2)
+    sink.commit(0, [message(0, "kept")])
+    sink.begin_commit(1, [message(1, "next")])
+    assert cluster.visible == [b"kept"]
+    sink.commit(1, [message(1, "next")])
+    assert cluster.visible == [b"kept", b"next"]
+    sink.begin_commit(2, [message(2, "dropped")])
+    sink.close()
+    assert (cluster.open, cluster.visible) == (None, [b"kept", b"next"])

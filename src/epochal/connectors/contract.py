@@ -221,7 +221,12 @@ class WriterFactory(Protocol):
 
 
 class Sink(Protocol):
-    """The driver's side of a sink."""
+    """The driver's side of a sink.
+
+    A sink that decides may also have the method `begin_commit`, with the arguments of `commit`. It
+    is called just before the epoch is logged, and starts to write in the background what `commit`
+    will complete. Nothing may become visible before `commit`, which may never follow.
+    """
 
     @property
     def exactly_once(self) -> bool:

@@ -25,7 +25,7 @@ class LoggedSource(Protocol):
 
 
 class CommittedSink(Protocol):
-    """A sink as the driver needs it to commit epochs."""
+    """A sink as the driver needs it to commit epochs. It may also have `begin_commit`."""
 
     @property
     def decides(self) -> bool: ...

@@ -47,7 +47,12 @@ from epochal.connectors.letters.letter_rules import (
     letters_of,
     split_rows,
 )
-from epochal.connectors.staging.letter_envelope import StagedLetters, pack, unpack
+from epochal.connectors.staging.letter_envelope import (
+    StagedLetters,
+    pack,
+    sink_messages,
+    unpack,
+)
 from epochal.epoch.manifest import manifest_of
 from epochal.errors import OptionError, SinkConflictError, StorageError
 from epochal.files import Files, join_url, open_files
@@ -239,6 +244,11 @@ class DeadLetterSink:
 
     def decided(self, epoch: int) -> bool:
         return self._sink.decided(epoch)
+
+    def begin_commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        begin = getattr(self._sink, "begin_commit", None)
+        if begin is not None:
+            begin(epoch, sink_messages(messages))
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         found = [unpack(message) for message in messages]

@@ -1,7 +1,7 @@
 """A sink whose own transaction decides each epoch: the driver writes all rows and a marker in it.
 
     tasks     prepare: send rows to the driver                                 nothing is visible
-    driver    offsets/N                                                        N is planned
+    driver    offsets/N; meanwhile, if the system allows it, send rows         N is planned
               transaction { all rows of N, marker N }                          N is decided
               commits/N, state, sources
 
@@ -50,7 +50,12 @@ logger = logging.getLogger(__name__)
 
 
 class Transactions(Protocol):
-    """The transactions of one query, one after the other."""
+    """The transactions of one query, one after the other.
+
+    They may also have `begin`, with the arguments of `write`: it starts to write, in the
+    background, and `write` of the same marker completes that. After `begin`, `claim` and `close`
+    abort what is not complete.
+    """
 
     @property
     def place(self) -> str:
@@ -138,6 +143,16 @@ class DecidingSink:
         offsets = OffsetLog(self._checkpoint.at(OFFSETS), read_only=True)
         return is_decided(self._marker, epoch, _read_epoch(offsets, epoch, self._output.magic))
 
+    def begin_commit(self, epoch: int, messages: Sequence[bytes]) -> None:
+        """Start to write an epoch that is not logged yet. Nothing becomes visible."""
+        begin = getattr(self._transactions, "begin", None)
+        if begin is None or self._marker is None:
+            return
+        refresh = self._must_refresh()
+        plan = plan_commit(self._marker, epoch, messages, self._output, refresh=refresh)
+        if isinstance(plan, Write):
+            begin(plan.marker, self._staging, self._staged(messages))
+
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         assert self._marker is not None, "call fence first"
         refresh = self._must_refresh()
@@ -174,6 +189,10 @@ class DecidingSink:
             if each.name:
                 with suppress(OSError):
                     self._staging.delete(each.name)
+
+    def _staged(self, messages: Sequence[bytes]) -> list[Staged]:
+        found = (unpack(message, self._output.magic) for message in messages)
+        return [each for each in found if each is not None]
 
 
 def read_history(checkpoint: Files, marked: int, magic: bytes) -> History:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import google_crc32c
 import pyarrow as pa
 
-from epochal.connectors.arrow_stream import decode_stream, encode_stream
+from epochal.connectors.arrow_stream import decode_stream, encode_stream, joined
 from epochal.connectors.contract import BadRows, CheckingWriter, WriterContext
 from epochal.connectors.row_collector import RowCollector
 from epochal.connectors.staging.epoch_marker import Staged, pack
@@ -93,7 +93,7 @@ class StagedWriters:
         count = sum(batch.num_rows for batch in rows)
         if not count:
             return pack(Staged(epoch, attempt, task, 0), self.magic)
-        data = self.encoder.encode(rows)
+        data = self.encoder.encode(list(joined(rows)))
         if len(data) <= self.inline_bytes:
             return pack(Staged(epoch, attempt, task, count, inline=data), self.magic)
         name = f"e{epoch}-a{attempt}-t{task}-{uuid4().hex[:8]}.{self.encoder.suffix}"

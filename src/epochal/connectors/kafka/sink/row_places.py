@@ -10,13 +10,14 @@ than the producer's limit, or because the user may not write to the topic. That 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from epochal.connectors.contract import BadRows
+from epochal.connectors.kafka.sink.few_rows import few_records, place_of
 from epochal.connectors.kafka.sink.producer import RecordProducer
-from epochal.connectors.kafka.sink.sink_rows import RecordPlan
+from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
 from epochal.errors import KafkaRecordError
 
 ASK_AGAIN_SECONDS = 10.0
@@ -35,12 +36,20 @@ class RowPlaces:
 
     def bad_rows(self, batch: pa.RecordBatch, max_bytes: int) -> BadRows:
         """Return the rows that cannot be written, with the reason."""
+        few = few_records(self._plan, batch, max_bytes)
+        if few is not None and self._are_usable(few):
+            return {}
         chosen = self._plan.chosen(batch)
         bad = self._plan.bad_rows(chosen, max_bytes)
         for index, (topic, partition) in enumerate(self._plan.places(chosen) or ()):
             if index not in bad and (reason := self._reason(topic, partition)) is not None:
                 bad[index] = reason
         return bad
+
+    def _are_usable(self, records: Sequence[Record]) -> bool:
+        return not self._plan.names_places or all(
+            place_of(record) in self._usable for record in records
+        )
 
     def close(self) -> None:
         """Close the client."""

@@ -6,9 +6,14 @@ a consumer group that belongs to the query.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -119,11 +124,42 @@ def staged_records(
     return RecordWriters(rows, staged, settings)
 
 
-class KafkaEpochs:
-    """Writes epochs as Kafka transactions."""
+Call: TypeAlias = Callable[[], None]
 
-    def __init__(self, transactions: ProducerTransactions, plan: RecordPlan) -> None:
-        self._transactions, self._plan = transactions, plan
+
+def in_thread(call: Call) -> Call:
+    """Start a call in a thread; return a function that waits for its end and raises its error."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001  raised again by whoever waits
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    target = copy_context().run
+    threading.Thread(target=target, args=(run,), name="epochal-kafka-begin", daemon=True).start()
+    return done.result
+
+
+class KafkaEpochs:
+    """Writes epochs as Kafka transactions.
+
+    The rows of an epoch can be sent before the epoch may be committed, while the driver logs it.
+    They are invisible until then. If the epoch is not logged, its transaction is aborted.
+    """
+
+    def __init__(
+        self,
+        transactions: ProducerTransactions,
+        plan: RecordPlan,
+        start: Callable[[Call], Call] = in_thread,
+    ) -> None:
+        self._transactions, self._plan, self._start = transactions, plan, start
+        self._begun: tuple[Marker, Call] | None = None
+        """The marker of the open transaction, and what waits until it is complete."""
 
     @property
     def place(self) -> str:
@@ -131,21 +167,41 @@ class KafkaEpochs:
 
     def claim(self, attempt: int) -> Marker | None:
         del attempt  # Kafka orders claims by itself
+        self._abort_begun()
         self._transactions.claim()
         return self._transactions.marker()
 
+    def begin(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        self._begun = marker, self._start(partial(self._send, marker, staging, staged))
+
     def write(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
-        transactions, plan = self._transactions, self._plan
+        begun, self._begun = self._begun, None
         try:
-            transactions.begin()
-            for each in staged:
-                for batch in staged_table(staging, each, plan.schema).to_batches():
-                    transactions.send(plan.highest_partitions(batch), plan.records(batch))
-            transactions.mark(marker)
-            transactions.commit()
+            if begun is None:
+                self._send(marker, staging, staged)
+            else:
+                assert begun[0] == marker, f"{begun[0]} was begun, but {marker} is written"
+                begun[1]()
+            self._transactions.commit()
         except Exception:
-            transactions.abandon()
+            self._transactions.abandon()
             raise
 
     def close(self) -> None:
+        self._abort_begun()
         self._transactions.close()
+
+    def _send(self, marker: Marker, staging: Files, staged: Sequence[Staged]) -> None:
+        transactions, plan = self._transactions, self._plan
+        transactions.begin()
+        for each in staged:
+            for batch in staged_table(staging, each, plan.schema).to_batches():
+                transactions.send(plan.highest_partitions(batch), plan.records(batch))
+        transactions.mark(marker)
+
+    def _abort_begun(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            with suppress(Exception):  # its rows are not needed any more
+                begun[1]()
+            self._transactions.abandon()

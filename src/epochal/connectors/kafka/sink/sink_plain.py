@@ -10,15 +10,16 @@ would never be empty.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from epochal.connectors.contract import BadRows, Prepare, WriterContext
+from epochal.connectors.kafka.sink.few_rows import few_records, places_of
 from epochal.connectors.kafka.sink.producer import RecordProducer
 from epochal.connectors.kafka.sink.row_places import RowPlaces
-from epochal.connectors.kafka.sink.sink_rows import RecordPlan
+from epochal.connectors.kafka.sink.sink_rows import Record, RecordPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,11 @@ class PlainWriter:
         self._checks_topics = plan.topic is None or "partition" in plan.columns
         self._lock = threading.Lock()
         self._flushing = False
-        self._next_epoch: list[pa.RecordBatch] = []
+        self._next_epoch: list[pa.RecordBatch | list[Record]] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._write(self._plan.chosen(batch))
+        few = few_records(self._plan, batch, self._max_bytes)
+        self._write(self._plan.chosen(batch) if few is None else few)
 
     @property
     def max_letter_bytes(self) -> int:
@@ -79,12 +81,12 @@ class PlainWriter:
         self._producer.close()
         self._places.close()
 
-    def _write(self, chosen: pa.RecordBatch) -> None:
+    def _write(self, rows: pa.RecordBatch | list[Record]) -> None:
         with self._lock:
             if self._flushing:
-                self._next_epoch.append(chosen)
+                self._next_epoch.append(rows)
             else:
-                self._send(chosen)
+                self._send(rows)
 
     def _prepare(self) -> bytes:
         """Wait for all rows written so far. Rows of the next epoch among them do no harm."""
@@ -96,12 +98,23 @@ class PlainWriter:
             with self._lock:
                 self._flushing = False
                 held_back, self._next_epoch = self._next_epoch, []
-                for batch in held_back:
-                    self._send(batch)
+                for rows in held_back:
+                    self._send(rows)
         return b""
 
-    def _send(self, chosen: pa.RecordBatch) -> None:
-        self._plan.check(chosen, self._max_bytes)
-        if self._checks_topics:
-            self._producer.check_topics(self._plan.highest_partitions(chosen))
-        self._producer.send(self._plan.records(chosen))
+    def _send(self, rows: pa.RecordBatch | list[Record]) -> None:
+        """Send records, or rows as `RecordPlan.chosen` returns them."""
+        places: Mapping[str, int] = {}
+        records: Iterable[Record]
+        if isinstance(rows, list):
+            records = rows
+            if self._checks_topics:
+                places = places_of(rows)
+        else:
+            self._plan.check(rows, self._max_bytes)
+            records = self._plan.records(rows)
+            if self._checks_topics:
+                places = self._plan.highest_partitions(rows)
+        if places:
+            self._producer.check_topics(places)
+        self._producer.send(records)

@@ -75,7 +75,7 @@ class RecordPlan:
             partitions = pc.fill_null(columns["partition"], ANY_PARTITION).to_pylist()
         if "headers" not in columns:
             return zip(topics, values, keys, partitions, strict=True)
-        return _with_headers(topics, values, keys, partitions, columns["headers"].to_pylist())
+        return with_headers(topics, values, keys, partitions, columns["headers"].to_pylist())
 
     def highest_partitions(self, batch: pa.RecordBatch) -> dict[str, int]:
         """The topics of the rows, each with the highest partition that a row names."""
@@ -125,9 +125,14 @@ class RecordPlan:
             )
         return bad
 
+    @property
+    def names_places(self) -> bool:
+        """Whether rows name their topic or partition."""
+        return not (self.topic or self.rows_topic) or "partition" in self.columns
+
     def places(self, batch: pa.RecordBatch) -> list[tuple[str, int]] | None:
         """Topic and partition of each row; None if no row names either."""
-        if (self.topic or self.rows_topic) and "partition" not in self.columns:
+        if not self.names_places:
             return None
         partitions = [ANY_PARTITION] * batch.num_rows
         if "partition" in self.columns:
@@ -215,13 +220,14 @@ def _bad_headers(headers: Any) -> dict[int, str]:
     }
 
 
-def _with_headers(
+def with_headers(
     topics: list[str],
     values: list[bytes | None],
     keys: list[bytes | None],
     partitions: list[int],
     headers: list[Any],
 ) -> Iterator[Record]:
+    """Records with headers, from the columns of rows."""
     for topic, value, key, partition, found in zip(
         topics, values, keys, partitions, headers, strict=True
     ):
