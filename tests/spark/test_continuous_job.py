@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 from epochal.clock import SystemClock
 from epochal.continuous.spark_job.barrier_job import (
-    SLOT_POLL_SECONDS,
+    MAX_POLL_SECONDS,
     BarrierJob,
     Slots,
     count_slots,
@@ -140,7 +140,7 @@ def test_too_few_slots_are_named_after_the_timeout(sc: SparkContext) -> None:
     clock = ManualClock()
     with pytest.raises(TooFewSlotsError) as refused:
         wait_for_slots(sc, 3, 1.0, clock)
-    assert 1.0 <= clock.monotonic() < 1.0 + 2 * SLOT_POLL_SECONDS
+    assert 1.0 <= clock.monotonic() < 1.0 + 2 * MAX_POLL_SECONDS
     assert (refused.value.needed, refused.value.free, refused.value.total) == (3, 2, 2)
     assert "needs 3 slots" in str(refused.value)
 
