@@ -1,7 +1,10 @@
 """Shared by all benchmarks: the machine and its load, timing of whole processes, results as JSONL.
 
 A figure is only meaningful next to the peer's figure from the same run. Both sides therefore take
-turns in one run, and a result row contains both figures, the ratio and the load average.
+turns in one run, and a result row contains both figures, the ratio and the load of the machine.
+
+A suite does not start on a busy machine unless it is told to, with `--busy`. `Report` enforces this
+for every suite. `arguments` has the switches that all suites share.
 
 Note: child processes run with compiled bytecode, like an installed package, even if the environment
 disables writing it. Without it Python compiles every module that it imports again, which takes most
@@ -10,6 +13,7 @@ of the time of a short command and also slows down the start of PySpark.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -29,6 +33,12 @@ from typing import Any, Self
 
 RESULTS = Path(__file__).parent / "results"
 REPOSITORY = Path(__file__).parent.parent
+
+BUSY_CORES = 0.3
+"""Cores that other processes may use before a figure counts as taken under load. An idle machine
+with its daemons stays well below it."""
+
+OBSERVED_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +130,63 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, round(len(ordered) * percent / 100) - 1))]
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU seconds of a process and its live descendants."""
+def arguments(suite: str) -> argparse.ArgumentParser:
+    """A parser with the switches of every suite; a suite may add its own."""
+    parser = argparse.ArgumentParser(prog=f"benchmarks.{suite}")
+    parser.add_argument("--busy", action="store_true", help="start even if the machine is busy")
+    parser.add_argument("--quick", action="store_true", help="a short trial; figures mean nothing")
+    return parser
+
+
+def require_idle(*, busy: bool = False) -> None:
+    """End the process if the machine has other work, unless `busy` is set.
+
+    Note: the load average is no help here. A minute after a suite has ended it is still high, so
+    the next suite of `make bench` would not start.
+    """
+    if busy:
+        return
+    machine, start = _machine_cpu_seconds(), time.monotonic()
+    time.sleep(OBSERVED_SECONDS)
+    cores = (_machine_cpu_seconds() - machine) / (time.monotonic() - start)
+    if cores > BUSY_CORES:
+        raise SystemExit(
+            f"Other processes use {cores:.1f} cores, more than {BUSY_CORES}: their work would be "
+            f"part of every figure. Wait until the machine is idle, or start with --busy; the page "
+            f"then says that the figures were taken under load."
+        )
+
+
+class Others:
+    """The CPU time that processes outside this benchmark use."""
+
+    def __init__(self) -> None:
+        self._seen = self._now()
+
+    def cores(self) -> float:
+        """Cores that other processes have used since the last call."""
+        before, self._seen = self._seen, self._now()
+        wall, used = (now - then for now, then in zip(self._seen, before, strict=True))
+        # Both counters advance in ticks, so a short figure can come out slightly below zero.
+        return max(0.0, used / wall) if wall > 0 else 0.0
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        ours = cpu_seconds(os.getpid(), with_ended=True)
+        return time.monotonic(), _machine_cpu_seconds() - ours
+
+
+def _machine_cpu_seconds() -> float:
+    """CPU seconds of all processes since the machine started."""
+    line = Path("/proc/stat").read_text().partition("\n")[0]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int, *, with_ended: bool = False) -> float:
+    """CPU seconds of a process and its live descendants, or also of those that have ended."""
     parents, used = {}, {}
+    columns = slice(11, 15) if with_ended else slice(11, 13)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -130,7 +194,7 @@ def cpu_seconds(pid: int) -> float:
             except OSError:
                 continue
             parents[int(entry.name)] = int(words[1])
-            used[int(entry.name)] = int(words[11]) + int(words[12])
+            used[int(entry.name)] = sum(map(int, words[columns]))
     family, fresh = {pid}, {pid}
     while fresh:
         fresh = {child for child, parent in parents.items() if parent in fresh} - family
@@ -139,11 +203,16 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Report:
-    """Collects rows, prints each one, and appends it to `results/NAME.jsonl`."""
+    """Collects rows, prints each one, and appends it to `results/NAME.jsonl`.
 
-    def __init__(self, name: str) -> None:
-        self._path = RESULTS / f"{name}.jsonl"
-        self._load = _load()
+    A suite starts with this: it ends the process if the machine is busy. The rows of a quick trial
+    go to a file that the page does not read.
+    """
+
+    def __init__(self, name: str, *, busy: bool = False, quick: bool = False) -> None:
+        require_idle(busy=busy)
+        self._path = RESULTS / f"{name}{'-trial' if quick else ''}.jsonl"
+        self._load, self._others = _load(), Others()
         self._head: dict[str, Any] = {
             "taken": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": _git("rev-parse", "--short", "HEAD"),
@@ -157,8 +226,10 @@ class Report:
 
         The load average of the last minute is recorded twice: before this figure was measured,
         and now. A benchmark on an idle machine with two cores adds about 1 to 2 itself.
+        `others_cores` is what processes outside the benchmark used in between.
         """
         load, self._load = [self._load, _load()], _load()
+        values["others_cores"] = self._others.cores()
         shown = {key: round(v, 4) if isinstance(v, float) else v for key, v in values.items()}
         print(f"  {figure}: " + ", ".join(f"{k}={v}" for k, v in shown.items()) + f" (load {load})")
         RESULTS.mkdir(exist_ok=True)
