@@ -15,6 +15,7 @@ from benchmarks import engine_sections, sections
 from benchmarks.harness import BUSY_CORES, REPOSITORY, RESULTS
 from benchmarks.nexmark.section import nexmark
 from benchmarks.plots import number
+from benchmarks.recovery_section import recovery
 from benchmarks.rows import IDENTITY, Row, Suite, read_suite
 from benchmarks.sections import Line, Section
 from benchmarks.tables.section import tables
@@ -27,6 +28,7 @@ SECTIONS: dict[str, Callable[[Suite], Section]] = {
     "coordinator": sections.coordinator,
     "turn": engine_sections.turn,
     "continuous": engine_sections.continuous,
+    "recovery": recovery,
     "kafka": engine_sections.kafka,
     "pubsub": sections.pubsub,
     "telemetry": sections.telemetry,

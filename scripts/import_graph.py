@@ -15,6 +15,7 @@ from pathlib import Path
 FLOORS: dict[str, tuple[str, ...]] = {
     "Formats and stores": (
         "version",
+        "warm_daemon",
         "errors",
         "clock",
         "options",

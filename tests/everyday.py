@@ -78,6 +78,7 @@ FULL: dict[str, str] = {
     r"integration/test_iceberg_race\.py": "two processes that race for many epochs",
     r"integration/test_iceberg_upkeep\.py.*(two_compactors|epochs_beside|partitions)": "races",
     r"contract/test_sinks\.py.*\[iceberg-": "the same with keys and partitions",
+    r"fault/test_slow_workers\.py.*\[(?!compute)": "other kinds of slow tasks",
     r"fault/test_(continuous|iceberg|kafka|pubsub|letter)_kills\.py": "kills; killed workers stay",
 }
 """A pattern of node ids, without the leading `tests/`, and what it leaves out."""

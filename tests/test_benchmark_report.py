@@ -43,6 +43,17 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
             "ratio": 1.6,
         },
     ],
+    "recovery": [
+        {"figure": "worker killed: warm", "p50_seconds": 0.5, "max_seconds": 1.25},
+        {"figure": "worker killed: spark", "p50_seconds": 2.0, "max_seconds": 2.5},
+        {"figure": "silent host", "p50_seconds": 12.0, "max_seconds": 13.0},
+        {
+            "figure": "state of 100000 keys",
+            "keys": 100_000,
+            "kill_seconds": 0.75,
+            "new_seconds": 1.5,
+        },
+    ],
     "state": [
         {
             "figure": "state of 1000000 keys to Arrow, beside a warm Spark session",
@@ -229,6 +240,16 @@ def test_any_one_suite_makes_a_page(tmp_path: Path, suite: str) -> None:
 def test_a_figure_stands_beside_its_peer_and_its_target(full: Path) -> None:
     what = "`checkpoint show`, 100 batches and 200 partitions, whole process"
     assert table(page_of(full), what)[1:] == ["250 ms", "Spark 10 s", "40x", "≥ 20x", "met"]
+
+
+def test_recovery_is_compared_with_sparks_daemon_and_shown_by_keys(full: Path) -> None:
+    text = page_of(full)
+    killed = ["500 ms", "Spark's daemon 2 s", "4x", "≤ 1 s", "met"]
+    assert table(text, "worker killed, `local[2]`, p50")[1:] == killed
+    silent = table(text, "host cut off, spare slots elsewhere, maximum")[1:]
+    assert [each for each in silent if each] == ["13 s", "≤ 15 s", "met"]
+    assert table(text, "`start()`, state of 100 000 keys")[1] == "1.5 s"
+    assert "plots/recovery-keys.svg" in text
 
 
 def test_what_misses_its_target_or_is_behind_a_peer_comes_first(full: Path) -> None:

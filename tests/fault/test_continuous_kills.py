@@ -19,6 +19,7 @@ from random import Random
 
 import pytest
 from tests.fault.torment import CLUSTER, Program, check
+from tests.spark.continuous import runs
 
 SHORT_SEED = 5
 
@@ -80,6 +81,16 @@ def test_five_kills_cost_no_row_and_no_sum(
 ) -> None:
     kinds = ["worker", "worker", "worker", "executor", "driver"]
     survives(programs(), kinds, SHORT_SEED, capsys)
+
+
+@pytest.mark.timeout(800)
+def test_killed_workers_are_replaced_by_warm_ones_and_cost_no_row_and_no_sum(
+    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = programs(master="local[2]")
+    program.recovered(-1)
+    assert {runs(worker, "epochal.warm_daemon") for worker in program.workers()} == {True}
+    survives(program, ["worker"] * 4, SHORT_SEED, capsys)
 
 
 @pytest.mark.long

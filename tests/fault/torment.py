@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from tests.fault.keyed_sums import ROWS_PER_SECOND
 from tests.fault.sums import KEYS
-from tests.spark.continuous import parents_of_all, runs
+from tests.spark.continuous import parents_of_all, runs, runs_daemon
 from tests.waiting import eventually
 
 from epochal.checkpoint import CommitLog, FileSinkLog, OffsetLog
@@ -66,9 +66,9 @@ class Program:
     def workers(self) -> list[int]:
         """The Python processes that run tasks."""
         parents = parents_of_all()
-        daemons = [pid for pid in self.descendants() if runs(pid, "pyspark.daemon")]
+        daemons = [pid for pid in self.descendants() if runs_daemon(pid)]
         forked = [pid for pid, parent in parents.items() if parent in daemons]
-        return [pid for pid in forked if runs(pid, "pyspark.daemon")]
+        return [pid for pid in forked if runs_daemon(pid)]
 
     def executors(self) -> list[int]:
         """The executors' JVMs."""

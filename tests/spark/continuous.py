@@ -42,7 +42,7 @@ def run(writer: StreamWriter, checkpoint: Path, **options: Any) -> StreamingQuer
 def workers() -> list[int]:
     """The Python workers that run tasks for this process, by pid: children of Spark's daemons."""
     parents = parents_of_all()
-    daemons = [pid for pid in parents if runs(pid, "pyspark.daemon") and _is_mine(pid, parents)]
+    daemons = [pid for pid in parents if runs_daemon(pid) and _is_mine(pid, parents)]
     return [pid for pid, parent in parents.items() if parent in daemons]
 
 
@@ -66,6 +66,11 @@ def runs(pid: int, module: str) -> bool:
             return module in command.read().decode(errors="replace")
     except OSError:
         return False
+
+
+def runs_daemon(pid: int) -> bool:
+    """Whether a process is a daemon that forks Python workers, or such a worker."""
+    return runs(pid, "-m\0pyspark.daemon") or runs(pid, "-m\0epochal.warm_daemon")
 
 
 def _is_mine(pid: int, parents: dict[int, int]) -> bool:

@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 from epochal.clock import SystemClock
 from epochal.continuous.spark_job.barrier_job import (
-    SLOT_POLL_SECONDS,
+    MAX_POLL_SECONDS,
     BarrierJob,
     Slots,
     count_slots,
@@ -135,12 +135,27 @@ def test_a_killed_worker_ends_the_whole_job(sc: SparkContext, tmp_path: Path) ->
     assert ends.errors[0] is not None
 
 
+def test_tasks_begin_with_their_imports_and_the_users_functions_without(
+    sc: SparkContext, tmp_path: Path
+) -> None:
+    folder, module = str(tmp_path), "epochal.continuous.tasks.worker"
+
+    def note(task: int) -> None:
+        with open(f"{folder}/{task}", "w") as found:
+            found.write(str(module in sys.modules))
+
+    job, _ = job_of(sc, note, 2, "imports")
+    assert job.wait(60)
+    assert [(tmp_path / str(task)).read_text() for task in range(2)] == ["True", "True"]
+    assert sc.parallelize([0], 1).map(lambda _: module in sys.modules).collect() == [False]
+
+
 def test_too_few_slots_are_named_after_the_timeout(sc: SparkContext) -> None:
     wait_for_slots(sc, 2, 30, CLOCK)
     clock = ManualClock()
     with pytest.raises(TooFewSlotsError) as refused:
         wait_for_slots(sc, 3, 1.0, clock)
-    assert 1.0 <= clock.monotonic() < 1.0 + 2 * SLOT_POLL_SECONDS
+    assert 1.0 <= clock.monotonic() < 1.0 + 2 * MAX_POLL_SECONDS
     assert (refused.value.needed, refused.value.free, refused.value.total) == (3, 2, 2)
     assert "needs 3 slots" in str(refused.value)
 

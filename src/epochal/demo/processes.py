@@ -1,6 +1,7 @@
 """Finds the Python workers that run this process's tasks, so that the demo can kill one.
 
-It works only on Linux with local Spark, like the demo. A worker is a fork of `pyspark.daemon`.
+It works only on Linux with local Spark, like the demo. A worker is a fork of Spark's daemon or of
+ours.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+
+DAEMONS = (b"pyspark.daemon", b"epochal.warm_daemon")
 
 
 def workers_below(root: int) -> list[int]:
@@ -33,5 +36,6 @@ def _parents() -> dict[int, int]:
 
 def _is_daemon(pid: int) -> bool:
     with suppress(OSError):
-        return b"pyspark.daemon" in Path("/proc", str(pid), "cmdline").read_bytes()
+        command = Path("/proc", str(pid), "cmdline").read_bytes()
+        return any(b"-m\0" + each in command for each in DAEMONS)
     return False

@@ -315,10 +315,13 @@ class Engine:
 
     def _cause(self, attempt: Attempt, ending: BaseException | None) -> Exception:
         """Return why the job ended: the failed task's own report if there is one, else Spark's."""
-        deadline = self._clock.monotonic() + JOB_NEWS_SECONDS
-        while (left := deadline - self._clock.monotonic()) > 0:
+        text = "" if ending is None else failure_text(ending)
+        # Without a traceback the worker or its executor is gone, and so is what it had to report.
+        wait = ending is None or text.startswith("Traceback")
+        deadline = self._clock.monotonic() + (JOB_NEWS_SECONDS if wait else 0.0)
+        while True:
             try:
-                event = self._inbox.get(timeout=left)
+                event = self._inbox.get(timeout=max(0.0, deadline - self._clock.monotonic()))
             except queue.Empty:
                 break
             match event:
@@ -328,7 +331,6 @@ class Engine:
             return TaskFailedError(None, "the tasks ended although the query was not stopped", "")
         if isinstance(ending, EpochalError):
             return ending
-        text = failure_text(ending)
         # A task that cannot import a module of the user's fails before it can report.
         missing = headline(text).startswith("ModuleNotFoundError")
         return TaskFailedError(None, headline(text), text, in_user_code=missing)

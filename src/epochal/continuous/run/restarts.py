@@ -51,7 +51,8 @@ class RestartPolicy:
     max_fruitless: int = 3
     """In a row, without a committed epoch in between."""
     backoff_seconds: float = 0.1
-    """Before the first restart of a row; doubled for each that follows."""
+    """Before the second restart in a row without a commit; doubled for each that follows. The first
+    restart is at once: after a worker or host was lost there is nothing to wait for."""
     max_backoff_seconds: float = 10.0
 
     def __post_init__(self) -> None:
@@ -123,6 +124,9 @@ class Restarts:
             )
         self._failures.append(now_seconds)
         self.total += 1
-        wait = min(policy.max_backoff_seconds, policy.backoff_seconds * 2.0**self._fruitless)
+        if not self._fruitless:
+            return RestartAfter(0.0, len(self._failures))
+        wait = policy.backoff_seconds * 2.0 ** (self._fruitless - 1)
+        wait = min(policy.max_backoff_seconds, wait)
         # Half of the wait is random, so that queries that failed together do not restart together.
         return RestartAfter(wait * (0.5 + self._rng.random() / 2), len(self._failures))

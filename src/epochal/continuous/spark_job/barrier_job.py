@@ -23,11 +23,14 @@ from pyspark import InheritableThread, SparkContext
 from epochal.clock import Clock
 from epochal.connectors.worker_python import for_worker_python
 from epochal.continuous.spark_job.placement import excluded, placed
+from epochal.continuous.spark_job.warm_workers import warm_workers
 from epochal.errors import DriverLostError, OptionError, QueryError, TooFewSlotsError
 
 logger = logging.getLogger(__name__)
 
-SLOT_POLL_SECONDS = 0.1
+FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.01, 0.1
+"""How often slots are counted. Those of tasks that have just ended become free within a few
+milliseconds; a new executor takes seconds, and each count costs the JVM some work."""
 CANCEL_AGAIN_SECONDS = 0.5
 """Cancellation is repeated: one that arrives before Spark has submitted the job is lost."""
 
@@ -73,14 +76,15 @@ def wait_for_slots(
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Wait until `needed` slots are free, or `stopped`; TooFewSlotsError if time runs out."""
-    deadline = clock.monotonic() + timeout_seconds
+    deadline, pause = clock.monotonic() + timeout_seconds, FIRST_POLL_SECONDS
     while not stopped():
         slots = count_slots(sc)
         if slots.free >= needed:
             return
         if clock.monotonic() >= deadline:
             raise TooFewSlotsError(needed, slots.free, slots.total, timeout_seconds)
-        clock.sleep(SLOT_POLL_SECONDS)
+        clock.sleep(pause)
+        pause = min(MAX_POLL_SECONDS, 2 * pause)
 
 
 def check_conf(sc: SparkContext) -> None:
@@ -216,7 +220,8 @@ class BarrierJob:
         self._sc.setJobGroup(self._group, self._description, interruptOnCancel=True)
         numbers: Sequence[Any] = range(len(self._locations))
         rdd = placed(self._sc, numbers, self._locations)
-        job, _ = for_worker_python(rdd.barrier().mapPartitions(_each(self._task)))
+        with warm_workers(self._sc):
+            job, _ = for_worker_python(rdd.barrier().mapPartitions(_each(self._task)))
         if not self._cancelled.is_set():
             job.collect()
 

@@ -6,7 +6,7 @@ the same UnsafeRow bytes. They must, because a store finds a key by its bytes al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from epochal.errors import StateValueError
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
 from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.column_encoder import encode_rows
+from epochal.state.rows.decoded_rows import decoded
 from epochal.state.rows.types import StructType
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 from epochal.state.rows.values import Row
@@ -48,6 +49,10 @@ class RowCodec:
 
     def decode_value(self, data: bytes) -> Row:
         return decode_row(data, self.value_schema)
+
+    def decoded(self, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Row, Row]]:
+        """Decode many rows, in order, some at a time."""
+        return decoded(rows, self.key_schema, self.value_schema)
 
     def encode_keys(self, keys: pa.RecordBatch) -> list[bytes]:
         """Encode a batch whose columns are those of the key."""

@@ -132,8 +132,7 @@ class ReadStateStore:
         self.abort()
 
     def _decoded(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Row, Row]]:
-        codec = self._codec
-        return ((codec.decode_key(key), codec.decode_value(value)) for key, value in rows)
+        return self._codec.decoded(rows)
 
 
 class StateStore(ReadStateStore):

@@ -1,0 +1,73 @@
+"""Many rows decoded at once: equal to one row at a time, for every type and any damage."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.state.random_rows import Table, tables
+
+from epochal.errors import StateFormatError
+from epochal.state.rows import decoded_rows
+from epochal.state.rows.ddl import parse_ddl
+from epochal.state.rows.decoded_rows import decoded
+from epochal.state.rows.types import StructType
+from epochal.state.rows.unsafe_row import decode_row, encode_row
+
+PLAIN = "a long, b int, c short, d byte, e boolean, f double, g float, h string, i binary"
+TIMES = "t timestamp, n timestamp_ntz, d date, w struct<start: timestamp, end: timestamp>"
+
+
+def one_by_one(
+    rows: list[tuple[bytes, bytes]], keys: StructType, values: StructType
+) -> list[tuple[object, object]]:
+    return [(decode_row(key, keys), decode_row(value, values)) for key, value in rows]
+
+
+@given(tables(max_rows=6), tables(max_rows=6), st.integers(1, 200))
+@settings(max_examples=60)
+def test_rows_of_every_type_decode_as_one_at_a_time(keys: Table, values: Table, count: int) -> None:
+    (key_schema, key_rows), (value_schema, value_rows) = keys, values
+    if not key_rows or not value_rows:
+        return
+    rows = [
+        (
+            encode_row(key_rows[n % len(key_rows)], key_schema),
+            encode_row(value_rows[n % len(value_rows)], value_schema),
+        )
+        for n in range(count)
+    ]
+    found = list(decoded(rows, key_schema, value_schema))
+    assert repr(found) == repr(one_by_one(rows, key_schema, value_schema))  # NaN equals nothing
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 99, 100, 101, 250])
+def test_plain_columns_nulls_and_windows_decode_as_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(decoded_rows, "_ROWS_AT_ONCE", 100)
+    keys, values = parse_ddl(TIMES), parse_ddl(PLAIN)
+    rng = Random(count)
+    rows = []
+    for n in range(count):
+        key = (n, -n, n % 1000, None if n % 7 == 0 else (n, n + 1 if n % 3 else None))
+        value = (n, n, n % 100, -n % 100, n % 2 == 0, n / 3, n / 4, f"é{n}", b"\0" * (n % 5))
+        holes = tuple(None if rng.random() < 0.1 else each for each in value)
+        rows.append((encode_row(key, keys), encode_row(holes, values)))
+    assert list(decoded(iter(rows), keys, values)) == one_by_one(rows, keys, values)
+
+
+def test_a_damaged_row_among_many_is_refused_as_it_is_alone() -> None:
+    keys, values = parse_ddl("a long"), parse_ddl("b string")
+    good = [(encode_row((n,), keys), encode_row((f"text {n}",), values)) for n in range(100)]
+    damaged = bytearray(good[70][1])
+    damaged[16] = 0xFF
+    rows = [*good[:70], (good[70][0], bytes(damaged)), *good[71:]]
+    with pytest.raises(StateFormatError) as alone:
+        decode_row(bytes(damaged), values)
+    with pytest.raises(StateFormatError) as among:
+        list(decoded(rows, keys, values))
+    assert "0xff does not belong to UTF-8 text" in str(alone.value)
+    assert "0xff does not belong to UTF-8 text" in str(among.value)
