@@ -204,6 +204,8 @@ def open_query(
                 conf,
                 min_versions_to_retain=options.min_batches_to_retain,
                 maintenance_interval_ms=options.maintenance_ms,
+                memory_bytes=options.state_memory,
+                local_dir=options.state_local_dir,
             ),
             note=note,
             server=server,

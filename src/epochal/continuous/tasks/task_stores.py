@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -28,8 +28,12 @@ from epochal.continuous.plan.stages import QueryPlan, partitions_of_stage
 from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateError, StateLoadError
 from epochal.files import Files
+from epochal.state.disk.disk_rows import DiskRows, PlainForm, RowForm
+from epochal.state.disk.disk_version import DiskStates, DiskVersion
+from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.files.chain import attempt_label
 from epochal.state.rows.arrow_types import AnyArrowType, arrow_type
+from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import AtomicType, DataType, StringType, StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
@@ -107,12 +111,17 @@ class TaskStores:
     ) -> None:
         self._attempt = attempt_label(attempt)
         self._lock = threading.Lock()
+        self._database = None
+        if conf.memory_bytes is not None and plan.stages:
+            self._database = LocalDatabase(conf.local_dir, conf.memory_bytes)
         self._stores = {
             (stage.operator_id, partition, schema.name): _PartitionStore(
                 stage.operator_id,
                 partition,
                 schema,
-                _provider(stage.operator_id, partition, schema, files, conf, run_id),
+                _provider(
+                    stage.operator_id, partition, schema, files, conf, run_id, self._database
+                ),
             )
             for stage in plan.stages
             for partition in partitions_of_stage(stage, partitions)
@@ -150,7 +159,10 @@ class TaskStores:
             )
             store.rows, store.version = opened.loaded_rows, start.version
             operator, provider = by_id[store.operator], store.provider
-            if isinstance(provider, RocksDBFamilyProvider):
+            if self._database is not None:
+                for name, on_disk in self._on_disk(store, self._database):
+                    operator.load(store.partition, name, on_disk)
+            elif isinstance(provider, RocksDBFamilyProvider):
                 for family in provider.families:
                     rows = provider.rows_of(family, store.rows)
                     operator.load(store.partition, family, rows)
@@ -196,6 +208,31 @@ class TaskStores:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for store in self._stores.values():
             store.provider.close()
+        if self._database is not None:
+            self._database.close()
+
+    def _on_disk(
+        self, store: _PartitionStore, database: LocalDatabase
+    ) -> Iterator[tuple[str, DiskRows]]:
+        """The rows of a store, or of each family of it, for its operator."""
+
+        def newest() -> DiskVersion:
+            assert isinstance(store.rows, DiskVersion)
+            return store.rows
+
+        def saved_epoch() -> int:
+            return store.version - 1
+
+        provider, schema = store.provider, store.schema
+        forms: dict[str, RowForm]
+        if isinstance(provider, RocksDBFamilyProvider):
+            forms = {name: provider.form_of(name) for name in provider.families}
+        else:
+            codec = RowCodec(schema.key, schema.value, schema.scan_columns)
+            forms = {schema.name: PlainForm(codec)}
+        share = database.memory_bytes // 4 // len(self._stores) // len(forms)
+        for name, form in forms.items():
+            yield name, DiskRows(database, newest, form, saved_epoch, share)
 
     def _prepare_one(
         self, store: _PartitionStore, epoch: int, changes: Sequence[StateChanges]
@@ -252,11 +289,21 @@ def _provider(
     files: Files,
     conf: StateStoreConf,
     run_id: str,
+    database: LocalDatabase | None,
 ) -> StateStoreProvider:
     store_id = StateStoreId(files.url, operator, partition, schema.name)
+    disk = None
+    if database is not None:
+        scanned = RowCodec(schema.key, schema.value, schema.scan_columns)
+        disk = DiskStates(database, scanned.prefixes_of if schema.scan_columns else None)
     if schema.families:
         return RocksDBFamilyProvider(
-            store_id, schema.families, conf, files=files.at(store_id.path), query_run_id=run_id
+            store_id,
+            schema.families,
+            conf,
+            files=files.at(store_id.path),
+            query_run_id=run_id,
+            disk=disk,
         )
     return open_provider(
         store_id,
@@ -266,6 +313,7 @@ def _provider(
         num_cols_prefix_key=schema.prefix_columns,
         files=files.at(store_id.path),
         query_run_id=run_id,
+        disk=disk,
     )
 
 

@@ -33,16 +33,33 @@ class VersionedTable:
 
     def __init__(self, table: Table) -> None:
         self.table, self.version = table, 0
+        self.size: int | None = 0
+        """The number of rows of the newest version, while it is counted."""
         self._changed: dict[int, Collection[bytes]] = {}
         self._alive: WeakSet[DiskVersion] = WeakSet()
         self._lock = threading.Lock()
 
     def add(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Write rows that belong to the next version."""
+        """Write new rows that belong to the next version."""
         for part in _parts(rows):
             keys = self.table.entries([key for key, _ in part])
             values = [value for _, value in part]
             self.table.database.write(zip(keys, values, strict=True))
+            if self.size is not None:
+                self.size += len(part)
+
+    def stop_counting(self) -> int:
+        """The number of rows of the newest version. From now on it is the caller's to count.
+
+        An operator counts its rows anyway. Here, a lookup would be needed for each change.
+        """
+        found = self.size
+        self.size = None
+        return (
+            sum(1 for _ in self.table.database.entries(self.table.head, self.table.end, once=True))
+            if found is None
+            else found
+        )
 
     def commit(self, changes: dict[bytes, bytes | None]) -> DiskVersion:
         """The next version, with these changes."""
@@ -51,10 +68,14 @@ class VersionedTable:
             oldest = min((each.number for each in self._alive), default=self.version)
             self._changed = {n: each for n, each in self._changed.items() if n > oldest}
             self._changed[self.version + 1] = entries
+            if self.size is not None:
+                get = self.table.database.get
+                for entry, value in zip(entries, changes.values(), strict=True):
+                    self.size += (value is not None) - (get(entry) is not None)
             self.table.database.write(zip(entries, changes.values(), strict=True))
             self.version += 1
             made = DiskVersion(
-                _NOTHING, _NOTHING, 0, 0, of=self, number=self.version,
+                _NOTHING, _NOTHING, 0, 0, home=self, number=self.version,
                 snapshot=self.table.database.snapshot(),
             )  # fmt: skip
             self._alive.add(made)
@@ -97,14 +118,14 @@ class VersionedTable:
 class DiskVersion(FrozenVersion):
     """The rows of one version, in a table."""
 
-    of: VersionedTable = field(kw_only=True)
+    home: VersionedTable = field(kw_only=True)
     number: int = field(kw_only=True)
     snapshot: Any = field(kw_only=True)
 
     @property
     def table(self) -> Table:
         """The table, which has the newest rows of the store."""
-        return self.of.table
+        return self.home.table
 
     def __len__(self) -> int:
         """The number of rows. Reads all of them."""
@@ -112,7 +133,7 @@ class DiskVersion(FrozenVersion):
 
     def get(self, key: bytes) -> bytes | None:
         """The value of `key`, or None."""
-        return self.of.get_at(self, key)
+        return self.home.get_at(self, key)
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """The values of many keys, in order."""
@@ -120,19 +141,19 @@ class DiskVersion(FrozenVersion):
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Every row."""
-        return self.of.items_at(self, self.table.head, self.table.end, once=True)
+        return self.home.items_at(self, self.table.head, self.table.end, once=True)
 
     def keys_with(self, prefix: bytes, prefixes_of: PrefixesOf) -> Iterable[bytes]:
         """The keys with exactly this prefix."""
         if self.table.prefixes_of is None:
             return [key for key, _ in self.items() if prefixes_of([key])[0] == prefix]
         start, end = self.table.range_of(prefix)
-        return [key for key, _ in self.of.items_at(self, start, end, once=False)]
+        return [key for key, _ in self.home.items_at(self, start, end, once=False)]
 
     def with_changes(self, changes: dict[bytes, bytes | None]) -> FrozenVersion:
         """The version after these changes."""
-        if self.number == self.of.version:
-            return self.of.commit(changes)
+        if self.number == self.home.version:
+            return self.home.commit(changes)
         copy = VersionedTable(self.table.database.table(self.table.prefixes_of))
         copy.add(self.items())
         return copy.commit(changes)

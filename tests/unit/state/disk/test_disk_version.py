@@ -113,12 +113,12 @@ def test_only_changes_that_an_older_version_needs_stay_in_memory(database: Local
         made = version.with_changes({b"%d" % number: b"x"})
         assert isinstance(made, DiskVersion)
         version = made
-    assert len(version.of._changed) == 20
+    assert len(version.home._changed) == 20
     assert dict(old.items()) == {}
     del old
     final = version.with_changes({b"a": b"1"})
     assert isinstance(final, DiskVersion)
-    assert len(final.of._changed) == 1
+    assert len(final.home._changed) == 1
     assert len(final) == 21
 
 
