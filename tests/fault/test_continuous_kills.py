@@ -75,11 +75,18 @@ def survives(
 
 
 @pytest.mark.timeout(800)
+@pytest.mark.parametrize("state_in", ["memory", "disk"])
 def test_five_kills_cost_no_row_and_no_sum(
-    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
+    programs: Callable[..., Program],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    state_in: str,
 ) -> None:
     kinds = ["worker", "worker", "worker", "executor", "driver"]
-    survives(programs(), kinds, SHORT_SEED, capsys)
+    local = tmp_path / "local"
+    on_disk = ["stateMemory=64m", f"stateLocalDir={local}"] if state_in == "disk" else []
+    survives(programs(*on_disk), kinds, SHORT_SEED, capsys)
+    assert list(local.glob("*")) == []  # tasks removed their directories, or those of killed ones
 
 
 @pytest.mark.long

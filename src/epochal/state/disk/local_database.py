@@ -18,6 +18,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -97,15 +98,15 @@ class LocalDatabase:
 
         `once` keeps what is read out of the cache: a scan of everything would replace its content.
         """
+        # No upper bound in the options: `rocksdict` would refer to it after it is freed.
         options = self._rocksdict.ReadOptions()
-        options.set_iterate_upper_bound(end)
         options.fill_cache(not once)
         try:
             # RocksDB's iterators show the entries of the moment at which they were created.
             found: Iterator[Entry] = self.engine.items(from_key=start, read_opt=options)
         except Exception as error:
             raise self._failed("read", error) from error
-        return found
+        return takewhile(lambda entry: entry[0] < end, found)
 
     def get_at(self, snapshot: Any, key: bytes) -> bytes | None:
         """The value of an entry at a snapshot."""
