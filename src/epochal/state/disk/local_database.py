@@ -29,6 +29,7 @@ from epochal.state.store.versions import PrefixesOf
 MIN_MEMORY_BYTES = 32 << 20
 """Below this, RocksDB's buffers would be so small that it mostly merges files."""
 
+_NEEDED_FOR = "State on local disk (option stateMemory)"
 _NAME = "epochal-state-"
 _OWNER = "owner"
 _TABLE = struct.Struct(">I")
@@ -41,11 +42,16 @@ _MIN_BUFFER, _MAX_BUFFER = 4 << 20, 64 << 20
 Entry: TypeAlias = tuple[bytes, bytes]
 
 
+def check_library() -> None:
+    """Raise OptionError with instructions if the library is not installed."""
+    import_rocksdict(_NEEDED_FOR)
+
+
 class LocalDatabase:
     """The database of one task. `memory_bytes` bounds its caches and buffers."""
 
     def __init__(self, local_dir: str | None, memory_bytes: int) -> None:
-        self._rocksdict = import_rocksdict("State on local disk (option stateMemory)")
+        self._rocksdict = import_rocksdict(_NEEDED_FOR)
         self._lock = threading.Lock()
         self._tables = 0
         self.memory_bytes = memory_bytes

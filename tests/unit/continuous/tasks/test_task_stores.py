@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from epochal.continuous.operators.global_limit import GlobalLimit, GlobalLimitSp
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateLoadError
+from epochal.state.disk.local_database import MIN_MEMORY_BYTES
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.prepared import PreparedVersion, publish_prepared
 from epochal.testing.files import MemoryFiles
@@ -22,10 +24,19 @@ PLAN = query(ListWriter(), rows=0, keys=1, state_partitions=2)
 PARTITIONS = (0, 1)
 
 
+MEMORY: ContextVar[int | None] = ContextVar("MEMORY", default=None)
+
+
+@pytest.fixture(params=["memory", "disk"], autouse=True)
+def state_in(request: pytest.FixtureRequest) -> Iterator[None]:
+    token = MEMORY.set(MIN_MEMORY_BYTES if request.param == "disk" else None)
+    yield
+    MEMORY.reset(token)
+
+
 def stores(files: MemoryFiles, attempt: int = 1, conf: StateStoreConf | None = None) -> TaskStores:
-    return TaskStores(
-        PLAN, PARTITIONS, files, conf or StateStoreConf(), attempt=attempt, run_id="run"
-    )
+    chosen = replace(conf or StateStoreConf(), memory_bytes=MEMORY.get())
+    return TaskStores(PLAN, PARTITIONS, files, chosen, attempt=attempt, run_id="run")
 
 
 def started(files: MemoryFiles, attempt: int = 1, conf: StateStoreConf | None = None) -> TaskStores:

@@ -214,7 +214,7 @@ def test_state_whose_rows_do_not_fit_their_count_is_refused(state_in: str) -> No
     driver.cut()
     store = driver.stores[0, "left-keyWithIndexToValue"]
     del store[next(iter(store))]
-    with pytest.raises(StateLoadError, match="has 2 rows according to left-keyToNumValues"):
+    with pytest.raises(StateLoadError, match="has 2 rows according to left-keyToNumValues"):  # noqa: PT012
         driver.restart()
         assert state_in == "disk"  # then rows are not read before they are needed
         driver.turn_of_sides([(RIGHT, buy("a", 1000))])
