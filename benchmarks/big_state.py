@@ -48,7 +48,7 @@ ROWS_PER_TURN = 10
 WARM_UP_SECONDS = 2.0
 FITS_IN_DICTIONARIES = 3_000_000
 WRITTEN_AT_ONCE = 500_000
-INPUT = pa.schema([pa.field("k", pa.string()), pa.field("v", pa.int64())])
+INPUT = pa.schema({"k": pa.string(), "v": pa.int64()})
 SPEC = AggregateSpec(
     ("k",),
     (

@@ -22,7 +22,6 @@ from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS
 from epochal.clock import Clock, SystemClock
 from epochal.errors import EpochalError, OptionError, StateLoadError, StateUsageError
 from epochal.files import AtomicFile, FileInfo, Files, open_files
-from epochal.state.disk.disk_version import DiskStates
 from epochal.state.files.chain import (
     SnapshotPlan,
     deletable,
@@ -58,7 +57,7 @@ from epochal.state.store.store_metrics import (
     StateStoreMetrics,
     last_snapshot_metric,
 )
-from epochal.state.store.versions import EMPTY, Draft, FrozenVersion, memory_bytes
+from epochal.state.store.versions import EMPTY, Draft, FrozenVersion, VersionMaker, memory_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ class StateStoreProvider:
         query_run_id: str = "",
         coordinator: StateStoreCoordinatorRef | None = None,
         clock: Clock | None = None,
-        disk: DiskStates | None = None,
+        disk: VersionMaker | None = None,
     ) -> None:
         self.store_id, self.conf = store_id, conf or StateStoreConf()
         self.provider_id = StateStoreProviderId(store_id, query_run_id)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 Change: TypeAlias = tuple[bytes, bytes | None]
 PrefixesOf: TypeAlias = Callable[[Sequence[bytes]], Sequence[bytes]]
@@ -115,6 +115,18 @@ class FrozenVersion:
 
 
 EMPTY = FrozenVersion.of({})
+
+
+class VersionMaker(Protocol):
+    """Makes versions whose rows are somewhere else than in memory."""
+
+    def empty(self) -> FrozenVersion:
+        """The version without rows."""
+        ...
+
+    def of(self, parts: Iterable[Iterable[tuple[bytes, bytes]]]) -> FrozenVersion:
+        """The version with the rows of all parts. They are never all in memory."""
+        ...
 
 
 class Draft:
