@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import queue
-import resource
 import subprocess
 import sys
 import tempfile
@@ -216,7 +215,9 @@ def write_snapshots(root: Path, keys: int) -> None:
 
 
 def peak_mebibytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    """The peak of this process. That of `getrusage` would include its parent's before `exec`."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
 
 
 def size_of(path: Path) -> int:

@@ -49,6 +49,7 @@ FULL: dict[str, str] = {
     r"frames/test_take_over\.py.*(stateless|such_a|sparks_st|every_mode|rate_s|pins)": "more",
     r"frames/test_take_over_matrix\.py.*\[(?!limit-hdfs-spark\])": "more turns, kills",
     r"frames/test_write_stream\.py.*(available_now|a_table_is|writer_of_rows)": "more sinks",
+    r"unit/state/disk/test_memory_bound\.py": "two million keys take a minute",
     r"frames/test_state_on_disk\.py.*\[(?!inner join with time bounds-)": "more operators, kills",
     r"fault/test_continuous_kills\.py.*\[disk": "state on disk; operators run on it in unit tests",
     r"fault/test_postgres_kills\.py.*\[driver": "a driver that starts again",
