@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000, 10_000_000, 50_000_000])
     parser.add_argument("--memory", default="1g", help="stateMemory of the task")
     parser.add_argument("--rate", type=int, default=5_000, help="rows per second")
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--measure", nargs=2, metavar=("DIRECTORY", "MEMORY"), help="internal")
     asked = parser.parse_args()
     if asked.measure is not None:

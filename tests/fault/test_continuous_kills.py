@@ -19,6 +19,9 @@ from random import Random
 
 import pytest
 from tests.fault.torment import CLUSTER, Program, check
+from tests.waiting import eventually
+
+from epochal.state.disk.local_database import MIN_MEMORY_BYTES, LocalDatabase
 
 SHORT_SEED = 5
 
@@ -86,7 +89,14 @@ def test_five_kills_cost_no_row_and_no_sum(
     local = tmp_path / "local"
     on_disk = ["stateMemory=64m", f"stateLocalDir={local}"] if state_in == "disk" else []
     survives(programs(*on_disk), kinds, SHORT_SEED, capsys)
-    assert list(local.glob("*")) == []  # tasks removed their directories, or those of killed ones
+    if state_in == "disk":
+        eventually(lambda: _is_swept(local), "the directories of killed tasks to be removed")
+
+
+def _is_swept(local: Path) -> bool:
+    """Whether nothing is left after another task has used the directory."""
+    LocalDatabase(str(local), MIN_MEMORY_BYTES).close()
+    return not list(local.iterdir())
 
 
 @pytest.mark.long
@@ -280,6 +290,12 @@ def test_twenty_seconds_leave_handles_and_threads_as_they_were(
         name for name, (_, handles, threads) in growth.items() if handles > 3 or threads > 1
     } == set()
     assert max(memory for memory, _, _ in growth.values()) < 1.25
+
+
+def _is_swept(local: Path) -> bool:
+    """Whether nothing is left after another task has used the directory."""
+    LocalDatabase(str(local), MIN_MEMORY_BYTES).close()
+    return not list(local.iterdir())
 
 
 @pytest.mark.long

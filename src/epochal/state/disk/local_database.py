@@ -31,7 +31,7 @@ MIN_MEMORY_BYTES = 32 << 20
 
 _NEEDED_FOR = "State on local disk (option stateMemory)"
 _NAME = "epochal-state-"
-_OWNER = "owner"
+_OWNER, _ENGINE = "owner", "rocksdb"
 _TABLE = struct.Struct(">I")
 _LENGTH = struct.Struct(">I")
 _WRITTEN_AT_ONCE = 8192
@@ -60,7 +60,7 @@ class LocalDatabase:
         try:
             self._options = _write_options(self._rocksdict)
             self.engine: Any = self._rocksdict.Rdict(
-                str(self.path / "rocksdb"), _options(self._rocksdict, memory_bytes)
+                str(self.path / _ENGINE), _options(self._rocksdict, memory_bytes)
             )
             self.engine.set_write_options(self._options)
         except Exception as error:
@@ -143,6 +143,9 @@ class LocalDatabase:
         return sum(each.stat().st_size for each in self.path.rglob("*") if each.is_file())
 
     def _remove(self) -> None:
+        # The file `owner` goes last, so that the next task finds what is left if this one is killed
+        # in between.
+        shutil.rmtree(self.path / _ENGINE, ignore_errors=True)
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._owner)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.simulation.pipeline import RunningTotal, query
@@ -24,18 +26,19 @@ PLAN = query(ListWriter(), rows=0, keys=1, state_partitions=2)
 PARTITIONS = (0, 1)
 
 
-MEMORY: ContextVar[int | None] = ContextVar("MEMORY", default=None)
+WHERE: ContextVar[dict[str, Any]] = ContextVar("WHERE")
 
 
 @pytest.fixture(params=["memory", "disk"], autouse=True)
-def state_in(request: pytest.FixtureRequest) -> Iterator[None]:
-    token = MEMORY.set(MIN_MEMORY_BYTES if request.param == "disk" else None)
+def state_in(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    on_disk = {"memory_bytes": MIN_MEMORY_BYTES, "local_dir": str(tmp_path)}
+    token = WHERE.set(on_disk if request.param == "disk" else {})
     yield
-    MEMORY.reset(token)
+    WHERE.reset(token)
 
 
 def stores(files: MemoryFiles, attempt: int = 1, conf: StateStoreConf | None = None) -> TaskStores:
-    chosen = replace(conf or StateStoreConf(), memory_bytes=MEMORY.get())
+    chosen = replace(conf or StateStoreConf(), **WHERE.get())
     return TaskStores(PLAN, PARTITIONS, files, chosen, attempt=attempt, run_id="run")
 
 
