@@ -47,7 +47,8 @@ ROWS_PER_TURN = 10
 WARM_UP_SECONDS = 2.0
 FITS_IN_DICTIONARIES = 3_000_000
 WRITTEN_AT_ONCE = 500_000
-INPUT = pa.schema({"k": pa.string(), "v": pa.int64()})
+FIELDS: list[tuple[str, pa.DataType]] = [("k", pa.string()), ("v", pa.int64())]
+INPUT = pa.schema(FIELDS)
 SPEC = AggregateSpec(
     ("k",),
     (

@@ -292,12 +292,6 @@ def test_twenty_seconds_leave_handles_and_threads_as_they_were(
     assert max(memory for memory, _, _ in growth.values()) < 1.25
 
 
-def _is_swept(local: Path) -> bool:
-    """Whether nothing is left after another task has used the directory."""
-    LocalDatabase(str(local), MIN_MEMORY_BYTES).close()
-    return not list(local.iterdir())
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_ten_minutes_leave_memory_handles_and_threads_as_they_were(

@@ -53,13 +53,11 @@ class VersionedTable:
 
         An operator counts its rows anyway. Here, a lookup would be needed for each change.
         """
-        found = self.size
-        self.size = None
-        return (
-            sum(1 for _ in self.table.database.entries(self.table.head, self.table.end, once=True))
-            if found is None
-            else found
-        )
+        size, self.size = self.size, None
+        if size is None:
+            entries = self.table.database.entries(self.table.head, self.table.end, once=True)
+            return sum(1 for _ in entries)
+        return size
 
     def commit(self, changes: dict[bytes, bytes | None]) -> DiskVersion:
         """The next version, with these changes."""
