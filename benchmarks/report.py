@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import engine_sections, sections
+from benchmarks.big_state_section import big_state
 from benchmarks.harness import BUSY_CORES, REPOSITORY, RESULTS
 from benchmarks.nexmark.section import nexmark
 from benchmarks.plots import number
@@ -25,6 +26,7 @@ PLOTS = "plots"
 SECTIONS: dict[str, Callable[[Suite], Section]] = {
     "log": sections.log,
     "state": sections.state,
+    "big_state": big_state,
     "coordinator": sections.coordinator,
     "turn": engine_sections.turn,
     "continuous": engine_sections.continuous,

@@ -26,6 +26,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "state.rows",
         "state.files",
         "state.store",
+        "state.disk",
     ),
     "Engine": (
         "epoch",

@@ -79,6 +79,21 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
             "peak_gibibytes": 3.5,
         },
     ],
+    "big_state": [
+        {
+            "figure": "state of a task by number of keys",
+            "keys": keys,
+            "state_in": where,
+            "restart_seconds": keys / 1e6,
+            "turn_p50_microseconds": 200.0,
+            "turn_p99_microseconds": 900.0,
+            "peak_mebibytes": 1500,
+        }
+        for keys, where in (
+            (1_000_000, "dictionaries"),
+            (50_000_000, "disk, stateMemory 1g"),
+        )
+    ],
     "coordinator": [
         {"figure": "pure step", "tasks": 1000, "microseconds_per_report": 5.0},
         {
@@ -334,7 +349,7 @@ def test_a_turn_is_shown_with_its_tasks_and_its_target(full: Path) -> None:
 
 def test_a_suite_that_was_not_run_is_named_among_what_is_not_better(tmp_path: Path) -> None:
     save(tmp_path, "log", FIGURES["log"])
-    assert "Without results: `state`, `coordinator`" in behind(page_of(tmp_path))
+    assert "Without results: `state`, `big_state`, `coordinator`" in behind(page_of(tmp_path))
 
 
 def test_the_newest_run_of_each_figure_counts(full: Path) -> None:

@@ -20,6 +20,9 @@ from random import Random
 import pytest
 from tests.fault.torment import CLUSTER, Program, check
 from tests.spark.continuous import runs
+from tests.waiting import eventually
+
+from epochal.state.disk.local_database import MIN_MEMORY_BYTES, LocalDatabase
 
 SHORT_SEED = 5
 
@@ -76,11 +79,25 @@ def survives(
 
 
 @pytest.mark.timeout(800)
+@pytest.mark.parametrize("state_in", ["memory", "disk"])
 def test_five_kills_cost_no_row_and_no_sum(
-    programs: Callable[..., Program], capsys: pytest.CaptureFixture[str]
+    programs: Callable[..., Program],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    state_in: str,
 ) -> None:
     kinds = ["worker", "worker", "worker", "executor", "driver"]
-    survives(programs(), kinds, SHORT_SEED, capsys)
+    local = tmp_path / "local"
+    on_disk = ["stateMemory=64m", f"stateLocalDir={local}"] if state_in == "disk" else []
+    survives(programs(*on_disk), kinds, SHORT_SEED, capsys)
+    if state_in == "disk":
+        eventually(lambda: _is_swept(local), "the directories of killed tasks to be removed")
+
+
+def _is_swept(local: Path) -> bool:
+    """Whether nothing is left after another task has used the directory."""
+    LocalDatabase(str(local), MIN_MEMORY_BYTES).close()
+    return not list(local.iterdir())
 
 
 @pytest.mark.timeout(800)

@@ -27,6 +27,8 @@ from epochal.connectors.file.file_reader import FilePosition, parse_position
 from epochal.epoch.manifest import manifest_of
 
 SPARK, OURS = "spark", "ours"
+ON_DISK = "ours-on-disk"
+"""Epochal with its state on disk."""
 
 ROCKSDB = {f"{STATE}providerClass": ROCKSDB_PROVIDER_CLASS}
 PROVIDERS: Mapping[str, Mapping[str, str]] = {
@@ -181,6 +183,8 @@ def start(spark: SparkSession, query: Query, home: Path, engine: str, output: Ou
     frame = frame_of(spark, query, views(spark, Streams(home / "events", home / "payments")))
     writer: Any = frame.writeStream if engine == SPARK else epochal.write_stream(frame)
     writer = writer.outputMode(query.mode).option("checkpointLocation", str(home / "checkpoint"))
+    if engine == ON_DISK:
+        writer = writer.option("stateMemory", "32m").option("stateLocalDir", str(home / "local"))
     if output is None:
         return writer.format("parquet").start(str(home / "out"))
     return writer.foreachBatch(output.take).start()

@@ -25,6 +25,7 @@
     │   ├── StateReadError             the checkpoint does not contain the requested state
     │   ├── StateCommitError           a version could not be made durable
     │   ├── StateUsageError            a store was used after its end, or in an unsupported way
+    │   ├── LocalStateError            a task cannot keep its state in its local directory
     │   └── StateCommitMissingError    a batch ended before all of its stores had committed
     ├── RpcError                       a peer is unreachable, or does not speak the protocol
     │   ├── RpcTimeoutError            no answer came in time
@@ -171,6 +172,7 @@ from epochal.errors.rpc import (
     RpcTimeoutError,
 )
 from epochal.errors.state import (
+    LocalStateError,
     StateCommitError,
     StateCommitMissingError,
     StateError,
@@ -220,6 +222,7 @@ __all__ = [
     "KafkaTimestampError",
     "KafkaTopicError",
     "KafkaUnavailableError",
+    "LocalStateError",
     "LostAnswerError",
     "MalformedFileError",
     "MarkerError",

@@ -129,6 +129,22 @@ class StateUsageError(StateError):
         return f"[{self.condition}] {self.store}: {self.reason}"
 
 
+class LocalStateError(StateError):
+    """The local directory in which a task keeps its state cannot be used."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}. The task keeps the state that does not fit into memory "
+            f"there. Nothing is lost, because the checkpoint has all of it. Check that the "
+            f"directory can be written and has free space, or set .option('stateLocalDir', ...) to "
+            f"another one."
+        )
+
+
 class StateCommitMissingError(StateError):
     """A batch ended before all of its state stores had committed."""
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from contextvars import ContextVar
 from pathlib import Path
 
 from epochal.files import Files
 from epochal.files.local import LocalFiles
+from epochal.state.disk.disk_version import DiskStates
+from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.files.checksum_file import checksum_of
+from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import AtomicType, StringType, StructField, StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
@@ -19,6 +23,9 @@ KEY = StructType((StructField("key1", StringType()), StructField("key2", AtomicT
 VALUE = StructType((StructField("value", AtomicType("integer")),))
 
 Content = dict[tuple[str, int], int]
+
+on_disk: ContextVar[LocalDatabase | None] = ContextVar("on_disk", default=None)
+"""The database of the providers that a test makes; None for rows in memory."""
 
 
 def provider(
@@ -36,6 +43,7 @@ def provider(
     validate: bool = True,
     repair: bool = False,
     max_replay: int = 500,
+    database: LocalDatabase | None = None,
 ) -> HDFSBackedStateStoreProvider:
     conf = StateStoreConf(
         min_deltas_for_snapshot=min_deltas,
@@ -49,8 +57,12 @@ def provider(
     )
     files = LocalFiles(where, durable=False) if isinstance(where, Path) else where
     store_id = StateStoreId("checkpoint/state", 0, partition)
+    database = database or on_disk.get()
+    disk = None
+    if database is not None:
+        disk = DiskStates(database, RowCodec(key, value, prefix).prefixes_of if prefix else None)
     return HDFSBackedStateStoreProvider(
-        store_id, key, value, conf, num_cols_prefix_key=prefix, files=files
+        store_id, key, value, conf, num_cols_prefix_key=prefix, files=files, disk=disk
     )
 
 

@@ -52,6 +52,8 @@ class StoreSchema:
     loads and changes each family by its own name, as if it were a store."""
     properties_json: str = ""
     """The operator's settings in Spark's metadata, if the store has families."""
+    scan_columns: int = 0
+    """By how many first columns of the key the operator finds rows that are on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,11 @@ class StatefulOperator(Protocol):
     """An operator with state, which may also act when time passes."""
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        """Load the stored rows of one store of a partition. Called before everything else."""
+        """Load the stored rows of one store of a partition. Called before everything else.
+
+        If the task keeps its state on disk, `rows` is a `DiskRows`: then the operator need not
+        hold all of them.
+        """
         ...
 
     def process(

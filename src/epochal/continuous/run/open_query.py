@@ -31,6 +31,7 @@ from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files, open_files
 from epochal.rpc.server import RpcServer
+from epochal.state.disk.local_database import check_library
 from epochal.state.store.conf import StateStoreConf
 
 logger = logging.getLogger(__name__)
@@ -159,6 +160,8 @@ def open_query(
     settings = settings_in_force(files, definition.session)
     conf = state_conf(files, settings, definition.session)
     check_state(files, conf, definition.tree)
+    if definition.options.state_memory is not None:
+        check_library()
     with ExitStack() as opening:
         guard = Claim.acquire(
             files,
@@ -204,6 +207,8 @@ def open_query(
                 conf,
                 min_versions_to_retain=options.min_batches_to_retain,
                 maintenance_interval_ms=options.maintenance_ms,
+                memory_bytes=options.state_memory,
+                local_dir=options.state_local_dir,
             ),
             note=note,
             server=server,

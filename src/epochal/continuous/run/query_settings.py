@@ -9,7 +9,8 @@ from datetime import timedelta
 from epochal.continuous.run.restarts import RestartPolicy
 from epochal.epoch.pace import MAX_BACKLOG, MAX_EPOCHS_IN_FLIGHT, Pace
 from epochal.errors import OptionError
-from epochal.options import options_of, read_options
+from epochal.options import ByteSize, options_of, read_options
+from epochal.state.disk.local_database import MIN_MEMORY_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,14 @@ class EngineOptions:
     """How often tasks write snapshots of their state and delete old files. A longer interval makes
     a restart slower, because it reads all changes since the last snapshot."""
 
+    state_memory: ByteSize | None = None
+    """How much memory each task uses for its state. The rest is on local disk. By default all state
+    is in memory, which is faster but needs some hundred bytes for each key."""
+
+    state_local_dir: str | None = None
+    """The local directory for state that does not fit into `stateMemory`, on every host. By default
+    the directory for temporary files."""
+
     stall_timeout: timedelta = timedelta(minutes=2)
     """How long an epoch that has ended may take to be committed, before the tasks are restarted
     because one of them hangs. Must be longer than user code takes for one batch. Neither the start
@@ -162,6 +171,18 @@ class EngineOptions:
                 f"epochBacklogQueueSize is {self.epoch_backlog_queue_size}, but the query has "
                 f"{self.parallelism or 'at least 1'} tasks (parallelism), and all of their reports "
                 f"of an epoch must fit into the queue. Raise epochBacklogQueueSize."
+            )
+        if self.state_memory is not None and self.state_memory < MIN_MEMORY_BYTES:
+            raise OptionError(
+                f"stateMemory is {self.state_memory} bytes, but a task needs at least "
+                f"{MIN_MEMORY_BYTES >> 20}m to keep its state on disk. Raise it, or leave it out "
+                f"to keep all state in memory."
+            )
+        if self.state_local_dir is not None and self.state_memory is None:
+            raise OptionError(
+                f"stateLocalDir is {self.state_local_dir!r}, but without stateMemory all state is "
+                f"in memory and nothing is written there. Set stateMemory, such as 1g, or leave "
+                f"stateLocalDir out."
             )
         if self.restart_backoff > self.max_restart_backoff:
             raise OptionError(

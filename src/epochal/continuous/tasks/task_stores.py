@@ -30,8 +30,12 @@ from epochal.continuous.plan.stages import QueryPlan, partitions_of_stage
 from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateError, StateLoadError
 from epochal.files import Files
+from epochal.state.disk.disk_rows import DiskRows, PlainForm, RowForm
+from epochal.state.disk.disk_version import DiskStates, DiskVersion
+from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.files.chain import attempt_label
 from epochal.state.rows.arrow_types import AnyArrowType, arrow_type
+from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import AtomicType, DataType, StringType, StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
@@ -113,12 +117,17 @@ class TaskStores:
     ) -> None:
         self._attempt = attempt_label(attempt)
         self._lock = threading.Lock()
+        self._database = None
+        if conf.memory_bytes is not None and plan.stages:
+            self._database = LocalDatabase(conf.local_dir, conf.memory_bytes)
         self._stores = {
             (stage.operator_id, partition, schema.name): _PartitionStore(
                 stage.operator_id,
                 partition,
                 schema,
-                _provider(stage.operator_id, partition, schema, files, conf, run_id),
+                _provider(
+                    stage.operator_id, partition, schema, files, conf, run_id, self._database
+                ),
             )
             for stage in plan.stages
             for partition in partitions_of_stage(stage, partitions)
@@ -144,9 +153,11 @@ class TaskStores:
         stores = list(self._stores.values())
         # Files are read in parallel, because storage may be far away. Rows are decoded here, one
         # store after the other: that is Python's work, which threads would only take in turns.
+        # State on disk is read one store at a time: files that are being read take memory.
+        readers = _READERS if self._database is None else 1
         with (
             _no_collection(),
-            ThreadPoolExecutor(_READERS, thread_name_prefix="epochal-load") as pool,
+            ThreadPoolExecutor(readers, thread_name_prefix="epochal-load") as pool,
         ):
             named = {
                 (each.operator, each.partition, each.store): each for each in start.named or ()
@@ -182,7 +193,10 @@ class TaskStores:
         self, store: _PartitionStore, opened: StateStore, operator: StatefulOperator
     ) -> None:
         provider = store.provider
-        if isinstance(provider, RocksDBFamilyProvider):
+        if self._database is not None:
+            for name, on_disk in self._on_disk(store, self._database):
+                operator.load(store.partition, name, on_disk)
+        elif isinstance(provider, RocksDBFamilyProvider):
             assert store.rows is not None
             for family in provider.families:
                 rows = provider.rows_of(family, store.rows)
@@ -227,6 +241,31 @@ class TaskStores:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for store in self._stores.values():
             store.provider.close()
+        if self._database is not None:
+            self._database.close()
+
+    def _on_disk(
+        self, store: _PartitionStore, database: LocalDatabase
+    ) -> Iterator[tuple[str, DiskRows]]:
+        """The rows of a store, or of each family of it, for its operator."""
+
+        def newest() -> DiskVersion:
+            assert isinstance(store.rows, DiskVersion)
+            return store.rows
+
+        def saved_epoch() -> int:
+            return store.version - 1
+
+        provider, schema = store.provider, store.schema
+        forms: dict[str, RowForm]
+        if isinstance(provider, RocksDBFamilyProvider):
+            forms = {name: provider.form_of(name) for name in provider.families}
+        else:
+            codec = RowCodec(schema.key, schema.value, schema.scan_columns)
+            forms = {schema.name: PlainForm(codec)}
+        share = database.memory_bytes // 4 // len(self._stores) // len(forms)
+        for name, form in forms.items():
+            yield name, DiskRows(database, newest, form, saved_epoch, share)
 
     def _prepare_one(
         self, store: _PartitionStore, epoch: int, changes: Sequence[StateChanges]
@@ -298,11 +337,21 @@ def _provider(
     files: Files,
     conf: StateStoreConf,
     run_id: str,
+    database: LocalDatabase | None,
 ) -> StateStoreProvider:
     store_id = StateStoreId(files.url, operator, partition, schema.name)
+    disk = None
+    if database is not None:
+        scanned = RowCodec(schema.key, schema.value, schema.scan_columns)
+        disk = DiskStates(database, scanned.prefixes_of if schema.scan_columns else None)
     if schema.families:
         return RocksDBFamilyProvider(
-            store_id, schema.families, conf, files=files.at(store_id.path), query_run_id=run_id
+            store_id,
+            schema.families,
+            conf,
+            files=files.at(store_id.path),
+            query_run_id=run_id,
+            disk=disk,
         )
     return open_provider(
         store_id,
@@ -312,6 +361,7 @@ def _provider(
         num_cols_prefix_key=schema.prefix_columns,
         files=files.at(store_id.path),
         query_run_id=run_id,
+        disk=disk,
     )
 
 

@@ -13,7 +13,7 @@ all of them takes longer than reading a small state.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
@@ -34,8 +34,8 @@ Unpacked: TypeAlias = bytes | bytearray
 
 
 class _Codec(NamedTuple):
-    compress: Callable[[bytes], bytes]
-    decompress: Callable[[bytes, str], Unpacked]
+    compress: Callable[[Iterable[bytes]], Iterator[bytes]]
+    decompress: Callable[[bytes, str], Iterator[bytes]]
 
 
 def codec_name(name: str) -> str:
@@ -52,7 +52,12 @@ def codec_name(name: str) -> str:
 
 def compress(data: bytes, codec: str) -> bytes:
     """Compress the content of a whole file so that Spark can read it."""
-    return _codec(codec).compress(data)
+    return b"".join(compress_pieces((data,), codec))
+
+
+def compress_pieces(pieces: Iterable[bytes], codec: str) -> Iterator[bytes]:
+    """Compress a file that is given piece by piece, without holding all of it."""
+    return _codec(codec).compress(pieces)
 
 
 def decompress(data: bytes, codec: str, *, source: str = "state file") -> bytes:
@@ -62,39 +67,55 @@ def decompress(data: bytes, codec: str, *, source: str = "state file") -> bytes:
 
 def decompress_buffer(data: bytes, codec: str, *, source: str = "state file") -> Unpacked:
     """Like `decompress`, but may return a bytearray and so saves one copy."""
+    # One growing buffer: joining a list of blocks would copy the file once more into fresh memory,
+    # which costs more than unpacking it.
+    whole = bytearray()
+    for piece in decompress_pieces(data, codec, source=source):
+        whole += piece
+    return whole
+
+
+def decompress_pieces(data: bytes, codec: str, *, source: str = "state file") -> Iterator[bytes]:
+    """Decompress a whole file in small pieces, without holding all of them."""
     return _codec(codec).decompress(data, source)
 
 
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27
+_ZSTD_FED_BYTES = 1 << 16
 
 
-def _compress_zstd(data: bytes) -> bytes:
+def _compress_zstd(pieces: Iterable[bytes]) -> Iterator[bytes]:
     import zstandard
 
     compressor = zstandard.ZstdCompressor(
         level=1, write_checksum=False, write_content_size=False
     ).compressobj()
-    return compressor.compress(data) + compressor.flush()
+    for piece in pieces:
+        yield compressor.compress(piece)
+    yield compressor.flush()
 
 
-def _decompress_zstd(data: bytes, source: str) -> bytes:
+def _decompress_zstd(data: bytes, source: str) -> Iterator[bytes]:
     import zstandard
 
     if not data:
         raise StateFormatError(source, 0, "the file is empty")
-    pieces: list[bytes] = []
-    rest = data
-    while rest:
-        at = len(data) - len(rest)
+    view = memoryview(data)
+    at = 0
+    while at < len(data):
+        start = at
         frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES).decompressobj()
-        try:
-            pieces.append(frame.decompress(rest))
-        except (zstandard.ZstdError, MemoryError) as error:
-            raise StateFormatError(source, at, f"a zstd frame is damaged ({error})") from None
-        if not frame.eof:
-            raise StateFormatError(source, len(data), "the file ends inside a zstd frame")
-        rest = frame.unused_data
-    return b"".join(pieces)
+        while not frame.eof:
+            if at == len(data):
+                raise StateFormatError(source, at, "the file ends inside a zstd frame")
+            fed = view[at : at + _ZSTD_FED_BYTES]
+            try:
+                piece = frame.decompress(fed)
+            except (zstandard.ZstdError, MemoryError) as error:
+                reason = f"a zstd frame is damaged ({error})"
+                raise StateFormatError(source, start, reason) from None
+            at += len(fed) - len(frame.unused_data)
+            yield piece
 
 
 _SNAPPY_HEADER = bytes.fromhex("82534e41505059000000000100000001")
@@ -102,22 +123,21 @@ _SNAPPY_MAGIC = _SNAPPY_HEADER[:8]
 _SNAPPY_RATIO = 64
 
 
-def _compress_snappy(data: bytes) -> bytes:
+def _compress_snappy(pieces: Iterable[bytes]) -> Iterator[bytes]:
     import cramjam
 
-    pieces = [_SNAPPY_HEADER]
-    for start in range(0, len(data), SNAPPY_BLOCK_BYTES):
-        block = bytes(cramjam.snappy.compress_raw(data[start : start + SNAPPY_BLOCK_BYTES]))
-        pieces += (struct.pack(">i", len(block)), block)
-    return b"".join(pieces)
+    yield _SNAPPY_HEADER
+    for data in pieces:
+        for start in range(0, len(data), SNAPPY_BLOCK_BYTES):
+            block = bytes(cramjam.snappy.compress_raw(data[start : start + SNAPPY_BLOCK_BYTES]))
+            yield struct.pack(">i", len(block)) + block
 
 
-def _decompress_snappy(data: bytes, source: str) -> bytes:
+def _decompress_snappy(data: bytes, source: str) -> Iterator[bytes]:
     import cramjam
 
     if data[:8] != _SNAPPY_MAGIC or len(data) < len(_SNAPPY_HEADER):
         raise StateFormatError(source, 0, "no snappy-java stream starts here: is the codec snappy?")
-    pieces: list[bytes] = []
     at = len(_SNAPPY_HEADER)
     while at < len(data):
         if data[at : at + 8] == _SNAPPY_MAGIC:  # a second stream, concatenated
@@ -132,10 +152,10 @@ def _decompress_snappy(data: bytes, source: str) -> bytes:
         if size is None or size > len(block) * _SNAPPY_RATIO:
             raise StateFormatError(source, start, f"a snappy block claims to unpack to {size}")
         try:
-            pieces.append(bytes(cramjam.snappy.decompress_raw(block)))
+            piece = bytes(cramjam.snappy.decompress_raw(block))
         except cramjam.DecompressionError as error:
             raise StateFormatError(source, start, f"a snappy block is damaged ({error})") from None
-    return b"".join(pieces)
+        yield piece
 
 
 def _snappy_length(block: bytes) -> int | None:
@@ -150,19 +170,17 @@ def _snappy_length(block: bytes) -> int | None:
 _LZF_LARGEST = 0xFFFF
 
 
-def _compress_lzf(data: bytes) -> bytes:
+def _compress_lzf(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Write stored chunks only: every reader accepts them, and compressing in Python is slow."""
-    pieces: list[bytes] = []
-    for start in range(0, len(data), _LZF_LARGEST):
-        chunk = data[start : start + _LZF_LARGEST]
-        pieces += (b"ZV\x00" + struct.pack(">H", len(chunk)), chunk)
-    return b"".join(pieces)
+    for data in pieces:
+        for start in range(0, len(data), _LZF_LARGEST):
+            chunk = data[start : start + _LZF_LARGEST]
+            yield b"ZV\x00" + struct.pack(">H", len(chunk)) + chunk
 
 
-def _decompress_lzf(data: bytes, source: str) -> bytes:
+def _decompress_lzf(data: bytes, source: str) -> Iterator[bytes]:
     if not data:
         raise StateFormatError(source, 0, "the file is empty")
-    pieces: list[bytes] = []
     at = 0
     while at < len(data):
         header = data[at : at + 7]
@@ -179,8 +197,7 @@ def _decompress_lzf(data: bytes, source: str) -> bytes:
         chunk = data[start:at]
         if kind == 1:
             chunk = _lzf_chunk(chunk, int.from_bytes(header[5:7], "big"), source, start)
-        pieces.append(chunk)
-    return b"".join(pieces)
+        yield chunk
 
 
 def _lzf_chunk(chunk: bytes, size: int, source: str, at: int) -> bytes:

@@ -20,7 +20,7 @@ sequentially, so results and errors are those of a sequential reader for any inp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
@@ -40,6 +40,11 @@ _LOAD = "CANNOT_LOAD_STATE_STORE."
 _CHECKSUM_CONDITION = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
 _CHUNK_BYTES = 1 << 19
 """How much of a file is guessed at once: few enough guesses to stay in the processor's cache."""
+
+
+_PIECE_ITEMS = 1 << 16
+_SCANNED_BYTES = 1 << 23
+"""How much of a file `scan_parts` holds at once."""
 
 
 class FileKind(StrEnum):
@@ -79,7 +84,47 @@ def scan_records(
 
     With `row_checksums`, every checksum is verified and left out of the spans.
     """
-    starts, key_lengths, value_lengths = _scan(data, kind, row_checksums, source)
+    found = _scan(data, kind, row_checksums, source)
+    return _records(data, found, row_checksums, source)
+
+
+def scan_parts(
+    pieces: Iterable[bytes],
+    kind: FileKind,
+    *,
+    row_checksums: bool = False,
+    source: str = "state file",
+    scanned_bytes: int = _SCANNED_BYTES,
+) -> Iterator[Records]:
+    """As `scan_records`, for a file that is given in pieces, part by part.
+
+    A part ends where the next record may be incomplete. Offsets in errors count from its start.
+    """
+    waiting = bytearray()
+    for piece in pieces:
+        waiting += piece
+        if len(waiting) >= scanned_bytes:
+            found = _scan(waiting, kind, row_checksums, source, partial=True)
+            used = _end_of(found)
+            if used:
+                part = bytes(waiting[:used])
+                yield _records(part, found, row_checksums, source)
+                del waiting[:used]
+    yield scan_records(bytes(waiting), kind, row_checksums=row_checksums, source=source)
+
+
+def _end_of(found: tuple[Ints, Ints, Ints]) -> int:
+    """Where the last of the records ends."""
+    starts, key_lengths, value_lengths = found
+    if not len(starts):
+        return 0
+    return int(starts[-1] + key_lengths[-1] + max(int(value_lengths[-1]), 0)) + 8
+
+
+def _records(
+    data: Unpacked, found: tuple[Ints, Ints, Ints], row_checksums: bool, source: str
+) -> Records:
+    starts, key_lengths, value_lengths = found
     buffer = np.frombuffer(data, np.uint8)
     deleted = value_lengths < 0
     keys = Spans(buffer, starts + 4, key_lengths)
@@ -94,8 +139,18 @@ def encode_records(
     records: Iterable[tuple[bytes, bytes | None]], *, row_checksums: bool = False
 ) -> bytes:
     """Write records and the end mark. A value of None writes a delete."""
+    return b"".join(encode_pieces(records, row_checksums=row_checksums))
+
+
+def encode_pieces(
+    records: Iterable[tuple[bytes, bytes | None]], *, row_checksums: bool = False
+) -> Iterator[bytes]:
+    """As `encode_records`, in pieces of some records each."""
     pieces: list[bytes] = []
     for key, value in records:
+        if len(pieces) >= _PIECE_ITEMS:
+            yield b"".join(pieces)
+            pieces.clear()
         if row_checksums:
             checksum = google_crc32c.extend(google_crc32c.value(key), value or b"")
             prefix = checksum.to_bytes(4, "little")
@@ -103,7 +158,7 @@ def encode_records(
         pieces += (len(key).to_bytes(4, "big"), key)
         pieces += (END_MARK,) if value is None else (len(value).to_bytes(4, "big"), value)
     pieces.append(END_MARK)
-    return b"".join(pieces)
+    yield b"".join(pieces)
 
 
 def encode_spans(
@@ -138,7 +193,10 @@ def _heads(
     return before_key, Spans(buffer, places * 16 + 8, np.where(gone, 4, 8))
 
 
-def _scan(data: Unpacked, kind: FileKind, checksums: bool, source: str) -> tuple[Ints, Ints, Ints]:
+def _scan(
+    data: Unpacked, kind: FileKind, checksums: bool, source: str, *, partial: bool = False
+) -> tuple[Ints, Ints, Ints]:
+    """The places of all records; with `partial`, only of those before the first incomplete one."""
     starts, key_lengths, value_lengths, nexts = _guess(data, kind, checksums)
     # A run of guesses ends where the next record is not the next guess.
     run_ends = np.flatnonzero(np.append(nexts[:-1] != starts[1:], True)[: len(starts)])
@@ -159,6 +217,8 @@ def _scan(data: Unpacked, kind: FileKind, checksums: bool, source: str) -> tuple
             chained[guess : ends[run] + 1] = True
             position, guess = leads_to[run], leads_to_guess[run]
         else:
+            if partial and not _is_complete(data, position):
+                break
             record, position = _read_one(data, position, kind, source)
             if record is not None:
                 walked.append(record)
@@ -244,6 +304,15 @@ def _read_one(
             source, value_at, f"the file ends {end - len(data)} bytes before a value does"
         )
     return (at, key_length, value_length), end
+
+
+def _is_complete(data: Unpacked, at: int) -> bool:
+    """Whether `data` has everything that `_read_one` needs at `at`."""
+    for _ in ("key", "value"):
+        if at + 4 > len(data):
+            return False
+        at += 4 + max(0, int.from_bytes(data[at : at + 4], "big", signed=True))
+    return at <= len(data)
 
 
 def _length(data: Unpacked, at: int, source: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable, Iterator
 
 import lz4.block
 import xxhash
@@ -29,31 +30,24 @@ def _checksum(block: bytes | memoryview) -> int:
     return xxhash.xxh32_intdigest(block, _SEED) & 0x0FFFFFFF
 
 
-def compress_blocks(data: bytes) -> bytes:
-    """Compress a whole file."""
+def compress_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Compress a file that is given in pieces."""
     level = max(0, math.ceil(math.log2(BLOCK_BYTES)) - 10)
-    pieces: list[bytes] = []
-    view = memoryview(data)
-    for start in range(0, len(data), BLOCK_BYTES):
-        block = view[start : start + BLOCK_BYTES]
-        payload = lz4.block.compress(block, store_size=False)
-        method = _COMPRESSED
-        if len(payload) >= len(block):
-            method, payload = _STORED, bytes(block)
-        token, checksum = method | level, _checksum(block)
-        pieces += (
-            _HEADER.pack(_MAGIC, token, len(payload), len(block), checksum),
-            payload,
-        )
-    pieces.append(_HEADER.pack(_MAGIC, _STORED | level, 0, 0, 0))
-    return b"".join(pieces)
+    for data in pieces:
+        view = memoryview(data)
+        for start in range(0, len(data), BLOCK_BYTES):
+            block = view[start : start + BLOCK_BYTES]
+            payload = lz4.block.compress(block, store_size=False)
+            method = _COMPRESSED
+            if len(payload) >= len(block):
+                method, payload = _STORED, bytes(block)
+            token, checksum = method | level, _checksum(block)
+            yield _HEADER.pack(_MAGIC, token, len(payload), len(block), checksum) + payload
+    yield _HEADER.pack(_MAGIC, _STORED | level, 0, 0, 0)
 
 
-def decompress_blocks(data: bytes, source: str) -> bytes | bytearray:
-    """Decompress a whole file and verify the checksum of every block."""
-    # One growing buffer: joining a list of blocks would copy the file once more into fresh memory,
-    # which costs more than unpacking it.
-    whole = bytearray()
+def decompress_blocks(data: bytes, source: str) -> Iterator[bytes]:
+    """Decompress a whole file, block by block, and verify the checksum of each."""
     view = memoryview(data)
     at, end = 0, len(data)
     while at < end:
@@ -82,10 +76,9 @@ def decompress_blocks(data: bytes, source: str) -> bytes | bytearray:
                 source, start, f"the file ends {at - end} bytes before its LZ4 block does"
             )
         if size:
-            whole += _block(view[start:at], method, size, checksum, source, start)
+            yield _block(view[start:at], method, size, checksum, source, start)
     if at == 0:
         raise StateFormatError(source, 0, "the file is empty")
-    return whole
 
 
 def _block(

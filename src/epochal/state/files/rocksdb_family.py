@@ -49,8 +49,8 @@ class FamilyRows:
         match encoder.kind:
             case "prefix":
                 count = encoder.prefix_columns
-                first = encode_row(key[:count], StructType(fields[:count]))
                 rest = encode_row(key[count:], StructType(fields[count:]))
+                return self.encode_prefix(key[:count]) + VERSION_BYTE + rest
             case "range":
                 self._check_ordering(encoder)
                 first = encode_row((_ordered(key[0]),), _ORDERED)
@@ -58,6 +58,12 @@ class FamilyRows:
             case _:
                 return VERSION_BYTE + encode_row(key, self.schema.key)
         return _LENGTH.pack(len(first) + 1) + VERSION_BYTE + first + VERSION_BYTE + rest
+
+    def encode_prefix(self, prefix: Row) -> bytes:
+        """What the keys with these first columns start with, if keys are encoded by prefix."""
+        fields = self.schema.key.fields[: len(prefix)]
+        first = encode_row(prefix, StructType(fields))
+        return _LENGTH.pack(len(first) + 1) + VERSION_BYTE + first
 
     def decode_key(self, data: bytes, source: str) -> Row:
         fields, encoder = self.schema.key.fields, self.schema.encoder or _PLAIN

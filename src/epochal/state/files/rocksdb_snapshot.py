@@ -235,13 +235,15 @@ def _name_merge_operator(directory: Path, delimiter: bytes) -> None:
         options.write_text(changed, encoding="utf-8", errors="surrogateescape")
 
 
-def import_rocksdict() -> Any:
+_READING = "This state is kept by the RocksDB provider. Reading and writing its snapshots"
+
+
+def import_rocksdict(what: str = _READING) -> Any:
     """The `rocksdict` module; OptionError with instructions if it is not installed."""
     try:
         import rocksdict
     except ImportError:
         raise OptionError(
-            "This state is kept by the RocksDB provider. Reading and writing its snapshots needs "
-            "the package rocksdict. Install it with: pip install 'epochal[rocksdb]'."
+            f"{what} needs the package rocksdict. Install it with: pip install 'epochal[rocksdb]'."
         ) from None
     return rocksdict

@@ -70,6 +70,12 @@ class StateStoreConf:
     snapshot_lag_report_interval_ms: int = 300_000
     max_lagging_stores_to_report: int = 5
 
+    memory_bytes: int | None = None
+    """How much memory a task of the continuous engine uses for its state, which is then on local
+    disk. None keeps all of it in memory. This and the next are not settings of Spark."""
+    local_dir: str | None = None
+    """Where that is; None for the directory for temporary files."""
+
     def __post_init__(self) -> None:
         for name in (
             "auto_snapshot_repair_num_failures_before_activating",

@@ -57,7 +57,7 @@ from epochal.state.store.store_metrics import (
     StateStoreMetrics,
     last_snapshot_metric,
 )
-from epochal.state.store.versions import EMPTY, Draft, FrozenVersion, memory_bytes
+from epochal.state.store.versions import EMPTY, Draft, FrozenVersion, VersionMaker, memory_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +87,7 @@ class StateStoreProvider:
         query_run_id: str = "",
         coordinator: StateStoreCoordinatorRef | None = None,
         clock: Clock | None = None,
+        disk: VersionMaker | None = None,
     ) -> None:
         self.store_id, self.conf = store_id, conf or StateStoreConf()
         self.provider_id = StateStoreProviderId(store_id, query_run_id)
@@ -101,6 +102,8 @@ class StateStoreProvider:
         )
         self._kinds = self._files.kinds
         self._coordinator, self._clock = coordinator, clock or SystemClock()
+        self._disk = disk
+        """Where the rows of versions are; None if they are in memory."""
         self._lock = threading.RLock()
         self._cache: dict[int, _Cached] = {}
         self._prepared: dict[str, FrozenVersion] = {}
@@ -195,7 +198,7 @@ class StateStoreProvider:
             stale = self._has_snapshot(version)
             delta.close()
             if stale or force_snapshot:
-                self._publish_snapshot(version, self._files.encode_snapshot(version, rows.items()))
+                self._publish_snapshot(version, self._files.stage_snapshot(version, rows.items()))
             self._remember(version, rows, len(data))
         if self._coordinator is not None and self.conf.commit_validation_enabled:
             self._coordinator.report_state_store_commit(self.provider_id, version)
@@ -254,11 +257,13 @@ class StateStoreProvider:
         if due is None or cached is None:
             return
         # Encode without the lock: the rows are frozen, and tasks can continue meanwhile.
-        parts = self._files.encode_snapshot(due, cached.rows.items())
+        staged = self._files.stage_snapshot(due, cached.rows.items())
         with self._lock:
             if self._fresh(due) is not cached:
+                for _, file in staged:
+                    file.cancel()
                 return  # the version was committed again meanwhile
-            self._publish_snapshot(due, parts)
+            self._publish_snapshot(due, staged)
             if self._files.delta_info(due) != cached.delta:
                 # Another process replaced the delta while we wrote a snapshot of its old content.
                 self._files.files.delete(snapshot_name(due, self._kinds))
@@ -312,7 +317,7 @@ class StateStoreProvider:
                 )
             self._repaired = False
             if version == 0:
-                return EMPTY
+                return self._empty()
             cached = self._fresh(version)
             if cached is not None:
                 self._hits += 1
@@ -359,6 +364,8 @@ class StateStoreProvider:
                 version, (start,), delta_versions(there, self._kinds)
             ).deltas:
                 self._files.apply_delta(delta, draft, there)
+                if self._disk is not None:
+                    draft = draft.freeze().draft()
             rows = draft.freeze()
         self._report_snapshot(start)
         return rows
@@ -385,17 +392,22 @@ class StateStoreProvider:
 
     def _start_at(self, version: int, there: frozenset[str]) -> FrozenVersion:
         if version == 0:
-            return EMPTY
+            return self._empty()
         cached = self._fresh(version)
         if cached is not None:
             return cached.rows
+        if self._disk is not None:
+            return self._disk.of(self._files.snapshot_parts(version, there))
         return FrozenVersion.of(self._files.read_snapshot(version, there))
+
+    def _empty(self) -> FrozenVersion:
+        return EMPTY if self._disk is None else self._disk.empty()
 
     def _has_snapshot(self, version: int) -> bool:
         return self._files.files.info(snapshot_name(version, self._kinds)) is not None
 
-    def _publish_snapshot(self, version: int, parts: Iterable[tuple[str, bytes]]) -> None:
-        self._files.write_snapshot(parts)
+    def _publish_snapshot(self, version: int, staged: Iterable[tuple[str, AtomicFile]]) -> None:
+        self._files.publish_snapshot(staged)
         self._last_snapshot = max(self._last_snapshot, version)
         logger.info("wrote snapshot %d of %s", version, self.store_id)
         self._report_snapshot(version)

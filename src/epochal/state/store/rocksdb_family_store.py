@@ -19,7 +19,14 @@ from epochal.files import join_url
 from epochal.state.files.chain import snapshot_name
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import encode_family_changelog, parse_changelog
-from epochal.state.files.rocksdb_family import FAMILY_BYTES, Family, Row, RowOrList, family_prefix
+from epochal.state.files.rocksdb_family import (
+    FAMILY_BYTES,
+    Family,
+    FamilyRows,
+    Row,
+    RowOrList,
+    family_prefix,
+)
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import DEFAULT_FAMILY
@@ -121,6 +128,30 @@ class RocksFamilyFiles(RocksStoreFiles):
         return (*files.shared, (snapshot_name(version, self.kinds), files.archive))
 
 
+class FamilyForm:
+    """The rows of one family, with its number before each key."""
+
+    def __init__(self, number: int, rows: FamilyRows, form: ValueForm, source: str) -> None:
+        self.start = family_prefix(number)
+        self._rows, self._form, self._source = rows, form, source
+
+    def key(self, key: Row) -> bytes:
+        """A key with the number of its family."""
+        return self.start + self._rows.encode_key(key)
+
+    def prefix(self, prefix: Row) -> bytes:
+        """What keys with these first columns start with."""
+        return self.start + self._rows.encode_prefix(prefix)
+
+    def decode_key(self, key: bytes) -> Row:
+        """The columns of a key."""
+        return self._rows.decode_key(key[FAMILY_BYTES:], self._source)
+
+    def decode_value(self, key: bytes, value: bytes) -> RowOrList:
+        """The columns of a value, or a whole list."""
+        return self._rows.decode_value(key, value, self._form, self._source)
+
+
 class RocksDBFamilyProvider(RocksDBStateStoreProvider):
     """Keeps a store with column families in `N.changelog` and `N.zip` files."""
 
@@ -147,6 +178,13 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
             if key[:FAMILY_BYTES] == prefix:
                 decoded = rows.decode_value(key, value, form, source)
                 yield rows.decode_key(key[FAMILY_BYTES:], source), decoded
+
+    def form_of(self, family: str) -> FamilyForm:
+        """How the rows of a family are encoded in versions."""
+        files = self._family_files
+        files.numbers.add(self._names())
+        number = files.numbers.known[family]
+        return FamilyForm(number, self.families[family].rows, files.form, str(self.store_id))
 
     def apply(
         self,

@@ -15,12 +15,12 @@ them. Such a list must fit into 64 KiB, so a version with too long a list is a s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from epochal.errors import StateError, StateFormatError, StateLoadError
-from epochal.files import join_url
+from epochal.files import AtomicFile, join_url
 from epochal.state.files.chain import (
     ROCKSDB_FILES,
     FileNames,
@@ -56,7 +56,7 @@ from epochal.state.store.rocksdb_directory import (
     read_metadata,
     read_snapshot,
 )
-from epochal.state.store.store_files import StoreFiles
+from epochal.state.store.store_files import StoreFiles, stage
 from epochal.state.store.versions import Change, Draft
 
 MAX_LINEAGE = 500
@@ -200,6 +200,19 @@ class RocksStoreFiles(StoreFiles):
         metadata = SnapshotMetadata((), {}, len(listed))
         files = encode_snapshot(entries, metadata, self.conf.rocksdb_table_format)
         return (*files.shared, (snapshot_name(version, self.kinds), files.archive))
+
+    def snapshot_parts(
+        self, version: int, there: Collection[str] = ()
+    ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        """The rows of a snapshot. RocksDB's are read at once."""
+        yield self.read_snapshot(version, there).items()
+
+    def stage_snapshot(
+        self, version: int, rows: Iterable[tuple[bytes, bytes]]
+    ) -> Sequence[tuple[str, AtomicFile]]:
+        """Write the files of a snapshot, by name, without making them visible."""
+        parts = self.encode_snapshot(version, rows)
+        return [each for name, data in parts for each in stage(self.files, name, (data,))]
 
     def delete_old(self, names: Iterable[str]) -> None:
         """Delete files that no retained version needs, and the tables of deleted snapshots.

@@ -102,12 +102,17 @@ class RocksDBStateStoreProvider(StateStoreProvider):
                 files = self._rocks_files
                 data = read_prepared(files.files, prepared, str(self.store_id))
                 files.open_prepared(prepared, data)
-                rows = FrozenVersion.of(files.read_archive(data, prepared.name))
+                found = files.read_archive(data, prepared.name)
+                rows = (
+                    FrozenVersion.of(found)
+                    if self._disk is None
+                    else self._disk.of([found.items()])
+                )
                 self._prepared[prepared.name] = rows
             return rows
 
-    def _publish_snapshot(self, version: int, parts: Iterable[tuple[str, bytes]]) -> None:
-        super()._publish_snapshot(version, parts)
+    def _publish_snapshot(self, version: int, staged: Iterable[tuple[str, AtomicFile]]) -> None:
+        super()._publish_snapshot(version, staged)
         self._rocks_files.lineage.snapshots.add(version)
 
     @property

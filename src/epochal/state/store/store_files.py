@@ -8,7 +8,7 @@ refuses a file with a stale checksum, and accepts one without.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,8 +24,20 @@ from epochal.state.files.chain import (
     snapshot_name,
 )
 from epochal.state.files.checksum_file import verify_checksum
-from epochal.state.files.codecs import compress, decompress_buffer
-from epochal.state.files.delta_snapshot import FileKind, Records, encode_records, scan_records
+from epochal.state.files.codecs import (
+    compress,
+    compress_pieces,
+    decompress_buffer,
+    decompress_pieces,
+)
+from epochal.state.files.delta_snapshot import (
+    FileKind,
+    Records,
+    encode_pieces,
+    encode_records,
+    scan_parts,
+    scan_records,
+)
 from epochal.state.rows.byte_spans import Spans
 from epochal.state.rows.column_decoder import validate_rows
 from epochal.state.rows.row_codec import RowCodec
@@ -71,6 +83,14 @@ class StoreFiles:
     def read_snapshot(self, version: int, there: Collection[str] = ()) -> dict[bytes, bytes]:
         """All rows of a snapshot. Verifies its checksum file if that is among `there`."""
         rows: dict[bytes, bytes] = {}
+        for part in self.snapshot_parts(version, there):
+            rows.update(part)
+        return rows
+
+    def snapshot_parts(
+        self, version: int, there: Collection[str] = ()
+    ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        """The rows of a snapshot, some thousand at a time."""
         name = snapshot_name(version)
         try:
             data = self._checked(name, there)
@@ -80,9 +100,17 @@ class StoreFiles:
                 f"snapshot {join_url(self.files.url, name)} does not exist",
                 MISSING_SNAPSHOT,
             ) from None
-        for part in _parts(self._records(data, FileKind.SNAPSHOT, name)):
-            rows.update(zip(part.keys.to_list(), part.values.to_list(), strict=True))
-        return rows
+        source = join_url(self.files.url, name)
+        pieces = decompress_pieces(data, self.conf.compression_codec, source=source)
+        for records in scan_parts(
+            pieces,
+            FileKind.SNAPSHOT,
+            row_checksums=self.conf.row_checksum_enabled,
+            source=source,
+        ):
+            self._validate(records, source)
+            for part in _parts(records):
+                yield zip(part.keys.to_list(), part.values.to_list(), strict=True)
 
     def apply_delta(self, version: int, draft: Draft, there: Collection[str] = ()) -> None:
         """Apply a delta to a draft.
@@ -137,6 +165,20 @@ class StoreFiles:
             self.drop_checksum(name)
             self.files.replace(name, data)
 
+    def stage_snapshot(
+        self, version: int, rows: Iterable[tuple[bytes, bytes]]
+    ) -> Sequence[tuple[str, AtomicFile]]:
+        """Write the files of a snapshot, by name, without making them visible."""
+        pieces = encode_pieces(rows, row_checksums=self.conf.row_checksum_enabled)
+        name = snapshot_name(version, self.kinds)
+        return stage(self.files, name, compress_pieces(pieces, self.conf.compression_codec))
+
+    def publish_snapshot(self, staged: Iterable[tuple[str, AtomicFile]]) -> None:
+        """Make the files of a snapshot visible, replacing an existing one."""
+        for name, file in staged:
+            self.drop_checksum(name)
+            file.close()
+
     def delete_old(self, names: Iterable[str]) -> None:
         """Delete files that no retained version needs."""
         for name in names:
@@ -158,9 +200,12 @@ class StoreFiles:
         raw = decompress_buffer(data, self.conf.compression_codec, source=source)
         checksums = self.conf.row_checksum_enabled
         records = scan_records(raw, kind, row_checksums=checksums, source=source)
+        self._validate(records, source)
+        return records
+
+    def _validate(self, records: Records, source: str) -> None:
         if self.conf.format_validation_enabled:
             self.validate(records.keys, records.values.take(~records.deleted), source)
-        return records
 
     def validate(self, keys: Spans, values: Spans, source: str) -> None:
         """Check rows against the schema."""
@@ -179,6 +224,18 @@ class StoreFiles:
                 raise StateFormatError(
                     error.source, error.offset, error.reason, condition
                 ) from None
+
+
+def stage(files: Files, name: str, pieces: Iterable[bytes]) -> list[tuple[str, AtomicFile]]:
+    """Write a file without making it visible."""
+    file = files.create_atomic(name, overwrite=True)
+    try:
+        for piece in pieces:
+            file.write(piece)
+    except BaseException:
+        file.cancel()
+        raise
+    return [(name, file)]
 
 
 def _parts(records: Records) -> Iterator[Records]:

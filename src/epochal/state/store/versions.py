@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 Change: TypeAlias = tuple[bytes, bytes | None]
 PrefixesOf: TypeAlias = Callable[[Sequence[bytes]], Sequence[bytes]]
@@ -35,7 +35,7 @@ _ABSENT = object()
 
 
 @dataclass(slots=True)
-class _Layer:
+class Layer:
     """Rows that never change, and an index of their keys by prefix, built at the first scan."""
 
     rows: Mapping[bytes, bytes | None]
@@ -53,8 +53,8 @@ class _Layer:
 class FrozenVersion:
     """The rows of one version."""
 
-    base: _Layer
-    overlay: _Layer
+    base: Layer
+    overlay: Layer
     size: int
     row_bytes: int
 
@@ -62,7 +62,7 @@ class FrozenVersion:
     def of(cls, rows: dict[bytes, bytes]) -> FrozenVersion:
         """The version with exactly these rows. The caller must not change `rows` afterwards."""
         row_bytes = sum(map(len, rows)) + sum(map(len, rows.values()))
-        return cls(_Layer(rows), _Layer({}), len(rows), row_bytes + 2 * _OBJECT_BYTES * len(rows))
+        return cls(Layer(rows), Layer({}), len(rows), row_bytes + 2 * _OBJECT_BYTES * len(rows))
 
     def __len__(self) -> int:
         return self.size
@@ -80,8 +80,53 @@ class FrozenVersion:
         """Start the next version."""
         return Draft(self)
 
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """The values of many keys, in order."""
+        return list(map(self.get if self.overlay.rows else self.base.rows.get, keys))
+
+    def keys_with(self, prefix: bytes, prefixes_of: PrefixesOf) -> Iterable[bytes]:
+        """The keys with exactly this prefix. Some of them may be removed."""
+        return chain(
+            self.base.keys_with(prefix, prefixes_of), self.overlay.keys_with(prefix, prefixes_of)
+        )
+
+    def with_changes(self, changes: dict[bytes, bytes | None]) -> FrozenVersion:
+        """The version after these changes. `changes` must not be changed afterwards."""
+        if not self.base.rows and not self.overlay.rows:
+            return FrozenVersion.of({k: v for k, v in changes.items() if v is not None})
+        base = self.base.rows
+        overlay = {**self.overlay.rows, **changes}
+        size, row_bytes = self.size, self.row_bytes
+        for key, value in changes.items():
+            before = self.get(key)
+            size += (value is not None) - (before is not None)
+            row_bytes += _row_bytes(key, value) - _row_bytes(key, before)
+            if value is None and key not in base:
+                del overlay[key]
+        if len(overlay) <= FLATTEN_ABOVE_ROWS + len(base) // FLATTEN_ABOVE_PART:
+            return FrozenVersion(self.base, Layer(overlay), size, row_bytes)
+        flat = dict(base)
+        for key, value in overlay.items():
+            if value is None:
+                del flat[key]
+            else:
+                flat[key] = value
+        return FrozenVersion(Layer(flat), Layer({}), size, row_bytes)
+
 
 EMPTY = FrozenVersion.of({})
+
+
+class VersionMaker(Protocol):
+    """Makes versions whose rows are somewhere else than in memory."""
+
+    def empty(self) -> FrozenVersion:
+        """The version without rows."""
+        ...
+
+    def of(self, parts: Iterable[Iterable[tuple[bytes, bytes]]]) -> FrozenVersion:
+        """The version with the rows of all parts. They are never all in memory."""
+        ...
 
 
 class Draft:
@@ -108,9 +153,7 @@ class Draft:
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """The values of many keys, in order."""
-        if not self.changes and not self.parent.overlay.rows:
-            return list(map(self.parent.base.rows.get, keys))
-        return list(map(self.get, keys))
+        return list(map(self.get, keys)) if self.changes else self.parent.get_many(keys)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value of a key."""
@@ -150,40 +193,14 @@ class Draft:
             self._prefixes_of = prefixes_of
             _add_keys(self._by_prefix, list(self.changes), prefixes_of)
         candidates = dict.fromkeys(
-            (
-                *self.parent.base.keys_with(prefix, prefixes_of),
-                *self.parent.overlay.keys_with(prefix, prefixes_of),
-                *self._by_prefix.get(prefix, ()),
-            )
+            (*self.parent.keys_with(prefix, prefixes_of), *self._by_prefix.get(prefix, ()))
         )
         values = ((key, self.get(key)) for key in candidates)
         return [(key, value) for key, value in values if value is not None]
 
     def freeze(self) -> FrozenVersion:
         """The version with these changes applied. The draft must not be changed afterwards."""
-        parent = self.parent
-        if not self.changes:
-            return parent
-        if not parent.base.rows and not parent.overlay.rows:
-            return FrozenVersion.of({k: v for k, v in self.changes.items() if v is not None})
-        base = parent.base.rows
-        overlay = {**parent.overlay.rows, **self.changes}
-        size, row_bytes = parent.size, parent.row_bytes
-        for key, value in self.changes.items():
-            before = parent.get(key)
-            size += (value is not None) - (before is not None)
-            row_bytes += _row_bytes(key, value) - _row_bytes(key, before)
-            if value is None and key not in base:
-                del overlay[key]
-        if len(overlay) <= FLATTEN_ABOVE_ROWS + len(base) // FLATTEN_ABOVE_PART:
-            return FrozenVersion(parent.base, _Layer(overlay), size, row_bytes)
-        flat = dict(base)
-        for key, value in overlay.items():
-            if value is None:
-                del flat[key]
-            else:
-                flat[key] = value
-        return FrozenVersion(_Layer(flat), _Layer({}), size, row_bytes)
+        return self.parent.with_changes(self.changes) if self.changes else self.parent
 
 
 def memory_bytes(versions: Iterable[FrozenVersion]) -> int:

@@ -1,8 +1,13 @@
-"""Runs a stateful operator without the engine: one turn per batch, stores as dicts."""
+"""Runs a stateful operator without the engine: one turn per batch, stores as dicts.
+
+With a database in `on_disk`, operators read their state from it. What an epoch changed reaches the
+database only when the next epoch ends, as if it were being written meanwhile.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,11 +16,18 @@ import numpy as np
 import pyarrow as pa
 
 from epochal.continuous.operators.contract import Moment, StatefulOperator, StatefulSpec
+from epochal.state.disk.disk_rows import DiskRows, PlainForm
+from epochal.state.disk.disk_version import DiskStates, DiskVersion
+from epochal.state.disk.local_database import LocalDatabase
 from epochal.state.rows.arrow_types import spark_schema
 from epochal.state.rows.murmur3 import partition_ids
+from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 
 Rows = list[dict[str, Any]]
+
+on_disk: ContextVar[LocalDatabase | None] = ContextVar("on_disk", default=None)
+"""The database of the drivers that a test makes; None for state in memory."""
 
 
 class Driver:
@@ -27,9 +39,15 @@ class Driver:
         self.stores: dict[tuple[int, str], dict[bytes, bytes]] = {
             (partition, name): {} for partition in range(partitions) for name in self.schemas
         }
-        self.operator = self.opened()
         self.epoch = 0
         self.late_ms = -1
+        self._disk = on_disk.get()
+        self._tables: dict[tuple[int, str], DiskVersion] = {}
+        self._waiting: list[tuple[tuple[int, str], dict[bytes, bytes | None]]] = []
+        self._saved = -1
+        self.operator = self.opened()
+        if self._disk is not None:
+            self.restart()
 
     def opened(self) -> StatefulOperator:
         return self.spec.open(range(self.partitions), self.partitions)
@@ -68,13 +86,23 @@ class Driver:
     def cut(self) -> None:
         """End the epoch, and write the changes to the stores as Spark's rows."""
         seen = set()
-        for change in self.operator.cut(self.epoch):
+        changes = self.operator.cut(self.epoch)
+        self._save()
+        for change in changes:
             schema = self.schemas[change.store]
-            store = self.stores[change.partition, change.store]
+            place = (change.partition, change.store)
+            store = self.stores[place]
+            changed: dict[bytes, bytes | None] = {}
             for key in change.removes:
-                store.pop(encode_row(key, schema.key), None)
+                changed[encode_row(key, schema.key)] = None
             for key, value in change.puts:
-                store[encode_row(key, schema.key)] = encode_row(value, schema.value)
+                changed[encode_row(key, schema.key)] = encode_row(value, schema.value)
+            for encoded, new in changed.items():
+                if new is None:
+                    store.pop(encoded, None)
+                else:
+                    store[encoded] = new
+            self._waiting.append((place, changed))
             assert change.rows == len(store), (change.store, change.rows, len(store))
             seen.add((change.partition, change.store))
         assert seen == set(self.stores)
@@ -83,8 +111,12 @@ class Driver:
     def restart(self) -> None:
         """Open the operator again and load it from its stores."""
         self.operator = self.opened()
+        self._waiting, self._saved = [], self.epoch - 1
         for (partition, name), store in self.stores.items():
             schema = self.schemas[name]
+            if self._disk is not None:
+                self.operator.load(partition, name, self._on_disk(self._disk, (partition, name)))
+                continue
             rows = [
                 (decode_row(key, schema.key), decode_row(value, schema.value))
                 for key, value in store.items()
@@ -100,6 +132,23 @@ class Driver:
             if name == store
             for key, value in rows.items()
         }
+
+    def _on_disk(self, database: LocalDatabase, place: tuple[int, str]) -> DiskRows:
+        schema = self.schemas[place[1]]
+        codec = RowCodec(schema.key, schema.value, schema.scan_columns)
+        disk = DiskStates(database, codec.prefixes_of if schema.scan_columns else None)
+        self._tables[place] = disk.of([self.stores[place].items()])
+        return DiskRows(
+            database, lambda: self._tables[place], PlainForm(codec), lambda: self._saved, 0
+        )
+
+    def _save(self) -> None:
+        """Write the changes of the epoch before this one."""
+        for place, changed in self._waiting if self._disk is not None else ():
+            version = self._tables[place].with_changes(changed)
+            assert isinstance(version, DiskVersion)
+            self._tables[place] = version
+        self._waiting, self._saved = [], self.epoch - 1
 
     def _split(self, batch: pa.RecordBatch, side: int) -> Iterable[tuple[int, pa.RecordBatch]]:
         key = self.spec.keys[side]

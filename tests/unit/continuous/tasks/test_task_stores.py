@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.simulation.pipeline import RunningTotal, query
@@ -14,6 +17,7 @@ from epochal.continuous.operators.global_limit import GlobalLimit, GlobalLimitSp
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.messages import PreparedState
 from epochal.errors import EpochError, StateLoadError
+from epochal.state.disk.local_database import MIN_MEMORY_BYTES
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.prepared import PreparedVersion, publish_prepared
 from epochal.testing.files import MemoryFiles
@@ -22,10 +26,20 @@ PLAN = query(ListWriter(), rows=0, keys=1, state_partitions=2)
 PARTITIONS = (0, 1)
 
 
+WHERE: ContextVar[dict[str, Any]] = ContextVar("WHERE")
+
+
+@pytest.fixture(params=["memory", "disk"], autouse=True)
+def state_in(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    on_disk = {"memory_bytes": MIN_MEMORY_BYTES, "local_dir": str(tmp_path)}
+    token = WHERE.set(on_disk if request.param == "disk" else {})
+    yield
+    WHERE.reset(token)
+
+
 def stores(files: MemoryFiles, attempt: int = 1, conf: StateStoreConf | None = None) -> TaskStores:
-    return TaskStores(
-        PLAN, PARTITIONS, files, conf or StateStoreConf(), attempt=attempt, run_id="run"
-    )
+    chosen = replace(conf or StateStoreConf(), **WHERE.get())
+    return TaskStores(PLAN, PARTITIONS, files, chosen, attempt=attempt, run_id="run")
 
 
 def started(files: MemoryFiles, attempt: int = 1, conf: StateStoreConf | None = None) -> TaskStores:

@@ -29,6 +29,8 @@ from epochal.state.rows.types import StringType, StructField, StructType
 from epochal.state.store.store_metrics import CACHE_MISSES, SNAPSHOTS_REPAIRED
 from epochal.testing.files import FaultyFiles
 
+pytestmark = pytest.mark.usefixtures("rows_in")
+
 
 def test_a_version_that_another_replaced_is_no_start_for_the_next(tmp_path: Path) -> None:
     mine, other = provider(tmp_path), provider(tmp_path)

@@ -29,6 +29,8 @@ from epochal.state.store.provider import HDFSBackedStateStoreProvider
 from epochal.state.store.store_metrics import CACHE_HITS, CACHE_MISSES, FORCED_SNAPSHOTS, combine
 from epochal.testing.files import FaultyFiles, MemoryFiles
 
+pytestmark = pytest.mark.usefixtures("rows_in")
+
 CODECS = [
     "lz4",
     "lzf",
@@ -417,6 +419,7 @@ def test_cache_hits_and_misses_are_counted(tmp_path: Path) -> None:
     assert counts(reloaded, 1) == (1, 2)
 
 
+@pytest.mark.parametrize("rows_in", ["memory"], indirect=True)
 def test_memory_used_grows_with_the_data(tmp_path: Path) -> None:
     states = provider(tmp_path)
     store = states.get_store(0)

@@ -10,6 +10,8 @@ from tests.unit.state.stores import content, content_at, provider, put, temp_fil
 
 from epochal.errors import StateUsageError, StateValueError
 
+pytestmark = pytest.mark.usefixtures("rows_in")
+
 
 def keys(*rows: tuple[str | None, int]) -> pa.RecordBatch:
     return pa.record_batch(

@@ -17,7 +17,7 @@ Spark emits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -47,7 +47,10 @@ from epochal.continuous.operators.contract import (
     StatefulOperator,
     StoreSchema,
 )
+from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
+from epochal.continuous.operators.on_disk.disk_map import DiskMap, cut, trim
 from epochal.errors import OptionError
+from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import StructType
 
 UPDATE, APPEND, COMPLETE = "update", "append", "complete"
@@ -149,7 +152,7 @@ class AggregateSpec:
 
 class _Partition:
     def __init__(self) -> None:
-        self.groups: dict[Row, Row] = {}
+        self.groups: MutableMapping[Row, Row] = {}
         self.dirty: set[Row] = set()
         self.shown: dict[Row, None] = {}
         """The groups that the next `expire` emits in update mode, in order of their change."""
@@ -174,6 +177,13 @@ class Groups:
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         state = self._partitions[partition]
+        if isinstance(rows, DiskRows):
+            state.groups = DiskMap.of_values(rows, self._buffers.loaded)
+            if self._timed:
+                state.ends = DiskAgenda(rows)
+                for key in rows.all_keys():
+                    self._schedule(state, hashable(key))
+            return
         for stored, buffers in rows:
             key = hashable(stored)
             state.groups[key] = self._buffers.loaded(buffers)
@@ -187,6 +197,7 @@ class Groups:
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]
+        trim(state.groups)
         groups, merged = state.groups, self._buffers.merged
         changed: list[Row] = []
         for key, buffers in self._partials(batch):
@@ -231,6 +242,7 @@ class Groups:
             puts = list(zip(keys, self._buffers.stored([groups[key] for key in keys]), strict=True))
             removes = [key for key in dirty if key not in groups]
             changes.append(StateChanges(DEFAULT_STORE, number, puts, removes, len(groups)))
+            cut(groups, epoch)
         return changes
 
     def _of_epoch(self) -> list[pa.RecordBatch]:

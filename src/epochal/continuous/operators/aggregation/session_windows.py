@@ -11,7 +11,8 @@ has expired.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from itertools import groupby
 
 import pyarrow as pa
 
@@ -28,6 +29,9 @@ from epochal.continuous.operators.cells import (
     micros,
 )
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
+from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
+from epochal.continuous.operators.on_disk.disk_map import DiskMap, cut, pairs, touch, trim
+from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
 
@@ -41,6 +45,7 @@ def session_store(name: str, key: StructType, session: int, buffers: Buffers) ->
         StructType((*others, start)),
         StructType((*key.fields, *buffers.fields)),
         prefix_columns=len(others),
+        scan_columns=len(others),
     )
 
 
@@ -53,7 +58,7 @@ class _Session:
 
 class _Partition:
     def __init__(self) -> None:
-        self.sessions: dict[Row, list[_Session]] = {}
+        self.sessions: MutableMapping[Row, list[_Session]] = {}
         """By key, ordered by start. No two sessions of a key touch."""
         self.dirty: set[tuple[Row, int]] = set()
         self.ends: Agenda[tuple[Row, int]] = Agenda()
@@ -85,13 +90,19 @@ class Sessions:
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
         state = self._partitions[partition]
+        if isinstance(rows, DiskRows):
+            state.count = rows.stop_counting()
+            state.sessions = self._on_disk(rows, state.count)
+            state.ends = DiskAgenda(rows, _to_key, _to_entry)
+            if self._evicts:
+                for stored, value in rows:
+                    state.ends.add(value[self._place][1], _to_entry(stored))
+            return
         for stored, value in rows:
-            key = hashable(stored[:-1])
-            start, end = value[self._place]
-            buffers = self._buffers.loaded(tuple(value[len(self._key_columns) + 1 :]))
+            key, found = hashable(stored[:-1]), self._loaded(value)
             sessions = state.sessions.setdefault(key, [])
-            sessions.insert(bisect_left(sessions, start, key=_start), _Session(start, end, buffers))
-            state.ends.add(end, (key, start))
+            sessions.insert(bisect_left(sessions, found.start, key=_start), found)
+            state.ends.add(found.end, (key, found.start))
             state.count += 1
 
     def process(
@@ -103,6 +114,7 @@ class Sessions:
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]
+        trim(state.sessions)
         rows: dict[Row, list[tuple[int, int, int]]] = {}
         sessions = cells(batch.column(self._column))
         for index, key in enumerate(keys_of(batch, self._key_columns)):
@@ -147,7 +159,24 @@ class Sessions:
                 else:
                     removes.append((*key, start))
             changes.append(StateChanges("default", number, puts, removes, state.count))
+            cut(state.sessions, epoch)
         return changes
+
+    def _loaded(self, value: Row) -> _Session:
+        start, end = value[self._place]
+        buffers = self._buffers.loaded(tuple(value[len(self._key_columns) + 1 :]))
+        return _Session(start, end, buffers)
+
+    def _on_disk(self, rows: DiskRows, count: int) -> DiskMap[list[_Session]]:
+        def load(key: Row) -> list[_Session] | None:
+            return sorted((self._loaded(each) for _, each in rows.having(key)), key=_start) or None
+
+        def scan() -> Iterator[tuple[Row, list[_Session]]]:
+            for stored, of_key in groupby(rows, lambda row: row[0][:-1]):
+                found = sorted((self._loaded(each) for _, each in of_key), key=_start)
+                yield hashable(stored), found
+
+        return DiskMap(rows, load, scan, count)
 
     def _runs(
         self, found: list[tuple[int, int, int]], single_rows: Sequence[Row]
@@ -166,6 +195,7 @@ class Sessions:
     def _merge(self, state: _Partition, key: Row, runs: list[_Session]) -> None:
         """Insert new sessions of a key, and merge the sessions that touch."""
         sessions = state.sessions.setdefault(key, [])
+        touch(state.sessions, key)
         for run in runs:
             # No two sessions of a key touch, so they are ordered by end as well as by start.
             first = bisect_left(sessions, run.start, key=_end)
@@ -194,6 +224,7 @@ class Sessions:
     def _removed(self, state: _Partition, key: Row, start: int) -> _Session:
         sessions = state.sessions[key]
         found = sessions.pop(bisect_left(sessions, start, key=_start))
+        touch(state.sessions, key)
         if not sessions:
             del state.sessions[key]
         state.dirty.add((key, start))
@@ -207,7 +238,7 @@ class Sessions:
 
     def _everything(self, state: _Partition) -> pa.RecordBatch:
         return self._output_rows(
-            [(key, each) for key, found in state.sessions.items() for each in found]
+            [(key, each) for key, found in pairs(state.sessions) for each in found]
         )
 
     def _output_rows(self, sessions: Sequence[tuple[Row, _Session]]) -> pa.RecordBatch:
@@ -216,6 +247,14 @@ class Sessions:
         columns = columns or [()] * (len(self._key_columns) + 1)
         columns += self._buffers.results([found.buffers for _, found in sessions])
         return self._made.batch(columns)
+
+
+def _to_key(entry: tuple[Row, int], at: int) -> Row:
+    return (*entry[0], entry[1])
+
+
+def _to_entry(key: Row) -> tuple[Row, int]:
+    return hashable(key[:-1]), key[-1]
 
 
 def _start(each: _Session) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from epochal.continuous.operators.aggregation.grouping import key_schema
-from epochal.continuous.operators.cells import cells, drop_late, hashable, keys_of, micros
+from epochal.continuous.operators.cells import cells, drop_late, keys_of, micros
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.deduplication.seen_keys import (
     EXPIRY_SCHEMA,
@@ -26,6 +26,7 @@ from epochal.continuous.operators.deduplication.seen_keys import (
     SeenKeys,
     select_rows,
 )
+from epochal.continuous.operators.on_disk.disk_map import trim
 from epochal.errors import OptionError
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
@@ -97,11 +98,8 @@ class DropDuplicates:
         self._in_key = spec.key.index(spec.event_time) if spec.event_time in spec.key else -1
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        state = self._partitions[partition]
-        for stored, value in rows:
-            key = hashable(stored)
-            state.values[key] = value
-            self._schedule(state, key, value)
+        expires = self._within or self._in_key >= 0
+        self._partitions[partition].load(rows, self._schedule if expires else None)
 
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
@@ -111,6 +109,7 @@ class DropDuplicates:
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]
+        trim(state.values)
         times = cells(batch.column(self._time)) if self._within else []
         new: list[int] = []
         for index, key in enumerate(keys_of(batch, self._key_columns)):
@@ -133,7 +132,7 @@ class DropDuplicates:
         return ()
 
     def cut(self, epoch: int) -> list[StateChanges]:
-        return [state.changes(number) for number, state in self._partitions.items()]
+        return [state.changes(number, epoch) for number, state in self._partitions.items()]
 
     def _schedule(self, state: SeenKeys, key: Row, value: Row) -> None:
         if self._within:

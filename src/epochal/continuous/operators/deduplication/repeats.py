@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from epochal.continuous.operators.aggregation.grouping import key_schema
-from epochal.continuous.operators.cells import cells, hashable, keys_of
+from epochal.continuous.operators.cells import cells, keys_of
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
 from epochal.continuous.operators.deduplication.seen_keys import (
     EXPIRY_SCHEMA,
@@ -24,6 +24,7 @@ from epochal.continuous.operators.deduplication.seen_keys import (
     SeenKeys,
     select_rows,
 )
+from epochal.continuous.operators.on_disk.disk_map import trim
 
 STEP_MS = 1_000
 """Expiries are rounded up to this step, so that expiring keys does not keep an idle query busy."""
@@ -71,17 +72,14 @@ class DropRepeats:
         self._began_ms: int | None = None
 
     def load(self, partition: int, store: str, rows: Iterable[tuple[Row, Row]]) -> None:
-        state = self._partitions[partition]
-        for stored, value in rows:
-            key = hashable(stored)
-            state.values[key] = value
-            state.ends.add(value[0], key)
+        self._partitions[partition].load(rows, _schedule)
 
     def process(
         self, partition: int, batch: pa.RecordBatch, at: Moment, side: int = 0
     ) -> Iterable[pa.RecordBatch]:
         self._note_time(at)
         state = self._partitions[partition]
+        trim(state.values)
         expiry: Row = (self._expiry_us(at.now_ms),)
         new: list[int] = []
         for index, (key, plain) in enumerate(self._keys(batch)):
@@ -122,7 +120,7 @@ class DropRepeats:
         return ()
 
     def cut(self, epoch: int) -> list[StateChanges]:
-        return [state.changes(number) for number, state in self._partitions.items()]
+        return [state.changes(number, epoch) for number, state in self._partitions.items()]
 
     def _keys(self, batch: pa.RecordBatch) -> Iterable[tuple[Row, Row]]:
         """Yield the key of each row as it is stored, and without its version."""
@@ -140,3 +138,7 @@ class DropRepeats:
 
     def _expiry_us(self, now_ms: int) -> int:
         return -(-(now_ms + self._window_ms) // STEP_MS) * STEP_MS * 1000
+
+
+def _schedule(state: SeenKeys, key: Row, value: Row) -> None:
+    state.ends.add(value[0], key)

@@ -8,13 +8,16 @@ Removing a row moves the last one of its key into its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.cells import hashable
 from epochal.continuous.operators.contract import Row, StateChanges
+from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
+from epochal.continuous.operators.on_disk.disk_map import DiskMap, cut, touch
 from epochal.errors import StateLoadError
+from epochal.state.disk.disk_rows import DiskRows
 
 TimeOf = Callable[[Row, Row], Any]
 """Takes a key and a row; returns the time in microseconds at which the row expires, or None."""
@@ -100,19 +103,29 @@ class SideState:
     """All rows of one side in one partition."""
 
     def __init__(self, side: str, time_of: TimeOf | None) -> None:
-        self.keys: dict[Row, KeyRows] = {}
+        self.keys: MutableMapping[Row, KeyRows] = {}
         self._side, self._time_of = side, time_of
         self._dirty: dict[Row, KeyRows] = {}
         self._ends: Agenda[Row] = Agenda()
         self._rows = 0
         self._counts: dict[Row, int] | None = None
         self._loaded: dict[Row, dict[int, Row]] | None = None
+        self._disk_counts: DiskRows | None = None
+        self._disk_values: DiskRows | None = None
 
     def load_counts(self, rows: Iterable[tuple[Row, Row]]) -> None:
+        if isinstance(rows, DiskRows):
+            self._disk_counts = rows
+            self._use_disk()
+            return
         self._counts = {hashable(key): value[0] for key, value in rows}
         self._finish_loading()
 
     def load_values(self, rows: Iterable[tuple[Row, Row]]) -> None:
+        if isinstance(rows, DiskRows):
+            self._disk_values = rows
+            self._use_disk()
+            return
         loaded: dict[Row, dict[int, Row]] = {}
         for (*key, index), value in rows:
             loaded.setdefault(hashable(tuple(key)), {})[index] = value
@@ -137,11 +150,15 @@ class SideState:
                     found.due = time
                     self._ends.add(time, key)
         self._rows += len(keys)
+        if type(known) is DiskMap:
+            for key in keys:
+                known.touch(key)
 
     def touch(self, key: Row, rows: KeyRows, removed: int = 0) -> None:
         """Note that rows of a key changed, and how many of them were removed."""
         self._dirty[key] = rows
         self._rows -= removed
+        touch(self.keys, key)
         if not rows.rows:
             self.keys.pop(key, None)
 
@@ -170,8 +187,8 @@ class SideState:
                 self._ends.add(found.due, key)
         return evicted
 
-    def changes(self, partition: int) -> list[StateChanges]:
-        """The changes since the last call."""
+    def changes(self, partition: int, epoch: int) -> list[StateChanges]:
+        """The changes since the last call, which belong to `epoch`."""
         dirty, self._dirty = self._dirty, {}
         counts: list[tuple[Row, Row]] = []
         values: list[tuple[Row, Row]] = []
@@ -193,6 +210,7 @@ class SideState:
             elif count < stored:
                 gone_values += [(*key, at) for at in range(count, stored)]
             found.stored = found.old = count
+        cut(self.keys, epoch)
         return [
             StateChanges(counts_store(self._side), partition, counts, gone, len(self.keys)),
             StateChanges(values_store(self._side), partition, values, gone_values, self._rows),
@@ -210,6 +228,51 @@ class SideState:
         found.rows[:] = kept
         found.note_moved(range(found.old, min(len(kept), found.stored)))
 
+    def _use_disk(self) -> None:
+        """Read rows from disk when they are needed, once both stores are known."""
+        counts, values, time_of = self._disk_counts, self._disk_values, self._time_of
+        if counts is None or values is None:
+            return
+
+        def load(key: Row) -> KeyRows | None:
+            found = counts.get(key)
+            return None if found is None else self._key_rows(key, found[0], values)
+
+        def scan() -> Iterator[tuple[Row, KeyRows]]:
+            for key, (count,) in counts:
+                yield hashable(key), self._key_rows(hashable(key), count, values)
+
+        self._rows = values.stop_counting()
+        self.keys = DiskMap(counts, load, scan, counts.stop_counting())
+        self._ends = DiskAgenda(counts)
+        if time_of is not None:
+            for (*stored, _), row in values:
+                key = hashable(tuple(stored))
+                time = time_of(key, row)
+                if time is not None:
+                    self._ends.add(time, key)
+
+    def _key_rows(self, key: Row, count: int, values: DiskRows) -> KeyRows:
+        found = KeyRows()
+        for index in range(count):
+            row = values.get((*key, index))
+            if row is None:
+                raise self._inconsistent(key, count, list(range(index)))
+            found.rows.append(row)
+        found.stored = found.old = count
+        if self._time_of is not None:
+            times = [self._time_of(key, row) for row in found.rows]
+            found.due = min((each for each in times if each is not None), default=None)
+        return found
+
+    def _inconsistent(self, key: Row, count: int, indexes: list[int]) -> StateLoadError:
+        return StateLoadError(
+            values_store(self._side),
+            f"key {key} has {count} rows according to {counts_store(self._side)}, but the rows "
+            f"have the indexes {indexes[:20]}",
+            "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
+        )
+
     def _finish_loading(self) -> None:
         """Combine the two stores, once both are loaded."""
         counts, loaded = self._counts, self._loaded
@@ -219,12 +282,7 @@ class SideState:
         for key in counts.keys() | loaded.keys():
             count, by_index = counts.get(key, 0), loaded.get(key, {})
             if sorted(by_index) != list(range(count)):
-                raise StateLoadError(
-                    values_store(self._side),
-                    f"key {key} has {count} rows according to {counts_store(self._side)}, but the "
-                    f"rows have the indexes {sorted(by_index)[:20]}",
-                    "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
-                )
+                raise self._inconsistent(key, count, sorted(by_index))
             self.append([key] * count, [by_index[at] for at in range(count)])
             self.keys[key].stored = self.keys[key].old = count
         self._dirty.clear()

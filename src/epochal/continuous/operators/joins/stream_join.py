@@ -51,6 +51,7 @@ from epochal.continuous.operators.joins.join_state import (
     time_at,
     values_store,
 )
+from epochal.continuous.operators.on_disk.disk_map import trim
 from epochal.state.rows.arrow_types import spark_type
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
@@ -218,6 +219,8 @@ class StreamJoin:
             batch = batch.filter(met)
         if batch.num_rows:
             states = self._partitions[partition]
+            for state in states:
+                trim(state.keys)
             keys = keys_of(batch, mine.key_columns)
             if self._semi:
                 output += self._semi_join(states, side, batch, keys, at)
@@ -252,7 +255,7 @@ class StreamJoin:
             change
             for number, states in self._partitions.items()
             for state in states
-            for change in state.changes(number)
+            for change in state.changes(number, epoch)
         ]
 
     def _join(

@@ -92,10 +92,12 @@ class Variable:
                 return StoreSchema(self.name, key, value)
             case "list":
                 number = StructField("index", AtomicType("long"), nullable=False)
-                return StoreSchema(self.name, StructType((StructField("key", key), number)), value)
+                numbered = StructType((StructField("key", key), number))
+                return StoreSchema(self.name, numbered, value, scan_columns=1)
             case "map":
                 entry = StructField("userKey", self.entry or StructType(()))
-                return StoreSchema(self.name, StructType((StructField("key", key), entry)), value)
+                mapped = StructType((StructField("key", key), entry))
+                return StoreSchema(self.name, mapped, value, scan_columns=1)
 
     def rows(self, *, spark_layout: bool = False) -> VariableRows:
         """The rows of an empty partition of this variable."""

@@ -12,11 +12,17 @@ renumbering the rest would rewrite all of them.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, TypeAlias
 
 from epochal.continuous.operators.cells import hashable
 from epochal.continuous.operators.contract import Row, StateChanges
+from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
+from epochal.continuous.operators.on_disk.disk_map import DiskMap, touch
+from epochal.state.disk.disk_rows import DiskRows
+
+_QUEUED_AT_MOST = 16
+"""How often an entry on disk is queued during its time to live, if it is written often."""
 
 
 class Expiries:
@@ -57,6 +63,36 @@ class Expiries:
         self._known.clear()
 
 
+class DiskExpiries(Expiries):
+    """When entries expire, on local disk.
+
+    It is not noted which entries are queued. Instead an entry is queued at every write, at its
+    expiry time rounded down, so that an entry is queued only some times during its time to live.
+    """
+
+    __slots__ = ("_agenda", "_step_ms")
+
+    def __init__(self, agenda: DiskAgenda[Row], ttl_ms: int) -> None:
+        super().__init__()
+        self._agenda = agenda
+        self._step_ms = max(1, ttl_ms // _QUEUED_AT_MOST)
+
+    def note(self, entry: Row, at: int) -> None:
+        self._agenda.add(at - at % self._step_ms, entry)
+
+    def knows(self, entry: Row) -> bool:
+        return False
+
+    def first(self) -> int | None:
+        return self._agenda.first()
+
+    def take(self, now: int) -> list[Row]:
+        return list(dict.fromkeys(each for _, found in self._agenda.take(now) for each in found))
+
+    def clear(self) -> None:
+        """What remains queued is skipped when it is due."""
+
+
 class ValueRows:
     """One value per key. With a time to live, the stored value is `(value, expires)`."""
 
@@ -64,11 +100,23 @@ class ValueRows:
 
     def __init__(self, name: str, ttl_ms: int) -> None:
         self.name, self.ttl_ms = name, ttl_ms
-        self.rows: dict[Row, Row] = {}
+        self.rows: MutableMapping[Row, Row] = {}
         self.dirty: set[Row] = set()
         self.expiries = Expiries()
 
+    @property
+    def values(self) -> MutableMapping[Row, Any]:
+        """What the variable holds, by key."""
+        return self.rows
+
     def load(self, rows: Iterable[tuple[Row, Row]]) -> None:
+        if isinstance(rows, DiskRows):
+            self.rows = DiskMap.of_values(rows)
+            if self.ttl_ms:
+                self.expiries = DiskExpiries(DiskAgenda(rows), self.ttl_ms)
+                for stored, value in rows:
+                    self.expiries.note(hashable(stored), value[1])
+            return
         for stored, value in rows:
             key = hashable(stored)
             self.rows[key] = value
@@ -118,6 +166,15 @@ class _ElementList:
         self.first = 0
         self.items: list[Row] = []
 
+    @classmethod
+    def of(cls, numbered: list[tuple[int, Row]]) -> _ElementList:
+        """A list with these elements and their numbers, which have no gaps."""
+        made = cls()
+        numbered.sort(key=lambda each: each[0])
+        made.first = numbered[0][0]
+        made.items = [value for _, value in numbered]
+        return made
+
 
 class ListRows:
     """A list per key. With a time to live, a stored element is `(value, expires)`.
@@ -125,19 +182,26 @@ class ListRows:
     If `whole`, the store has one row per list, whose value is all elements, as Spark's has.
     """
 
-    __slots__ = ("_count", "_stale", "_stored", "_whole", "expiries", "lists", "name", "ttl_ms")
+    __slots__ = ("_count", "_stale", "_whole", "expiries", "lists", "name", "ttl_ms")
 
     def __init__(self, name: str, ttl_ms: int, *, whole: bool = False) -> None:
         self.name, self.ttl_ms, self._whole = name, ttl_ms, whole
-        self.lists: dict[Row, _ElementList] = {}
+        self.lists: MutableMapping[Row, _ElementList] = {}
         self.expiries = Expiries()
         self._count = 0
-        self._stored: dict[Row, tuple[int, int]] = {}
-        """For each key, the range of its element numbers in the store: first, end."""
-        self._stale: dict[Row, int] = {}
-        """For each changed key, the number from which the store is out of date."""
+        self._stale: dict[Row, tuple[int, int, int]] = {}
+        """For each changed key, the number from which the store is out of date, and the range of
+        element numbers that the store has: first, end."""
+
+    @property
+    def values(self) -> MutableMapping[Row, Any]:
+        """What the variable holds, by key."""
+        return self.lists
 
     def load(self, rows: Iterable[tuple[Row, Any]]) -> None:
+        if isinstance(rows, DiskRows):
+            self._load_from_disk(rows)
+            return
         found: dict[Row, list[tuple[int, Row]]] = {}
         if self._whole:
             found = {hashable(stored): list(enumerate(values)) for stored, values in rows}
@@ -145,13 +209,42 @@ class ListRows:
             for (stored, number), value in rows:
                 found.setdefault(hashable(stored), []).append((number, value))
         for key, numbered in found.items():
-            numbered.sort(key=lambda each: each[0])
-            elements = self.lists[key] = _ElementList()
-            elements.first = numbered[0][0]
-            elements.items = [value for _, value in numbered]
-            self._stored[key] = (elements.first, elements.first + len(numbered))
+            elements = self.lists[key] = _ElementList.of(numbered)
             self._count += len(numbered)
             self._schedule(key, elements)
+
+    def _load_from_disk(self, rows: DiskRows) -> None:
+        def of_key(key: Row) -> list[tuple[int, Row]]:
+            if self._whole:
+                return list(enumerate(rows.get(key) or ()))
+            return [(number, value) for (_, number), value in rows.having((key,))]
+
+        def load(key: Row) -> _ElementList | None:
+            found = of_key(key)
+            return _ElementList.of(found) if found else None
+
+        def scan() -> Iterator[tuple[Row, _ElementList]]:
+            for stored in dict.fromkeys(hashable(self._owner(key)) for key in rows.all_keys()):
+                yield stored, _ElementList.of(of_key(stored))
+
+        if self._whole:
+            self._count = sum(len(values) for _, values in rows)
+        else:
+            self._count = rows.stop_counting()
+        self.lists = DiskMap(rows, load, scan, self._count)
+        if self.ttl_ms:
+            agenda: DiskAgenda[Row] = DiskAgenda(rows)
+            if not self._whole:
+                agenda = DiskAgenda(rows, lambda key, _: (key, 0), lambda key: hashable(key[0]))
+            self.expiries = DiskExpiries(agenda, self.ttl_ms)
+            for stored, value in rows:
+                for element in value if self._whole else (value,):
+                    self.expiries.note(hashable(self._owner(stored)), element[1])
+
+    def _owner(self, stored: Row) -> Row:
+        """The grouping key in a key of the store."""
+        owner: Row = stored if self._whole else stored[0]
+        return owner
 
     def get(self, key: Row, now: int) -> list[Row]:
         elements = self.lists.get(key)
@@ -171,7 +264,7 @@ class ListRows:
             values = [(value, expires) for value in values]
         elements.items.extend(values)
         self._count += len(elements.items) - size
-        self._touch(key, elements.first + size)
+        self._touch(key, elements.first + size, elements.first, size)
         self._schedule(key, elements)
 
     def put(self, key: Row, values: Iterable[Row], now: int) -> None:
@@ -182,7 +275,7 @@ class ListRows:
         elements = self.lists.pop(key, None)
         if elements is not None:
             self._count -= len(elements.items)
-            self._touch(key, elements.first)
+            self._touch(key, elements.first, elements.first, len(elements.items))
 
     def purge(self, now: int) -> None:
         for key in self.expiries.take(now):
@@ -195,13 +288,14 @@ class ListRows:
                 self.remove(key)
                 continue
             if gone:
+                first, size = elements.first, len(elements.items)
                 self._count -= gone
                 if kept[0] is not elements.items[gone]:
                     # Not only the first elements expired, so the numbers of others change too.
-                    self._touch(key, elements.first)
+                    self._touch(key, first, first, size)
                 elements.first += gone
                 elements.items = kept
-                self._touch(key, elements.first + len(kept))
+                self._touch(key, elements.first + len(kept), first, size)
             self._schedule(key, elements)
 
     def drop_all(self) -> None:
@@ -214,8 +308,7 @@ class ListRows:
             return self._changed_lists(partition)
         puts: list[tuple[Row, Row]] = []
         removes: list[Row] = []
-        for key, since in self._stale.items():
-            low, high = self._stored.pop(key, (0, 0))
+        for key, (since, low, high) in self._stale.items():
             elements = self.lists.get(key)
             if elements is None:
                 removes += [(key, number) for number in range(low, high)]
@@ -226,7 +319,6 @@ class ListRows:
             puts += [((key, start + index), item) for index, item in enumerate(items)]
             removes += [(key, number) for number in range(low, min(high, first))]
             removes += [(key, number) for number in range(max(low, end), high)]
-            self._stored[key] = (first, end)
         self._stale = {}
         return StateChanges(self.name, partition, puts, removes, self._count)
 
@@ -238,10 +330,15 @@ class ListRows:
         removes = [key for key in stale if key not in self.lists]
         return StateChanges(self.name, partition, puts, removes, self._count)
 
-    def _touch(self, key: Row, number: int) -> None:
-        since = self._stale.get(key)
-        if since is None or number < since:
-            self._stale[key] = number
+    def _touch(self, key: Row, number: int, first: int, size: int) -> None:
+        """Note from which number on a list changed. It had `size` elements from `first` before."""
+        touch(self.lists, key)
+        known = self._stale.get(key)
+        if known is None:
+            # At its first change in an epoch, a list is what the store has.
+            self._stale[key] = (number, first, first + size)
+        elif number < known[0]:
+            self._stale[key] = (number, *known[1:])
 
     def _schedule(self, key: Row, elements: _ElementList) -> None:
         if self.ttl_ms and not self.expiries.knows(key):
@@ -255,18 +352,42 @@ class MapRows:
 
     def __init__(self, name: str, ttl_ms: int) -> None:
         self.name, self.ttl_ms = name, ttl_ms
-        self.maps: dict[Row, dict[Row, Row]] = {}
+        self.maps: MutableMapping[Row, dict[Row, Row]] = {}
         self.dirty: set[Row] = set()
         self.expiries = Expiries()
         self._count = 0
 
+    @property
+    def values(self) -> MutableMapping[Row, Any]:
+        """What the variable holds, by key."""
+        return self.maps
+
     def load(self, rows: Iterable[tuple[Row, Row]]) -> None:
+        if isinstance(rows, DiskRows):
+            self._load_from_disk(rows)
+            return
         for (stored, stored_entry), value in rows:
             key, entry = hashable(stored), hashable(stored_entry)
             self.maps.setdefault(key, {})[entry] = value
             self._count += 1
             if self.ttl_ms:
                 self.expiries.note((key, entry), value[1])
+
+    def _load_from_disk(self, rows: DiskRows) -> None:
+        def load(key: Row) -> dict[Row, Row] | None:
+            found = {hashable(entry): value for (_, entry), value in rows.having((key,))}
+            return found or None
+
+        def scan() -> Iterator[tuple[Row, dict[Row, Row]]]:
+            for stored in dict.fromkeys(hashable(key) for key, _ in rows.all_keys()):
+                yield stored, load(stored) or {}
+
+        self._count = rows.stop_counting()
+        self.maps = DiskMap(rows, load, scan, self._count)
+        if self.ttl_ms:
+            self.expiries = DiskExpiries(DiskAgenda(rows), self.ttl_ms)
+            for stored, value in rows:
+                self.expiries.note(hashable(stored), value[1])
 
     def find(self, key: Row, entry: Row, now: int) -> Row | None:
         entries = self.maps.get(key)
@@ -295,12 +416,14 @@ class MapRows:
         if entry not in entries:
             self._count += 1
         entries[entry] = value
+        touch(self.maps, key)
         self.dirty.add(pair)
 
     def remove(self, key: Row, entry: Row) -> None:
         entries = self.maps.get(key)
         if entries is not None and entries.pop(entry, None) is not None:
             self._count -= 1
+            touch(self.maps, key)
             self.dirty.add((key, entry))
             if not entries:
                 del self.maps[key]

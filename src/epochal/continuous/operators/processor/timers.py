@@ -11,11 +11,15 @@ is how Spark's timers behave.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any
 
 from epochal.continuous.operators.agenda import Agenda
 from epochal.continuous.operators.cells import hashable
 from epochal.continuous.operators.contract import Row, StateChanges, StoreSchema
+from epochal.continuous.operators.on_disk.disk_agenda import DiskAgenda
+from epochal.continuous.operators.on_disk.disk_map import DiskMap, touch
+from epochal.state.disk.disk_rows import DiskRows
 from epochal.state.rows.types import AtomicType, StructField, StructType
 
 PROCESSING_TIMERS = "$procTimers_keyToTimestamp"
@@ -32,7 +36,7 @@ def timer_store(name: str, key: StructType) -> StoreSchema:
         StructField("expiryTimestampMs", AtomicType("long"), nullable=False),
     )
     empty = StructType((StructField("__dummy__", AtomicType("void")),))
-    return StoreSchema(name, StructType(fields), empty)
+    return StoreSchema(name, StructType(fields), empty, scan_columns=1)
 
 
 class Timers:
@@ -42,17 +46,39 @@ class Timers:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._by_key: dict[Row, set[int]] = {}
+        self._by_key: MutableMapping[Row, set[int]] = {}
         self._agenda: Agenda[Row] = Agenda()
         # For each timer touched in this epoch: whether it existed before. A timer that is set and
         # deleted within one epoch then causes no write.
         self._before: dict[tuple[Row, int], bool] = {}
         self._count = 0
 
+    @property
+    def values(self) -> MutableMapping[Row, Any]:
+        """The times of each key."""
+        return self._by_key
+
     def load(self, rows: Iterable[tuple[Row, Row]]) -> None:
+        if isinstance(rows, DiskRows):
+            self._load_from_disk(rows)
+            return
         for (key, at), _ in rows:
             self.register(hashable(key), at)
         self._before.clear()
+
+    def _load_from_disk(self, rows: DiskRows) -> None:
+        def load(key: Row) -> set[int] | None:
+            return {at for (_, at), _ in rows.having((key,))} or None
+
+        def scan() -> Iterator[tuple[Row, set[int]]]:
+            for stored in dict.fromkeys(hashable(key) for key, _ in rows.all_keys()):
+                yield stored, load(stored) or set()
+
+        self._count = rows.stop_counting()
+        self._by_key = DiskMap(rows, load, scan, self._count)
+        self._agenda = DiskAgenda(rows, lambda key, at: (key, at), lambda key: hashable(key[0]))
+        for key, at in rows.all_keys():
+            self._agenda.add(at, hashable(key))
 
     def register(self, key: Row, at: int) -> None:
         if type(at) is not int:
@@ -64,6 +90,7 @@ class Timers:
             return
         else:
             times.add(at)
+            touch(self._by_key, key)
         self._agenda.add(at, key)
         self._before.setdefault((key, at), False)
         self._count += 1
@@ -73,6 +100,7 @@ class Timers:
         if times is None or at not in times:
             return
         times.remove(at)
+        touch(self._by_key, key)
         if not times:
             del self._by_key[key]
         self._agenda.discard(at, key)

@@ -26,6 +26,7 @@ from epochal.clock import SystemClock
 from epochal.connectors.user_code import USER_CODE
 from epochal.continuous.operators.cells import drop_late, key_sorter, micros
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
+from epochal.continuous.operators.on_disk.disk_map import cut, trim
 from epochal.continuous.operators.processor.processor_handle import (
     Phase,
     ProcessorHandle,
@@ -213,11 +214,20 @@ class _Partition:
         self.cursor.key = NoKey()
         return results
 
-    def changes(self) -> list[StateChanges]:
-        found = [each.changes(self.number) for each in self.rows.values()]
-        if self.timers is not None:
-            found.append(self.timers.changes(self.number))
+    def changes(self, epoch: int) -> list[StateChanges]:
+        kept = self._kept()
+        found = [each.changes(self.number) for each in kept]
+        for each in kept:
+            cut(each.values, epoch)
         return found
+
+    def trim(self) -> None:
+        """Forget what was not used lately, if state is on disk."""
+        for each in self._kept():
+            trim(each.values)
+
+    def _kept(self) -> list[VariableRows | Timers]:
+        return [*self.rows.values(), *(() if self.timers is None else (self.timers,))]
 
 
 class TransformWithState:
@@ -257,6 +267,7 @@ class TransformWithState:
         if not batch.num_rows:
             return ()
         state = self._partitions[partition]
+        state.trim()
         handle_rows = state.begin(at, Phase.INITIALIZED).handleInputRows
         values = self._timer_values(at)
         cursor = state.cursor
@@ -308,7 +319,7 @@ class TransformWithState:
         changes: list[StateChanges] = []
         for state in self._partitions.values():
             state.end()
-            changes += state.changes()
+            changes += state.changes(epoch)
         return changes
 
     def _timer_values(self, at: Moment) -> TimerValues:

@@ -12,6 +12,8 @@ from tests.unit.continuous.operators.driving import Driver, at_ms, columns, in_a
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.errors import OptionError
 
+pytestmark = pytest.mark.usefixtures("state_in")
+
 INPUT = columns(k=pa.string(), ts=pa.timestamp("us", tz="UTC"), v=pa.int64())
 
 

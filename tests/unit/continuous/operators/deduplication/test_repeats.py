@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from tests.unit.continuous.operators.driving import columns, table
 
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.deduplication.repeats import DropRepeats, DropRepeatsSpec
+
+pytestmark = pytest.mark.usefixtures("state_in")
 
 INPUT = columns(id=pa.string(), v=pa.int64())
 SPEC = DropRepeatsSpec(("id",), INPUT, window_ms=60_000)

@@ -16,6 +16,8 @@ from tests.unit.continuous.operators.joins.test_stream_join import BUYS, CLICKS,
 
 from epochal.continuous.operators.joins.stream_join import Kind
 
+pytestmark = pytest.mark.usefixtures("state_in")
+
 Row = tuple[Any, ...]
 LEFT, RIGHT = 0, 1
 EPOCHS = 8

@@ -17,6 +17,8 @@ from epochal.continuous.operators.joins.stream_join import JoinInput, Kind, Stre
 from epochal.errors import StateLoadError
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 
+pytestmark = pytest.mark.usefixtures("state_in")
+
 TIME = pa.timestamp("us", tz="UTC")
 CLICKS = columns(user=pa.string(), clicked=TIME, page=pa.int64())
 BUYS = columns(buyer=pa.string(), bought=TIME, price=pa.int64())
@@ -206,14 +208,16 @@ def test_a_computed_key_is_not_stored_with_the_row() -> None:
     assert values(driver, "right") == {("a", 0): ("x", 1_000_000, 5, True)}
 
 
-def test_state_whose_rows_do_not_fit_their_count_is_refused() -> None:
+def test_state_whose_rows_do_not_fit_their_count_is_refused(state_in: str) -> None:
     driver = Driver(join("inner", None))
     driver.turn_of_sides([(LEFT, click("a", 1000, 1)), (LEFT, click("a", 1000, 2))])
     driver.cut()
     store = driver.stores[0, "left-keyWithIndexToValue"]
     del store[next(iter(store))]
-    with pytest.raises(StateLoadError, match="has 2 rows according to left-keyToNumValues"):
+    with pytest.raises(StateLoadError, match="has 2 rows according to left-keyToNumValues"):  # noqa: PT012
         driver.restart()
+        assert state_in == "disk"  # then rows are not read before they are needed
+        driver.turn_of_sides([(RIGHT, buy("a", 1000))])
 
 
 def test_the_stores_are_laid_out_as_in_spark() -> None:

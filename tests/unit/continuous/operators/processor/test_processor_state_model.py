@@ -14,6 +14,8 @@ from tests.unit.continuous.operators.driving import Driver, columns, in_any_orde
 
 from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
 
+pytestmark = pytest.mark.usefixtures("state_in")
+
 INPUT = columns(id=pa.int32(), seed=pa.int64())
 OUTPUT = columns(id=pa.int32(), out=pa.string())
 TTL_MS = 40

@@ -21,6 +21,8 @@ from epochal.continuous.operators.processor.state_values import row_class
 from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
 from epochal.errors import OptionError
 
+pytestmark = pytest.mark.usefixtures("state_in")
+
 INPUT = columns(id=pa.string(), v=pa.int64())
 OUTPUT = columns(id=pa.string(), out=pa.string())
 LOCAL = datetime.fromisoformat("2024-05-06T07:08:09.000010")

@@ -1,0 +1,1 @@
+"""State of operators that is kept on local disk."""

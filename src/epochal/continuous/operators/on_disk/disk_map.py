@@ -1,0 +1,188 @@
+"""A dictionary whose values are on local disk, except those that were used lately or changed.
+
+What was used since the last `trim` is young. When there is too much of it, `trim` makes the young
+values old and forgets the values that were old before. So values that are used often stay, and
+nothing has to be noted at each use.
+
+A value that changed stays until its epoch is on disk. An operator that changes a value in place
+calls `touch`. The operator itself hands the changes to the task that writes them, as it does for a
+plain dictionary.
+
+Note: call `trim` only while nothing refers to a value that is about to be changed in place. If the
+value was forgotten and loaded again meanwhile, the change would be lost.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from epochal.continuous.operators.cells import hashable
+from epochal.continuous.operators.contract import Row
+from epochal.state.disk.disk_rows import DiskRows
+
+V = TypeVar("V")
+
+_MIN_VALUES = 256
+_SAMPLE = 32
+_SLOT_BYTES = 120
+"""Of a dictionary, for a key and a value."""
+
+_UNKNOWN: Any = object()
+
+
+class DiskMap(MutableMapping[Row, V], Generic[V]):
+    """Values by key. `load` reads one from disk, `scan` all of them; `count` is their number."""
+
+    __slots__ = (
+        "_changed", "_count", "_cut", "_kept", "_limit", "_load", "_old", "_rows", "_scan",
+        "_young",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        rows: DiskRows,
+        load: Callable[[Row], V | None],
+        scan: Callable[[], Iterator[tuple[Row, V]]],
+        count: int,
+    ) -> None:
+        self._rows, self._load, self._scan, self._count = rows, load, scan, count
+        self._young: dict[Row, V | None] = {}
+        self._old: dict[Row, V | None] = {}
+        self._changed: set[Row] = set()
+        """The keys that changed in this epoch."""
+        self._cut: dict[int, set[Row]] = {}
+        """The keys that changed in epochs that may not be on disk yet."""
+        self._limit, self._kept = _MIN_VALUES, 0
+
+    @classmethod
+    def of_values(cls, rows: DiskRows, decode: Callable[[Any], V] | None = None) -> DiskMap[V]:
+        """A map from the keys of a store to its values."""
+
+        def load(key: Row) -> V | None:
+            found = rows.get(key)
+            return found if found is None or decode is None else decode(found)
+
+        def scan() -> Iterator[tuple[Row, V]]:
+            for key, value in rows:
+                yield hashable(key), value if decode is None else decode(value)
+
+        return cls(rows, load, scan, rows.stop_counting())
+
+    def get(self, key: Row, default: Any = None) -> Any:
+        found = self._young.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = self._old.get(key, _UNKNOWN)
+            if found is _UNKNOWN:
+                found = self._load(key)
+            self._young[key] = found
+        return default if found is None else found
+
+    def __getitem__(self, key: Row) -> V:
+        found: V | None = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(key) is not None  # type: ignore[arg-type]
+
+    def __setitem__(self, key: Row, value: V) -> None:
+        self._count += self.get(key) is None
+        self._young[key] = value
+        self._changed.add(key)
+
+    def __delitem__(self, key: Row) -> None:
+        if self.get(key) is None:
+            raise KeyError(key)
+        self._count -= 1
+        self._young[key] = None
+        self._changed.add(key)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (key for key, _ in self.pairs())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def clear(self) -> None:
+        for key in list(self):
+            del self[key]
+
+    def pairs(self) -> Iterator[tuple[Row, V]]:
+        """Every key and value, without keeping them in memory."""
+        unsaved = self._changed.union(*self._cut.values())
+        changed = {key: self._known(key) for key in unsaved}
+        for key, value in self._scan():
+            if key not in changed:
+                yield key, value
+        for key, known in changed.items():
+            if known is not None:
+                yield key, known
+
+    def touch(self, key: Row) -> None:
+        """Note that the value of a key was changed in place."""
+        self._changed.add(key)
+
+    def cut(self, epoch: int) -> None:
+        """End an epoch."""
+        saved = self._rows.saved_epoch()
+        self._cut = {each: keys for each, keys in self._cut.items() if each > saved}
+        self._cut[epoch] = self._changed
+        self._changed = set()
+        self.trim()
+
+    def trim(self) -> None:
+        """Forget values that were not used lately, if there are too many."""
+        if len(self._young) <= self._limit + self._kept:
+            return
+        forgotten, self._old, self._young = self._old, self._young, {}
+        for keys in (self._changed, *self._cut.values()):
+            for key in keys:
+                if key not in self._old:
+                    self._young[key] = forgotten[key]
+        self._kept = len(self._young)
+        sample = list(islice(self._old.items(), _SAMPLE))
+        each = _SLOT_BYTES + sum(map(_size, sample)) // len(sample)
+        self._limit = max(_MIN_VALUES, self._rows.cache_bytes // 2 // each)
+
+    def _known(self, key: Row) -> V | None:
+        """The value of a changed key."""
+        found = self._young.get(key, _UNKNOWN)
+        return self._old[key] if found is _UNKNOWN else found
+
+
+def trim(values: MutableMapping[Row, Any]) -> None:
+    """Forget values that were not used lately, if they are on disk."""
+    if type(values) is DiskMap:
+        values.trim()
+
+
+def cut(values: MutableMapping[Row, Any], epoch: int) -> None:
+    """End an epoch for values that may be on disk."""
+    if type(values) is DiskMap:
+        values.cut(epoch)
+
+
+def pairs(values: MutableMapping[Row, V]) -> Iterable[tuple[Row, V]]:
+    """Every key and value, of which at most one is loaded if they are on disk."""
+    return values.pairs() if isinstance(values, DiskMap) else values.items()
+
+
+def touch(values: MutableMapping[Row, Any], key: Row) -> None:
+    """Note that a value that may be on disk was changed in place."""
+    if type(values) is DiskMap:
+        values.touch(key)
+
+
+def _size(value: Any) -> int:
+    """About how much memory a value takes, with everything in it."""
+    found = sys.getsizeof(value)
+    if isinstance(value, tuple | list | set | frozenset):
+        return found + sum(map(_size, value))
+    if isinstance(value, dict):
+        return found + sum(map(_size, value)) + sum(map(_size, value.values()))
+    slots = getattr(type(value), "__slots__", ())
+    return found + sum(_size(getattr(value, name)) for name in slots if name != "__weakref__")

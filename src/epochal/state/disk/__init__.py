@@ -1,0 +1,1 @@
+"""State on local disk, for tasks whose state does not fit into memory."""
