@@ -190,10 +190,6 @@ class DecidingSink:
                 with suppress(OSError):
                     self._staging.delete(each.name)
 
-    def _staged(self, messages: Sequence[bytes]) -> list[Staged]:
-        found = (unpack(message, self._output.magic) for message in messages)
-        return [each for each in found if each is not None]
-
 
 def read_history(checkpoint: Files, marked: int, magic: bytes) -> History:
     """This sink's epochs in the logs, back to the marked one."""

@@ -348,7 +348,7 @@ def test_the_layout_of_state_is_that_of_spark() -> None:
 )
 def test_an_impossible_plan_is_rejected(options: dict[str, Any], text: str) -> None:
     with pytest.raises(OptionError, match=text):
-        grouped(options.pop("window"), **options)
+        grouped(**options)
 
 
 def test_windows_that_leave_gaps_are_rejected() -> None:
