@@ -26,12 +26,11 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.continuous import KEYS, RunningCount
 from benchmarks.due_rows import SECOND, DueSource, NotingSink, Schedule, read_notes
 from benchmarks.harness import Report, arguments
 from benchmarks.kafka_load import Load, create_topics, fill
 from benchmarks.turn_task import Watch, run_watched
-from pyspark.sql import Row
-from pyspark.sql.streaming import StatefulProcessor
 
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.clock import SystemClock
@@ -59,7 +58,6 @@ from epochal.testing.kafka import running_kafka
 
 ENDPOINT = EndpointType("EpochCoordinator-turn", EpochRequest, EpochReply)
 SPAWN = multiprocessing.get_context("spawn")
-KEYS = 1_000
 RECORDS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 STATE = pa.schema([("key", pa.int64()), ("n", pa.int64()), ("due", pa.int64())])
 START_SECONDS = 60
@@ -76,20 +74,6 @@ class Size:
 
 
 QUICK = Size(0.5, 1.0, 100_000, (0, 1), (50_000,))
-
-
-class RunningCount(StatefulProcessor):  # type: ignore[misc]
-    """Counts rows per key; one row out for every row in."""
-
-    def init(self, handle: Any) -> None:
-        self._count = handle.getValueState("count", "n bigint")
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        count = self._count.get()[0] if self._count.exists() else 0
-        for row in rows:
-            count += 1
-            yield Row(key=key[0], n=count, due=row.due)
-        self._count.update((count,))
 
 
 def marked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

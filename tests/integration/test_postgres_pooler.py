@@ -8,7 +8,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.integration.test_postgres_sink import ROWS, Place, prepared, row
+from tests.integration.test_postgres_sink import (
+    ROWS,
+    Place,
+    outlive_a_hanging_driver,
+    prepared,
+    row,
+)
 from tests.rigs.pgbouncer import running_pgbouncer
 from tests.rigs.postgres import Postgres
 
@@ -82,20 +88,6 @@ def test_an_earlier_attempt_behind_the_pooler_is_shut_out(
 def test_a_driver_that_hangs_behind_the_pooler_is_ended(
     postgres: Postgres, pooler: str, tmp_path: Path
 ) -> None:
-    place = Place(postgres, tmp_path)
-    with closing(place.open(url=pooler)) as sink:
-        sink.fence(1)
-        sink.commit(0, prepared(sink, 0, [row(0)]))
-    # The zombie has the only session of the pooler in transaction mode, so the next driver comes
-    # directly, as it would through another pooler.
-    with psycopg.connect(pooler) as zombie:
-        zombie.execute(
-            "SELECT 1 FROM epochal_markers WHERE query_id = %s FOR UPDATE", [place.query]
-        )
-        zombie.execute(f"INSERT INTO {place.table} VALUES (9, 'zombie')")
-        with closing(place.open(lockTimeout="200 ms")) as sink:
-            sink.fence(2)
-            sink.commit(1, prepared(sink, 1, [row(1)], attempt=2))
-        with pytest.raises(psycopg.OperationalError):
-            zombie.execute("SELECT 1")
-    assert place.rows() == ["0|a", "1|a"]
+    # The driver that hangs has the only session of the pooler in transaction mode, so its successor
+    # comes directly, as it would through another pooler.
+    outlive_a_hanging_driver(Place(postgres, tmp_path), pooler)

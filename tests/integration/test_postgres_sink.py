@@ -134,11 +134,12 @@ def test_a_copy_of_the_checkpoint_with_the_same_attempt_is_shut_out_too(place: P
     assert place.rows() == ["0|a"]
 
 
-def test_a_driver_that_hangs_inside_its_transaction_is_ended(place: Place) -> None:
-    with closing(place.open()) as sink:
+def outlive_a_hanging_driver(place: Place, url: str) -> None:
+    """A driver hangs in a transaction at `url`; its successor ends it and goes on."""
+    with closing(place.open(url=url)) as sink:
         sink.fence(1)
         sink.commit(0, prepared(sink, 0, [row(0)]))
-    with psycopg.connect(place.server.url) as zombie:
+    with psycopg.connect(url) as zombie:
         lock = "SELECT 1 FROM epochal_markers WHERE query_id = %s FOR UPDATE"
         zombie.execute(lock, [place.query])
         zombie.execute(f"INSERT INTO {place.table} VALUES (9, 'zombie')")
@@ -148,6 +149,10 @@ def test_a_driver_that_hangs_inside_its_transaction_is_ended(place: Place) -> No
         with pytest.raises(psycopg.OperationalError):
             zombie.execute("SELECT 1")
     assert place.rows() == ["0|a", "1|a"]
+
+
+def test_a_driver_that_hangs_inside_its_transaction_is_ended(place: Place) -> None:
+    outlive_a_hanging_driver(place, place.server.url)
 
 
 def test_two_drivers_race_and_each_epoch_is_written_once(place: Place) -> None:
