@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from epochal.files.local import LocalFiles
+from epochal.tools.verify.verify import verify
 
 
 def outcome(*options: str) -> dict[str, Any]:
@@ -19,8 +23,9 @@ def outcome(*options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("table", ["parquet", "delta"])
-def test_the_demo_balances_through_a_kill(table: str) -> None:
-    found = outcome("--seconds", "6", "--rate", "500", "--table", table)
+def test_the_demo_balances_through_a_kill(table: str, tmp_path: Path) -> None:
+    home = tmp_path / "orders"
+    found = outcome("--seconds", "6", "--rate", "500", "--table", table, "--directory", str(home))
     assert found["balance"] == {
         "sent": 3000,
         "received": 3000,
@@ -30,6 +35,7 @@ def test_the_demo_balances_through_a_kill(table: str) -> None:
         "wrong_states": 0,
     }
     assert found["recovery_seconds"] > 0
+    assert list(verify(LocalFiles(home / "checkpoint")).findings) == []
 
 
 @pytest.mark.long

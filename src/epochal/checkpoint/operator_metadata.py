@@ -37,6 +37,9 @@ OPERATOR_METADATA_VERSION = 2
 PREVIEW_SCHEMA_KEY = "stateSchemaFilePath"
 """What the previews of Spark 4.0.0 wrote instead of `stateSchemaFilePaths`."""
 
+REPEATS_OPERATOR = "dropRepeats"
+"""The name of our own deduplication of messages. Its keys do not tell their partition."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreMetadata:

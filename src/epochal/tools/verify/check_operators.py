@@ -17,7 +17,12 @@ from epochal.checkpoint.layout import (
     state_schema_log_path,
     state_schema_path,
 )
-from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetadata, newest_at
+from epochal.checkpoint.operator_metadata import (
+    OPERATOR_FORMAT,
+    REPEATS_OPERATOR,
+    OperatorMetadata,
+    newest_at,
+)
 from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS
 from epochal.errors import EpochalError, OptionError, StorageError
 from epochal.files.local import LocalFiles
@@ -335,9 +340,13 @@ def unique_id_of(operator: OperatorListing, store: StoreListing, facts: StateFac
 
 
 def _placing_columns(own: OperatorFacts, store: str, key: StructType) -> int:
-    """How many of a key's first columns choose its partition; 0 if all keys are in partition 0."""
+    """How many of a key's first columns choose its partition; 0 if none does, or none can tell."""
     count = len(key.fields)
     if not is_keyed(own):
+        return 0
+    # Our own deduplication of messages keeps the time of a message in the column of its id, which
+    # alone has chosen the partition. So the stored text does not tell it.
+    if own.metadata is not None and own.metadata.operator_name == REPEATS_OPERATOR:
         return 0
     # Spark appends a column that does not take part: a join the index of the row, a session window
     # the start of the session.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from epochal.checkpoint.operator_metadata import REPEATS_OPERATOR
 from epochal.continuous.operators.aggregation.grouping import key_schema
 from epochal.continuous.operators.cells import cells, keys_of
 from epochal.continuous.operators.contract import Moment, Row, StateChanges, StoreSchema
@@ -45,7 +46,7 @@ class DropRepeatsSpec:
 
     @property
     def name(self) -> str:
-        return "dropRepeats"
+        return REPEATS_OPERATOR
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
