@@ -27,6 +27,7 @@ from epochal.epoch.effects import (
     ReadingHeld,
     Tick,
 )
+from epochal.epoch.epoch_files.publication import Publication
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     Done,
@@ -41,6 +42,7 @@ from epochal.epoch.messages import (
     ReportPartitionOffset,
     SetReaderPartitions,
     SetWriterPartitions,
+    StatePublished,
     StopContinuousExecutionWrites,
     TaskActive,
     TaskFailed,
@@ -74,6 +76,12 @@ class Scene:
             tasks=self.tasks,
             watermark=QueryWatermark(highs=(-1,) * len(delays), delays_ms=delays),
             pace=pace,
+            publication=Publication(
+                settings.get("first", 1),
+                interval_seconds=10,
+                retained=settings.get("retained", 100),
+                is_stateful="retained" in settings,
+            ),
         )
 
     def say(self, line: str) -> list[str]:
@@ -120,6 +128,8 @@ class Scene:
                 return shown(step(Tick(float(seconds))))
             case "committed", [epoch]:
                 return shown(step(Performed(LogCommit, int(epoch))))
+            case "published", [task, epoch]:
+                return shown(step(StatePublished(attempt, int(task), int(epoch))))
             case "hold", []:
                 return shown(step(Hold()))
             case "limit", limits:
@@ -159,6 +169,7 @@ def commit_of(attempt: int, task: int, epoch: int, rest: list[str]) -> CommitPar
         message,
         state,
         highs,
+        checksum=int(given.get("checksum", -1)),
         positions=tuple((int(reader), position) for reader, position in ends),
         active=int(given.get("active", -1)),
     )
@@ -178,6 +189,8 @@ def effect_line(effect: Effect) -> str:
             ends, wrote = " ".join(positions), " ".join(each.decode() for each in messages)
             parts = [f"Decide {epoch}: {ends} | {wrote}"]
             parts += [f"state of {', '.join(str(each.partition) for each in state)}"] * bool(state)
+            if effect.checksums:
+                parts.append(f"version {effect.published} and epoch files {effect.checksums}")
             parts += [f"highs {highs[0]}, watermark {watermark_ms}"] if highs else []
             return " | ".join(parts)
         case CommitSink(epoch):
@@ -212,6 +225,8 @@ def worded(message: EpochReply) -> str:
                 f", highs {max(highs)}" if max(highs, default=-1) > 0 else ""
             )
             text += ", hold" * hold
+            if message.publish >= 0:
+                text += f", publish {message.publish}, version {message.floor} is needed"
             return text + (f", limits {dict(limits)}" if limits is not None else "")
 
 

@@ -23,7 +23,13 @@ from epochal.checkpoint.spark_json import (
     text_lines,
     to_json,
 )
-from epochal.errors import ConcurrentUpdateError, MalformedFileError, OptionError
+from epochal.checkpoint.switched import parse_switched
+from epochal.errors import (
+    CheckpointSwitchedError,
+    ConcurrentUpdateError,
+    MalformedFileError,
+    OptionError,
+)
 from epochal.files import Files, join_url
 
 OFFSET_LOG_VERSION = 2
@@ -404,6 +410,8 @@ class QueryMetadata:
     @classmethod
     def deserialize(cls, data: bytes, path: str = METADATA) -> QueryMetadata:
         """Parse the bytes of a file; errors name `path`."""
+        if (switched := parse_switched(data, path)) is not None:
+            raise CheckpointSwitchedError(path, switched.to, switched.epoch)
         lines = text_lines(data, path)
         found = parse_object("\n".join(lines), path)
         try:

@@ -15,6 +15,8 @@ OFFSETS = "offsets"
 COMMITS = "commits"
 SOURCES = "sources"
 STATE = "state"
+EPOCHS = "epochs"
+"""What each epoch of a continuous query changed in its state. Spark does not look there."""
 SINK_LOG = "_spark_metadata"
 """The log of the file sink. It is in the output directory, not in the checkpoint."""
 
@@ -23,8 +25,13 @@ EPOCHAL = ".epochal"
 ATTEMPTS = f"{EPOCHAL}/attempts"
 PLANNED = f"{EPOCHAL}/planned"
 """A log of at most one entry: the batch that Spark planned in `offsets` and did not commit."""
+PLAN = f"{EPOCHAL}/plan"
+"""The stateful operators of a continuous query, which may not change."""
 CLAIMS = f"{EPOCHAL}/lease"
 """One file per run, which the owner of the checkpoint rewrites to renew its claim."""
+
+OWN_KEY = "epochal"
+"""What a continuous query adds to offset and commit entries is under this key."""
 
 DEFAULT_STORE = "default"
 JOIN_STORES = (

@@ -174,6 +174,19 @@ class MetadataLog(Generic[T]):
         """
         return self._create(batch_id, self._format.serialize(entry))
 
+    def create(self, batch_id: int, entry: T) -> None:
+        """Write an entry that must not exist yet, with a single request.
+
+        Raises ConcurrentUpdateError if it exists.
+        """
+        self._refuse_if_read_only("write to")
+        name = self.path_of(batch_id)
+        with storage_errors(self._url_of(name)):
+            try:
+                self.files.create(name, self._format.serialize(entry))
+            except FileExistsError:
+                raise ConcurrentUpdateError(self.url, batch_id) from None
+
     def get(self, batch_id: int) -> T | None:
         """Read the entry of `batch_id`; None if there is none."""
         name = self.path_of(batch_id)
@@ -238,6 +251,11 @@ class MetadataLog(Generic[T]):
         for other, info in reversed(self.batch_files()):
             if other > batch_id:
                 self._delete(info.name)
+
+    def remove(self, batch_id: int) -> None:
+        """Delete one entry, if there is one."""
+        self._refuse_if_read_only("purge")
+        self._delete(self.path_of(batch_id))
 
     def _existing(self, batch_id: int) -> T:
         entry = self.get(batch_id)

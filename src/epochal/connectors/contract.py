@@ -38,6 +38,8 @@ class SourceReader(Protocol):
 
     A reader may also have `reads_all = True`: a read that returns fewer rows than it may has taken
     everything that was there, of all partitions. The engine then does not ask again in a turn.
+    And it may have `fd`, a descriptor that becomes readable when rows come after a read that
+    returned None. The engine then reads at once.
     """
 
     def read(self, max_rows: int) -> pa.RecordBatch | None:

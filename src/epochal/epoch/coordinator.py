@@ -48,6 +48,7 @@ from epochal.epoch.effects import (
     Tick,
     steps_after_decision,
 )
+from epochal.epoch.epoch_files.publication import Publication
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
     Done,
@@ -63,6 +64,7 @@ from epochal.epoch.messages import (
     ReportPartitionOffset,
     SetReaderPartitions,
     SetWriterPartitions,
+    StatePublished,
     StopContinuousExecutionWrites,
     TaskActive,
     TaskFailed,
@@ -70,11 +72,10 @@ from epochal.epoch.messages import (
     TwoWay,
     by_store,
 )
-from epochal.epoch.open_epoch import OpenEpoch, clip, record
+from epochal.epoch.open_epoch import OpenEpoch, backlog_error, clip, record
 from epochal.epoch.pace import Pace
 from epochal.epoch.query_watermark import QueryWatermark
 from epochal.errors import (
-    EpochBacklogError,
     EpochProtocolError,
     EpochStalledError,
     RendezvousError,
@@ -111,6 +112,7 @@ class EpochCoordinator:
         tell_commits: bool = False,
         sink_decides: bool = False,
         first_limits: tuple[tuple[int, str], ...] | None = None,
+        publication: Publication | None = None,
     ) -> None:
         self.attempt = attempt
         self.phase = Phase.REGISTERING
@@ -136,6 +138,8 @@ class EpochCoordinator:
         self._limited = False
         self._first_limits = first_limits
         """Where the readers must end the first epoch. Reading is held after it."""
+        self.publication = publication or Publication(first_epoch, is_stateful=False)
+        self._finishing = False
         self._active = False
         self._tell_commits, self._sink_decides = tell_commits, sink_decides
         self.now = self._since = 0.0
@@ -166,6 +170,9 @@ class EpochCoordinator:
                 return self._make_ready(task)
             case TaskFailed(task=task, error=error, traceback=text, in_user_code=users):
                 return self._fail(TaskFailedError(task, error, text, users))
+            case StatePublished(task=task, epoch=epoch):
+                complete = self.publication.report(task, epoch, self._tasks, self.now)
+                return self._finish() if complete and self._finishing else []
 
     def ask(self, message: TwoWay) -> Answer:
         """Answer a request; return the answer and what else must be done now."""
@@ -238,12 +245,25 @@ class EpochCoordinator:
             case Broken(error):
                 return self._fail(error)
             case Finish():
-                self.phase = Phase.LEFT
-                self._announced = Leave(self.attempt, self._committed_for_tasks())
-                return [Push(self._announced)]
+                return self._finish()
+
+    def _finish(self) -> list[Effect]:
+        """Let the tasks leave, after they have written the last state under Spark's names."""
+        self._finishing = True
+        announced, publication = self._announced, self.publication
+        if isinstance(announced, EpochStarted) and publication.is_behind(self.committed):
+            ordered = publication.order(self.committed, self.now, at_once=True)
+            self._announced = msgspec.structs.replace(
+                announced, publish=ordered, floor=publication.floor
+            )
+        else:
+            self.phase = Phase.LEFT
+            self._announced = Leave(self.attempt, self._committed_for_tasks())
+        return [Push(self._announced)]
 
     def _note_commit(self, epoch: int) -> list[Effect]:
         self.committed = max(self.committed, epoch)
+        self.publication.committed(self.committed)
         self._uncommitted_since = None if self.committed >= self._newest_ended() else self.now
         if not self._tell_commits or not isinstance(self._announced, EpochStarted):
             return []
@@ -340,8 +360,19 @@ class EpochCoordinator:
         messages = tuple(report.message for report in reports)
         state = tuple(sorted((each for report in reports for each in report.state), key=by_store))
         marks = self._watermark.decide(epoch, [report.watermarks for report in reports])
+        checksums = tuple(report.checksum for report in reports)
         effects: list[Effect] = [
-            Decide(epoch, positions, messages, state, marks.highs, marks.own_ms, marks.settled),
+            Decide(
+                epoch,
+                positions,
+                messages,
+                state,
+                marks.highs,
+                marks.own_ms,
+                marks.settled,
+                () if min(checksums, default=-1) < 0 else checksums,
+                self.publication.decided(epoch),
+            ),
             *steps_after_decision(
                 epoch, state, messages, marks.next_ms, sink_decides=self._sink_decides
             ),
@@ -364,16 +395,8 @@ class EpochCoordinator:
         limit = self.pace.max_backlog
         if len(self._open) * max(self._readers, self._tasks) <= limit:
             return []  # a cheap bound: even if every report were there, none is above the limit
-        # Reports of complete epochs count as one epoch, not as reports. Otherwise the queues of
-        # reports would always exceed the limit first, and the error would name the wrong queue.
-        partial = [each for epoch, each in self._open.items() if epoch not in self._complete]
-        queues = {
-            "partition offset": sum(len(each.ends) for each in partial),
-            "partition commit": sum(len(each.commits) for each in partial),
-            "epoch": len(self._complete),
-        }
-        over = next((queue for queue, size in queues.items() if size > limit), None)
-        return self._fail(EpochBacklogError(over, queues[over], limit)) if over else []
+        error = backlog_error(self._open, self._complete, limit)
+        return self._fail(error) if error else []
 
     def _newest_ended(self) -> int:
         # A limited epoch is cut by the tasks, so it may be reported while it is still current.
@@ -414,10 +437,8 @@ class EpochCoordinator:
     def _stalled(self) -> EpochStalledError:
         epoch = self.committed + 1
         reported = self._open.get(epoch, OpenEpoch()).commits if epoch > self.decided else None
-        missing = () if reported is None else set(range(self._tasks)) - set(reported)
-        return EpochStalledError(
-            epoch, tuple(sorted(missing)), self._tasks, self.pace.stall_seconds
-        )
+        missing = () if reported is None else sorted(set(range(self._tasks)) - set(reported))
+        return EpochStalledError(epoch, tuple(missing), self._tasks, self.pace.stall_seconds)
 
     def _time_out(self, step: str, arrived: Collection[int], seconds: float) -> list[Effect]:
         missing = tuple(task for task in range(self._tasks) if task not in arrived)
@@ -441,6 +462,7 @@ class EpochCoordinator:
         self, hold: bool = False, limits: tuple[tuple[int, str], ...] | None = None
     ) -> EpochStarted:
         self._watermark.start(self.current)
+        ordered = self.publication.order(self.committed, self.now)
         return EpochStarted(
             self.attempt,
             self.current,
@@ -449,6 +471,8 @@ class EpochCoordinator:
             limits,
             self._committed_for_tasks(),
             self._watermark.in_flight(),
+            ordered,
+            self.publication.floor if ordered >= 0 else 0,
         )
 
     def _hold(self) -> list[Effect]:

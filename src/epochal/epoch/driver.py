@@ -34,7 +34,6 @@ from epochal.epoch.durable import (
     confirm,
     decide,
     follow_up,
-    purge,
     recover,
 )
 from epochal.epoch.effects import (
@@ -56,6 +55,9 @@ from epochal.epoch.effects import (
     Step,
     Tick,
 )
+from epochal.epoch.epoch_files.publication import Publication
+from epochal.epoch.epoch_files.state_chain import StateChain, extended
+from epochal.epoch.epoch_files.tidier import Tidier
 from epochal.epoch.epoch_timings import EpochTimings
 from epochal.epoch.messages import (
     CommitPartitionEpoch,
@@ -65,6 +67,7 @@ from epochal.epoch.messages import (
     Leave,
     RegisterTask,
     ReportPartitionOffset,
+    StatePublished,
     TaskActive,
     TaskFailed,
     TaskReady,
@@ -124,7 +127,8 @@ class EpochDriver:
             maxlen=MAX_ACKNOWLEDGEMENTS
         )
         self._timings = EpochTimings(clock, resources.sources, bool(resources.delays_ms))
-        self._discarded = self._stopping = self._closed = False
+        self._tidier: Tidier | None = None
+        self._stopping = self._closed = False
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._timing = threading.Condition(self._lock)
@@ -159,6 +163,7 @@ class EpochDriver:
         self._readers = tuple(readers)
         self._template = template or found.base or found.planned or self._template
         query = self._resources.query
+        self._tidier = Tidier(self._resources, self.attempt, found.first_epoch)
         with self._lock:
             self._coordinator = EpochCoordinator(
                 attempt=self.attempt,
@@ -178,6 +183,13 @@ class EpochDriver:
                 tell_commits=any(acknowledged_in_tasks(self._resources.sources)),
                 sink_decides=self._resources.sink.decides,
                 first_limits=self._planned_limits(found.planned),
+                publication=Publication(
+                    found.published,
+                    floor=found.floor,
+                    interval_seconds=self._pace.publish_seconds,
+                    retained=self._resources.min_batches_to_retain,
+                    is_stateful=self._resources.is_stateful,
+                ),
             )
         self.tick()
         if background:
@@ -190,6 +202,7 @@ class EpochDriver:
                     ("committer", self._commit_steps),
                     ("epochs", self._end_epochs),
                     ("acknowledger", self._acknowledge_commits),
+                    ("tidier", self._tidier.run),
                 )
             ]
             for thread in self._threads:
@@ -209,6 +222,7 @@ class EpochDriver:
                     | TaskReady()
                     | TaskActive()
                     | TaskFailed()
+                    | StatePublished()
                 ):
                     effects = coordinator.step(message)
                 case _:
@@ -295,6 +309,8 @@ class EpochDriver:
             self._closed = True
             for condition in (self._work, self._timing, self._to_acknowledge):
                 condition.notify_all()
+        if self._tidier is not None:
+            self._tidier.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -349,6 +365,7 @@ class EpochDriver:
                     positions,
                     offsets,
                     started_ms,
+                    self._chain(step),
                 )
             case CommitSink():
                 follow_up(self._resources, step)
@@ -382,13 +399,24 @@ class EpochDriver:
                 self._to_acknowledge.notify()
         else:
             acknowledge(self._resources, step.epoch, positions)
-        if not self._discarded:
-            # Not earlier: until this attempt has decided an epoch, a fenced driver may still win
-            # the race for the next offset entry, and that epoch would need its prepared files.
-            self._discarded = True
-            for path in self._resources.state.discard_before(self.attempt):
-                logger.info("discarded %s of an earlier attempt", path)
-        purge(self._resources, step.epoch)
+        tidier, floor = self._tidier, self.coordinator.publication.floor
+        assert tidier is not None
+        (tidier.note if self._threads else tidier.tidy)(step.epoch, floor)
+
+    def _chain(self, step: Decide) -> StateChain | None:
+        """Return the files with the state after an epoch; None if the query has no state."""
+        found = self._recovered
+        assert found is not None
+        if not step.checksums:
+            return None
+        return extended(
+            () if found.chain is None else found.chain.runs,
+            published=step.published,
+            first_epoch=found.first_epoch,
+            epoch=step.epoch,
+            attempt=self.attempt,
+            checksums=step.checksums,
+        )
 
     def _by_source(self, positions: Sequence[str]) -> tuple[dict[str, str], ...]:
         found: tuple[dict[str, str], ...] = tuple({} for _ in self._resources.sources)

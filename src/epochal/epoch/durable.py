@@ -14,6 +14,7 @@ from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, Offs
 from epochal.epoch.acknowledging import acknowledged_in_tasks
 from epochal.epoch.contract import CommittedSink, LoggedSource, Positions
 from epochal.epoch.effects import CommitSink, Decide, LogCommit, PublishState
+from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.manifest import (
     MANIFEST_KEY,
     Manifest,
@@ -36,7 +37,7 @@ from epochal.epoch.recovery import (
     plan_recovery,
 )
 from epochal.epoch.state_ids import is_live
-from epochal.errors import CheckpointLostError, ClaimExpiredError, ConcurrentUpdateError
+from epochal.errors import CheckpointLostError, ClaimExpiredError
 from epochal.files import Files, join_url
 
 logger = logging.getLogger(__name__)
@@ -105,6 +106,15 @@ class Recovered:
     """Of the epoch before the first one, if Spark wrote it; it may name the versions by ids."""
     has_output: bool = False
     """Whether the sink has the output of the first epoch, which is run again for its state."""
+    chain: StateChain | None = None
+    """The files with the state before the first epoch; None if Spark's files have all of it."""
+    floor: int = 0
+    """The lowest version of the state that a retained decision starts from."""
+
+    @property
+    def published(self) -> int:
+        """The version of Spark's files to start from."""
+        return self.first_epoch if self.chain is None else self.chain.published
 
 
 def read_logs(resources: EpochResources) -> Logs:
@@ -153,7 +163,7 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
         logger.info("recovering epoch %d: %s", step.epoch, type(step).__name__)
         match step:
             case DropEpoch(epoch):
-                resources.offsets.purge_after(epoch - 1)
+                drop_epoch(resources, epoch, logs.entries[epoch])
             case SetAside(epoch, entry):
                 if resources.planned is not None:
                     OffsetLog(resources.planned).add(epoch, entry)
@@ -163,10 +173,15 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
             case _:
                 follow_up(resources, step)
     state = None if plan.manifest is None else plan.manifest.state
+    chain = None if plan.manifest is None else plan.manifest.chain
     is_committed = plan.first_epoch - 1 == max(logs.commit_ids, default=-1)
     if state is not None and is_committed and not is_live(state, logs.commit):
         logger.warning("epoch %d was run again by Spark, whose state counts", plan.first_epoch - 1)
+        state = chain = None
+    commit = logs.commit if state is None and is_committed and logs.commit else CommitEntry()
+    if chain is not None:
         state = None
+        commit = _commit_before(resources, chain.published)
     offsets: tuple[str | None, ...] = ()
     if plan.base is not None:
         path = join_url(resources.offsets.url, str(plan.first_epoch - 1))
@@ -182,9 +197,31 @@ def recover(resources: EpochResources, attempt: int) -> Recovered:
         offsets,
         plan.planned,
         _is_settled(resources.query, plan),
-        logs.commit if state is None and is_committed and logs.commit else CommitEntry(),
+        commit,
         _has_output(resources, plan),
+        chain,
+        _floor(resources, logs, plan.first_epoch if chain is None else chain.published),
     )
+
+
+def drop_epoch(resources: EpochResources, epoch: int, entry: OffsetEntry) -> None:
+    """Remove the offset entry of an epoch that was not decided: this very entry and no other.
+
+    This driver may have been paused since it read the entry. If a later one has taken over, the
+    number belongs to an epoch of that one, which must stay.
+
+    Note: storage cannot delete on a condition. A driver that is paused for longer than its lease
+    between the last look and the deletion can still remove the entry of its successor.
+    """
+    path = join_url(resources.offsets.url, str(epoch))
+    if not resources.owned():
+        raise ClaimExpiredError(resources.url, resources.run_id)
+    found = resources.offsets.get(epoch)
+    if found is not None and found != entry:
+        raise CheckpointLostError(
+            resources.url, resources.run_id, f"another run has replaced {path}"
+        )
+    resources.offsets.remove(epoch)
 
 
 def decide(
@@ -195,6 +232,7 @@ def decide(
     positions: tuple[Positions, ...],
     offsets: Sequence[str],
     timestamp_ms: int,
+    chain: StateChain | None = None,
 ) -> None:
     """Create the offset entry. This is the decision: from now on the epoch is only finished."""
     # This check only stops a late driver early. Safety comes from `add` below, which creates the
@@ -205,7 +243,14 @@ def decide(
     if begin is not None:
         begin(step.epoch, step.messages)
     manifest = Manifest(
-        step.epoch, attempt, resources.run_id, positions, step.messages, step.state, step.highs
+        step.epoch,
+        attempt,
+        resources.run_id,
+        positions,
+        step.messages,
+        step.state,
+        step.highs,
+        chain=chain,
     )
     lines = resources.query.lines
     by_source: tuple[str | None, ...] | dict[str, str | None] = tuple(offsets[n] for n in lines)
@@ -221,8 +266,7 @@ def decide(
         keys=None,
         has_metadata=True,
     )
-    if not resources.offsets.add(step.epoch, entry):
-        raise ConcurrentUpdateError(resources.offsets.url, step.epoch)
+    resources.offsets.create(step.epoch, entry)
 
 
 def follow_up(resources: EpochResources, step: CommitSink | PublishState | LogCommit) -> None:
@@ -237,8 +281,7 @@ def follow_up(resources: EpochResources, step: CommitSink | PublishState | LogCo
             entry = CommitEntry(next_watermark_ms=next_watermark_ms, extra=mark)
             if resources.commit_version > 1 or ids:
                 entry = replace(entry, version=2, state_unique_ids=ids or {})
-            if not resources.commits.add(epoch, entry):
-                raise ConcurrentUpdateError(resources.commits.url, epoch)
+            resources.commits.create(epoch, entry)
 
 
 def confirm(resources: EpochResources, attempt: int, epoch: int) -> None:
@@ -258,16 +301,6 @@ def confirm(resources: EpochResources, attempt: int, epoch: int) -> None:
         )
 
 
-def purge(resources: EpochResources, epoch: int) -> None:
-    """Delete log entries beyond the retention, now that `epoch` is committed."""
-    kept = resources.min_batches_to_retain
-    # Purging lists the log, which costs as much as adding an entry. So a long log is purged only
-    # after every tenth of its retention.
-    if kept <= epoch and epoch % max(1, kept // 10) == 0:
-        resources.offsets.purge(epoch + 1 - kept)
-        resources.commits.purge(epoch + 1 - kept)
-
-
 def acknowledge(resources: EpochResources, epoch: int, positions: tuple[Positions, ...]) -> None:
     """Acknowledge the epoch to the sources for which the driver does it.
 
@@ -281,6 +314,25 @@ def acknowledge(resources: EpochResources, epoch: int, positions: tuple[Position
             source.acknowledge(epoch, at)
         except Exception:
             logger.exception("epoch %d could not be acknowledged", epoch)
+
+
+def _commit_before(resources: EpochResources, version: int) -> CommitEntry:
+    """Return the commit that names the files of a version, if they have unique ids."""
+    if resources.commit_version < 2 or version == 0:
+        return CommitEntry()
+    return resources.commits.get(version - 1) or CommitEntry()
+
+
+def _floor(resources: EpochResources, logs: Logs, published: int) -> int:
+    """Return the lowest version that an entry in the log starts from."""
+    if not resources.is_stateful or not logs.offset_ids:
+        return published
+    oldest = logs.offset_ids[0]
+    entry, path = resources.offsets.get(oldest), join_url(resources.offsets.url, str(oldest))
+    manifest = None if entry is None else manifest_of(entry, path, oldest)
+    if manifest is None or manifest.chain is None:
+        return min(published, oldest + 1)
+    return min(published, manifest.chain.published)
 
 
 def _ask_sink(resources: EpochResources, logs: Logs) -> bool:

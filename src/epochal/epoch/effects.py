@@ -2,11 +2,10 @@
 
 Pure data. The steps of an epoch are always performed in this order, and the order is the guarantee:
 
-    Decide → PublishState → CommitSink → LogCommit → Acknowledge
+    Decide → CommitSink → LogCommit → Acknowledge
 
-State is published before the sink is committed, because Spark may take over in between: a batch
-that the sink has is not run again, and then its state must be there. With a sink that decides,
-`CommitSink` is the decision and comes before `PublishState`.
+An epoch that an earlier release decided has a state file per store. `PublishState` gives them
+Spark's names, before the sink is committed; with a sink that decides, after it.
 
 Nothing becomes visible before `Decide`, because until then a restart discards the epoch. Everything
 is visible before `LogCommit`, because a committed epoch is never looked at again. Sources hear of
@@ -41,6 +40,10 @@ class Decide:
     """The watermark at the start of the epoch."""
     settled: bool = True
     """Whether no later epoch closes windows, unless it has rows."""
+    checksums: tuple[int, ...] = ()
+    """Of the tasks' epoch files; empty if the query has no state."""
+    published: int = 0
+    """The version of Spark's state files that the decision starts from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class CommitSink:
 
 @dataclass(frozen=True, slots=True)
 class PublishState:
-    """Give the epoch's prepared state files Spark's plain names."""
+    """Give the epoch's prepared state files Spark's plain names: those of earlier releases."""
 
     epoch: int
     state: tuple[PreparedState, ...]
@@ -110,8 +113,11 @@ def steps_after_decision(
     sink_decides: bool,
 ) -> tuple[CommitSink | PublishState | LogCommit, ...]:
     """Return the steps that finish an epoch, in their order."""
-    publish, commit = PublishState(epoch, state), CommitSink(epoch, messages)
-    log = LogCommit(epoch, next_watermark_ms, ids_of(state))
+    commit, log = CommitSink(epoch, messages), LogCommit(epoch, next_watermark_ms, ids_of(state))
+    own_files = tuple(each for each in state if each.checksum >= 0)
+    if not own_files:
+        return commit, log
+    publish = PublishState(epoch, own_files)
     return (commit, publish, log) if sink_decides else (publish, commit, log)
 
 

@@ -2,6 +2,8 @@
 
 It is stored under the key `epochal` in the metadata of the offset entry, which Spark ignores. A
 file that no manifest names does not count: state is loaded by name and checksum, never by number.
+Earlier releases wrote a state file per store, which `state` names. Now `chain` names the files with
+the state, and `state` only the unique ids that Spark's files will have, if they have any.
 
 The commit entry of the epoch has the same key. If it is missing there, we were killed after the
 decision, and Spark has run the batch: it left a state and a commit of its own.
@@ -15,12 +17,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
+from epochal.checkpoint.layout import OWN_KEY
 from epochal.checkpoint.spark_json import JsonValue, list_of, long_of, string_of
+from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
 from epochal.epoch.messages import PreparedState
 from epochal.errors import MalformedFileError
 
-MANIFEST_KEY = "epochal"
-MANIFEST_VERSION = 1
+MANIFEST_KEY = OWN_KEY
+MANIFEST_VERSION = 2
+"""With epoch files. Version 1 has a state file per store, and is written by queries without state
+too, so that earlier releases can read those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +45,14 @@ class Manifest:
     """Highest event time seen, per watermark of the plan; -1 if none."""
     marks_commit: bool = True
     """Whether the commit entry says who wrote it. Early releases did not do that."""
+    chain: StateChain | None = None
+    """The files with the state; None without state, and in manifests of earlier releases."""
 
 
 def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
     """Return the manifest as the offset entry stores it; messages are base64."""
-    return {
-        "version": MANIFEST_VERSION,
+    found: dict[str, JsonValue] = {
+        "version": 1 if manifest.chain is None else MANIFEST_VERSION,
         "epoch": manifest.epoch,
         "attempt": manifest.attempt,
         "runId": manifest.run_id,
@@ -57,6 +65,12 @@ def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
         "watermarks": list(manifest.watermarks),
         "marksCommit": manifest.marks_commit,
     }
+    if manifest.chain is not None:
+        found["published"] = manifest.chain.published
+        found["chain"] = [
+            [run.first, run.last, run.attempt, list(run.checksums)] for run in manifest.chain.runs
+        ]
+    return found
 
 
 def commit_mark(run_id: str) -> dict[str, JsonValue]:
@@ -87,8 +101,8 @@ def manifest_from_json(value: JsonValue, path: str) -> Manifest:
     if not isinstance(value, dict):
         raise _malformed(path, f"it must be a JSON object, not {str(value)[:60]}")
     version = long_of(value, "version", path)
-    if version != MANIFEST_VERSION:
-        known = f"this release reads version {MANIFEST_VERSION}"
+    if version not in (1, MANIFEST_VERSION):
+        known = f"this release reads the versions 1 and {MANIFEST_VERSION}"
         raise _malformed(path, f"it has version {version}, but {known}: use a newer release")
     epoch, attempt = long_of(value, "epoch", path), long_of(value, "attempt", path)
     if epoch < 0 or attempt < 0:
@@ -102,6 +116,7 @@ def manifest_from_json(value: JsonValue, path: str) -> Manifest:
         state=_states(_listed(value, "state", path), path),
         watermarks=tuple(_long(each, path) for each in _listed(value, "watermarks", path)),
         marks_commit=_flag(value, "marksCommit", path),
+        chain=_chain(value, epoch, path) if version > 1 else None,
     )
 
 
@@ -138,6 +153,23 @@ def _state(value: JsonValue, path: str) -> PreparedState:
             if operator >= 0 and partition >= 0 and version >= 0 and "/" not in store + name:
                 return PreparedState(operator, partition, store, version, name, checksum)
     raise _malformed(path, f"{str(value)[:80]} is not a state version")
+
+
+def _chain(value: dict[str, JsonValue], epoch: int, path: str) -> StateChain:
+    runs = tuple(_run(each, path) for each in _listed(value, "chain", path))
+    chain = StateChain(long_of(value, "published", path), runs)
+    if chain.version != epoch + 1 or not chain.is_gapless:
+        named = ", ".join(f"{run.first} to {run.last}" for run in runs) or "none"
+        reason = f"it names the epochs {named}, not all from {chain.published} to {epoch}"
+        raise _malformed(path, reason)
+    return chain
+
+
+def _run(value: JsonValue, path: str) -> EpochRun:
+    match value:
+        case [int(first), int(last), int(attempt), [*checksums]] if 0 <= first <= last:
+            return EpochRun(first, last, attempt, tuple(_long(each, path) for each in checksums))
+    raise _malformed(path, f"{str(value)[:80]} is not a run of epochs")
 
 
 def _long(value: JsonValue, path: str) -> int:

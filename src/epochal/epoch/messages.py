@@ -13,7 +13,11 @@ import msgspec
 
 
 class PreparedState(msgspec.Struct, frozen=True, array_like=True):
-    """A state version that a task has written under a name that carries the attempt."""
+    """A state version that a task has prepared, and its name.
+
+    With a checksum it has a file of its own, as in earlier releases. If that is -1, it is in the
+    task's epoch file, and the name only tells the unique id that its file will have.
+    """
 
     operator: int
     partition: int
@@ -62,6 +66,8 @@ class CommitPartitionEpoch(msgspec.Struct, frozen=True, array_like=True, tag="co
     """How long the task took to write its state, and to stage its output."""
     dead_letters: int = 0
     """Rows that the sink refused; not in `rows_out`."""
+    checksum: int = -1
+    """Of the task's epoch file; -1 if the query has no state."""
     positions: tuple[tuple[int, str], ...] = ()
     """(reader, where it ended `epoch`), for the readers of this task."""
     active: int = -1
@@ -139,6 +145,14 @@ class TaskActive(msgspec.Struct, frozen=True, array_like=True, tag="active"):
     epoch: int
 
 
+class StatePublished(msgspec.Struct, frozen=True, array_like=True, tag="published"):
+    """A task has written the state after `epoch` under Spark's names, as ordered. One-way."""
+
+    attempt: int
+    task: int
+    epoch: int
+
+
 class TaskFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """A task is about to fail with this error. One-way, sent before Spark learns of it."""
 
@@ -151,7 +165,12 @@ class TaskFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 
 OneWay: TypeAlias = (
-    ReportPartitionOffset | CommitPartitionEpoch | TaskReady | TaskActive | TaskFailed
+    ReportPartitionOffset
+    | CommitPartitionEpoch
+    | TaskReady
+    | TaskActive
+    | TaskFailed
+    | StatePublished
 )
 """Requests that the coordinator does not answer."""
 
@@ -207,6 +226,11 @@ class EpochStarted(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
     epoch_watermarks_ms: tuple[tuple[int, int], ...] = ()
     """(epoch, watermark in ms) of every epoch that tasks may still process, and of the one before
     them, if watermarks move at epoch boundaries. Pushes may be lost, so each one has them all."""
+    publish: int = -1
+    """The committed epoch whose state the task must write under Spark's names; -1 for none."""
+    floor: int = 0
+    """The lowest version of the state that is still needed. Files that only older versions need may
+    be deleted."""
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):

@@ -1,12 +1,18 @@
-"""The reports of an epoch that is not decided yet. Pure."""
+"""The reports of epochs that are not decided yet. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from epochal.epoch.messages import CommitPartitionEpoch
-from epochal.errors import EpochConflictError, EpochError, EpochProtocolError
+from epochal.errors import (
+    EpochBacklogError,
+    EpochConflictError,
+    EpochError,
+    EpochProtocolError,
+)
 
 
 @dataclass(slots=True)
@@ -27,6 +33,24 @@ def record(
     if known != value:
         return EpochConflictError(f"{kind} {number}", epoch, clip(known), clip(value))
     return None
+
+
+def backlog_error(
+    opened: Mapping[int, OpenEpoch], complete: Collection[int], limit: int
+) -> EpochBacklogError | None:
+    """Return an error if there are more reports, or complete epochs, than the limit allows.
+
+    Reports of complete epochs count as one epoch, not as reports. Otherwise the queues of reports
+    would always exceed the limit first, and the error would name the wrong queue.
+    """
+    partial = [each for epoch, each in opened.items() if epoch not in complete]
+    queues = {
+        "partition offset": sum(len(each.ends) for each in partial),
+        "partition commit": sum(len(each.commits) for each in partial),
+        "epoch": len(complete),
+    }
+    over = next((queue for queue, size in queues.items() if size > limit), None)
+    return EpochBacklogError(over, queues[over], limit) if over else None
 
 
 def clip(value: object) -> str:

@@ -22,5 +22,7 @@ class Pace:
     max_backlog: int = MAX_BACKLOG
     register_seconds: float = 60.0
     ready_seconds: float = 600.0
+    publish_seconds: float = 10.0
+    """How often tasks write their state under Spark's names."""
     stall_seconds: float = 120.0
     """How long an epoch that has ended may take to be committed."""

@@ -1,4 +1,7 @@
-"""Publishes the state files of decided epochs, and discards those of earlier attempts.
+"""The driver's part of the state's files: deletes epoch files that no decision needs.
+
+An epoch that an earlier release decided has a state file per store, prepared under a name with the
+attempt. Those get Spark's names here when such an epoch is finished after an update.
 
 Note: files of an earlier attempt may be discarded only after this attempt has decided an epoch.
 Until then, a driver that was fenced a moment ago can still win the race for that epoch's offset
@@ -10,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from epochal.checkpoint.layout import STATE, state_store_path
+from epochal.checkpoint.layout import EPOCHS, STATE, state_store_path
 from epochal.checkpoint.metadata_log import storage_errors
+from epochal.epoch.epoch_files.chain_files import delete_before, sweep
 from epochal.epoch.messages import PreparedState
 from epochal.files import Files, join_url
 from epochal.state.files.chain import prepared_before
@@ -40,8 +44,17 @@ class StateFiles:
         for _ in self._pool.map(self._publish, states):
             pass
 
-    def discard_before(self, attempt: int) -> list[str]:
-        """Delete the prepared files of attempts before this one; return their paths."""
+    def discard_before(self, attempt: int, first_epoch: int = 0) -> list[str]:
+        """Delete what attempts before this one prepared and no decision names; return its paths."""
+        gone = sweep(self._files.at(EPOCHS), attempt, first_epoch, self._publishers)
+        return [f"{EPOCHS}/{name}" for name in gone] + self._discard_prepared(attempt)
+
+    def delete_before(self, version: int) -> None:
+        """Delete the epoch files of epochs before this one."""
+        delete_before(self._files.at(EPOCHS), version, self._publishers)
+
+    def _discard_prepared(self, attempt: int) -> list[str]:
+        """Delete the files that attempts of an earlier release prepared."""
         with storage_errors(join_url(self._files.url, STATE)):
             found = [path for path, _ in self._files.walk(STATE)]
             gone = [path for path in found if prepared_before(path.rpartition("/")[2], attempt)]

@@ -14,6 +14,7 @@
     │   ├── CheckpointInUseError       a live run owns the checkpoint
     │   ├── ClaimExpiredError          this run must claim the checkpoint again before it writes
     │   ├── CheckpointLostError        this run no longer owns the checkpoint
+    │   ├── CheckpointSwitchedError    the query goes on from another checkpoint
     │   ├── PlanChangedError           the stored state belongs to a different query
     │   └── EditError                  a tool cannot, or must not, change the checkpoint
     ├── StateError                     a state store version cannot be loaded or written
@@ -99,6 +100,7 @@ from epochal.errors.checkpoint import (
     CheckpointError,
     CheckpointInUseError,
     CheckpointLostError,
+    CheckpointSwitchedError,
     ClaimExpiredError,
     ConcurrentUpdateError,
     EditError,
@@ -195,6 +197,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointInUseError",
     "CheckpointLostError",
+    "CheckpointSwitchedError",
     "ClaimExpiredError",
     "ComponentError",
     "ConcurrentUpdateError",

@@ -117,6 +117,24 @@ class CheckpointLostError(CheckpointError):
         )
 
 
+class CheckpointSwitchedError(CheckpointError):
+    """The query was switched to another checkpoint, on which it goes on."""
+
+    def __init__(self, path: str, to: str, epoch: int) -> None:
+        super().__init__(path, to, epoch)
+        self.path, self.to, self.epoch = path, to, epoch
+
+    @property
+    def reason(self) -> str:
+        return f"after epoch {self.epoch} the query was switched to {self.to}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}. Running it here as well would write the same rows again: "
+            f"start it on {self.to}, or go back with `epochal switch --back`."
+        )
+
+
 class PlanChangedError(CheckpointError):
     """The checkpoint belongs to a query with different stateful operators."""
 

@@ -114,6 +114,16 @@ def test_purge_after_removes_what_is_newer_and_every_crc_with_it(tmp_path: Path)
     assert log.add(2, "anew")
 
 
+def test_remove_deletes_one_entry_and_its_crc(tmp_path: Path) -> None:
+    log = text_log(str(tmp_path))
+    for batch_id in range(3):
+        log.add(batch_id, f"batch{batch_id}")
+        (tmp_path / f".{batch_id}.crc").write_bytes(b"crc")
+    log.remove(1)
+    log.remove(1)
+    assert sorted(os.listdir(tmp_path)) == [".0.crc", ".2.crc", "0", "2"]
+
+
 def deletions_of(operation: str, threshold: int) -> list[str]:
     order: list[str] = []
 

@@ -87,6 +87,8 @@ class Shelf:
     asked: list[int] = field(default_factory=list)
     meanwhile: Callable[[], object] = lambda: None
     """What happens just before the fence stands."""
+    after_answer: Callable[[], object] = lambda: None
+    """What happens after the sink was asked for an epoch."""
     broken: Exception | None = None
 
     def fence(self, attempt: int) -> None:
@@ -95,7 +97,9 @@ class Shelf:
 
     def decided(self, epoch: int) -> bool:
         self.asked.append(epoch)
-        return epoch in self.visible
+        found = epoch in self.visible
+        self.after_answer()
+        return found
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         if self.broken is not None:
@@ -327,6 +331,54 @@ def test_a_fenced_driver_does_not_publish_state_beside_what_the_sink_decided() -
     drain(new)
     assert world.sink.visible == {0: (b"rows to 12",)}
     assert world.paths() == ["commits/0", "offsets/0", "state/0/0/1.delta"]
+
+
+def paused_while_another_takes_over(world: World, *, owned: bool) -> list[int]:
+    """A driver that has read the logs, and found an epoch to drop, goes on too late.
+
+    Returns the epochs in the log at that moment.
+    """
+    world.sink.decides = True
+    old = started(world)
+    end_epoch(old)
+    world.report(old, 0, 17)
+    perform_until(old, Decide)
+    seen: list[int] = []
+
+    def take_over() -> None:
+        world.sink.after_answer = lambda: None
+        new = started(world)
+        for epoch, position in enumerate((12, 30)):
+            end_epoch(new)
+            world.report(new, epoch, position)
+            drain(new)
+        seen.extend(world.offset_log.batch_ids())
+        world.owned = lambda: owned
+
+    late = world.driver()
+    world.sink.after_answer = take_over
+    with pytest.raises(CheckpointLostError if owned else ClaimExpiredError):
+        late.recover()
+    return seen
+
+
+@pytest.mark.parametrize("owned", [True, False], ids=["lease looks valid", "lease expired"])
+def test_a_late_driver_drops_no_epoch_of_its_successor(owned: bool) -> None:
+    world = World()
+    assert paused_while_another_takes_over(world, owned=owned) == [0, 1]
+    assert world.offset_log.batch_ids() == world.commit_log.batch_ids() == [0, 1]
+    assert world.sink.visible == {0: (b"rows to 12",), 1: (b"rows to 30",)}
+
+
+def test_an_epoch_that_another_driver_has_dropped_already_is_cut_again() -> None:
+    world = World()
+    world.sink.decides = True
+    old = started(world)
+    end_epoch(old)
+    world.report(old, 0, 17)
+    perform_until(old, Decide)
+    world.sink.after_answer = lambda: world.offset_log.remove(0)
+    assert world.driver().recover().first_epoch == 0
 
 
 def test_a_run_that_lost_the_checkpoint_decides_nothing() -> None:
@@ -671,7 +723,7 @@ def test_closing_leaves_no_thread() -> None:
     driver = world.driver()
     driver.recover()
     world.run(driver, background=True)
-    assert threading.active_count() == before + 3
+    assert threading.active_count() == before + 4
     driver.close()
     driver.close()
     assert threading.active_count() == before

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from epochal.checkpoint.entries import OFFSET_FORMAT, OffsetEntry
+from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
 from epochal.epoch.manifest import (
     MANIFEST_KEY,
     Manifest,
@@ -31,14 +33,30 @@ MANIFEST = Manifest(
 )
 
 
+WITH_FILES = replace(
+    MANIFEST,
+    state=(),
+    chain=StateChain(5, (EpochRun(5, 5, 1, (1,)), EpochRun(6, 7, 2, (2, 4_000_000_000)))),
+)
+
+
 def changed(**fields: Any) -> dict[str, Any]:
-    value: dict[str, Any] = copy.deepcopy(manifest_to_json(MANIFEST))
+    given = WITH_FILES if fields.keys() & {"published", "chain"} else MANIFEST
+    value: dict[str, Any] = copy.deepcopy(manifest_to_json(given))
     value.update(fields)
     return value
 
 
 def test_a_manifest_is_read_back_as_it_was_written() -> None:
     assert manifest_from_json(manifest_to_json(MANIFEST), PATH) == MANIFEST
+
+
+def test_with_epoch_files_it_has_a_version_that_earlier_releases_refuse() -> None:
+    written = manifest_to_json(WITH_FILES)
+    assert manifest_from_json(written, PATH) == WITH_FILES
+    assert (written["version"], manifest_to_json(MANIFEST)["version"]) == (2, 1)
+    assert written["published"] == 5
+    assert written["chain"] == [[5, 5, 1, [1]], [6, 7, 2, [2, 4_000_000_000]]]
 
 
 def test_it_travels_in_the_metadata_of_an_offset_entry() -> None:
@@ -58,7 +76,15 @@ def test_a_manifest_that_was_carried_into_another_entry_does_not_count_there() -
     ("field", "value"),
     [
         ("version", 2),
+        ("version", 3),
         ("version", "1"),
+        ("published", None),
+        ("chain", None),
+        ("chain", [[5, 7, 2]]),
+        ("chain", [[8, 7, 2, [1]]]),
+        ("chain", [[5, 6, 2, [1]]]),
+        ("chain", [[6, 7, 2, [1]]]),
+        ("chain", [[5, 7, 2, ["1"]]]),
         ("epoch", -1),
         ("attempt", -1),
         ("attempt", None),

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
+from urllib.parse import unquote
 from uuid import uuid4
 
 import msgspec
@@ -90,7 +91,9 @@ class StagedBatchSink:
         if not names:
             return
         self._forget_before(epoch)
-        self._deliver([entry_path(self._files.url, name) for name in names], epoch)
+        # Only logs have paths with escapes. Spark's readers take them as they are.
+        paths = [unquote(entry_path(self._files.url, name)) for name in names]
+        self._deliver(paths, epoch)
 
     def close(self) -> None:
         pass

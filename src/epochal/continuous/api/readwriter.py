@@ -13,7 +13,7 @@ from epochal.continuous.api.outputs import option_text
 from epochal.continuous.api.step_names import format_name, options_of
 from epochal.continuous.api.stream import Stream
 from epochal.continuous.api.stream_writer import StreamWriter
-from epochal.continuous.catalyst.spark_columns import arrow_schema
+from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
 from epochal.continuous.plan.logical import StreamSource
 from epochal.errors import OptionError

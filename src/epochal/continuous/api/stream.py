@@ -9,6 +9,8 @@ runs separately for each of its inputs.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -20,12 +22,12 @@ import pyarrow.compute as pc
 from epochal.continuous.api.outputs import UPDATE, checked_mode
 from epochal.continuous.api.step_names import groups_of, steps_of
 from epochal.continuous.api.stream_writer import StreamWriter
-from epochal.continuous.catalyst.spark_columns import arrow_schema, resolve
+from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.operators.aggregation.named import Aggregate, Function, planned
 from epochal.continuous.operators.contract import OperatorSpec, StatefulSpec
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
-from epochal.continuous.operators.processor.transform_with_state import TransformWithStateSpec
+from epochal.continuous.operators.expressions.expr import Column
 from epochal.continuous.operators.stateless.row_operators import (
     ArrowExpressionSpec,
     ArrowFunction,
@@ -47,11 +49,18 @@ from epochal.continuous.plan.logical import (
     preorder,
     renumbered,
 )
-from epochal.errors import OptionError
+from epochal.errors import OptionError, StateSchemaError
 from epochal.options import parse_duration
+from epochal.state.rows.arrow_types import arrow_type, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from epochal.continuous.catalyst.spark_columns import Resolved
+
+
+_PLAIN_NAME = re.compile(r"(?!(?:true|false|null)$)[a-z_]\w*", re.A | re.I)
+"""SQL text that is the name of a column if there is one of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ class Stream:
         if isinstance(condition, pc.Expression):
             spec = ArrowExpressionSpec((condition,), self.schema, filters=True)
             return self.then(spec, self.schema)
-        found = resolve(self.spark, self.schema, [condition])
+        found = self._resolved([condition])
         if not pa.types.is_boolean(found.schema.types[0]):
             raise OptionError(
                 f"A filter must be a boolean, but {condition} is {found.schema.types[0]}."
@@ -102,15 +111,19 @@ class Stream:
         """Compute columns from SQL text or PySpark columns; `*` stands for all columns."""
         if not columns:
             raise OptionError("Select at least one column.")
-        found = resolve(self.spark, self.schema, columns)
+        if all(isinstance(each, str) and _PLAIN_NAME.fullmatch(each) for each in columns):
+            plain = self._plain(columns)
+            if plain is not None:
+                return plain
+        found = self._resolved(columns)
         return self.then(ProjectSpec(found.columns, found.schema), found.schema)
 
     def with_column(self, name: str, column: Any) -> Stream:
         """Add a column, or replace the one of that name."""
         if isinstance(column, pc.Expression):
             return self._with_arrow(name, column)
-        added = resolve(self.spark, self.schema, [column])
-        kept = resolve(self.spark, self.schema, [_quoted(each) for each in self.columns])
+        added = self._resolved([column])
+        kept = self._resolved([_quoted(each) for each in self.columns])
         columns = dict(zip(self.columns, kept.columns, strict=True))
         columns[name] = added.columns[0]
         fields = {field.name: field for field in self.schema}
@@ -121,7 +134,8 @@ class Stream:
     def drop(self, *names: str) -> Stream:
         """Remove columns; unknown names are ignored, as in Spark."""
         kept = [name for name in self.columns if name not in names]
-        return self.select(*map(_quoted, kept))
+        plain = self._plain(kept) if kept else None
+        return self.select(*map(_quoted, kept)) if plain is None else plain
 
     def union(self, other: Stream) -> Stream:
         """Return the rows of both streams, which must have the same columns in the same order."""
@@ -171,6 +185,11 @@ class Stream:
         With `pandas` it takes DataFrames, as in `transformWithStateInPandas`. `initial_state` is a
         pyarrow Table or a Spark DataFrame that has the key's columns.
         """
+        # PySpark takes a third of a second to import, and only processors and SQL need it.
+        from epochal.continuous.operators.processor.transform_with_state import (
+            TransformWithStateSpec,
+        )
+
         names = tuple(self.known(name) for name in key)
         spec = TransformWithStateSpec.plan(
             processor,
@@ -222,6 +241,25 @@ class Stream:
         # query can be written down step by step, and checkpoints depend on it.
         number = sum(isinstance(node, Stateful) for node in preorder(self.tree))
         return replace(self, tree=Stateful((self.tree,), number, spec))
+
+    def _plain(self, names: Sequence[str]) -> Stream | None:
+        """Return these columns as they are, without Spark; None if Spark must say what they are.
+
+        It must if a name is unknown, not unique in any case, or of a type that Spark changes.
+        """
+        known = Counter(each.lower() for each in self.columns)
+        if not set(names) <= set(self.columns) or len(set(names)) < len(names):
+            return None
+        fields = [self.schema.field(name) for name in names]
+        if any(known[each.name.lower()] > 1 or not _is_canonical(each.type) for each in fields):
+            return None
+        columns = tuple(Column(self.columns.index(name)) for name in names)
+        return self.then(ProjectSpec(columns, pa.schema(fields)), pa.schema(fields))
+
+    def _resolved(self, columns: Sequence[Any]) -> Resolved:
+        from epochal.continuous.catalyst.spark_columns import resolve
+
+        return resolve(self.spark, self.schema, columns)
 
     def _with_arrow(self, name: str, column: pc.Expression) -> Stream:
         names = list(dict.fromkeys([*self.columns, name]))
@@ -298,6 +336,14 @@ class GroupedStream:
 def _aggregate(name: str, asked: str | tuple[str, str]) -> Aggregate:
     function, column = (asked, None) if isinstance(asked, str) else asked
     return Aggregate(cast(Function, function), column, name)
+
+
+def _is_canonical(kind: pa.DataType) -> bool:
+    """Whether a type stays the same on its way through Spark."""
+    try:
+        return arrow_type(spark_type(kind)).equals(kind)
+    except StateSchemaError:
+        return False
 
 
 def _quoted(name: str) -> str:

@@ -111,6 +111,16 @@ class Planner:
             planned = execution.createSparkPlan(*arguments)
             return execution.prepareForExecution(dry.preparations(), planned)
 
+    def lay_out_state(self, analyzed: JavaObject, directory: str) -> JavaObject:
+        """Let Spark plan the first batch of a query, whose checkpoint is a local directory.
+
+        Spark then writes the metadata and schemas of the stateful operators into its `state`.
+        Returns the physical plan. The directory needs a file `offsets/0`: before Spark plans a
+        batch it has logged its offsets, and some operators make sure of that.
+        """
+        with self._active():
+            return self._dry_run(analyzed, f"{directory}/state", is_first=True).executedPlan()
+
     def collect(self, plan: JavaObject) -> pa.Table:
         """The rows of a logical plan without streams."""
         if not self._runs_jobs:
@@ -151,22 +161,24 @@ class Planner:
         )
         return manager.getStateValueSchema()
 
-    def _dry_run(self, plan: JavaObject) -> JavaObject:
-        """An IncrementalExecution that is not the first batch, so that it writes nothing."""
+    def _dry_run(
+        self, plan: JavaObject, location: str = "/nowhere", *, is_first: bool = False
+    ) -> JavaObject:
+        """An IncrementalExecution. If it is not the first batch, it writes nothing."""
         runtime = _STREAMING if self._release < (4, 1) else f"{_STREAMING}.runtime"
         mutable, uuid = self._jvm.scala.collection.mutable, self._jvm.java.util.UUID
         arguments = [
             self._js,
             plan,
             self._mode,
-            "/nowhere",
+            location,
             uuid.randomUUID(),
             uuid.randomUUID(),
             0,
             self._jvm.scala.Option.empty(),
             self._metadata({}),
             self._object(f"{runtime}.NoOpWatermarkPropagator"),
-            False,
+            is_first,
             mutable.HashMap(),
             mutable.HashMap(),
             self._class(f"{_SQL}.execution.CommandExecutionMode").SKIP(),

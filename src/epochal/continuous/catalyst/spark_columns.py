@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from epochal.continuous.catalyst.expression_reader import ExpressionReader, columns_by_id
+from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.catalyst.releases import with_replacements
 from epochal.continuous.catalyst.spark_objects import items, simple_name
 from epochal.continuous.operators.expressions.evaluate import check_supported
@@ -57,19 +58,6 @@ def resolve(spark: SparkSession, schema: pa.Schema, columns: Sequence[Any]) -> R
 def spark_schema(schema: pa.Schema) -> StructType:
     """Convert an Arrow schema to Spark's."""
     return from_arrow_schema(schema)
-
-
-def arrow_schema(schema: StructType | str | pa.Schema) -> pa.Schema:
-    """Convert a schema (DDL text, Spark's or Arrow's) to Arrow's."""
-    if isinstance(schema, pa.Schema):
-        return schema
-    if isinstance(schema, str):
-        try:
-            schema = StructType.fromDDL(schema)
-        except ParseException as error:
-            raise OptionError(f"{schema!r} is not a schema: {error}") from None
-    found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return found
 
 
 def _texts(columns: Sequence[Any]) -> bool:

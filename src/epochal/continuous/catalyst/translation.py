@@ -47,15 +47,20 @@ class Translation:
 
 
 def read_plan(
-    df: DataFrame, *, output_mode: str = "append", pinned: Mapping[str, str] | None = None
+    df: DataFrame,
+    *,
+    output_mode: str = "append",
+    pinned: Mapping[str, str] | None = None,
+    runs_jobs: bool = True,
 ) -> Translation:
     """Translate a DataFrame; UnsupportedPlanError with all refusals if it cannot run.
 
     `pinned` are the settings in the offset log of the checkpoint, which decide the layout of its
-    state; None for a new checkpoint.
+    state; None for a new checkpoint. Without `runs_jobs` static branches are empty, so the result
+    shows the query but must not be run.
     """
     findings = Findings()
-    found = _read(df, output_mode, pinned, findings, runs_jobs=True)
+    found = _read(df, output_mode, pinned, findings, runs_jobs=runs_jobs)
     if found is None or findings.refusals:
         raise UnsupportedPlanError(findings.refusals)
     return found

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from epochal.checkpoint.entries import QueryMetadata
 from epochal.checkpoint.layout import (
-    EPOCHAL,
     METADATA,
+    PLAN,
     STATE,
     operator_metadata_path,
     state_store_path,
@@ -51,7 +51,6 @@ from epochal.files import Files, join_url
 from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
 from epochal.state.store.compatibility import settle_families, settle_schema
 
-PLAN = f"{EPOCHAL}/plan"
 PLAN_VERSION = 1
 
 
@@ -191,7 +190,7 @@ def settle_shape(files: Files, plan: QueryPlan) -> None:
     """Check the plan against the checkpoint, or store plan, schemas and operators if it is new."""
     asked = shape_of(plan)
     path = join_url(files.url, PLAN)
-    stored = _stored_shape(files)
+    stored = stored_shape(files)
     if stored is None:
         with storage_errors(path):
             try:
@@ -208,7 +207,9 @@ def settle_shape(files: Files, plan: QueryPlan) -> None:
                 _settle_families(files, stage.operator_id, stage.stateful, store, partitions)
                 continue
             family = FamilySchema(DEFAULT_FAMILY, store.key, store.value)
-            settle_schema(files.at(state_store_path(stage.operator_id, 0, store.name)), family)
+            # The plan has no nullability. That of a column changes no byte of a stored row.
+            place = state_store_path(stage.operator_id, 0, store.name)
+            settle_schema(files.at(place), family, ignore_nulls=True)
         _settle_operator(files, stage, partitions)
 
 
@@ -228,7 +229,8 @@ def check_empty(files: Files) -> None:
         )
 
 
-def _stored_shape(files: Files) -> Shape | None:
+def stored_shape(files: Files) -> Shape | None:
+    """The stateful operators that a checkpoint pins, by whoever wrote it; None if it has none."""
     url = join_url(files.url, PLAN)
     try:
         with storage_errors(url):

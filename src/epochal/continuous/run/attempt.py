@@ -22,8 +22,9 @@ from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Source
 from epochal.continuous.plan.pinned_plan import settle_shape
 from epochal.continuous.plan.stages import ReaderPlan, readers_of, readers_of_task
-from epochal.continuous.run.open_query import Opened, pinned_partitions
+from epochal.continuous.run.open_query import Opened
 from epochal.continuous.run.query_settings import check_kept, no_slot_left, task_count
+from epochal.continuous.run.take_over import pinned_partitions
 from epochal.continuous.spark_job.barrier_job import BarrierJob, count_slots, wait_for_slots
 from epochal.continuous.spark_job.placement import exclude, executors
 from epochal.continuous.spark_job.task_hosts import pulsing
@@ -152,6 +153,11 @@ class Attempt:
         pairs = zip(self._opened.sources, self.positions, strict=True)
         return all(dict(source.boundary(at)) == dict(at) for source, at in pairs)
 
+    @property
+    def is_published(self) -> bool:
+        """Whether Spark's state files contain all state that the attempt starts with."""
+        return self._recovered.published == self.first_epoch or not self._opened.plan.stages
+
     def finish(self) -> None:
         """Let the tasks leave."""
         self._driver.finish()
@@ -180,7 +186,7 @@ class Attempt:
             plan=opened.plan,
             readers=(),
             first_epoch=found.first_epoch,
-            state=StateStart(found.first_epoch, found.state, found.commit),
+            state=StateStart(found.first_epoch, found.state, found.commit, found.chain),
             checkpoint=opened.files.url,
             state_conf=opened.state_conf,
             max_epochs_in_flight=opened.options.max_epochs_in_flight,

@@ -254,7 +254,7 @@ class Engine:
         attempt = self._attempt
         assert attempt is not None
         if self._opened.is_read(attempt.positions) and not attempt.is_planned:
-            if attempt.settled:
+            if attempt.settled and attempt.is_published:
                 return Stopped()  # `availableNow`, and there is nothing new
             self._inbox.put(AllRead())
         self._show(message="Starting tasks")
@@ -282,8 +282,9 @@ class Engine:
                     seconds = self._opened.options.stop_timeout.total_seconds()
                     stopping, deadline = True, deadline or self._clock.monotonic() + seconds
                     self._show(message="Stopping")
-                    if not attempt.hold() and attempt.is_at_boundary:
-                        return Stopped()  # no task reads yet, and the offsets are exact already
+                    is_exact = attempt.is_at_boundary and attempt.is_published
+                    if not attempt.hold() and is_exact:
+                        return Stopped()  # no task reads yet, and Spark could go on already
                 case AllRead() if not stopping and not leaving:
                     stopping = True
                     self._show(message="Stopping")

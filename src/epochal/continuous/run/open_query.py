@@ -15,8 +15,6 @@ from uuid import uuid4
 from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import CommitLog, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS
-from epochal.checkpoint.operator_metadata import read_operator
-from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.clock import Clock
 from epochal.connectors.contract import Positions, Sink, Source
 from epochal.continuous.operators.contract import OperatorSpec
@@ -26,7 +24,6 @@ from epochal.continuous.run.progress import OperatorNote, QueryNote
 from epochal.continuous.run.query_settings import EngineOptions
 from epochal.continuous.run.query_spec import QueryDefinition
 from epochal.continuous.run.state_settings import check_state, settings_in_force, state_conf
-from epochal.continuous.run.take_over import newest_entry
 from epochal.continuous.spark_job.task_hosts import TaskHosts, endpoint_of
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files, open_files
@@ -206,7 +203,6 @@ def open_query(
             state_conf=replace(
                 conf,
                 min_versions_to_retain=options.min_batches_to_retain,
-                maintenance_interval_ms=options.maintenance_ms,
                 memory_bytes=options.state_memory,
                 local_dir=options.state_local_dir,
             ),
@@ -237,17 +233,6 @@ def _place(plan: QueryPlan, to: Target) -> str:
     stage = plan.stages[to.stage]
     side = f", input {to.side}" if len(stage.input_schemas) > 1 else ""
     return f"exchange to state {stage.operator_id}{side}"
-
-
-def pinned_partitions(files: Files) -> int | None:
-    """Return the number of state partitions that the checkpoint fixes; None if it is new."""
-    newest = newest_entry(files)
-    pinned = None if newest is None else newest.conf.get(SHUFFLE_PARTITIONS)
-    if pinned is not None:
-        return int(pinned)
-    # A first run that ended before its first epoch has left no offsets, but operator metadata.
-    operator = read_operator(files, 0)
-    return operator.stores[0].num_partitions if operator and operator.stores else None
 
 
 def _has_history(files: Files) -> bool:

@@ -89,9 +89,10 @@ class EngineOptions:
     lease: timedelta = timedelta(seconds=30)
     """How long a driver may be silent before another one may take over the checkpoint."""
 
-    state_maintenance_interval: timedelta = timedelta(seconds=10)
-    """How often tasks write snapshots of their state and delete old files. A longer interval makes
-    a restart slower, because it reads all changes since the last snapshot."""
+    publish_interval: timedelta = timedelta(seconds=10)
+    """How often tasks write their whole state under Spark's names and delete old files; with large
+    state less often, so that it takes at most a tenth of their time. A longer interval makes a
+    restart slower, because it reads all changes since then."""
 
     state_memory: ByteSize | None = None
     """How much memory each task uses for its state. The rest is on local disk. By default all state
@@ -201,12 +202,9 @@ class EngineOptions:
             max_backlog=self.epoch_backlog_queue_size,
             register_seconds=self.register_timeout.total_seconds(),
             ready_seconds=self.ready_timeout.total_seconds(),
+            publish_seconds=self.publish_interval.total_seconds(),
             stall_seconds=self.stall_timeout.total_seconds(),
         )
-
-    @property
-    def maintenance_ms(self) -> int:
-        return max(1, self.state_maintenance_interval // timedelta(milliseconds=1))
 
     @property
     def restarts(self) -> RestartPolicy:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.layout import COMMITS, OFFSETS, PLANNED
+from epochal.checkpoint.operator_metadata import read_operator
 from epochal.checkpoint.pinned import (
     PROVIDER,
     ROCKSDB_PROVIDER_CLASS,
@@ -67,7 +68,7 @@ class FoundCheckpoint:
         if self.commit is not None:
             return self.commit.state_format_version
         manifest = None if self.newest is None else manifest_of(self.newest, self.url)
-        if manifest is not None and manifest.state:
+        if manifest is not None and (manifest.state or manifest.chain is not None):
             return 1 if ids_of(manifest.state) is None else 2
         return int(session.get(STATE_FORMAT, "1"))
 
@@ -132,6 +133,17 @@ def newest_entry(files: Files) -> OffsetEntry | None:
         if newest is not None:
             return newest[1]
     return None
+
+
+def pinned_partitions(files: Files) -> int | None:
+    """Return the number of state partitions that the checkpoint fixes; None if it is new."""
+    newest = newest_entry(files)
+    pinned = None if newest is None else newest.conf.get(SHUFFLE_PARTITIONS)
+    if pinned is not None:
+        return int(pinned)
+    # A first run that ended before its first epoch has left no offsets, but operator metadata.
+    operator = read_operator(files, 0)
+    return operator.stores[0].num_partitions if operator and operator.stores else None
 
 
 def operators_of(tree: Node) -> tuple[str, ...]:

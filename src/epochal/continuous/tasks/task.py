@@ -154,6 +154,11 @@ class TaskCore:
         return [stage.operator for stage in self._stages]
 
     @property
+    def descriptors(self) -> tuple[int, ...] | None:
+        """Become readable when rows come; None if the sources must be read to find out."""
+        return self._sources.descriptors
+
+    @property
     def counters(self) -> ExchangeCounters:
         return self._exchange.counters
 

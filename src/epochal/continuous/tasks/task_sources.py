@@ -106,6 +106,12 @@ class TaskSources:
         self._limits: dict[int, Position] | None = None
 
     @property
+    def descriptors(self) -> tuple[int, ...] | None:
+        """Become readable when rows come; None if some reader must be asked instead."""
+        found = [getattr(source.reader, "fd", None) for source in self.open.values()]
+        return tuple(each for each in found if each is not None) if None not in found else None
+
+    @property
     def limited(self) -> bool:
         """Whether the readers stop at given positions."""
         return self._limits is not None

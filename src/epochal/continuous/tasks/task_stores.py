@@ -1,61 +1,67 @@
 """The state stores of a task: loaded into its operators once, written at every cut.
 
-Every epoch writes a new version of every store, built in memory from the version before it. The
-file name carries the attempt, because the driver may not have decided even the previous epoch yet.
-After the decision the driver publishes the version under Spark's plain name. Maintenance later sees
-that it was published, writes snapshots and deletes old files, as Spark's maintenance does.
+Every epoch makes a new version of every store, built in memory from the version before it. What all
+stores of the task changed is written as one file, whose name carries the attempt, because the
+driver may not have decided even the previous epoch yet. Now and then the driver orders the task to
+publish a committed version: to write a snapshot of every store under Spark's names. Files of
+Spark's that are no longer needed are deleted then.
 
-Note: a version is loaded by the name and checksum in the last decided manifest, never by its number
-alone. A task of an earlier attempt that is still running may have written a file with that number.
-Only if Spark wrote the last epoch is there no manifest; then the number is right, or the unique id
-in the commit log.
+Note: a version is loaded by the names and checksums in the last decided manifest, never by its
+number alone. A task of an earlier attempt that is still running may have written a file with that
+number. Only if Spark wrote the last epoch is there no manifest; then the number is right, or the
+unique id in the commit log.
 """
 
 from __future__ import annotations
 
 import gc
-import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from epochal.checkpoint.entries import CommitEntry
+from epochal.checkpoint.layout import EPOCHS, STATE
 from epochal.continuous.operators.contract import Row, StateChanges, StatefulOperator, StoreSchema
 from epochal.continuous.plan.stages import QueryPlan, partitions_of_stage
+from epochal.epoch.epoch_files.chain_files import in_parallel, read_chain, write_epoch
+from epochal.epoch.epoch_files.epoch_file import Header, StoreFileEntry, encode_epoch, file_name
+from epochal.epoch.epoch_files.state_chain import StateChain
 from epochal.epoch.messages import PreparedState
-from epochal.errors import EpochError, StateError, StateLoadError
+from epochal.epoch.pace import MAX_EPOCHS_IN_FLIGHT
+from epochal.errors import EpochError, StateLoadError
 from epochal.files import Files
 from epochal.state.disk.disk_rows import DiskRows, PlainForm, RowForm
 from epochal.state.disk.disk_version import DiskStates, DiskVersion
 from epochal.state.disk.local_database import LocalDatabase
-from epochal.state.files.chain import attempt_label
+from epochal.state.files.chain import attempt_label, id_of_version, prepared_label
 from epochal.state.rows.arrow_types import AnyArrowType, arrow_type
 from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.types import AtomicType, DataType, StringType, StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
-from epochal.state.store.prepared import PreparedVersion
+from epochal.state.store.prepared import EncodedVersion, PreparedVersion
 from epochal.state.store.provider import StateStoreProvider
 from epochal.state.store.rocksdb_family_store import RocksDBFamilyProvider
 from epochal.state.store.rocksdb_provider import open_provider
-from epochal.state.store.store import StateStore
 from epochal.state.store.versions import Draft, FrozenVersion
 
-logger = logging.getLogger(__name__)
+Place: TypeAlias = tuple[int, int, str]
+"""A store: its operator, partition and name."""
 
 _MIN_COLUMNAR_ROWS = 64
 """With fewer rows than this, encoding them one at a time is faster than by columns."""
 
-_KEPT_VERSIONS = 16
-"""Prepared versions kept in memory for maintenance. More than can be undecided at a time."""
+_MORE_VERSIONS = 4
+"""Versions kept in memory besides those of epochs in flight, because a hold and the limits after it
+end epochs regardless of that bound."""
 
 _WRITERS = 4
-"""Stores written in parallel: a write mostly waits for storage."""
+"""Stores published in parallel: a write mostly waits for storage."""
 
 _READERS = 16
 """Stores read in parallel when a task starts."""
@@ -84,7 +90,20 @@ class StateStart:
     named: tuple[PreparedState, ...] | None
     """The versions that the last manifest names; None if Spark wrote the last epoch."""
     commit: CommitEntry = field(default_factory=CommitEntry)
-    """Of the last epoch, with the unique ids of its state files, if Spark wrote it."""
+    """With the unique ids of the files to load: those of the last epoch if Spark wrote it, or those
+    that the chain starts from."""
+    chain: StateChain | None = None
+    """The files with the version; None if Spark's files have all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEpoch:
+    """A task's part of an epoch's state, which is durable but not decided."""
+
+    checksum: int = -1
+    """Of the task's epoch file; -1 if the query has no state."""
+    state: tuple[PreparedState, ...] = ()
+    """The unique ids of the versions; empty if Spark's names have none."""
 
 
 @dataclass(slots=True)
@@ -97,12 +116,15 @@ class _PartitionStore:
     provider: StateStoreProvider
     version: int = 0
     rows: FrozenVersion | None = None
-    prepared: deque[PreparedVersion] = field(default_factory=deque)
-    """Versions that may not be published yet, oldest first."""
+
+    @property
+    def place(self) -> Place:
+        """Which store it is."""
+        return self.operator, self.partition, self.schema.name
 
 
 class TaskStores:
-    """All stores of all state partitions that a task holds."""
+    """All stores of all state partitions that a task holds, in the checkpoint `files`."""
 
     def __init__(
         self,
@@ -113,31 +135,41 @@ class TaskStores:
         *,
         attempt: int,
         run_id: str,
+        task: int = 0,
+        tasks: int = 1,
+        max_epochs_in_flight: int = MAX_EPOCHS_IN_FLIGHT,
         writers: int = _WRITERS,
     ) -> None:
-        self._attempt = attempt_label(attempt)
+        self._attempt, self._task, self._tasks = attempt, task, tasks
+        self._epochs = files.at(EPOCHS)
+        self._before = -1
         self._lock = threading.Lock()
+        self._kept: dict[int, Mapping[Place, FrozenVersion]] = {}
+        self._keep = max_epochs_in_flight + _MORE_VERSIONS
         self._database = None
         if conf.memory_bytes is not None and plan.stages:
             self._database = LocalDatabase(conf.local_dir, conf.memory_bytes)
+        # State on disk: one store at a time, because a file that is read or written takes memory.
+        self._readers, self._writers = (_READERS, writers) if self._database is None else (1, 1)
         self._stores = {
             (stage.operator_id, partition, schema.name): _PartitionStore(
                 stage.operator_id,
                 partition,
                 schema,
                 _provider(
-                    stage.operator_id, partition, schema, files, conf, run_id, self._database
+                    stage.operator_id,
+                    partition,
+                    schema,
+                    files.at(STATE),
+                    conf,
+                    run_id,
+                    self._database,
                 ),
             )
             for stage in plan.stages
             for partition in partitions_of_stage(stage, partitions)
             for schema in stage.stateful.stores
         }
-        self._pool = (
-            ThreadPoolExecutor(writers, thread_name_prefix="epochal-state")
-            if writers > 1 and len(self._stores) > 1
-            else None
-        )
         self._homes = {
             (stage.operator_id, family.name): schema.name
             for stage in plan.stages
@@ -146,6 +178,7 @@ class TaskStores:
         }
         """The store of each column family, by operator and family."""
         self._operators = [stage.operator_id for stage in plan.stages]
+        self._is_stateful = bool(plan.stages)
 
     def load(self, operators: Sequence[StatefulOperator], start: StateStart) -> None:
         """Read every store and pass its rows to its operator."""
@@ -153,65 +186,40 @@ class TaskStores:
         stores = list(self._stores.values())
         # Files are read in parallel, because storage may be far away. Rows are decoded here, one
         # store after the other: that is Python's work, which threads would only take in turns.
-        # State on disk is read one store at a time: files that are being read take memory.
-        readers = _READERS if self._database is None else 1
         with (
             _no_collection(),
-            ThreadPoolExecutor(readers, thread_name_prefix="epochal-load") as pool,
+            ThreadPoolExecutor(self._readers, thread_name_prefix="epochal-load") as pool,
         ):
             named = {
                 (each.operator, each.partition, each.store): each for each in start.named or ()
             }
-            reading = pool.map(lambda store: self._open(store, start, named), stores)
-            for store, opened in zip(stores, reading, strict=True):
-                self._load_one(store, opened, by_id[store.operator])
-
-    def _open(
-        self,
-        store: _PartitionStore,
-        start: StateStart,
-        named: Mapping[tuple[int, int, str], PreparedState],
-    ) -> StateStore:
-        place = (store.operator, store.partition, store.schema.name)
-        found = named.get(place)
-        if start.named is not None and found is None:
-            raise StateLoadError(
-                str(store.provider.store_id),
-                f"the last decided epoch names no state of it (version {start.version})",
-                "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
-            )
-        version = None if found is None else _as_version(found)
-        opened = store.provider.get_store(
-            start.version, from_prepared=version, unique_id=start.commit.state_id(*place)
-        )
-        store.rows, store.version = opened.loaded_rows, start.version
-        if version is not None:
-            store.provider.release(version)
-        return opened
+            later = None if start.chain is None else self._read_chain(start.chain)
+            reading = pool.map(lambda store: _open(store, start, named, later), stores)
+            for store, rows in zip(stores, reading, strict=True):
+                store.rows, store.version = rows, start.version
+                self._load_one(store, rows, by_id[store.operator])
+        self._keep_version(start.version)
 
     def _load_one(
-        self, store: _PartitionStore, opened: StateStore, operator: StatefulOperator
+        self, store: _PartitionStore, loaded: FrozenVersion, operator: StatefulOperator
     ) -> None:
         provider = store.provider
         if self._database is not None:
             for name, on_disk in self._on_disk(store, self._database):
                 operator.load(store.partition, name, on_disk)
         elif isinstance(provider, RocksDBFamilyProvider):
-            assert store.rows is not None
             for family in provider.families:
-                rows = provider.rows_of(family, store.rows)
-                operator.load(store.partition, family, rows)
+                operator.load(store.partition, family, provider.rows_of(family, loaded))
         else:
-            operator.load(store.partition, store.schema.name, opened.iterator())
+            rows = provider.codec.decoded(loaded.items())
+            operator.load(store.partition, store.schema.name, rows)
 
-    def prepare(
-        self, epoch: int, changes: Iterable[tuple[int, StateChanges]]
-    ) -> tuple[PreparedState, ...]:
-        """Write the next version of every store under this attempt's names.
+    def prepare(self, epoch: int, changes: Iterable[tuple[int, StateChanges]]) -> PreparedEpoch:
+        """Make the next version of every store durable, in one file of this attempt.
 
         A store without changes gets a version too: Spark expects every version of every store.
         """
-        by_place: dict[tuple[int, int, str], list[StateChanges]] = {}
+        by_place: dict[Place, list[StateChanges]] = {}
         for operator, each in changes:
             store = self._homes.get((operator, each.store), each.store)
             by_place.setdefault((operator, each.partition, store), []).append(each)
@@ -221,24 +229,56 @@ class TaskStores:
                 f"Operators changed the stores {unknown}, which this task does not own: another "
                 f"task would overwrite them. This is a bug in the operator's partitioning."
             )
-        jobs = [(store, epoch, by_place.get(place, ())) for place, store in self._stores.items()]
-        if self._pool is None:
-            return tuple(self._prepare_one(*job) for job in jobs)
-        return tuple(self._pool.map(lambda job: self._prepare_one(*job), jobs))
+        if not self._is_stateful:
+            return PreparedEpoch()
+        encoded = [
+            (store, self._encode(store, epoch, by_place.get(place, ())))
+            for place, store in self._stores.items()
+        ]
+        entries = tuple(
+            StoreFileEntry(*store.place, each.name, len(each.data)) for store, each in encoded
+        )
+        header = Header(epoch, self._attempt, self._task, self._tasks, self._before, entries)
+        data = encode_epoch(header, [each.data for _, each in encoded])
+        name = file_name(epoch, self._task, self._attempt)
+        self._before = write_epoch(self._epochs, name, data)
+        self._keep_version(epoch + 1)
+        label = prepared_label(attempt_label(self._attempt))
+        state = tuple(
+            PreparedState(*store.place, epoch + 1, each.name + label, -1)
+            for store, each in encoded
+            if id_of_version(each.name)
+        )
+        return PreparedEpoch(self._before, state)
 
-    def maintain(self) -> None:
-        """Write snapshots and delete old files of each store, up to its published version."""
-        for store in list(self._stores.values()):
-            try:
-                self._maintain_one(store)
-            except (StateError, OSError) as error:
-                # Maintenance may be late; the next round tries again.
-                logger.warning("maintenance of %s failed: %s", store.provider.store_id, error)
+    def rows_after(self, epoch: int) -> Mapping[Place, FrozenVersion]:
+        """The rows of every store after an epoch, to be published."""
+        with self._lock:
+            found = self._kept.get(epoch + 1)
+        if found is None:
+            raise EpochError(
+                f"The state after epoch {epoch} is to be published, but the task has only the "
+                f"versions {sorted(self._kept)}. This is a bug."
+            )
+        return found
+
+    def publish(self, epoch: int, rows: Mapping[Place, FrozenVersion], floor: int) -> None:
+        """Write the state after a committed epoch under Spark's names.
+
+        Then delete files that only versions below `floor` need. Safe to repeat.
+        """
+
+        def write(place: Place) -> None:
+            self._stores[place].provider.write_base(epoch + 1, rows[place])
+
+        def clean(place: Place) -> None:
+            self._stores[place].provider.delete_below(floor)
+
+        in_parallel(write, rows, self._writers)
+        in_parallel(clean, rows, self._writers)
 
     def close(self) -> None:
-        """Close all stores. Prepared files stay on disk: their epochs may still be decided."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        """Close all stores. Epoch files stay on disk: their epochs may still be decided."""
         for store in self._stores.values():
             store.provider.close()
         if self._database is not None:
@@ -267,10 +307,10 @@ class TaskStores:
         for name, form in forms.items():
             yield name, DiskRows(database, newest, form, saved_epoch, share)
 
-    def _prepare_one(
+    def _encode(
         self, store: _PartitionStore, epoch: int, changes: Sequence[StateChanges]
-    ) -> PreparedState:
-        provider, version = store.provider, epoch + 1
+    ) -> EncodedVersion:
+        provider = store.provider
         if store.rows is None or store.version != epoch:
             raise EpochError(
                 f"{provider.store_id} is at version {store.version}, so epoch {epoch} cannot be "
@@ -282,37 +322,39 @@ class TaskStores:
                 provider.apply(draft, change.store, change.puts, change.removes)
             else:
                 _apply(draft, provider, change)
-        prepared = provider.prepare(version, draft, self._attempt)
-        store.rows = provider.get_store(version, from_prepared=prepared).loaded_rows
-        store.version = version
-        with self._lock:
-            store.prepared.append(prepared)
-            gone = store.prepared.popleft() if len(store.prepared) > _KEPT_VERSIONS else None
-        if gone is not None:
-            provider.release(gone)
-        return PreparedState(
-            store.operator,
-            store.partition,
-            store.schema.name,
-            version,
-            prepared.name,
-            prepared.checksum,
-        )
+        encoded = provider.encode_version(epoch + 1, draft, attempt_label(self._attempt))
+        store.rows, store.version = encoded.rows, epoch + 1
+        return encoded
 
-    def _maintain_one(self, store: _PartitionStore) -> None:
+    def _keep_version(self, version: int) -> None:
+        rows = {place: each.rows for place, each in self._stores.items() if each.rows is not None}
         with self._lock:
-            waiting = list(store.prepared)
-        # Publishing ends with the removal of the file under the attempt's name, so its absence
-        # proves that the driver has published the version. No message is needed.
-        published = [each for each in waiting if store.provider.is_gone(each)]
-        if not published:
-            return
-        store.provider.publish(published[-1])
-        store.provider.do_maintenance()
-        for each in published:
-            store.provider.release(each)
-        with self._lock:
-            store.prepared = deque(each for each in store.prepared if each not in published)
+            self._kept[version] = rows
+            self._kept.pop(version - self._keep, None)
+
+    def _read_chain(self, chain: StateChain) -> dict[Place, list[tuple[str, bytes]]]:
+        """Read the files of the versions after the published one, by store."""
+        found = self._versions_in(chain, self._task)
+        length = chain.version - chain.published
+        if any(len(each) != length for each in found.values()):
+            # The attempt that wrote them assigned partitions to tasks in another way.
+            found = self._versions_in(chain, None)
+        for place, each in found.items():
+            if len(each) != length:
+                raise _not_named(self._stores[place].provider, chain.version)
+        return found
+
+    def _versions_in(
+        self, chain: StateChain, task: int | None
+    ) -> dict[Place, list[tuple[str, bytes]]]:
+        found: dict[Place, list[tuple[str, bytes]]] = {place: [] for place in self._stores}
+        for file in read_chain(
+            self._epochs, chain, task=task, tasks=self._tasks, readers=self._readers
+        ):
+            for entry, data in file.items():
+                if entry.place in found:
+                    found[entry.place].append((entry.name, data))
+        return found
 
 
 @contextmanager
@@ -362,6 +404,35 @@ def _provider(
         files=files.at(store_id.path),
         query_run_id=run_id,
         disk=disk,
+    )
+
+
+def _open(
+    store: _PartitionStore,
+    start: StateStart,
+    named: Mapping[Place, PreparedState],
+    later: Mapping[Place, Sequence[tuple[str, bytes]]] | None,
+) -> FrozenVersion:
+    """Read the rows of a store; `later` has its files in the chain, if there is one."""
+    provider, unique_id = store.provider, start.commit.state_id(*store.place)
+    if later is not None and start.chain is not None:
+        return provider.load_chain(start.chain.published, unique_id, later[store.place])
+    found = named.get(store.place)
+    if start.named is not None and found is None:
+        raise _not_named(provider, start.version)
+    version = None if found is None else _as_version(found)
+    opened = provider.get_store(start.version, from_prepared=version, unique_id=unique_id)
+    provider.forget_cache()
+    if version is not None:
+        provider.release(version)
+    return opened.loaded_rows
+
+
+def _not_named(provider: StateStoreProvider, version: int) -> StateLoadError:
+    return StateLoadError(
+        str(provider.store_id),
+        f"the last decided epoch names no state of it (version {version})",
+        "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
     )
 
 

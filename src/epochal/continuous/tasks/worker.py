@@ -3,9 +3,9 @@
 There are three threads:
 
 - The data thread takes turns (see `task`) of at least a millisecond, or four if there have been no
-  rows for a second. It never touches storage.
+  rows for a second, unless its sources tell when rows come. It never touches storage.
 - The durable thread makes epochs durable, in order, and reports them to the driver.
-- The maintenance thread writes snapshots of the state stores and deletes old files.
+- The publisher writes the state under Spark's names when the driver orders it.
 
 Pushes and reports can be lost with a connection. So if the driver has been silent for a second, the
 durable thread asks for the newest push and repeats its recent reports. The coordinator ignores
@@ -38,6 +38,7 @@ from epochal.connectors.user_code import is_users, report_of
 from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, partitions_of_task, schemas_of
 from epochal.continuous.tasks.channels import Channels
 from epochal.continuous.tasks.reports import TaskReports
+from epochal.continuous.tasks.state_publisher import StatePublisher
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.messages import (
@@ -49,6 +50,7 @@ from epochal.epoch.messages import (
     Leave,
     Peers,
     RegisterTask,
+    StatePublished,
     TaskFailed,
     TaskReady,
 )
@@ -67,8 +69,8 @@ TURN_SECONDS = 0.001
 """Minimum time between two reads of a source. Shorter turns make frames small and costly."""
 
 IDLE_TURN_SECONDS = 0.004
-"""The same for a task that has had no rows for a second. An idle query then costs a quarter. Only
-the first row after a pause is read later, by 1.5 ms on average."""
+"""The same for a task that has had no rows for a second. An idle query then costs a quarter. Unless
+its sources wake it, it reads the first row after a pause later, by 1.5 ms on average."""
 
 IDLE_SECONDS = 1.0
 """How long a task must be without rows to count as idle."""
@@ -153,7 +155,7 @@ class _Durable(threading.Thread):
         super().__init__(name="epochal-durable", daemon=True)
         self._assignment, self._endpoint, self._clock = assignment, endpoint, clock
         self._rpc = RpcClient(assignment.rpc)
-        self.cuts: queue.SimpleQueue[EpochCut | None] = queue.SimpleQueue()
+        self.cuts: queue.SimpleQueue[EpochCut | StatePublished | None] = queue.SimpleQueue()
         self.answers: deque[EpochReply] = deque()
         self.reports = TaskReports(
             attempt=assignment.attempt,
@@ -176,7 +178,9 @@ class _Durable(threading.Thread):
                 except queue.Empty:
                     self._ask_if_silent()
                     continue
-                if cut is not None:
+                if isinstance(cut, StatePublished):
+                    self._rpc.send(self._endpoint, cut)
+                elif cut is not None:
                     self._make_durable(cut)
         except BaseException as error:  # noqa: BLE001 - the data thread raises it
             self.failure = error
@@ -191,7 +195,7 @@ class _Durable(threading.Thread):
     def _make_durable(self, cut: EpochCut) -> None:
         assert self.stores is not None
         began = self._clock.monotonic()
-        state = self.stores.prepare(cut.epoch, cut.changes)
+        prepared = self.stores.prepare(cut.epoch, cut.changes)
         written = self._clock.monotonic()
         message = cut.prepare()
         staged = self._clock.monotonic()
@@ -208,7 +212,7 @@ class _Durable(threading.Thread):
             self._assignment.task,
             cut.epoch,
             message,
-            state,
+            prepared.state,
             cut.watermarks,
             cut.rows_in,
             cut.rows_out,
@@ -216,6 +220,7 @@ class _Durable(threading.Thread):
             written - began,
             staged - written,
             cut.dead_letters,
+            prepared.checksum,
             positions=cut.positions,
         )
         # Only now, when all is on storage, may the driver hear of the epoch: it may decide at once.
@@ -253,10 +258,10 @@ class _Worker:
         self._endpoint = EndpointType(assignment.endpoint, EpochRequest, EpochReply)
         self._rpc = RpcClient(assignment.rpc)
         self._durable = _Durable(assignment, self._endpoint, self._clock)
-        self._ended = threading.Event()
         self._channels: Channels | None = None
         self._core: TaskCore | None = None
         self._stores: TaskStores | None = None
+        self._publisher: StatePublisher | None = None
         self._quiet = False
         """Whether the newest message is an answer: the driver was silent and had to be asked."""
 
@@ -281,7 +286,8 @@ class _Worker:
             self._rpc.send(self._endpoint, failed)
 
     def close(self) -> None:
-        self._ended.set()
+        if self._publisher is not None:
+            self._publisher.close()
         if self._durable.is_alive():
             self._durable.stop()
             self._durable.join(_END_SECONDS)
@@ -327,7 +333,7 @@ class _Worker:
             readers=given.readers,
             writer=given.plan.writers.open(context),
         )
-        files = open_files(given.checkpoint, existing=True).at("state")
+        files = open_files(given.checkpoint, existing=True)
         partitions = partitions_of_task(given.plan.state_partitions, given.task, given.tasks)
         self._stores = stores = TaskStores(
             given.plan,
@@ -336,11 +342,17 @@ class _Worker:
             given.state_conf,
             attempt=given.attempt,
             run_id=given.run_id,
+            task=given.task,
+            tasks=given.tasks,
+            max_epochs_in_flight=given.max_epochs_in_flight,
         )
         stores.load(core.operators, given.state)
         self._durable.stores = stores
         if given.plan.stages:
-            threading.Thread(target=self._maintain, name="epochal-maintenance", daemon=True).start()
+            self._publisher = StatePublisher(
+                stores, given.attempt, given.task, self._durable.cuts.put, self._clock
+            )
+            self._publisher.start()
         channels.guard()
         # A full collection over the state and libraries that are loaded by now would delay rows by
         # tens of milliseconds and free nothing.
@@ -349,16 +361,11 @@ class _Worker:
         self._rpc.send(self._endpoint, TaskReady(given.attempt, given.task))
         return core
 
-    def _maintain(self) -> None:
-        seconds = self._assignment.state_conf.maintenance_interval_ms / 1000
-        while not self._ended.wait(seconds):
-            if self._stores is not None:
-                self._stores.maintain()
-
     def _loop(self, core: TaskCore, channels: Channels) -> None:
         rpc_fd, clock, reports = self._rpc.fd, self._clock, self._durable.reports
         fixed_ms = self._assignment.batch_time_ms
-        next_read = busy_at = 0.0
+        next_read = last_read = busy_at = 0.0
+        wakes = core.descriptors or ()
         turns = 0
         ready: Collection[int] = (rpc_fd, channels.fd)
         """The descriptors that may have something to read."""
@@ -370,14 +377,18 @@ class _Worker:
                 if was_quiet := self._quiet:
                     self._repeat(messages, core, channels)
             pushes = [each for each in messages if isinstance(each, EpochStarted)]
+            if self._publisher is not None:
+                for push in pushes:
+                    self._publisher.hear(push)
             frames = channels.receive() if channels.fd in ready else ()
             now = time.monotonic()
-            read = now >= next_read
+            read = now >= next_read or any(each in ready for each in wakes)
             now_ms = clock.now_ms() if fixed_ms is None else fixed_ms
             out = core.turn(now_ms, frames, pushes, read=read)
             if out.had_rows:
                 busy_at = now
             if read:
+                last_read = now
                 next_read = now + turn_seconds(now - busy_at)
             for target, frame in out.frames:
                 channels.send(target, frame)
@@ -399,7 +410,10 @@ class _Worker:
             elif active is None and not was_quiet:
                 # Only if nothing was sent: sending on a ZeroMQ socket may consume the edge that
                 # signals a received push, and the thread would not notice the push.
-                ready = channels.wait(next_read - time.monotonic(), rpc_fd)
+                ready = ()
+                if wakes and (rest := last_read + TURN_SECONDS - time.monotonic()) > 0:
+                    ready = channels.wait(rest, rpc_fd)
+                ready = ready or channels.wait(next_read - time.monotonic(), rpc_fd, *wakes)
 
     def _repeat(self, messages: Sequence[EpochReply], core: TaskCore, channels: Channels) -> None:
         """Repeat what may have been lost: that this task is ready, and how much it has sent."""

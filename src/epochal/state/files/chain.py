@@ -171,6 +171,16 @@ def id_of_prepared(name: str) -> str:
     return prepared[2] or "" if prepared else ""
 
 
+def id_of_version(name: str) -> str:
+    """The unique id in the name of a delta or snapshot; empty if it has none."""
+    return id_of_prepared(f"{name}{_PREPARED_MARK}-")
+
+
+def prepared_label(label: str) -> str:
+    """What the name of a prepared file has after the plain name."""
+    return f"{_PREPARED_MARK}{label}"
+
+
 def is_prepared_snapshot(name: str) -> bool:
     """Whether a prepared file is a snapshot."""
     prepared = _PREPARED.fullmatch(name)
@@ -320,6 +330,22 @@ def deletable(
     ]
     others = sorted(set(kinds.others(listed, first)) - set(old))
     return old + others + sorted(checksums)
+
+
+def below_snapshot(names: Iterable[str], version: int, kinds: FileNames = HDFS_FILES) -> list[str]:
+    """The files that only versions below `version` need, also if not every version has a file.
+
+    The newest snapshot at or below `version` is where every version from there on starts.
+    """
+    listed = list(names)
+    first = max((s for s in snapshot_versions(listed, kinds) if s <= version), default=0)
+    files = (file for file in map(kinds.parse, listed) if file is not None)
+    old = [file.name for file in files if file.version < first]
+    checksums = [
+        name for name in listed if (found := _CHECKSUM.fullmatch(name)) and int(found[1]) < first
+    ]
+    others = sorted(set(kinds.others(listed, first)) - set(old))
+    return sorted(old) + others + sorted(checksums)
 
 
 def _starts(version: int, snapshots: Iterable[int]) -> list[int]:

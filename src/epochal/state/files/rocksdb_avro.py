@@ -1,4 +1,4 @@
-"""Turns Avro-encoded keys and values of RocksDB-backed stores into encoded UnsafeRows. Pure.
+"""Turns Avro-encoded keys and values of RocksDB-backed stores into UnsafeRows, and back. Pure.
 
 transformWithState can store its rows as Avro, so that the schema of a value may change. Keys and
 values are split and prefixed as always; only the rows inside them differ:
@@ -14,13 +14,14 @@ big-endian. Everything after this module sees UnsafeRows of the schema that the 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from epochal.errors import StateFormatError, StateValueError
-from epochal.state.files.rocksdb_keys import ENCODING_VERSION
+from epochal.state.files.rocksdb_keys import ENCODING_VERSION, ordered_long
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.avro_row import decode_avro, resolve
+from epochal.state.rows.avro_writer import encode_avro
 from epochal.state.rows.types import AtomicType, StructField, StructType
 from epochal.state.rows.unsafe_row import encode_row
 from epochal.state.rows.values import Row
@@ -40,6 +41,9 @@ class AvroForm:
     encoder: KeyEncoder
     written: Mapping[int, StructType]
     """Every schema that values were written with, by its id."""
+    key_id: int = 0
+    value_id: int = 0
+    """The ids of the newest schemas, with which rows are written."""
 
     def plain_key(self, key: bytes, source: str) -> bytes:
         """The key as a store of UnsafeRows has it."""
@@ -80,13 +84,40 @@ class AvroForm:
             raise StateFormatError(source, 0, reason) from None
         return _encoded(resolved, self.value, source)
 
+    def stored_key(self, key: Row) -> bytes:
+        """A key as Avro; the reverse of `plain_key`."""
+        fields = self.key.fields
+        match self.encoder.kind:
+            case "prefix":
+                count = self.encoder.prefix_columns
+                first = encode_avro(key[:count], StructType(fields[:count]))
+                rest, others = key[count:], fields[count:]
+            case "range":
+                numbers = [ordered_long(key[n]) for n in self.encoder.ordering]
+                parts = [part for each in numbers for part in (each[:1], each[1:])]
+                first = encode_avro(parts, StructType(tuple(self._parts())))
+                kept = [n for n in range(len(fields)) if n not in self.encoder.ordering]
+                rest, others = tuple(key[n] for n in kept), tuple(fields[n] for n in kept)
+            case _:
+                return self._with_id(key, self.key, self.key_id)
+        return _joined(_VERSION + first, self._with_id(rest, StructType(others), self.key_id))
+
+    def stored_value(self, value: Row) -> bytes:
+        """A value as Avro, with the newest schema; the reverse of `plain_value`."""
+        return self._with_id(value, self.value, self.value_id)
+
+    def _with_id(self, row: Row, schema: StructType, number: int) -> bytes:
+        return _VERSION + _ID.pack(number) + encode_avro(row, schema)
+
+    def _parts(self) -> Iterator[StructField]:
+        """The fields of the scanned part of a range key."""
+        for n in self.encoder.ordering:
+            for part in ("marker", "value"):
+                yield StructField(f"{self.key.fields[n].name}_{part}", _BINARY)
+
     def _plain_range(self, key: bytes, source: str) -> bytes:
         ordering = self.encoder.ordering
-        parts = tuple(
-            StructField(f"{self.key.fields[n].name}_{part}", _BINARY)
-            for n in ordering
-            for part in ("marker", "value")
-        )
+        parts = tuple(self._parts())
         first, rest = _halves(key, source)
         found = decode_avro(_body(first, source), StructType(parts), source=source)
         if any(part is None for part in found):

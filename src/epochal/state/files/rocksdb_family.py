@@ -8,13 +8,15 @@ time. An index follows from the rows it is about, so nobody but this module writ
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from epochal.errors import StateFormatError
+from epochal.state.files.rocksdb_avro import AvroForm
 from epochal.state.files.rocksdb_key_form import VERSION_BYTE, unversioned
-from epochal.state.files.rocksdb_keys import NEGATIVE, NULL, POSITIVE
+from epochal.state.files.rocksdb_keys import NULL, ordered_long
+from epochal.state.files.rocksdb_snapshot import SnapshotMetadata
 from epochal.state.files.rocksdb_values import ValueForm
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.types import AtomicType, StructField, StructType
@@ -28,9 +30,13 @@ Entry: TypeAlias = Callable[[Row, RowOrList], tuple[Row, Row]]
 
 EMPTY_ROW: Row = (None,)
 FAMILY_BYTES = 2
+INTERNAL = "$"
+"""What the names of families start with that belong to Spark and not to the user."""
 _LENGTH = struct.Struct("<i")
 _LONG = struct.Struct(">q")
 _PLAIN = KeyEncoder("plain")
+_BY_OWNER, _BY_TIME = "_keyToTimestamp", "_timestampToKey"
+_INDEXES = ("$ttl_", "$min_", "$count_", "$rowCounter_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +45,16 @@ class FamilyRows:
 
     schema: FamilySchema
     is_list: bool = False
+    avro: AvroForm | None = None
+    """How to encode the rows, if they are stored as Avro and not as UnsafeRows."""
 
     @property
     def name(self) -> str:
         return self.schema.name
 
     def encode_key(self, key: Row) -> bytes:
+        if self.avro is not None:
+            return self.avro.stored_key(key)
         fields, encoder = self.schema.key.fields, self.schema.encoder or _PLAIN
         match encoder.kind:
             case "prefix":
@@ -53,7 +63,7 @@ class FamilyRows:
                 return self.encode_prefix(key[:count]) + VERSION_BYTE + rest
             case "range":
                 self._check_ordering(encoder)
-                first = encode_row((_ordered(key[0]),), _ORDERED)
+                first = encode_row((ordered_long(key[0]),), _ORDERED)
                 rest = encode_row(key[1:], StructType(fields[1:]))
             case _:
                 return VERSION_BYTE + encode_row(key, self.schema.key)
@@ -66,6 +76,8 @@ class FamilyRows:
         return _LENGTH.pack(len(first) + 1) + VERSION_BYTE + first
 
     def decode_key(self, data: bytes, source: str) -> Row:
+        if self.avro is not None:
+            data = self.avro.plain_key(data, source)
         fields, encoder = self.schema.key.fields, self.schema.encoder or _PLAIN
         if encoder.kind not in ("prefix", "range"):
             return decode_row(unversioned(data, source), self.schema.key)
@@ -85,16 +97,23 @@ class FamilyRows:
     def encode_value(self, key: bytes, value: RowOrList, form: ValueForm) -> bytes:
         """A value, or a whole list. `key` is the complete key, which checksums cover."""
         if self.is_list:
-            rows = (VERSION_BYTE + encode_row(each, self.schema.value) for each in value)
-            return form.joined(key, rows)
-        return form.record(key, VERSION_BYTE + encode_row(value, self.schema.value))[1] or b""
+            return form.joined(key, map(self._stored, value))
+        return form.record(key, self._stored(value))[1] or b""
 
     def decode_value(self, key: bytes, data: bytes, form: ValueForm, source: str) -> RowOrList:
-        schema = self.schema.value
         if self.is_list:
-            found = form.several(key, data, source)
-            return [decode_row(unversioned(each, source), schema) for each in found]
-        return decode_row(unversioned(form.single(key, data, source), source), schema)
+            return [self._row(each, source) for each in form.several(key, data, source)]
+        return self._row(form.single(key, data, source), source)
+
+    def _stored(self, row: Row) -> bytes:
+        if self.avro is not None:
+            return self.avro.stored_value(row)
+        return VERSION_BYTE + encode_row(row, self.schema.value)
+
+    def _row(self, data: bytes, source: str) -> Row:
+        if self.avro is not None:
+            data = self.avro.plain_value(data, source)
+        return decode_row(unversioned(data, source), self.schema.value)
 
     def _check_ordering(self, encoder: KeyEncoder) -> None:
         first = self.schema.key.fields[0].data_type
@@ -145,20 +164,19 @@ class Family:
         self,
         puts: Iterable[tuple[Row, RowOrList]],
         removes: Iterable[Row],
-        number_of: Callable[[str], int],
+        prefix_of: Callable[[str], bytes],
         get: Callable[[bytes], bytes | None],
         form: ValueForm,
     ) -> Iterator[tuple[bytes, bytes | None]]:
         """The entries that change, with None for one that is removed; earlier ones come first.
 
-        `number_of` gives the number of a family, `get` the present value of an entry.
+        `prefix_of` gives what the keys of a family start with, `get` the present value of an entry.
         """
-        number = family_prefix(number_of(self.name))
-        numbers = [family_prefix(number_of(index.rows.name)) for index in self.indexes]
-        indexes = list(zip(self.indexes, numbers, strict=True))
+        start = prefix_of(self.name)
+        indexes = [(index, prefix_of(index.rows.name)) for index in self.indexes]
         changed: list[tuple[Row, RowOrList | None]] = [*((key, None) for key in removes), *puts]
         for key, value in changed:
-            at = number + self.rows.encode_key(key)
+            at = start + self.rows.encode_key(key)
             old = get(at) if indexes else None
             if old is not None:
                 before = self.rows.decode_value(at, old, form, self.name)
@@ -174,19 +192,92 @@ class Family:
                 yield index_at, index.rows.encode_value(index_at, index_value, form)
 
 
+def indexed_family(name: str) -> str | None:
+    """The family that an index is about; None for a family that is no index."""
+    if not name.startswith(INTERNAL):
+        return None
+    if name.endswith(_BY_TIME):
+        return name.removesuffix(_BY_TIME) + _BY_OWNER
+    return next((name.removeprefix(start) for start in _INDEXES if name.startswith(start)), None)
+
+
+def index_entry(name: str, *, is_list: bool) -> Entry:
+    """How the rows of an index follow from those of the family that it is about."""
+    if name.endswith(_BY_TIME):
+        return _reversed
+    if name.startswith("$ttl_"):
+        return _expiry_of_list if is_list else _expiry_of_value
+    return _earliest if name.startswith("$min_") else _count
+
+
+def families_of(
+    schemas: Mapping[str, FamilySchema],
+    lists: Collection[str],
+    there: Collection[str],
+    avro: Mapping[str, AvroForm],
+) -> dict[str, Family]:
+    """The families of a store by name, with those of their indexes that are `there`.
+
+    `lists` are the families of lists, and `avro` has those whose rows are stored as Avro. Spark
+    declares some indexes that it does not create.
+    """
+    found: dict[str, Family] = {}
+    for name, schema in schemas.items():
+        if indexed_family(name) is not None:
+            continue
+        is_list = name in lists
+        indexes = tuple(
+            Index(FamilyRows(each, avro=avro.get(index)), index_entry(index, is_list=is_list))
+            for index, each in schemas.items()
+            if indexed_family(index) == name and index in there
+        )
+        found[name] = Family(FamilyRows(schema, is_list, avro.get(name)), indexes)
+    return found
+
+
+def _count(key: Row, value: RowOrList) -> tuple[Row, Row]:
+    return key, (len(value),)
+
+
+def _expiry_of_value(key: Row, value: RowOrList) -> tuple[Row, Row]:
+    return (value[1], key), EMPTY_ROW
+
+
+def _expiry_of_list(key: Row, value: RowOrList) -> tuple[Row, Row]:
+    return (min(expires for _, expires in value), key), EMPTY_ROW
+
+
+def _earliest(key: Row, value: RowOrList) -> tuple[Row, Row]:
+    return key, (min(expires for _, expires in value),)
+
+
+def _reversed(key: Row, value: RowOrList) -> tuple[Row, Row]:
+    return (key[1], key[0]), EMPTY_ROW
+
+
+def describe_entries(
+    entries: Collection[bytes],
+    families: Mapping[str, int],
+    highest: int,
+    known: Mapping[str, bool] | None = None,
+) -> SnapshotMetadata:
+    """What the metadata of a snapshot says about its keys and column families.
+
+    `known` tells which families are internal, if that is not to be read from their names.
+    """
+    internal = {name: (known or {}).get(name, name.startswith(INTERNAL)) for name in families}
+    inner = {family_prefix(number) for name, number in families.items() if internal[name]}
+    internal_keys = sum(key[:FAMILY_BYTES] in inner for key in entries) if inner else 0
+    keys = len(entries) - internal_keys
+    return SnapshotMetadata((), dict(families), keys, internal_keys, internal, highest)
+
+
 def family_prefix(number: int) -> bytes:
     """What the keys of a family start with."""
     return number.to_bytes(FAMILY_BYTES, "little")
 
 
 _ORDERED = StructType((StructField("ordered", AtomicType("binary")),))
-
-
-def _ordered(number: int | None) -> bytes:
-    """A long in the form that sorts by its bytes."""
-    if number is None:
-        return bytes([NULL]) + bytes(_LONG.size)
-    return bytes([NEGATIVE if number < 0 else POSITIVE]) + _LONG.pack(number)
 
 
 def _number(data: bytes, source: str) -> int | None:

@@ -9,6 +9,7 @@ encoder a store uses.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from epochal.state.rows.types import AtomicType, StructField, StructType, field_
 ENCODING_VERSION = 0
 NEGATIVE, POSITIVE, NULL = 0, 1, 2
 _TIMESTAMP_BYTES = 8
+_LONG = struct.Struct(">q")
 _SIGN = np.uint64(1 << 63)
 _ORDERED_TYPES: dict[str, str] = {
     "byte": ">i1",
@@ -49,6 +51,13 @@ def decode_keys(
         case "timestamp-postfix":
             return _timed(keys, schema, source, leading=False)
     return decode_rows(rows_of(keys, source), schema, source=source)
+
+
+def ordered_long(number: int | None) -> bytes:
+    """A long in the form that sorts by its bytes."""
+    if number is None:
+        return bytes([NULL]) + bytes(_LONG.size)
+    return bytes([NEGATIVE if number < 0 else POSITIVE]) + _LONG.pack(number)
 
 
 def rows_of(spans: Spans, source: str) -> Spans:

@@ -88,25 +88,33 @@ def is_binary_stable(kind: DataType) -> bool:
 
 
 def check_compatible(
-    stored: FamilySchema, asked: FamilySchema, *, source: str, ignore_value: bool = False
+    stored: FamilySchema,
+    asked: FamilySchema,
+    *,
+    source: str,
+    ignore_value: bool = False,
+    ignore_nulls: bool = False,
 ) -> None:
     """Raise StateSchemaMismatchError unless a query with `asked` can use the stored state."""
     pairs = [(stored.key, asked.key, KEY_MISMATCH)]
     if not ignore_value:
         pairs.append((stored.value, asked.value, VALUE_MISMATCH))
     for theirs, mine, condition in pairs:
-        if not fits(mine, theirs):
+        if not fits(mine, _nullable(theirs) if ignore_nulls else theirs):
             raise StateSchemaMismatchError(
                 source, schema_json(theirs), schema_json(mine), condition
             )
 
 
-def settle_schema(files: Files, asked: FamilySchema, *, ignore_value: bool = False) -> FamilySchema:
+def settle_schema(
+    files: Files, asked: FamilySchema, *, ignore_value: bool = False, ignore_nulls: bool = False
+) -> FamilySchema:
     """Check a store against its schema file, or write the file if there is none yet.
 
     `files` is the directory of the store's partition 0. Returns the schema that is on disk
     afterwards. A new file allows nulls everywhere, as Spark's do: Spark asks for that, and refuses
-    to go on from a file that allows fewer.
+    to go on from a file that allows fewer. Files of earlier releases may allow fewer; with
+    `ignore_nulls` they fit a schema that does not know where nulls can be.
     """
     source = join_url(files.url, SCHEMA_FILE)
     if not is_binary_stable(asked.key):
@@ -121,10 +129,12 @@ def settle_schema(files: Files, asked: FamilySchema, *, ignore_value: bool = Fal
             files.create(SCHEMA_FILE, encode_schema_file([created]))
         except FileExistsError:
             # Another run created the file first; check against what it wrote.
-            return settle_schema(files, asked, ignore_value=ignore_value)
+            return settle_schema(files, asked, ignore_value=ignore_value, ignore_nulls=ignore_nulls)
         return created
     stored = parse_schema_file(data, source=source)[0]
-    check_compatible(stored, asked, source=source, ignore_value=ignore_value)
+    check_compatible(
+        stored, asked, source=source, ignore_value=ignore_value, ignore_nulls=ignore_nulls
+    )
     return stored
 
 

@@ -28,6 +28,7 @@ from epochal.state.files.chain import (
     published_name,
     snapshot_name,
 )
+from epochal.state.store.versions import FrozenVersion
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -39,6 +40,17 @@ class PreparedVersion:
     version: int
     name: str
     checksum: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedVersion:
+    """A version and the file that makes it from the one before: a delta or a whole snapshot."""
+
+    name: str
+    """The name that Spark gives to the file."""
+    data: bytes
+    rows: FrozenVersion
+    is_snapshot: bool = False
 
 
 def write_prepared(

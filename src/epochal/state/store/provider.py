@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ from epochal.errors import EpochalError, OptionError, StateLoadError, StateUsage
 from epochal.files import AtomicFile, FileInfo, Files, open_files
 from epochal.state.files.chain import (
     SnapshotPlan,
+    below_snapshot,
     deletable,
     delta_name,
     delta_versions,
@@ -40,14 +41,15 @@ from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId, StateStoreProviderId
 from epochal.state.store.prepared import (
+    EncodedVersion,
     PreparedVersion,
     publish_prepared,
     read_prepared,
     write_prepared,
 )
-from epochal.state.store.store import ReadStateStore, StateStore
+from epochal.state.store.store import ReadStateStore, StateStore, check_prefix, closed_error
 from epochal.state.store.store_coordinator_ref import StateStoreCoordinatorRef
-from epochal.state.store.store_files import StoreFiles
+from epochal.state.store.store_files import StoreFiles, cancel
 from epochal.state.store.store_metrics import (
     CACHE_HITS,
     CACHE_MISSES,
@@ -91,7 +93,7 @@ class StateStoreProvider:
     ) -> None:
         self.store_id, self.conf = store_id, conf or StateStoreConf()
         self.provider_id = StateStoreProviderId(store_id, query_run_id)
-        _check_prefix(store_id, key_schema, num_cols_prefix_key)
+        check_prefix(store_id, key_schema, num_cols_prefix_key)
         self.check(store_id, self.conf)
         self.codec = RowCodec(key_schema, value_schema, num_cols_prefix_key)
         self._files = self.files_class(
@@ -195,7 +197,7 @@ class StateStoreProvider:
             self._files.drop_checksum(delta_name(version, self._kinds))
             # A snapshot of this version is from another attempt, and loaders would prefer it to the
             # new delta. So replace it.
-            stale = self._has_snapshot(version)
+            stale = self._files.files.info(snapshot_name(version, self._kinds)) is not None
             delta.close()
             if stale or force_snapshot:
                 self._publish_snapshot(version, self._files.stage_snapshot(version, rows.items()))
@@ -203,14 +205,54 @@ class StateStoreProvider:
         if self._coordinator is not None and self.conf.commit_validation_enabled:
             self._coordinator.report_state_store_commit(self.provider_id, version)
 
+    def encode_version(self, version: int, draft: Draft, attempt: str) -> EncodedVersion:
+        """The file of the next version. The caller makes it durable."""
+        data = self._files.encode_delta(version, draft.changes.items())
+        return EncodedVersion(delta_name(version, self._kinds), data, draft.freeze())
+
     def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
         """Write a version under a name with the attempt, and keep its rows for the next version."""
-        data = self._files.encode_delta(version, draft.changes.items())
-        rows = draft.freeze()
-        prepared = write_prepared(self._files.files, version, attempt, data, self._kinds)
+        found = self.encode_version(version, draft, attempt)
+        files, kinds = self._files.files, self._kinds
+        prepared = write_prepared(
+            files, version, attempt, found.data, kinds, is_snapshot=found.is_snapshot
+        )
         with self._lock:
-            self._prepared[prepared.name] = rows
+            self._prepared[prepared.name] = found.rows
         return prepared
+
+    def load_chain(
+        self, base: int, unique_id: str, later: Sequence[tuple[str, bytes]]
+    ) -> FrozenVersion:
+        """The rows of a version that no files in the store's directory make yet.
+
+        `base` is the version that they make, and `later` the name and content of the file of each
+        version after it.
+        """
+        with self._lock:
+            draft = self._open(base, unique_id).draft()
+            self._cache.clear()  # it would keep the rows of `base` in memory
+            for version, (name, data) in enumerate(later, base + 1):
+                draft = self._files.advance(draft, version, name, data, self._made_of)
+                if self._disk is not None:
+                    draft = draft.freeze().draft()
+            return draft.freeze()
+
+    def write_base(self, version: int, rows: FrozenVersion) -> None:
+        """Write a snapshot of a decided version, from which Spark and `load_chain` can start.
+
+        Rows on disk are written while they are read; they are never all in memory.
+        """
+        staged = self._files.stage_snapshot(version, rows.items())
+        if self._closed:
+            # The local database is closed after the provider, so rows may be missing.
+            cancel(staged)
+            raise closed_error(self.store_id)
+        self._publish_snapshot(version, staged)
+
+    def delete_below(self, version: int) -> None:
+        """Delete the files that only versions below this one need."""
+        self._delete(below_snapshot(self._files.names(), version, self._kinds))
 
     def publish(self, prepared: PreparedVersion) -> None:
         """Give a decided version its plain name. Safe to repeat, also after a crash."""
@@ -219,10 +261,6 @@ class StateStoreProvider:
             rows = self._prepared.pop(prepared.name, None)
             if rows is not None:
                 self._remember(prepared.version, rows, None)
-
-    def is_gone(self, prepared: PreparedVersion) -> bool:
-        """Whether the prepared file is gone: it was published or deleted."""
-        return self._files.files.info(prepared.name) is None
 
     def release(self, prepared: PreparedVersion) -> None:
         """Drop a prepared version's rows from memory; its file stays."""
@@ -260,8 +298,7 @@ class StateStoreProvider:
         staged = self._files.stage_snapshot(due, cached.rows.items())
         with self._lock:
             if self._fresh(due) is not cached:
-                for _, file in staged:
-                    file.cancel()
+                cancel(staged)
                 return  # the version was committed again meanwhile
             self._publish_snapshot(due, staged)
             if self._files.delta_info(due) != cached.delta:
@@ -271,10 +308,7 @@ class StateStoreProvider:
     def do_cleanup(self) -> None:
         """Delete the files that no retained version needs."""
         retained = self.conf.min_versions_to_retain
-        old = deletable(self._files.names(), retained, self._kinds)
-        if old:
-            self._files.delete_old(old)
-            logger.debug("deleted %d old files of %s", len(old), self.store_id)
+        self._delete(deletable(self._files.names(), retained, self._kinds))
 
     def metrics_of(
         self, num_keys: int, rows: FrozenVersion, *, forced: bool = False
@@ -309,12 +343,7 @@ class StateStoreProvider:
             )
         with self._lock:
             if self._closed:
-                raise StateUsageError(
-                    str(self.store_id),
-                    "the provider is closed because another process has taken over the store, "
-                    "or because the query has ended. Get a new provider.",
-                    "STATE_STORE_OPERATION_OUT_OF_ORDER",
-                )
+                raise closed_error(self.store_id)
             self._repaired = False
             if version == 0:
                 return self._empty()
@@ -403,8 +432,13 @@ class StateStoreProvider:
     def _empty(self) -> FrozenVersion:
         return EMPTY if self._disk is None else self._disk.empty()
 
-    def _has_snapshot(self, version: int) -> bool:
-        return self._files.files.info(snapshot_name(version, self._kinds)) is not None
+    def _made_of(self, rows: dict[bytes, bytes]) -> FrozenVersion:
+        return FrozenVersion.of(rows) if self._disk is None else self._disk.of([rows.items()])
+
+    def _delete(self, old: Sequence[str]) -> None:
+        if old:
+            self._files.delete_old(old)
+            logger.debug("deleted %d old files of %s", len(old), self.store_id)
 
     def _publish_snapshot(self, version: int, staged: Iterable[tuple[str, AtomicFile]]) -> None:
         self._files.publish_snapshot(staged)
@@ -463,13 +497,3 @@ class HDFSBackedStateStoreProvider(StateStoreProvider):
                 f"{conf.checkpoint_format_version}, only 1.",
                 "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED",
             )
-
-
-def _check_prefix(store_id: StateStoreId, key_schema: StructType, num_cols_prefix_key: int) -> None:
-    if not 0 <= num_cols_prefix_key < max(1, len(key_schema.fields)):
-        raise StateUsageError(
-            str(store_id),
-            f"a key of {len(key_schema.fields)} columns cannot have a prefix of "
-            f"{num_cols_prefix_key}.",
-            "STATE_STORE_INCORRECT_NUM_PREFIX_COLS_FOR_PREFIX_SCAN",
-        )

@@ -62,6 +62,10 @@ class RocksContent:
 
     entries: dict[bytes, bytes]
     families: Mapping[str, int] = field(default_factory=dict)
+    highest_family: int = 0
+    """The highest number that a family ever had."""
+    internal: Mapping[str, bool] = field(default_factory=dict)
+    """Which families are Spark's own and not a user's."""
 
     def family(self, name: str | None) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of one column family; `None` means a store without families."""
@@ -193,15 +197,16 @@ class RocksDirectory:
         """The content of a version."""
         plan = self.plan(version, unique_id)
         entries: dict[bytes, bytes] = {}
-        families: Mapping[str, int] = {}
+        metadata = SnapshotMetadata((), {}, 0)
         if plan.snapshot is not None:
             metadata, entries = read_snapshot(self._files, plan.snapshot, self._form.delimiter)
-            families = metadata.families
         draft = FrozenVersion.of(entries).draft()
         for item in plan.changelogs:
             source = join_url(self._files.url, file_name(item, "changelog"))
             replay(self.changelog(item), draft, self._form, source)
-        return RocksContent(dict(draft.items()), families)
+        families = metadata.families
+        highest = max(metadata.highest_family, *families.values(), 0)
+        return RocksContent(dict(draft.items()), families, highest, metadata.internal)
 
     def families(self, version: int, unique_id: str = "") -> Mapping[str, int]:
         """The column families of a version, without loading it."""

@@ -25,6 +25,7 @@ from epochal.state.files.rocksdb_family import (
     FamilyRows,
     Row,
     RowOrList,
+    describe_entries,
     family_prefix,
 )
 from epochal.state.files.rocksdb_snapshot import SnapshotMetadata, encode_snapshot
@@ -33,15 +34,13 @@ from epochal.state.files.schema_file import DEFAULT_FAMILY
 from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
-from epochal.state.store.prepared import PreparedVersion
+from epochal.state.store.prepared import EncodedVersion
 from epochal.state.store.rocksdb_directory import read_archive, read_snapshot, replay
 from epochal.state.store.rocksdb_files import RocksStoreFiles
 from epochal.state.store.rocksdb_provider import RocksDBStateStoreProvider
 from epochal.state.store.versions import Change, Draft, FrozenVersion
 
 _NO_COLUMNS = StructType(())
-_INTERNAL = "$"
-"""What the names of families start with that belong to Spark and not to the user."""
 
 
 @dataclass(slots=True)
@@ -58,6 +57,10 @@ class FamilyNumbers:
         self.known = dict(metadata.families)
         self.highest = max(metadata.highest_family, *self.known.values(), 0)
         self.are_stored = True
+
+    def prefix(self, family: str) -> bytes:
+        """What the keys of a family start with."""
+        return family_prefix(self.known[family])
 
     def add(self, names: Iterable[str]) -> None:
         """Number those families that have no number yet."""
@@ -116,15 +119,9 @@ class RocksFamilyFiles(RocksStoreFiles):
         self, version: int, rows: Iterable[tuple[bytes, bytes]]
     ) -> tuple[tuple[str, bytes], ...]:
         """The files of a snapshot, by name. The last one makes it visible."""
-        entries, known = list(rows), self.numbers.known
-        internal = {name: name.startswith(_INTERNAL) for name in known}
-        inner = {family_prefix(number) for name, number in known.items() if internal[name]}
-        internal_keys = sum(key[:FAMILY_BYTES] in inner for key, _ in entries)
-        metadata = SnapshotMetadata(
-            (), dict(known), len(entries) - internal_keys, internal_keys, internal,
-            self.numbers.highest,
-        )  # fmt: skip
-        files = encode_snapshot(entries, metadata, self.conf.rocksdb_table_format)
+        entries = dict(rows)
+        metadata = describe_entries(entries, self.numbers.known, self.numbers.highest)
+        files = encode_snapshot(entries.items(), metadata, self.conf.rocksdb_table_format)
         return (*files.shared, (snapshot_name(version, self.kinds), files.archive))
 
 
@@ -197,7 +194,7 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
         files = self._family_files
         files.numbers.add(self._names())
         changes = self.families[family].changes(
-            puts, removes, files.numbers.known.__getitem__, draft.get, files.form
+            puts, removes, files.numbers.prefix, draft.get, files.form
         )
         for key, value in changes:
             if value is None:
@@ -205,13 +202,13 @@ class RocksDBFamilyProvider(RocksDBStateStoreProvider):
             else:
                 draft.put(key, value)
 
-    def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
-        """Write a version under a name with the attempt; as a snapshot if it adds families."""
+    def encode_version(self, version: int, draft: Draft, attempt: str) -> EncodedVersion:
+        """The file of the next version: a snapshot if the version adds families."""
         numbers = self._family_files.numbers
         numbers.add(self._names())
-        prepared = super().prepare(version, draft, attempt)
+        found = super().encode_version(version, draft, attempt)
         numbers.are_stored = True
-        return prepared
+        return found
 
     def commit(self, *_: Any, **__: Any) -> None:
         """Refused: a version of this store is prepared, then published."""

@@ -57,7 +57,7 @@ from epochal.state.store.rocksdb_directory import (
     read_snapshot,
 )
 from epochal.state.store.store_files import StoreFiles, stage
-from epochal.state.store.versions import Change, Draft
+from epochal.state.store.versions import Change, Draft, MakeVersion
 
 MAX_LINEAGE = 500
 """Versions that a changelog lists at most. Spark can list about 800, and may add some."""
@@ -109,6 +109,23 @@ class RocksStoreFiles(StoreFiles):
         before = max(earlier, key=lambda item: item.version, default=LineageItem(0, ""))
         self.lineage.adopt(self._directory.plan(before.version, before.unique_id))
         self.lineage.begin(target.version, target.unique_id)
+
+    def advance(
+        self, draft: Draft, version: int, name: str, data: bytes, make: MakeVersion
+    ) -> Draft:
+        """Apply the next version to a draft, given the name and content of its file."""
+        found = parse_name(name)
+        if found is None or found[0].version != version:
+            raise StateFormatError(join_url(self.files.url, name), 0, f"not of version {version}")
+        item, kind = found
+        if kind == self.kinds.snapshot:
+            if self.has_ids:
+                self.lineage.adopt(RocksPlan(item, ()))
+            return make(self.read_archive(data, name)).draft()
+        if self.has_ids:
+            self.lineage.begin(version, item.unique_id)
+        self.apply_bytes(data, name, draft)
+        return draft
 
     def needs_snapshot(self, version: int) -> bool:
         """Whether a version must be written as a snapshot."""

@@ -18,7 +18,7 @@ from epochal.state.files.rocksdb_snapshot import import_rocksdict
 from epochal.state.rows.types import StructType
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.ids import StateStoreId
-from epochal.state.store.prepared import PreparedVersion, read_prepared, write_prepared
+from epochal.state.store.prepared import EncodedVersion, PreparedVersion, read_prepared
 from epochal.state.store.provider import HDFSBackedStateStoreProvider, StateStoreProvider
 from epochal.state.store.rocksdb_files import RocksStoreFiles
 from epochal.state.store.versions import Draft, FrozenVersion
@@ -59,8 +59,8 @@ class RocksDBStateStoreProvider(StateStoreProvider):
             )
         import_rocksdict()
 
-    def prepare(self, version: int, draft: Draft, attempt: str) -> PreparedVersion:
-        """Write a version under a name with the attempt; some must be whole snapshots.
+    def encode_version(self, version: int, draft: Draft, attempt: str) -> EncodedVersion:
+        """The file of the next version; some must be whole snapshots.
 
         If names contain unique ids, that of the version follows from the run and the attempt.
         """
@@ -69,17 +69,12 @@ class RocksDBStateStoreProvider(StateStoreProvider):
             unique_id = uuid5(_IDS, f"{self.provider_id} {version} {attempt}")
             files.lineage.begin(version, str(unique_id))
         if not files.needs_snapshot(version):
-            return super().prepare(version, draft, attempt)
+            return super().encode_version(version, draft, attempt)
         rows = draft.freeze()
-        *shared, (_, archive) = files.encode_snapshot(version, rows.items())
+        *shared, (name, archive) = files.encode_snapshot(version, rows.items())
         files.write_snapshot(shared)
-        prepared = write_prepared(
-            files.files, version, attempt, archive, files.kinds, is_snapshot=True
-        )
         files.lineage.snapshots.add(version)
-        with self._lock:
-            self._prepared[prepared.name] = rows
-        return prepared
+        return EncodedVersion(name, archive, rows, is_snapshot=True)
 
     def commit(
         self, version: int, draft: Draft, delta: AtomicFile, *, force_snapshot: bool
@@ -102,12 +97,7 @@ class RocksDBStateStoreProvider(StateStoreProvider):
                 files = self._rocks_files
                 data = read_prepared(files.files, prepared, str(self.store_id))
                 files.open_prepared(prepared, data)
-                found = files.read_archive(data, prepared.name)
-                rows = (
-                    FrozenVersion.of(found)
-                    if self._disk is None
-                    else self._disk.of([found.items()])
-                )
+                rows = self._made_of(files.read_archive(data, prepared.name))
                 self._prepared[prepared.name] = rows
             return rows
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from epochal.errors import EpochalError, StateCommitError, StateUsageError
 from epochal.files import AtomicFile
 from epochal.state.rows.row_codec import RowCodec
+from epochal.state.rows.types import StructType
 from epochal.state.rows.values import Row
 from epochal.state.store.ids import StateStoreId
 from epochal.state.store.store_metrics import StateStoreMetrics
@@ -263,3 +264,24 @@ class StateStore(ReadStateStore):
         delta, self._delta = self._delta, None
         if delta is not None:
             delta.cancel()
+
+
+def check_prefix(store_id: StateStoreId, key_schema: StructType, num_cols_prefix_key: int) -> None:
+    """Raise StateUsageError unless a key has more columns than its prefix."""
+    if not 0 <= num_cols_prefix_key < max(1, len(key_schema.fields)):
+        raise StateUsageError(
+            str(store_id),
+            f"a key of {len(key_schema.fields)} columns cannot have a prefix of "
+            f"{num_cols_prefix_key}.",
+            "STATE_STORE_INCORRECT_NUM_PREFIX_COLS_FOR_PREFIX_SCAN",
+        )
+
+
+def closed_error(store_id: StateStoreId) -> StateUsageError:
+    """What a provider raises when it is used after `close`."""
+    return StateUsageError(
+        str(store_id),
+        "the provider is closed because another process has taken over the store, or because the "
+        "query has ended. Get a new provider.",
+        "STATE_STORE_OPERATION_OUT_OF_ORDER",
+    )

@@ -44,7 +44,7 @@ from epochal.state.rows.row_codec import RowCodec
 from epochal.state.rows.unsafe_row import validate_row
 from epochal.state.store.conf import StateStoreConf
 from epochal.state.store.prepared import PreparedVersion
-from epochal.state.store.versions import Change, Draft
+from epochal.state.store.versions import Change, Draft, MakeVersion
 
 _LISTED_AT_ONCE = 1 << 13
 _WORTH_A_BATCH = 64
@@ -138,6 +138,16 @@ class StoreFiles:
                 continue
             for key, value, gone in zip(keys, values, part.deleted.tolist(), strict=True):
                 changes[key] = None if gone else value
+
+    def advance(
+        self, draft: Draft, version: int, name: str, data: bytes, make: MakeVersion
+    ) -> Draft:
+        """Apply the next version to a draft, given the name and content of its file.
+
+        `make` makes a version of the rows of a whole snapshot.
+        """
+        self.apply_bytes(data, name, draft)
+        return draft
 
     def encode_delta(self, version: int, changes: Iterable[Change]) -> bytes:
         """The content of the delta file of a version."""
@@ -236,6 +246,12 @@ def stage(files: Files, name: str, pieces: Iterable[bytes]) -> list[tuple[str, A
         file.cancel()
         raise
     return [(name, file)]
+
+
+def cancel(staged: Iterable[tuple[str, AtomicFile]]) -> None:
+    """Delete staged files."""
+    for _, file in staged:
+        file.cancel()
 
 
 def _parts(records: Records) -> Iterator[Records]:

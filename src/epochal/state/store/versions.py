@@ -116,6 +116,9 @@ class FrozenVersion:
 
 EMPTY = FrozenVersion.of({})
 
+MakeVersion: TypeAlias = Callable[[dict[bytes, bytes]], FrozenVersion]
+"""Makes a version of rows in memory."""
+
 
 class VersionMaker(Protocol):
     """Makes versions whose rows are somewhere else than in memory."""

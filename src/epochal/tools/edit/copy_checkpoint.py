@@ -51,8 +51,8 @@ def plan_copy(
 
     `moved` maps old prefixes of logged paths to new ones.
     """
-    _refuse_nested(surveyed.url, target.url)
-    _refuse_occupied(target)
+    refuse_nested(surveyed.url, target.url)
+    refuse_occupied(target)
     empty = Tree({})
     paths = [path for path in surveyed.tree.infos if not is_crc(path) and not is_temporary(path)]
     contents = {path: FileRef(ORIGIN, path, surveyed.tree.infos[path].size) for path in paths}
@@ -193,14 +193,16 @@ def _warnings(
     )
 
 
-def _refuse_nested(origin: str, target: str) -> None:
+def refuse_nested(origin: str, target: str) -> None:
+    """Raise OptionError if one of two directories lies inside the other."""
     if f"{target}/".startswith(f"{origin}/") or f"{origin}/".startswith(f"{target}/"):
         raise OptionError(
             f"{target} and {origin} lie inside each other: choose a target outside the checkpoint."
         )
 
 
-def _refuse_occupied(target: Files) -> None:
+def refuse_occupied(target: Files) -> None:
+    """Raise EditError if a directory has files that are not Epochal's own."""
     for path, _ in target.walk():
         if not path.startswith(".epochal/"):
             raise EditError(

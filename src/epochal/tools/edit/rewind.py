@@ -5,6 +5,7 @@ N+1. So Spark plans batch N+1 again, with new offsets. This module reads, but ne
 
 Note:
 
+- The state of a continuous query may be in epoch files only. Then it gets Spark's names first.
 - A snapshot that is left above N+1 corrupts the state. Spark writes new deltas next to it, and
   loads the old snapshot instead of them at the next cold start.
 - The log of a file source keeps its entries after N on purpose. The source reads their files again,
@@ -28,6 +29,7 @@ from epochal.checkpoint.metadata_log import parse_batch_id
 from epochal.errors import EditError
 from epochal.tools.edit.edit_file_log import SINK, SinkSurvey, orphaned_files, rewind_sink
 from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.publish import changes_to_publish
 from epochal.tools.edit.survey import Survey, delete_batches_after
 
 
@@ -39,13 +41,16 @@ def plan_rewind(
     keep_sink_files: bool = False,
 ) -> Plan:
     """Plan the deletions after which the query continues right after `to_batch`."""
-    if (obstacle := obstacle_to(surveyed, to_batch)) is not None:
+    published = changes_to_publish(surveyed, to_batch)
+    obstacle = obstacle_to(surveyed, to_batch, has_state=bool(published))
+    if obstacle is not None:
         raise EditError(
             surveyed.url,
             f"cannot rewind to batch {to_batch}: {obstacle}. {_possible(surveyed, to_batch)}",
         )
     tree = surveyed.tree
     changes = [
+        *published,
         *delete_state_after(surveyed, to_batch + 1),
         *_schemas_after(surveyed, to_batch),
         *delete_batches_after(tree, to_batch, f"batch after {to_batch}"),
@@ -103,10 +108,13 @@ def batch_at(surveyed: Survey, moment_ms: int) -> int:
     return max(earlier)
 
 
-def obstacle_to(surveyed: Survey, to_batch: int, *, reads_state: bool = True) -> str | None:
+def obstacle_to(
+    surveyed: Survey, to_batch: int, *, reads_state: bool = True, has_state: bool = False
+) -> str | None:
     """Why a query cannot restart right after `to_batch`; None if it can.
 
-    Without `reads_state`, state files only have to be there, whatever their content is.
+    Without `reads_state`, state files only have to be there, whatever their content is. With
+    `has_state` they need not be there: the caller writes them.
     """
     for log, name in ((surveyed.listing.offsets, "offsets"), (surveyed.listing.commits, "commits")):
         if to_batch in log.broken:
@@ -115,6 +123,8 @@ def obstacle_to(surveyed: Survey, to_batch: int, *, reads_state: bool = True) ->
             return f"{name}/{to_batch} does not exist"
     if to_batch > 0 and to_batch - 1 not in surveyed.offsets and surveyed.stores:
         return f"a restart also needs offsets/{to_batch - 1}, which is missing or unreadable"
+    if has_state:
+        return None
     if (missing := surveyed.missing_state(to_batch)) is not None:
         return f"the state after it needs {missing}, which is missing"
     if reads_state and (damage := surveyed.damaged_state(to_batch)) is not None:

@@ -16,6 +16,7 @@ from epochal.checkpoint.layout import (
     COMMITS,
     COMPACT_SUFFIX,
     EPOCHAL,
+    EPOCHS,
     METADATA,
     OFFSETS,
     SOURCES,
@@ -28,6 +29,7 @@ from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, OperatorMetada
 from epochal.checkpoint.restart import RestartAction, RestartPlan, plan_restart
 from epochal.errors import EpochalError
 from epochal.files import Files
+from epochal.tools.inspect.epoch_overlay import view_with_epochs
 from epochal.tools.inspect.listing import (
     CheckpointListing,
     LogListing,
@@ -53,8 +55,11 @@ from epochal.tools.inspect.view_models import (
 
 def inspect(files: Files) -> CheckpointView:
     """Describe a checkpoint. Raises only if there is none."""
-    listing = gather(files)
-    problems = list(_log_problems(listing))
+    view = view_with_epochs(files)
+    listing = gather(view.files)
+    problems = _log_problems(listing)
+    if view.broken is not None:
+        problems.append(Problem(EPOCHS, _reason(view.broken)))
     operators = tuple(
         _operator(listing, operator, problems) for operator in operators_of(listing.directories)
     )
@@ -78,6 +83,7 @@ def inspect(files: Files) -> CheckpointView:
         owner=_owner(listing, problems),
         edit=_edit(listing, problems),
         problems=tuple(problems),
+        unpublished=view.unpublished,
     )
 
 

@@ -140,6 +140,8 @@ class CheckpointView:
     owner: OwnerView | None
     edit: EditView | None
     problems: tuple[Problem, ...]
+    unpublished: int | None = None
+    """The newest batch, if its state is in epoch files only, so that Spark could not go on."""
 
     def as_json(self) -> dict[str, object]:
         """The form that `show --json` promises."""
@@ -180,16 +182,7 @@ class CheckpointView:
                 }
                 for source in self.sources
             ],
-            "sinks": [
-                {
-                    "name": sink.sink_name,
-                    "provider": sink.provider_name,
-                    "api_version": sink.api_version,
-                    "commit_offset": sink.commit_offset,
-                    "active": sink.is_active,
-                }
-                for sink in self.sinks
-            ],
+            "sinks": [_sink_json(sink) for sink in self.sinks],
             "state": {"operators": [_operator_json(operator) for operator in self.operators]},
             "owner": None
             if self.owner is None
@@ -207,10 +200,21 @@ class CheckpointView:
                 "state": self.edit.state,
                 "summary": self.edit.summary,
             },
+            "unpublished_batch": self.unpublished,
             "problems": [
                 {"path": problem.path, "message": problem.message} for problem in self.problems
             ],
         }
+
+
+def _sink_json(sink: SinkMetadata) -> dict[str, object]:
+    return {
+        "name": sink.sink_name,
+        "provider": sink.provider_name,
+        "api_version": sink.api_version,
+        "commit_offset": sink.commit_offset,
+        "active": sink.is_active,
+    }
 
 
 def _operator_json(operator: OperatorView) -> dict[str, object]:

@@ -28,6 +28,7 @@ from epochal.state.files.rocksdb_keys import decode_keys, rows_of
 from epochal.state.rows.byte_spans import arrow_buffer, spans_of
 from epochal.state.rows.column_decoder import ROWS_AT_ONCE, decode_rows
 from epochal.state.rows.types import AtomicType, DataType, StructType
+from epochal.tools.inspect.epoch_overlay import overlaid
 from epochal.tools.read_state.given_schemas import FLAGGED_JOIN_FORMAT, given_schemas
 from epochal.tools.read_state.load_version import load_rows
 from epochal.tools.read_state.read_target import (
@@ -115,7 +116,9 @@ def open_batch(
 ) -> StateBatch:
     """Open the state of a checkpoint as of a committed batch."""
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    return StateBatch(opened, batch_id, given_schemas(key_schema, value_schema))
+    # The newest state of a continuous query is not in Spark's files.
+    shown = Checkpoint(overlaid(opened.files))
+    return StateBatch(shown, batch_id, given_schemas(key_schema, value_schema))
 
 
 def open_reader(

@@ -390,7 +390,8 @@ class StateBatch:
             for each in parse_schema_file(data, source=join_url(self.files.url, path)):
                 if each.name == family:
                     written.setdefault(each.value_schema_id, each.value)
-        return AvroForm(schema.key, schema.value, encoder, written)
+        ids = (schema.key_schema_id, schema.value_schema_id)
+        return AvroForm(schema.key, schema.value, encoder, written, *ids)
 
     def _encoder(self, operator_id: int, store_name: str, schema: FamilySchema) -> KeyEncoder:
         if schema.encoder is not None:

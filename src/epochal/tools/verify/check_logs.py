@@ -27,7 +27,12 @@ from epochal.checkpoint.layout import (
 )
 from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS, PROVIDER
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
-from epochal.errors import EpochalError, StorageError, UnsupportedVersionError
+from epochal.errors import (
+    CheckpointSwitchedError,
+    EpochalError,
+    StorageError,
+    UnsupportedVersionError,
+)
 from epochal.tools.inspect.listing import CheckpointListing, LogListing
 from epochal.tools.verify.findings import Finding, Severity, finding
 
@@ -102,6 +107,8 @@ def _metadata(listing: CheckpointListing) -> Iterator[Finding]:
             )
     elif isinstance(listing.metadata, StorageError):
         yield finding("FILE_UNREADABLE", METADATA, listing.metadata.reason)
+    elif isinstance(listing.metadata, CheckpointSwitchedError):
+        yield finding("CHECKPOINT_SWITCHED", METADATA, listing.metadata.reason)
     elif isinstance(listing.metadata, EpochalError):
         reason = getattr(listing.metadata, "reason", str(listing.metadata))
         yield finding("METADATA_UNREADABLE", METADATA, reason)

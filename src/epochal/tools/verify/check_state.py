@@ -31,6 +31,8 @@ class StateFacts:
     """The number of partitions of the batch that a restart runs or continues; None if unknown."""
     counts: Mapping[int, int] = field(default_factory=dict)
     """The number of partitions at each version that the logs still cover."""
+    has_epoch_files: bool = False
+    """Whether a continuous query has run here: it publishes some versions only, as snapshots."""
     unique_ids: Mapping[int, tuple[tuple[str, ...], ...]] | None = None
     """With checkpoint format 2: the unique ids of the files of the version that a restart loads, by
     operator, then partition, then store."""
@@ -106,7 +108,8 @@ def _chain_rules(store: StoreListing, facts: StateFacts) -> Iterator[Finding]:
             f"version {wanted} needs {listed(list(chain.missing))}.{suffix} on top of "
             + (f"snapshot {chain.snapshot}" if chain.snapshot else "the empty store"),
         )
-    yield from _hole_rules(store, chain.snapshot, versions, facts)
+    if not facts.has_epoch_files:
+        yield from _hole_rules(store, chain.snapshot, versions, facts)
 
 
 def _hole_rules(

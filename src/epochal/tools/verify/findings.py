@@ -66,6 +66,7 @@ _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 REPAIR = "`epochal checkpoint repair CHECKPOINT`"
 _REPAIR = REPAIR
+_PUBLISH = "`epochal checkpoint publish CHECKPOINT`"
 _REWIND = "`epochal checkpoint rewind CHECKPOINT --to-batch N` to the batch that `verify` names"
 
 
@@ -101,6 +102,12 @@ RULES: dict[str, Rule] = {
         _E,
         "The file `metadata` contains no valid query id.",
         f"Use {_REPAIR}, which writes a new query id, or restore the file from a backup.",
+    ),
+    "CHECKPOINT_SWITCHED": Rule(
+        _I,
+        "The query was switched to another checkpoint, so no query starts on this one.",
+        f"{NOTHING}. Start the query on the checkpoint that the message names. The command switch "
+        f"with --back returns to this one.",
     ),
     "OFFSETS_MISSING": Rule(
         _E,
@@ -296,6 +303,17 @@ RULES: dict[str, Rule] = {
     "STATE_CHAIN_BROKEN": Rule(
         _E,
         "A store lacks a file of the version that a restart loads.",
+        f"Restore it from a backup, or use {_REWIND}.",
+    ),
+    "STATE_UNPUBLISHED": Rule(
+        _I,
+        "The newest state of a continuous query is in its epoch files, where Spark does not look.",
+        f"{NOTHING}, unless Spark is to run the query: then use {_PUBLISH}, or start and stop the "
+        f"query.",
+    ),
+    "EPOCH_FILE_BROKEN": Rule(
+        _E,
+        "An epoch file that the newest batch of a continuous query needs is missing or damaged.",
         f"Restore it from a backup, or use {_REWIND}.",
     ),
     "STATE_HOLE": Rule(

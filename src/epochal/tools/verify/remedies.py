@@ -140,6 +140,9 @@ class _Advisor:
                     "Use `epochal checkpoint repair CHECKPOINT --sink OUTPUT`: it writes the batch "
                     "again, if an edit added it or if other entries still list its files."
                 )
+            case "EPOCH_FILE_BROKEN":
+                latest = self._listing.offsets.latest
+                return self._back_to(self._newest_whole(0 if latest is None else latest - 1))
             case "SINK_AHEAD":
                 latest = self._listing.offsets.latest
                 return self._back_to(self._newest_whole(-1 if latest is None else latest))

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.checkpoint.layout import EPOCHAL, SINK_LOG, SOURCES
+from epochal.checkpoint.layout import EPOCHAL, EPOCHS, SINK_LOG, SOURCES, STATE
 from epochal.errors import CheckpointError, EpochalError
 from epochal.files import Files
+from epochal.tools.inspect.epoch_overlay import EpochView, view_with_epochs
 from epochal.tools.inspect.listing import (
     CheckpointListing,
     Directories,
@@ -83,10 +84,13 @@ def verify(
         found = list(_sink_rules(files, directories, None))
         names = [name for name in directories[SINK_LOG].files if not name.startswith(".")]
         return _report(files, found, directories, len(names), depth)
+    view = view_with_epochs(files)
+    if view.files is not files:
+        files, directories = view.files, list_all(view.files)
     listing = gather(files, directories)
-    found = [*twin, *_checkpoint_rules(listing)]
+    found = [*twin, *_epoch_rules(view), *_checkpoint_rules(listing)]
     operators = operators_of(directories)
-    if listing.is_stateful:
+    if listing.is_stateful and view.broken is None:
         from epochal.tools.verify.check_operators import state_rules
 
         facts = state_facts(listing)
@@ -99,6 +103,14 @@ def verify(
 
         found = list(with_exact_remedies(found, listing, operators, with_sink=sink is not None))
     return _report(files, found, directories, len(listing.offsets.ids), depth)
+
+
+def _epoch_rules(view: EpochView) -> Iterator[Finding]:
+    if view.broken is not None:
+        yield finding("EPOCH_FILE_BROKEN", EPOCHS, str(view.broken))
+    elif view.unpublished is not None:
+        said = f"Spark's files do not have the state after batch {view.unpublished}"
+        yield finding("STATE_UNPUBLISHED", STATE, said)
 
 
 def _report(
@@ -121,6 +133,7 @@ def state_facts(listing: CheckpointListing) -> StateFacts:
         from_the_start=0 in listing.offsets.entries,
         partitions=listing.partitions_at(version - 1) or listing.partitions_at(version),
         counts=listing.partition_counts,
+        has_epoch_files=EPOCHS in listing.directories[""].folders,
         unique_ids=None if decided is None else decided.state_unique_ids,
     )
 

@@ -48,6 +48,13 @@ def test_the_rows_of_all_tasks_are_handed_over_once(tmp_path: Path) -> None:
     assert world.calls == [(4, [1, 2, 3])]
 
 
+def test_the_checkpoint_may_have_a_name_that_urls_escape(tmp_path: Path) -> None:
+    (tmp_path / "my 100% checkpoint").mkdir()
+    world = World(tmp_path / "my 100% checkpoint")
+    world.sink().commit(4, [world.stage(4, 1, 2)])
+    assert world.calls == [(4, [1, 2])]
+
+
 def test_an_epoch_without_rows_is_not_handed_over(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.sink().commit(4, [world.stage(4), b""])

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from epochal.checkpoint.layout import PLAN
 from epochal.checkpoint.operator_metadata import read_operator
 from epochal.continuous.operators.contract import StoreSchema
 from epochal.continuous.plan.pinned_plan import (
-    PLAN,
     OperatorShape,
     check_empty,
     decode_shape,

@@ -83,6 +83,7 @@ class Pretended:
         self.number, self._pretence, self.post = number, pretence, post
         self.silent: list[Exception] = []
         self.reads, self.will_read, self.limits, self.is_at_boundary = True, False, 0, True
+        self.is_published = True
 
     def start(self) -> None:
         self._note("start")

@@ -1,4 +1,4 @@
-"""How much a source reads in a turn."""
+"""How much a source reads in a turn, and whether a task is told when rows come."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import pyarrow as pa
 import pytest
 
 from epochal.connectors.contract import Positions
-from epochal.continuous.tasks.task_sources import FEW_ROWS, MAX_ROWS_PER_TURN, OpenSource
+from epochal.continuous.plan.stages import QueryPlan, ReaderPlan, SourcePlan
+from epochal.continuous.tasks.task_sources import (
+    FEW_ROWS,
+    MAX_ROWS_PER_TURN,
+    OpenSource,
+    TaskSources,
+)
 
 
 class Script:
@@ -56,3 +62,32 @@ def test_a_reader_that_reads_all_partitions_is_asked_once(count: int) -> None:
 
 def test_a_full_turn_says_that_there_is_more() -> None:
     assert read(Script(MAX_ROWS_PER_TURN + 1), 1, reads_all=True) == ([MAX_ROWS_PER_TURN], True)
+
+
+class Told(Script):
+    """Tells when rows come."""
+
+    fd = 7
+
+
+class Readers:
+    def __init__(self, reader: Script) -> None:
+        self.reader = reader
+
+    def open(self, partitions: Positions) -> Script:
+        del partitions
+        return self.reader
+
+
+@pytest.mark.parametrize(
+    ("readers", "expected"),
+    [((Told(), Told()), (7, 7)), ((Told(), Script()), None), ((), ())],
+)
+def test_a_task_is_woken_only_if_all_its_sources_tell_when_rows_come(
+    readers: tuple[Script, ...], expected: tuple[int, ...] | None
+) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    sources = tuple(SourcePlan(Readers(each), schema, ()) for each in readers)
+    plan = QueryPlan(sources, (), (), None, schema, 1)  # type: ignore[arg-type]
+    mine = [ReaderPlan(number, number, "0", "0") for number in range(len(readers))]
+    assert TaskSources(plan, mine).descriptors == expected

@@ -1,4 +1,4 @@
-"""State of a task: loaded by name, written under its attempt, maintained once published."""
+"""State of a task: loaded by name, written as one file per epoch, published when ordered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.simulation.pipeline import RunningTotal, query
@@ -14,12 +14,14 @@ from tests.unit.continuous.tasks.test_task import ListWriter
 
 from epochal.continuous.operators.contract import Row, StateChanges
 from epochal.continuous.operators.global_limit import GlobalLimit, GlobalLimitSpec
-from epochal.continuous.tasks.task_stores import StateStart, TaskStores
+from epochal.continuous.tasks.task_stores import PreparedEpoch, StateStart, TaskStores
+from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
 from epochal.epoch.messages import PreparedState
-from epochal.errors import EpochError, StateLoadError
+from epochal.errors import EpochError, StateError, StateLoadError
 from epochal.state.disk.local_database import MIN_MEMORY_BYTES
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.prepared import PreparedVersion, publish_prepared
+from epochal.state.store.prepared import write_prepared
+from epochal.state.store.provider import HDFSBackedStateStoreProvider
 from epochal.testing.files import MemoryFiles
 
 PLAN = query(ListWriter(), rows=0, keys=1, state_partitions=2)
@@ -37,13 +39,21 @@ def state_in(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     WHERE.reset(token)
 
 
-def stores(files: MemoryFiles, attempt: int = 1, conf: StateStoreConf | None = None) -> TaskStores:
-    chosen = replace(conf or StateStoreConf(), **WHERE.get())
-    return TaskStores(PLAN, PARTITIONS, files, chosen, attempt=attempt, run_id="run")
+def stores(files: MemoryFiles, attempt: int = 1, *, task: int = 0, tasks: int = 1) -> TaskStores:
+    return TaskStores(
+        PLAN,
+        PARTITIONS[task::tasks],
+        files,
+        StateStoreConf(**WHERE.get()),
+        attempt=attempt,
+        run_id="run",
+        task=task,
+        tasks=tasks,
+    )
 
 
-def started(files: MemoryFiles, attempt: int = 1, conf: StateStoreConf | None = None) -> TaskStores:
-    opened = stores(files, attempt, conf)
+def started(files: MemoryFiles, attempt: int = 1, *, task: int = 0, tasks: int = 1) -> TaskStores:
+    opened = stores(files, attempt, task=task, tasks=tasks)
     opened.load([RunningTotal(PARTITIONS)], StateStart(0, None))
     return opened
 
@@ -59,10 +69,20 @@ def loaded(files: MemoryFiles, start: StateStart) -> dict[int, dict[int, tuple[i
     return operator.totals
 
 
-def publish(files: MemoryFiles, states: Iterable[PreparedState]) -> None:
-    for each in states:
-        version = PreparedVersion(each.version, each.name, each.checksum)
-        publish_prepared(files.at(f"{each.operator}/{each.partition}"), version, "store")
+def after(
+    epoch: int, *last: PreparedEpoch, attempt: int = 1, published: int = 0, first: int = 0
+) -> StateStart:
+    """The start after an epoch that one attempt decided, like all epochs before it."""
+    run = EpochRun(max(first, published), epoch, attempt, tuple(each.checksum for each in last))
+    return StateStart(epoch + 1, None, chain=StateChain(published, (run,)))
+
+
+def publish(task: TaskStores, epoch: int, floor: int = 0) -> None:
+    task.publish(epoch, task.rows_after(epoch), floor)
+
+
+def state_files(files: MemoryFiles) -> list[str]:
+    return sorted(name for name in files.tree if name.startswith("state/"))
 
 
 def test_epochs_are_prepared_on_top_of_each_other_before_any_is_decided() -> None:
@@ -70,31 +90,91 @@ def test_epochs_are_prepared_on_top_of_each_other_before_any_is_decided() -> Non
     task = started(files)
     first = task.prepare(0, [puts([(7, 1, 10)])])
     second = task.prepare(1, [puts([(8, 1, 20)]), puts([(9, 1, 30)], partition=1)])
-    assert [(each.partition, each.version, each.name) for each in second] == [
-        (0, 2, "2.delta.prepared-a1"),
-        (1, 2, "2.delta.prepared-a1"),
+    assert sorted(files.tree) == ["epochs/0-t0-a1", "epochs/1-t0-a1"]
+    assert (first.state, second.state) == ((), ())
+    assert loaded(files, after(1, second)) == {0: {7: (1, 10), 8: (1, 20)}, 1: {9: (1, 30)}}
+
+
+def test_a_published_version_is_found_under_sparks_names() -> None:
+    files = MemoryFiles()
+    task = started(files)
+    task.prepare(0, [puts([(7, 1, 10)])])
+    second = task.prepare(1, [puts([(8, 1, 20)])])
+    publish(task, 0)
+    assert state_files(files) == ["state/0/0/1.snapshot", "state/0/1/1.snapshot"]
+    assert loaded(files, StateStart(1, None))[0] == {7: (1, 10)}
+    files.delete("epochs/0-t0-a1")
+    assert loaded(files, after(1, second, published=1))[0] == {7: (1, 10), 8: (1, 20)}
+
+
+def test_files_that_no_retained_decision_needs_are_deleted() -> None:
+    files = MemoryFiles()
+    task = started(files)
+    for epoch, floor in enumerate((0, 0, 2)):
+        task.prepare(epoch, [puts([(epoch, 1, 1)])])
+        publish(task, epoch, floor)
+    assert state_files(files) == [
+        f"state/0/{partition}/{version}.snapshot" for partition in (0, 1) for version in (2, 3)
     ]
-    publish(files, first)
-    expected = {0: {7: (1, 10), 8: (1, 20)}, 1: {9: (1, 30)}}
-    assert loaded(files, StateStart(2, second)) == expected
-    publish(files, second)
-    assert loaded(files, StateStart(2, second)) == expected
-    assert loaded(files, StateStart(2, None)) == expected
 
 
-def test_a_version_of_another_attempt_is_not_taken_for_the_one_that_was_named() -> None:
+def test_a_file_of_another_attempt_is_not_taken_for_the_one_that_was_named() -> None:
     files = MemoryFiles()
     named = started(files, attempt=2).prepare(0, [puts([(7, 1, 10)])])
-    publish(files, started(files, attempt=1).prepare(0, [puts([(7, 99, 99)])]))
-    assert loaded(files, StateStart(1, named))[0] == {7: (1, 10)}
-    assert loaded(files, StateStart(1, None))[0] == {7: (99, 99)}
+    started(files, attempt=1).prepare(0, [puts([(7, 99, 99)])])
+    assert loaded(files, after(0, named, attempt=2))[0] == {7: (1, 10)}
+
+
+def test_a_file_that_is_not_the_one_that_was_decided_is_refused() -> None:
+    files = MemoryFiles()
+    task = started(files)
+    task.prepare(0, [puts([(7, 1, 10)])])
+    second = task.prepare(1, [])
+    other = MemoryFiles()
+    started(other).prepare(0, [puts([(7, 99, 99)])])
+    files.replace("epochs/0-t0-a1", other.read("epochs/0-t0-a1"))
+    with pytest.raises(StateLoadError, match="its checksum is"):
+        loaded(files, after(1, second))
+
+
+def test_a_file_is_never_replaced() -> None:
+    files = MemoryFiles()
+    started(files).prepare(0, [])
+    with pytest.raises(EpochError, match="another process runs the same task"):
+        started(files).prepare(0, [])
+
+
+def test_another_number_of_tasks_finds_its_state_in_all_files() -> None:
+    files = MemoryFiles()
+    both = [started(files, task=task, tasks=2) for task in (0, 1)]
+    for epoch in range(2):
+        last = [
+            each.prepare(epoch, [puts([(task, epoch + 1, 1)], partition=task)])
+            for task, each in enumerate(both)
+        ]
+    assert loaded(files, after(1, *last)) == {0: {0: (2, 1)}, 1: {1: (2, 1)}}
 
 
 def test_a_store_that_the_decision_does_not_name_is_an_error() -> None:
     files = MemoryFiles()
-    named = started(files).prepare(0, [])
+    named = started(files, task=0, tasks=2).prepare(0, [])
     with pytest.raises(StateLoadError, match="names no state"):
-        loaded(files, StateStart(1, named[:1]))
+        loaded(files, after(0, named))
+
+
+def test_state_that_an_earlier_release_prepared_is_loaded_by_name() -> None:
+    files = MemoryFiles()
+    named = []
+    for partition in PARTITIONS:
+        store = started(files)._stores[0, partition, "default"]
+        provider = store.provider
+        assert isinstance(provider, HDFSBackedStateStoreProvider)
+        opened = provider.get_store(0)
+        opened.put((7,), (1, 10 + partition))
+        made = opened.commit_prepared("a1")
+        named.append(PreparedState(0, partition, "default", 1, made.name, made.checksum))
+        write_prepared(files.at(f"state/0/{partition}"), 1, "a2", b"another attempt's")
+    assert loaded(files, StateStart(1, tuple(named))) == {0: {7: (1, 10)}, 1: {7: (1, 11)}}
 
 
 def test_an_epoch_cannot_be_prepared_twice_or_out_of_turn() -> None:
@@ -116,49 +196,44 @@ def test_many_rows_are_encoded_as_few_are() -> None:
     one_by_one = started(few)
     for epoch in range(20):
         last = one_by_one.prepare(epoch, [puts(rows[epoch * 50 : epoch * 50 + 50])])
-        if epoch < 19:
-            publish(few, last)
     at_once = started(many).prepare(0, [puts(rows)])
-    assert loaded(few, StateStart(20, last)) == loaded(many, StateStart(1, at_once))
+    assert loaded(few, after(19, last)) == loaded(many, after(0, at_once))
 
 
 def test_removed_keys_are_gone() -> None:
     files = MemoryFiles()
     task = started(files)
-    publish(files, task.prepare(0, [puts([(1, 1, 1), (2, 1, 1)])]))
+    task.prepare(0, [puts([(1, 1, 1), (2, 1, 1)])])
     second = task.prepare(1, [(0, StateChanges("default", 0, (), [(1,)], 1))])
-    assert loaded(files, StateStart(2, second))[0] == {2: (1, 1)}
+    assert loaded(files, after(1, second))[0] == {2: (1, 1)}
 
 
-def test_maintenance_snapshots_and_cleans_up_only_what_is_published() -> None:
+def test_the_newest_versions_are_kept_to_be_published() -> None:
+    task = started(MemoryFiles())
+    for epoch in range(20):
+        task.prepare(epoch, [])
+    task.rows_after(8)
+    with pytest.raises(EpochError, match="has only the versions"):
+        task.rows_after(7)
+
+
+def test_a_task_that_ends_while_it_publishes_makes_no_snapshot_visible() -> None:
     files = MemoryFiles()
-    conf = StateStoreConf(min_deltas_for_snapshot=3, min_versions_to_retain=2)
-    task = started(files, conf=conf)
-    prepared = [task.prepare(epoch, [puts([(epoch, 1, epoch)])]) for epoch in range(6)]
-    task.maintain()
-    assert not [name for name in files.tree if name.endswith(".snapshot")]
-    for each in prepared[:5]:
-        publish(files, each)
-    task.maintain()
-    snapshots = sorted(name for name in files.tree if name.endswith(".snapshot"))
-    assert snapshots == ["0/0/5.snapshot", "0/1/5.snapshot"]
-    expected = {epoch: (1, epoch) for epoch in range(6)}
-    assert loaded(files, StateStart(6, prepared[5]))[0] == expected
-    task.prepare(6, [])
+    task = started(files)
+    task.prepare(0, [puts([(key, 1, 1) for key in range(100)])])
+    rows = task.rows_after(0)
+    [first, *_] = rows.values()
 
+    class Ending:
+        """Rows that are being read when the task ends, so that some may be missing."""
 
-def test_maintenance_of_an_attempt_that_is_over_touches_nothing() -> None:
-    files = MemoryFiles()
-    conf = StateStoreConf(min_deltas_for_snapshot=1)
-    stale = started(files, attempt=1, conf=conf)
-    stale.prepare(0, [puts([(7, 99, 99)])])
-    decided = started(files, attempt=2, conf=conf).prepare(0, [puts([(7, 1, 10)])])
-    publish(files, decided)
-    for name in [name for name in files.tree if "prepared-a1" in name]:
-        files.delete(name)
-    before = dict(files.tree)
-    stale.maintain()
-    assert files.tree == before
+        def items(self) -> Iterator[tuple[bytes, bytes]]:
+            yield from list(first.items())[:50]
+            task.close()
+
+    with pytest.raises(StateError, match="is closed"):
+        task.publish(0, cast("Any", dict.fromkeys(rows, Ending())), 0)
+    assert state_files(files) == []
 
 
 def test_an_operator_without_a_key_has_state_in_the_first_partition_only() -> None:
@@ -167,4 +242,5 @@ def test_an_operator_without_a_key_has_state_in_the_first_partition_only() -> No
     plan = replace(PLAN, stages=(keyless,))
     task = TaskStores(plan, PARTITIONS, MemoryFiles(), StateStoreConf(), attempt=1, run_id="run")
     task.load([GlobalLimit(5, PARTITIONS)], StateStart(0, None))
-    assert [each.partition for each in task.prepare(0, [])] == [0]
+    task.prepare(0, [])
+    assert list(task.rows_after(0)) == [(0, 0, "default")]

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochal.errors import StateFormatError
+from epochal.errors import StateFormatError, StateValueError
 from epochal.state.files.rocksdb_avro import AvroForm
 from epochal.state.files.schema_file import KeyEncoder
 from epochal.state.rows.avro_row import decode_avro, fixed_size, resolve
+from epochal.state.rows.avro_writer import encode_avro
 from epochal.state.rows.ddl import parse_ddl
 from epochal.state.rows.types import (
     ArrayType,
@@ -95,11 +96,22 @@ def test_every_type_is_read_as_an_independent_writer_wrote_it() -> None:
     assert decode_avro(body_of(nothing, EVERY), EVERY) == (None,) * len(VALUES)
 
 
+def test_every_type_is_written_as_an_independent_writer_writes_it() -> None:
+    assert encode_avro(VALUES, EVERY) == body_of(RECORD, EVERY)
+    nothing = dict.fromkeys(RECORD)
+    assert encode_avro((None,) * len(VALUES), EVERY) == body_of(nothing, EVERY)
+    with pytest.raises(StateValueError, match="cannot store a null"):
+        encode_avro(([1, None],), parse_ddl("p array<int>"))
+    with pytest.raises(StateValueError, match="too wide"):
+        encode_avro((Decimal(1000),), parse_ddl("m decimal(3,1)"))
+
+
 def test_nanoseconds_are_split_into_micros_and_the_rest() -> None:
     schema = StructType((parse_ddl("t bigint").fields[0],))
     body = body_of({"t": -1}, schema)
     nanos = StructType((type(schema.fields[0])("t", AtomicType("timestamp_ntz(9)")),))
     assert decode_avro(body, nanos) == (TimestampNanos(-1, 999),)
+    assert encode_avro((TimestampNanos(-1, 999),), nanos) == body
 
 
 @pytest.mark.parametrize("precision", range(1, 39))

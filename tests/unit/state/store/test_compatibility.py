@@ -129,6 +129,18 @@ COLLATED = parse_schema(
 PLAIN = struct(INT, StringType())
 
 
+def test_nulls_do_not_matter_to_a_plan_that_does_not_know_where_they_are() -> None:
+    files = MemoryFiles()
+    stored = FamilySchema("default", struct(INT, nullable=False), struct(LONG, nullable=False))
+    files.create(SCHEMA_FILE, encode_schema_file([stored]))
+    asked = FamilySchema("default", struct(INT), struct(LONG))
+    assert settle_schema(files, asked, ignore_nulls=True) == stored
+    with pytest.raises(StateSchemaMismatchError):
+        settle_schema(files, asked)
+    with pytest.raises(StateSchemaMismatchError):
+        settle_schema(files, replace(asked, value=struct(INT)), ignore_nulls=True)
+
+
 def test_a_collation_that_equates_different_bytes_cannot_be_in_a_key() -> None:
     asked = FamilySchema("default", COLLATED, PLAIN)
     with pytest.raises(StateSchemaMismatchError) as caught:

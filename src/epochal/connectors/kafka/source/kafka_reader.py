@@ -1,7 +1,7 @@
 """Reads some partitions in a task, with one client that has assigned partitions and no group.
 
 The client's own threads fetch ahead; `read` takes what they have fetched without waiting and turns
-it into Arrow columns.
+it into Arrow columns. When there is nothing, `RecordWaiter` waits for the next record.
 
 Note: the next position is not always the last offset plus one. Transaction markers, aborted records
 and records that compaction removed have offsets too, but are never delivered. The client knows its
@@ -27,6 +27,7 @@ from epochal.connectors.kafka.kafka_client import (
 from epochal.connectors.kafka.offsets import Cluster, KafkaPartition
 from epochal.connectors.kafka.source.parsed_values import ParsedValues, parsed_schema
 from epochal.connectors.kafka.source.reader_rows import RowMaker, kafka_schema
+from epochal.connectors.kafka.source.record_waiter import RecordWaiter
 from epochal.connectors.kafka.source.source_offsets import partition_id, to_offsets, to_positions
 from epochal.connectors.schema_registry.value_schemas import ValueSpec
 from epochal.errors import KafkaDataLossError, KafkaError
@@ -124,12 +125,20 @@ class KafkaReader:
         self._reported_codes: set[int] = set()
         self._limited = False
         self._consumer = readers.consumer(error_cb=self._client_errors.append)
+        self._waiter: RecordWaiter | None = None
         self._consumer.assign(
             [self._kafka.TopicPartition(*tp, state.next) for tp, state in self._states.items()]
         )
 
+    @property
+    def fd(self) -> int:
+        """Readable when records come after a read that returned None; from the first call on."""
+        if self._waiter is None:
+            self._waiter = RecordWaiter(self._consumer)
+        return self._waiter.fd
+
     def read(self, max_rows: int) -> pa.RecordBatch | None:
-        messages = self._consumer.consume(max_rows, 0)
+        messages = self._take(max_rows)
         if self._client_errors:
             self._handle_client_errors()
         if not messages:
@@ -151,10 +160,11 @@ class KafkaReader:
         return batch
 
     def positions(self) -> Positions:
-        asked = [self._kafka.TopicPartition(*tp) for tp in self._states]
-        for found in self._consumer.position(asked):
-            if found.offset >= 0:  # negative until the first record of the partition is taken
-                self._states[found.topic, found.partition].reach(found.offset)
+        if self._waiter is None or not self._waiter.holds_record:
+            asked = [self._kafka.TopicPartition(*tp) for tp in self._states]
+            for found in self._consumer.position(asked):
+                if found.offset >= 0:  # negative until the first record of the partition is taken
+                    self._states[found.topic, found.partition].reach(found.offset)
         return to_positions({tp: state.position for tp, state in self._states.items()})
 
     def limit(self, ends: Positions) -> None:
@@ -163,7 +173,24 @@ class KafkaReader:
             self._states[tp].end = offset
 
     def close(self) -> None:
+        if self._waiter is not None:
+            self._waiter.close()
         self._consumer.close()
+
+    def _take(self, most: int) -> list[Any]:
+        """Return the client's next messages; if there are none, let the waiter wait for them."""
+        waiter = self._waiter
+        if waiter is None:
+            return self._consumer.consume(most, 0)  # type: ignore[no-any-return]
+        if waiter.is_waiting:
+            return []
+        first = waiter.take()
+        if first is not None:
+            return [first, *self._consumer.consume(most - 1, 0)] if most > 1 else [first]
+        messages: list[Any] = self._consumer.consume(most, 0)
+        if not messages:
+            waiter.wait()
+        return messages
 
     def _is_within(self, message: Any) -> bool:
         state = self._states[message.topic(), message.partition()]

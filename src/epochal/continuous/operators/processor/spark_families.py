@@ -18,13 +18,10 @@ from epochal.continuous.operators.processor.timers import (
     timer_store,
 )
 from epochal.state.files.rocksdb_family import (
-    EMPTY_ROW,
-    Entry,
     Family,
     FamilyRows,
     Index,
-    Row,
-    RowOrList,
+    index_entry,
 )
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.types import AtomicType, StructField, StructType
@@ -63,21 +60,21 @@ def _family(variable: Variable, key: StructType) -> Family:
     match variable.kind:
         case "value":
             rows = FamilyRows(FamilySchema(name, key, schema.value, encoder=_PLAIN))
-            return Family(rows, _expiring(variable, key, _expiry_of_value))
+            return Family(rows, _expiring(variable, key))
         case "map":
             rows = FamilyRows(
                 FamilySchema(
                     name, schema.key, schema.value, encoder=_BY_KEY, user_key=variable.entry
                 )
             )
-            return Family(rows, _expiring(variable, schema.key, _expiry_of_value))
+            return Family(rows, _expiring(variable, schema.key))
     rows = FamilyRows(FamilySchema(name, key, schema.value, encoder=_PLAIN), is_list=True)
-    counted = _index(f"$rowCounter_{name}", key, _COUNT, _PLAIN, _count)
+    counted = _index(f"$rowCounter_{name}", key, _COUNT, _PLAIN, is_list=True)
     if not variable.ttl_ms:
         return Family(rows, (counted,))
-    earliest = _index(f"$min_{name}", key, _EXPIRY, _PLAIN, _earliest)
-    count = _index(f"$count_{name}", key, _COUNT, _PLAIN, _count)
-    expiring = _expiring(variable, key, _expiry_of_list)
+    earliest = _index(f"$min_{name}", key, _EXPIRY, _PLAIN, is_list=True)
+    count = _index(f"$count_{name}", key, _COUNT, _PLAIN, is_list=True)
+    expiring = _expiring(variable, key)
     return Family(rows, (*expiring, earliest, count), unused=(counted.rows.schema,))
 
 
@@ -87,40 +84,22 @@ def _timers(name: str, key: StructType) -> Family:
     owner, time = schema.key.fields
     by_time = name.replace("_keyToTimestamp", "_timestampToKey")
     reverse = StructType((time, owner))
-    return Family(rows, (_index(by_time, reverse, schema.value, _BY_TIME, _reversed),))
+    return Family(rows, (_index(by_time, reverse, schema.value, _BY_TIME),))
 
 
-def _expiring(variable: Variable, key: StructType, entry: Entry) -> tuple[Index, ...]:
+def _expiring(variable: Variable, key: StructType) -> tuple[Index, ...]:
     if not variable.ttl_ms:
         return ()
     element = StructType((StructField("expirationMs", _LONG), StructField("elementKey", key)))
-    return (_index(f"$ttl_{variable.name}", element, _NOTHING, _BY_TIME, entry),)
+    is_list = variable.kind == "list"
+    return (_index(f"$ttl_{variable.name}", element, _NOTHING, _BY_TIME, is_list=is_list),)
 
 
 def _index(
-    name: str, key: StructType, value: StructType, encoder: KeyEncoder, entry: Entry
+    name: str, key: StructType, value: StructType, encoder: KeyEncoder, *, is_list: bool = False
 ) -> Index:
-    return Index(FamilyRows(FamilySchema(name, key, value, encoder=encoder)), entry)
-
-
-def _count(key: Row, value: RowOrList) -> tuple[Row, Row]:
-    return key, (len(value),)
-
-
-def _expiry_of_value(key: Row, value: RowOrList) -> tuple[Row, Row]:
-    return (value[1], key), EMPTY_ROW
-
-
-def _expiry_of_list(key: Row, value: RowOrList) -> tuple[Row, Row]:
-    return (min(expires for _, expires in value), key), EMPTY_ROW
-
-
-def _earliest(key: Row, value: RowOrList) -> tuple[Row, Row]:
-    return key, (min(expires for _, expires in value),)
-
-
-def _reversed(key: Row, value: RowOrList) -> tuple[Row, Row]:
-    return (key[1], key[0]), EMPTY_ROW
+    rows = FamilyRows(FamilySchema(name, key, value, encoder=encoder))
+    return Index(rows, index_entry(name, is_list=is_list))
 
 
 def _properties(variables: Sequence[Variable], mode: TimeMode, output_mode: str) -> str:

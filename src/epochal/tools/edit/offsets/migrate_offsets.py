@@ -104,12 +104,15 @@ def _check_names(
             f"The offset log has {len(wanted)} sources, but names are given for "
             f"{sorted(names) or 'none'}. Name every source, from 0 to {len(wanted) - 1}."
         )
-    for name in names.values():
+    for index, name in names.items():
         if not _NAME.fullmatch(name):
             raise OptionError(
                 f"{name!r} is not a valid name of a source: use only letters, digits and `_`."
             )
-        if name in map(str, wanted) or any(True for _ in surveyed.tree.under(f"{SOURCES}/{name}")):
+        # Spark 4.2 names the directories of named sources, but logs their offsets without names.
+        is_named = not any(surveyed.tree.under(source_log_path(index)))
+        is_taken = any(surveyed.tree.under(f"{SOURCES}/{name}")) and not is_named
+        if name in map(str, wanted) or is_taken:
             raise OptionError(f"{SOURCES}/{name} exists already: choose another name.")
     if len(set(names.values())) < len(names):
         raise OptionError(f"Two sources have the same name: {', '.join(sorted(names.values()))}.")

@@ -25,11 +25,10 @@ from epochal.continuous.operators.processor.transform_with_state import Transfor
 from epochal.continuous.plan.compile import UNOPENED
 from epochal.continuous.plan.stages import QueryPlan, StagePlan, Target
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
-from epochal.epoch.messages import PreparedState
+from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain, extended
 from epochal.files.local import LocalFiles
 from epochal.state.disk.local_database import MIN_MEMORY_BYTES
 from epochal.state.store.conf import StateStoreConf
-from epochal.state.store.prepared import PreparedVersion
 
 SPEC = TransformWithStateSpec.plan(
     Real(), ["id"], INPUT, OUTPUT, time_mode="ProcessingTime", spark_layout=True
@@ -42,8 +41,12 @@ class Task:
 
     root: Path
     memory_bytes: int | None
-    named: tuple[PreparedState, ...] | None = None
+    chain: StateChain | None = None
     epoch: int = 0
+    attempt: int = 0
+    published: int = 0
+    before: tuple[EpochRun, ...] = ()
+    first_epoch: int = 0
     stores: TaskStores = field(init=False)
     operator: Any = field(init=False)
 
@@ -55,24 +58,35 @@ class Task:
             memory_bytes=self.memory_bytes,
             local_dir=str(self.root / "local"),
         )
-        files = LocalFiles(self.root / "state", durable=False)
-        self.stores = TaskStores(plan, [0], files, conf, attempt=1, run_id="run")
+        files = LocalFiles(self.root / "checkpoint", durable=False)
+        self.attempt += 1
+        self.first_epoch, self.before = self.epoch, () if self.chain is None else self.chain.runs
+        self.stores = TaskStores(plan, [0], files, conf, attempt=self.attempt, run_id="run")
         self.operator = SPEC.open([0], 1)
-        self.stores.load([self.operator], StateStart(self.epoch, self.named))
+        self.stores.load([self.operator], StateStart(self.epoch, None, chain=self.chain))
 
     def turn(self, batch: pa.RecordBatch, now_ms: int) -> list[str]:
         at = Moment(now_ms, -1, self.epoch, -1)
         made = [*self.operator.process(0, batch, at), *self.operator.expire(at)]
         return in_any_order(row for each in made for row in each.to_pylist())
 
-    def cut(self) -> tuple[Any, ...]:
+    def cut(self, *, publish: bool) -> tuple[Any, ...]:
         """End the epoch; all entries of the version that it made."""
         changes = [(0, each) for each in self.operator.cut(self.epoch)]
-        self.named = self.stores.prepare(self.epoch, changes)
+        made = self.stores.prepare(self.epoch, changes)
+        self.chain = extended(
+            self.before,
+            published=self.published,
+            first_epoch=self.first_epoch,
+            epoch=self.epoch,
+            attempt=self.attempt,
+            checksums=(made.checksum,),
+        )
+        if publish:
+            self.stores.publish(self.epoch, self.stores.rows_after(self.epoch), self.published)
+            self.published = self.epoch + 1
         self.epoch += 1
         (store,) = self.stores._stores.values()
-        for each in self.named:
-            store.provider.publish(PreparedVersion(each.version, each.name, each.checksum))
         assert store.rows is not None
         counts = sorted((each.store, each.rows) for _, each in changes)
         return counts, dict(store.rows.items())
@@ -96,7 +110,8 @@ def test_families_on_disk_hold_the_bytes_that_they_hold_in_memory(
         rows = [(rng.choice([None, *range(12)]), rng.randrange(10**6)) for _ in range(4)]
         assert disk.turn(table(INPUT, rows), now) == memory.turn(table(INPUT, rows), now)
         if rng.random() < 0.4:
-            assert disk.cut() == memory.cut()
+            publish = rng.random() < 0.3
+            assert disk.cut(publish=publish) == memory.cut(publish=publish)
             if rng.random() < 0.3:
                 for task in (disk, memory):
                     task.stores.close()

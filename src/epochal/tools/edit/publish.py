@@ -1,0 +1,68 @@
+"""Plans to give the newest state of a continuous query Spark's names. Reads, but never writes.
+
+A query that is stopped does this itself. After a crash, Spark can start from the checkpoint only
+when the next start of the query, or this plan, has done it. The plan writes a delta or changelog
+per store and epoch, oldest first: Spark refuses to start until all of them are there.
+"""
+
+from __future__ import annotations
+
+from epochal.errors import EditError, EpochalError
+from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.survey import Survey
+from epochal.tools.inspect.epoch_overlay import Decided, missing_files, newest_decided
+
+COMMAND = "epochal checkpoint publish"
+
+
+def plan_publish(surveyed: Survey) -> Plan:
+    """Plan to publish the state after the newest batch."""
+    decided = newest_decided(surveyed.files)
+    what = "the newest state" if decided is None else f"the state after batch {decided.epoch}"
+    return Plan(
+        command="publish",
+        summary=f"publish {what}",
+        changes=_changes(surveyed, decided),
+        watches=surveyed.log_watches(),
+    )
+
+
+def changes_to_publish(surveyed: Survey, batch_id: int) -> tuple[Change, ...]:
+    """The changes after which Spark's files have the state after a batch; empty if that fails."""
+    try:
+        decided = newest_decided(surveyed.files, batch_id)
+        base = 0 if decided is None else decided.chain.published
+        if base and surveyed.missing_state(base - 1) is not None:
+            return ()
+        return _changes(surveyed, decided)
+    except EpochalError:
+        return ()
+
+
+def require_published(surveyed: Survey) -> None:
+    """Raise EditError if an edit would not see the newest state."""
+    try:
+        refuse_unpublished(surveyed)
+    except EditError:
+        raise
+    except EpochalError as error:
+        raise EditError(surveyed.url, f"its newest state cannot be read: {error}") from error
+
+
+def refuse_unpublished(surveyed: Survey) -> None:
+    """Raise EditError if the newest state is whole but does not have Spark's names."""
+    decided = newest_decided(surveyed.files)
+    if decided is not None and _changes(surveyed, decided):
+        raise EditError(
+            surveyed.url,
+            f"the state after batch {decided.epoch} does not have Spark's names yet, because the "
+            f"query was not stopped gracefully. Run `{COMMAND} {surveyed.url} --execute` first, or "
+            f"start and stop the query.",
+        )
+
+
+def _changes(surveyed: Survey, decided: Decided | None) -> tuple[Change, ...]:
+    if decided is None:
+        return ()
+    missing = missing_files(surveyed.files, decided, surveyed.tree.infos)
+    return tuple(surveyed.tree.write(path, data, why) for path, data, why in missing)

@@ -1,0 +1,248 @@
+"""Shows a checkpoint as if all state of a continuous query had Spark's names already. Read-only.
+
+The newest state of a continuous query is in epoch files, from which Spark's files follow byte by
+byte. The overlay adds those to what is on storage, so readers need to know Spark's files only. It
+is a view of one moment: batches that the query adds later are not in it.
+
+Note: what reads epoch files is imported only if there are some, so that `show` starts fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from epochal.checkpoint.entries import CommitLog, OffsetLog
+from epochal.checkpoint.layout import (
+    COMMITS,
+    EPOCHS,
+    OFFSETS,
+    OWN_KEY,
+    STATE,
+    state_store_path,
+)
+from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
+from epochal.errors import EditError, EpochalError
+from epochal.files import AtomicFile, FileInfo, Files, join_url
+from epochal.state.files.chain import HDFS_FILES, ROCKSDB_FILES
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The newest epoch that a continuous query has decided, and the files with its state."""
+
+    epoch: int
+    chain: StateChain
+
+
+@dataclass(frozen=True, slots=True)
+class EpochState:
+    """Spark's files that follow from epoch files: by path, then the version that each makes."""
+
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(default_factory=dict)
+
+
+def newest_decided(files: Files, batch_id: int | None = None) -> Decided | None:
+    """The newest decision of a continuous query, or that of `batch_id`, if it has epoch files.
+
+    None if Spark wrote the batch, or ran it again: then its state is in Spark's files.
+    """
+    offsets = OffsetLog(files.at(OFFSETS), read_only=True)
+    epoch = offsets.latest_batch_id() if batch_id is None else batch_id
+    entry = None if epoch is None else offsets.get(epoch)
+    if epoch is None or entry is None or OWN_KEY not in entry.extra:
+        return None
+    from epochal.epoch.manifest import is_finished_by_another, manifest_of
+
+    manifest = manifest_of(entry, join_url(offsets.url, str(epoch)), epoch)
+    commit = CommitLog(files.at(COMMITS), read_only=True).get(epoch)
+    if manifest is None or manifest.chain is None or is_finished_by_another(manifest, commit):
+        return None
+    return Decided(epoch, manifest.chain)
+
+
+def epoch_state(files: Files, chain: StateChain) -> EpochState:
+    """Take the files of a chain apart into Spark's files."""
+    from epochal.epoch.epoch_files.chain_files import read_chain
+
+    contents: dict[str, bytes] = {}
+    versions: dict[str, int] = {}
+    for file in read_chain(files.at(EPOCHS), chain):
+        for entry, data in file.items():
+            path = f"{state_store_path(*entry.place)}/{entry.name}"
+            contents[path], versions[path] = data, file.header.epoch + 1
+    return EpochState(contents, versions)
+
+
+def overlaid(files: Files) -> Files:
+    """The checkpoint with the state of all decided epochs under Spark's names.
+
+    The same `files` if there is nothing to add. Errors name the epoch file that cannot be read.
+    """
+    decided = newest_decided(files)
+    if decided is None:
+        return files
+    contents = {**_older(files, decided), **epoch_state(files, decided.chain).contents}
+    return OverlaidFiles(files, contents, decided.epoch)
+
+
+def missing_files(
+    files: Files, decided: Decided, there: Container[str]
+) -> Iterator[tuple[str, bytes, str]]:
+    """Yield what Spark's files lack of the state after a decision: path, content, and a word on it.
+
+    `there` are the paths that exist.
+    """
+    state = epoch_state(files, decided.chain)
+    versions = state.versions
+    lacking = {version for path, version in versions.items() if _snapshot_of(path) not in there}
+    # Of the newest version of which every store has a snapshot, nothing before it is needed.
+    base = max(set(versions.values()) - lacking, default=0)
+    for path, version in sorted(versions.items(), key=lambda item: (item[1], item[0])):
+        data = state.contents[path]
+        if version > base and (path not in there or files.read(path) != data):
+            yield path, data, f"version {version}"
+
+
+@dataclass(frozen=True, slots=True)
+class EpochView:
+    """A checkpoint with the state in epoch files, and what is to be said of them."""
+
+    files: Files
+    unpublished: int | None = None
+    """The newest batch, if Spark could not start after it, because its state is in epoch files."""
+    broken: EpochalError | None = None
+    """Why the state in epoch files cannot be read."""
+
+
+def view_with_epochs(files: Files) -> EpochView:
+    """Show the state in epoch files under Spark's names, as far as it can be read."""
+    try:
+        decided = newest_decided(files)
+    except (EpochalError, OSError):
+        decided = None  # the logs cannot be read, which is not the epoch files' fault
+    if decided is None:
+        return EpochView(files)
+    try:
+        there = {path for path, _ in files.walk(STATE)}
+        is_behind = any(missing_files(files, decided, there))
+        return EpochView(overlaid(files), decided.epoch if is_behind else None)
+    except EpochalError as error:
+        return EpochView(files, broken=error)
+
+
+def _snapshot_of(path: str) -> str:
+    """The path of the snapshot of the version that a delta makes."""
+    for kinds in (HDFS_FILES, ROCKSDB_FILES):
+        if path.endswith(f".{kinds.delta}"):
+            return f"{path.removesuffix(kinds.delta)}{kinds.snapshot}"
+    return path
+
+
+def _older(files: Files, decided: Decided) -> dict[str, bytes]:
+    """What retained decisions before the newest chain need, as far as it is still there."""
+    from epochal.epoch.epoch_files.chain_files import in_parallel
+    from epochal.epoch.manifest import manifest_of
+
+    log = OffsetLog(files.at(OFFSETS), read_only=True)
+    epochs = [each for each in log.batch_ids() if each < decided.chain.published]
+
+    def read(epoch: int) -> Mapping[str, bytes]:
+        try:
+            entry = log.get(epoch)
+            manifest = None if entry is None else manifest_of(entry, log.url, epoch)
+            if manifest is None or manifest.chain is None or not manifest.chain.runs:
+                return {}
+            own = manifest.chain.runs[-1]
+            run = EpochRun(epoch, epoch, own.attempt, own.checksums)
+            return epoch_state(files, StateChain(epoch, (run,))).contents
+        except EpochalError:
+            return {}  # beyond the retention, and deleted
+
+    return {path: data for found in in_parallel(read, epochs) for path, data in found.items()}
+
+
+class OverlaidFiles:
+    """Files with some more in memory, and without batches after `newest`."""
+
+    def __init__(
+        self, files: Files, contents: Mapping[str, bytes], newest: int, prefix: str = ""
+    ) -> None:
+        self._files, self._contents, self._newest, self._prefix = files, contents, newest, prefix
+
+    @property
+    def url(self) -> str:
+        return self._files.url
+
+    def at(self, path: str) -> Files:
+        if not path:
+            return self
+        return OverlaidFiles(self._files.at(path), self._contents, self._newest, self._key(path))
+
+    def read(self, path: str) -> bytes:
+        found = self._contents.get(self._key(path))
+        return self._files.read(path) if found is None else found
+
+    def info(self, path: str) -> FileInfo | None:
+        key = self._key(path)
+        if key in self._contents:
+            return FileInfo(path.rpartition("/")[2], False, len(self._contents[key]), 0)
+        if any(each.startswith(f"{key}/") for each in self._contents):
+            return FileInfo(path.rpartition("/")[2], True, 0, 0)
+        return self._files.info(path)
+
+    def list(self, path: str = "") -> list[FileInfo]:
+        key = self._key(path)
+        found = {info.name: info for info in self._files.list(path) if self._is_shown(key, info)}
+        for each, data in self._below(key):
+            name, slash, _ = each.partition("/")
+            found[name] = FileInfo(name, bool(slash), 0 if slash else len(data), 0)
+        return [found[name] for name in sorted(found)]
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, FileInfo]]:
+        found = {
+            each: info
+            for each, info in self._files.walk(path)
+            if self._is_shown(self._key(each).rpartition("/")[0], info)
+        }
+        start = f"{path}/" if path else ""
+        for each, data in self._below(self._key(path)):
+            found[start + each] = FileInfo(each.rpartition("/")[2], False, len(data), 0)
+        yield from sorted(found.items())
+
+    def create_atomic(self, path: str, *, overwrite: bool = False) -> AtomicFile:
+        self._refuse()
+
+    def create(self, path: str, data: bytes) -> None:
+        self._refuse()
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._refuse()
+
+    def make_dirs(self, path: str = "") -> None:
+        self._refuse()
+
+    def delete(self, path: str) -> None:
+        self._refuse()
+
+    def delete_tree(self, path: str = "") -> None:
+        self._refuse()
+
+    def _key(self, path: str) -> str:
+        return "/".join(part for part in (self._prefix, path) if part)
+
+    def _below(self, key: str) -> Iterator[tuple[str, bytes]]:
+        start = f"{key}/" if key else ""
+        for each, data in self._contents.items():
+            if each.startswith(start):
+                yield each[len(start) :], data
+
+    def _is_shown(self, key: str, info: FileInfo) -> bool:
+        batch_id = parse_batch_id(info.name) if key in (OFFSETS, COMMITS) else None
+        return batch_id is None or batch_id <= self._newest
+
+    def _refuse(self) -> NoReturn:
+        raise EditError(self.url, "cannot be changed through a view that is read-only")

@@ -1,0 +1,99 @@
+"""Which files a decision names, which are garbage, and how a chain is verified."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochal.epoch.epoch_files.chain_files import (
+    delete_before,
+    read_chain,
+    sweep,
+    write_epoch,
+)
+from epochal.epoch.epoch_files.epoch_file import Header, encode_epoch, file_name
+from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain, extended
+from epochal.errors import EpochError, StateLoadError
+from epochal.testing.files import MemoryFiles
+
+
+def written(files: MemoryFiles, attempt: int, epochs: range, tasks: int = 2) -> tuple[int, ...]:
+    """Write the files of an attempt; return the checksums of the last ones."""
+    last = [-1] * tasks
+    for epoch in epochs:
+        for task in range(tasks):
+            data = encode_epoch(Header(epoch, attempt, task, tasks, last[task], ()), [])
+            last[task] = write_epoch(files, file_name(epoch, task, attempt), data)
+    return tuple(last)
+
+
+def test_a_chain_grows_with_its_attempt_and_shrinks_with_publications() -> None:
+    before = (EpochRun(2, 4, 1, (10, 11)), EpochRun(5, 6, 2, (20,)))
+
+    def after(epoch: int, published: int) -> StateChain:
+        return extended(
+            before,
+            published=published,
+            first_epoch=7,
+            epoch=epoch,
+            attempt=3,
+            checksums=(30,),
+        )
+
+    assert after(7, 2) == StateChain(2, (*before, EpochRun(7, 7, 3, (30,))))
+    assert after(9, 4).runs == (EpochRun(4, 4, 1, (10, 11)), before[1], EpochRun(7, 9, 3, (30,)))
+    assert after(9, 7).runs == (EpochRun(7, 9, 3, (30,)),)
+    assert after(9, 8) == StateChain(8, (EpochRun(8, 9, 3, (30,)),))
+    assert [after(9, at).is_gapless for at in (2, 5, 9)] == [True] * 3
+    assert after(9, 2).version == 10
+
+
+def test_the_files_of_several_attempts_are_read_in_order() -> None:
+    files = MemoryFiles()
+    first, second = written(files, 1, range(3)), written(files, 2, range(3, 5), tasks=1)
+    chain = StateChain(1, (EpochRun(1, 2, 1, first), EpochRun(3, 4, 2, second)))
+    found = [(each.header.epoch, each.header.task) for each in read_chain(files, chain)]
+    assert found == [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (4, 0)]
+    mine = read_chain(files, chain, task=1, tasks=2)
+    assert [(each.header.epoch, each.header.task) for each in mine] == [
+        (1, 1),
+        (2, 1),
+        (3, 0),
+        (4, 0),
+    ]
+
+
+def test_a_missing_file_and_a_gap_are_refused() -> None:
+    files = MemoryFiles()
+    last = written(files, 1, range(3))
+    with pytest.raises(StateLoadError, match="which has a gap"):
+        read_chain(files, StateChain(0, (EpochRun(1, 2, 1, last),)))
+    files.delete("1-t0-a1")
+    with pytest.raises(StateLoadError, match="1-t0-a1: the epoch file does not exist"):
+        read_chain(files, StateChain(0, (EpochRun(0, 2, 1, last),)))
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_a_file_with_other_content_is_refused_wherever_it_is_in_the_chain(epoch: int) -> None:
+    files = MemoryFiles()
+    last = written(files, 1, range(3))
+    files.replace(f"{epoch}-t1-a1", encode_epoch(Header(epoch, 1, 1, 2, 7, ()), []))
+    with pytest.raises(StateLoadError, match=f"{epoch}-t1-a1: its checksum is"):
+        read_chain(files, StateChain(0, (EpochRun(0, 2, 1, last),)))
+
+
+def test_a_file_is_written_once() -> None:
+    files = MemoryFiles()
+    write_epoch(files, "0-t0-a1", b"one")
+    with pytest.raises(EpochError, match="0-t0-a1 exists already"):
+        write_epoch(files, "0-t0-a1", b"two")
+
+
+def test_garbage_is_what_no_retained_decision_can_name() -> None:
+    files = MemoryFiles()
+    written(files, 1, range(6), tasks=1)
+    written(files, 3, range(4, 6), tasks=1)
+    files.create("readme", b"not ours")
+    # Attempt 3 started at epoch 4: what attempt 1 wrote before may be decided, the rest cannot be.
+    assert sweep(files, 3, 4) == ["4-t0-a1", "5-t0-a1"]
+    assert delete_before(files, 2) == ["0-t0-a1", "1-t0-a1"]
+    assert sorted(files.tree) == ["2-t0-a1", "3-t0-a1", "4-t0-a3", "5-t0-a3", "readme"]
