@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epochal.version import __version__
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from epochal.continuous.api.dataframe_writer import DataFrameWriter
     from epochal.continuous.api.query_manager import StreamingQueryManager
     from epochal.continuous.api.readwriter import StreamReader
+    from epochal.tools.upgrade.upgrade_findings import Report
 
-__all__ = ["__version__", "explain", "read_stream", "register", "streams", "write_stream"]
+__all__ = ["__version__", "check", "explain", "read_stream", "register", "streams", "write_stream"]
 
 _PUBLIC_MODULES = frozenset(
     ("checkpoint", "connectors", "continuous", "errors", "kafka", "state", "testing")
@@ -42,6 +43,23 @@ def explain(df: DataFrame, output_mode: str = "append") -> None:
     from epochal.continuous.api import dataframe_writer as writer
 
     writer.explain(df, output_mode)
+
+
+def check(
+    query: Any,
+    checkpoint: str | None = None,
+    *,
+    before: Any = None,
+    output_mode: str | None = None,
+) -> Report:
+    """Say whether a changed query can continue from a checkpoint. Nothing is started or changed.
+
+    `query` is a streaming DataFrame, a Stream, or the writer of one that has not been started.
+    Without a checkpoint, `before` is the query that would have left it.
+    """
+    from epochal.tools.upgrade.check_query import check
+
+    return check(query, checkpoint, before=before, output_mode=output_mode)
 
 
 def register(spark: SparkSession) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from tests.frames.plan_corpus import PLANS, Plan, shape
 from tests.spark.sessions import session_with
 
-from epochal.continuous.catalyst.spark_columns import arrow_schema
+from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.catalyst.translation import explain_plan, read_plan
 from epochal.continuous.operators.contract import StoreSchema
 from epochal.continuous.operators.deduplication.deduplicate import DropDuplicatesSpec

@@ -25,7 +25,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 from tests.frames.oracle import plain
 from tests.spark.sessions import session_with
 
-from epochal.continuous.catalyst.spark_columns import arrow_schema
+from epochal.continuous.catalyst.given_schema import arrow_schema
 from epochal.continuous.catalyst.translation import read_plan
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.plan.logical import Node, Step, StreamSource, Union

@@ -12,9 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from tests.spark.sessions import INTERPRETED, session_with
 
-from epochal.continuous.catalyst.spark_columns import arrow_schema, resolve
+from epochal import testing
+from epochal.continuous.catalyst.given_schema import arrow_schema
+from epochal.continuous.catalyst.spark_columns import resolve
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.stateless.row_operators import FilterSpec, ProjectSpec
+from epochal.continuous.plan.logical import Step
 from epochal.errors import ExpressionError, OptionError
 
 DDL = (
@@ -159,3 +162,31 @@ def test_what_is_an_error_in_spark_is_one_here(
 ) -> None:
     with pytest.raises((ExpressionError, OptionError)):
         ours(spark, batch, text)
+
+
+def test_columns_by_name_are_the_same_with_and_without_spark(spark: SparkSession) -> None:
+    schema = arrow_schema(DDL)
+    stream = testing.stream(schema)
+    names = [each for each in schema.names if each not in ("n", "m", "arr")]
+    for chosen in (names, names[::-1], ["a"]):
+        selected = stream.select(*chosen).tree
+        by_spark = resolve(spark, schema, chosen)
+        assert isinstance(selected, Step)
+        assert selected.operator == ProjectSpec(by_spark.columns, by_spark.schema)
+        assert selected.schema.equals(by_spark.schema)
+
+
+def test_names_that_are_also_words_of_sql_mean_columns(spark: SparkSession) -> None:
+    words = pa.schema([(each, pa.int64()) for each in ("user", "current_date", "date", "interval")])
+    selected = testing.stream(words).select(*words.names).tree
+    assert isinstance(selected, Step)
+    by_spark = resolve(spark, words, words.names)
+    assert selected.operator == ProjectSpec(by_spark.columns, by_spark.schema)
+
+
+def test_a_name_in_another_case_is_left_to_spark(spark: SparkSession) -> None:
+    del spark
+    stream = testing.stream("a int, b int")
+    assert stream.select("B", "a").columns == ["B", "a"]
+    with pytest.raises(OptionError, match="nope"):
+        stream.select("nope")

@@ -219,7 +219,7 @@ def test_counts_on_rocksdb_move_between_spark_and_a_continuous_query(
     provider = Checkpoint(str(checkpoint)).offsets.get(0)
     assert provider is not None
     assert provider.conf[f"{STATE}providerClass"] == ROCKSDB_PROVIDER_CLASS
-    assert list(checkpoint.glob("state/0/*/*.changelog"))
+    assert list(checkpoint.glob("state/0/*/*.zip"))
     assert not list(checkpoint.glob("state/0/*/*.delta"))
 
 
@@ -252,7 +252,7 @@ class Counted:
         frame = self.frame()
         writer: Any = frame.writeStream
         if engine == "ours":
-            brisk = {"minBatchesToRetain": 3, "stateMaintenanceInterval": "10 ms", "epoch": "10 ms"}
+            brisk = {"minBatchesToRetain": 3, "publishInterval": "10 ms", "epoch": "10 ms"}
             writer = write_stream(frame).options(**brisk)
         writer = writer.outputMode("update").option("checkpointLocation", str(self.checkpoint))
         query = writer.foreachBatch(self.take).start()

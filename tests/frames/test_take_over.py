@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.frames.streams_of_words import PATIENCE_SECONDS, add_file, rows_of, stream, words
+from tests.frames.turns import publish
 from tests.waiting import eventually
 
 import epochal
@@ -200,7 +201,7 @@ def forget_epochs_after(case: Case, epoch: int) -> None:
         for path in log.glob("[0-9]*"):
             if int(path.name) > epoch:
                 path.unlink()
-    for path in case.checkpoint.glob("state/*/*/[0-9]*.delta"):
+    for path in case.checkpoint.glob("state/*/*/[0-9]*.*"):
         if int(path.stem) > epoch + 1:
             path.unlink()
 
@@ -214,7 +215,10 @@ def test_a_batch_that_spark_runs_after_our_decision_has_sparks_state(
     with_rows = min(n for n in entries if entries[n].offsets == entries[max(entries)].offsets)
     forget_epochs_after(case, with_rows)
     for log in (case.checkpoint / "commits", case.out / SINK_LOG):
-        (log / str(with_rows)).unlink()  # as if we had been killed after publishing the state
+        (log / str(with_rows)).unlink()  # as if we had been killed after the decision
+    for snapshot in case.checkpoint.glob(f"state/*/*/{with_rows + 1}.snapshot"):
+        snapshot.unlink()  # it is written after the commit
+    publish(case.checkpoint)
     case.run(SPARK)
     assert max(Checkpoint(str(case.checkpoint)).commits.batch_ids()) == with_rows
     add_file(case.source, "2", words(10, 20))

@@ -28,6 +28,7 @@ from tests.frames.turns import (
     TRANSFORM,
     Table,
     ends_exactly,
+    publish,
     random_script,
     session_of,
 )
@@ -152,8 +153,10 @@ def killed_turns(
     table = Table(session_of(spark, provider), query, home / "turns", files=True)
     table.play((SPARK,))
     kill_in_phase(table, 1, OURS, provider, home / "ours.log", rng)
-    settles = rng.choice((OURS, SPARK))
-    table.settle(settles if ends_exactly(table.checkpoint) else OURS)
+    settles = rng.choice((OURS, SPARK)) if ends_exactly(table.checkpoint) else OURS
+    if settles == SPARK:
+        publish(table.checkpoint)
+    table.settle(settles)
     table.play((SPARK, rng.choice((SPARK, OURS))), 2)
     kill_in_phase(table, 4, SPARK, provider, home / "spark.log", rng)
     table.settle(OURS)

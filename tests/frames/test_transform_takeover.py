@@ -39,7 +39,6 @@ from epochal.continuous.plan.compile import UNOPENED
 from epochal.continuous.plan.pinned_plan import settle_shape
 from epochal.continuous.plan.stages import QueryPlan, StagePlan, Target
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
-from epochal.epoch.publish_state import StateFiles
 from epochal.files import open_files
 from epochal.state.rows.murmur3 import partition_ids
 from epochal.state.store.conf import StateStoreConf
@@ -183,7 +182,7 @@ def process(case: Case, undisturbed: Path, ours: Path, source: Path, batches: ra
     settle_shape(checkpoint, plan)
     given = {f"{STATE}providerClass": ROCKSDB_PROVIDER_CLASS, **case.conf}
     conf = StateStoreConf.from_spark(given)
-    stores = TaskStores(plan, PARTITIONS, checkpoint.at("state"), conf, attempt=1, run_id="run")
+    stores = TaskStores(plan, PARTITIONS, checkpoint, conf, attempt=1, run_id="run")
     operator = spec.open(PARTITIONS, 2)
     stores.load([operator], StateStart(batches.start, None))
     output: Output = {}
@@ -199,9 +198,8 @@ def process(case: Case, undisturbed: Path, ours: Path, source: Path, batches: ra
             mine = rows.filter(pa.array(owners == partition))
             made += operator.process(partition, mine, at)
         made += operator.expire(at)
-        StateFiles(checkpoint).publish(
-            stores.prepare(batch, [(0, change) for change in operator.cut(batch)])
-        )
+        stores.prepare(batch, [(0, change) for change in operator.cut(batch)])
+        stores.publish(batch, stores.rows_after(batch), 0)
         found = [tuple(row.values()) for each in made for row in each.to_pylist()]
         output[batch] = sorted(found, key=str)
     stores.close()

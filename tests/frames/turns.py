@@ -25,6 +25,9 @@ from epochal.checkpoint import OffsetLog
 from epochal.checkpoint.pinned import ROCKSDB_PROVIDER_CLASS, STATE_FORMAT
 from epochal.connectors.file.file_reader import FilePosition, parse_position
 from epochal.epoch.manifest import manifest_of
+from epochal.files import open_files
+from epochal.tools.edit.publish import plan_publish
+from epochal.tools.edit.survey import survey
 
 SPARK, OURS = "spark", "ours"
 ON_DISK = "ours-on-disk"
@@ -204,6 +207,14 @@ def ends_exactly(checkpoint: Path) -> bool:
             if any(each != FilePosition(ends[0].batch, 0, 0) for each in ends):
                 return False
     return True
+
+
+def publish(checkpoint: Path) -> None:
+    """Do what `epochal checkpoint publish` does, without a wait for the lease of a killed run."""
+    files = open_files(str(checkpoint))
+    for change in plan_publish(survey(files)).changes:
+        assert isinstance(change.after, bytes)
+        files.replace(change.path, change.after)
 
 
 def session_of(spark: SparkSession, provider: str) -> SparkSession:

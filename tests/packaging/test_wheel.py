@@ -85,6 +85,8 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert f"Requires-Python: {PROJECT['requires-python']}" in text
     assert set(re.findall(r"^Provides-Extra: (.+)$", text, re.M)) == set(IMPORTS)
     assert "License-Expression: Apache-2.0" in text
+    points = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
+    assert "[pytest11]\nepochal = epochal.testing.pytest_plugin\n" in points
 
 
 def groups(command: TyperGroup) -> list[str]:

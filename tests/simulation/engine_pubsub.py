@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from tests.simulation.engine_parts import StagingWriter, visible
-from tests.simulation.engine_processes import CHECKPOINT, DriverProcess
 from tests.simulation.engine_world import World
 
 from epochal.connectors.contract import Positions
@@ -33,6 +31,8 @@ from epochal.continuous.operators.contract import Moment
 from epochal.continuous.operators.deduplication.repeats import DropRepeatsSpec
 from epochal.continuous.plan.stages import Branch, QueryPlan, SourcePlan, StagePlan, Target
 from epochal.testing.clock import ManualClock
+from epochal.testing.driver.processes import CHECKPOINT, DriverProcess
+from epochal.testing.driver.staged_sink import StagingWriter, visible
 
 TOPIC, SUBSCRIPTION = "projects/p/topics/t", "projects/p/subscriptions/s"
 OPTIONS = SourceOptions(subscription_id=SUBSCRIPTION, emulator_host="nowhere", project_id="p")
@@ -135,6 +135,7 @@ class KeepIds:
 class PubSubWorld(World):
     """Exactly once, or at least once, as the seed has it."""
 
+    counts_totals = False
     service: PubSub
     exactly_once: bool
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulation.engine_parts import StagingWriter, WorldSource, visible
-from tests.simulation.engine_processes import CHECKPOINT, CONF
-from tests.simulation.engine_world import World
+from tests.simulation.engine_world import World, WorldSource
 from tests.simulation.pipeline import EventReaders
 from tests.simulation.tree_pipeline import KINDS, PARTITIONS_PER_SOURCE, Kept, Model, tree_plan
 
@@ -15,12 +13,15 @@ from epochal.continuous.operators.contract import Row
 from epochal.continuous.plan.stages import QueryPlan
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
 from epochal.epoch.manifest import manifest_of
+from epochal.testing.driver.processes import CHECKPOINT, CONF
+from epochal.testing.driver.staged_sink import StagingWriter, visible
 
 
 class TreeWorld(World):
     """One run of a tree, from one seed."""
 
     retained = 100_000  # the logs of all epochs are needed to compute what the sink must show
+    counts_totals = False
     kind: str
 
     def _plan(self) -> QueryPlan:
@@ -100,7 +101,7 @@ class TreeWorld(World):
     def _tree_state(self, version: int) -> dict[int, dict[Row, Row]]:
         """As Spark would find it, under its plain names, by operator."""
         partitions = range(self.shape.state_partitions)
-        files = self.truth.at(f"{CHECKPOINT}/state")
+        files = self.truth.at(CHECKPOINT)
         stores = TaskStores(self.plan, partitions, files, CONF, attempt=0, run_id="", writers=1)
         operators = [stage.stateful.open(partitions, len(partitions)) for stage in self.plan.stages]
         stores.load(operators, StateStart(version, None))

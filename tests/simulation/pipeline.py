@@ -170,6 +170,15 @@ def query(
     )
 
 
+def totals_of(output: Iterable[Row]) -> dict[int, tuple[int, int]]:
+    """The state that rows of output make."""
+    found: dict[int, tuple[int, int]] = {}
+    for row in output:
+        count, total = found.get(row[0], (0, 0))
+        found[row[0]] = (count + 1, total + row[2])
+    return found
+
+
 @dataclass(slots=True)
 class Account:
     """Checks output rows and state against the events they must come from, all of them, once."""

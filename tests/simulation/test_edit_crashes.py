@@ -36,6 +36,7 @@ from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 from epochal.tools.edit_state.repartition import plan_repartition
 from epochal.tools.inspect.edit_status import JournalState
 from epochal.tools.read_state.read_target import Provider
+from epochal.tools.switch.clone import CloneOptions, plan_clone
 from epochal.tools.verify.findings import finding
 from epochal.tools.verify.verify import verify
 
@@ -194,6 +195,18 @@ TOOLS = [
         "windowed",
         "copy",
         lambda at, _, empty: plan_copy(survey(at), empty, {}),
+        edits="empty",
+    ),
+    Tool(
+        "clone",
+        "windowed",
+        "clone",
+        lambda at, output, empty: plan_clone(
+            survey(at),
+            empty,
+            CloneOptions(query_id=OPTIONS.query_id, at=8),
+            output=output.at("clone"),
+        ),
         edits="empty",
     ),
     Tool(

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from tests.simulation.engine_trees import TreeWorld
-from tests.simulation.engine_world import NEVER_ENDS
 from tests.simulation.tree_pipeline import HoldingSpec
 
 from epochal.continuous.operators.contract import Moment
@@ -20,6 +19,7 @@ from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.stage_times import EpochTimes, TurnTimes
 from epochal.continuous.tasks.task import TaskCore, TurnOutput
 from epochal.epoch.query_watermark import EpochMarks, QueryWatermark
+from epochal.testing.driver.world import NEVER_ENDS
 
 SEEDS, PARTS = 800, 4
 SEEDS_PER_FAULT = 1_000

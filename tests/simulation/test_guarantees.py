@@ -17,14 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.simulation import engine_processes
-from tests.simulation.engine_parts import StagingWriter
 from tests.simulation.engine_pubsub import PubSubWorld
 from tests.simulation.engine_world import World
 from tests.simulation.pipeline import Account
 
 from epochal.connectors.contract import Prepare
 from epochal.continuous.plan.stages import QueryPlan
+from epochal.testing.driver import processes
+from epochal.testing.driver.staged_sink import StagingWriter
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
 SEEDS, MOST_SEEDS = 40, 400
@@ -149,7 +149,7 @@ def run_worlds(
     wrong: dict[int, list[str]] = {}
     while not enough(seed, repeated):
         seen: list[tuple[Any, ...]] = []
-        patch.setattr(engine_processes, "StagingWriter", writer_of(SINKS[sink], seen))
+        patch.setattr(processes, "StagingWriter", writer_of(SINKS[sink], seen))
         world = kind(seed)
         found = world.run()
         if found:

@@ -1,65 +1,24 @@
-"""What surrounds the engine in a simulated world: a source that counts, a sink that stages."""
+"""The sink of a simulated world: writers stage files, and a commit shows those of an epoch."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from epochal.connectors.contract import Positions, Prepare, WriterContext
+from epochal.connectors.contract import Prepare, WriterContext
 from epochal.continuous.operators.contract import Row
 from epochal.errors import EpochError
 from epochal.files import Files
 from epochal.testing.files import MemoryFiles
 
 OUTPUT, STAGED, FENCE = "out", "staged", "fence"
-COMMITS = "checkpoint/commits"
 
 
 @dataclass(slots=True)
-class WorldSource:
-    """The driver's side of the events; its offsets name whole steps only."""
-
-    acknowledges_in_tasks = False
-
-    partitions: int
-    rows: int
-    step: int
-    truth: MemoryFiles
-    wrong: list[str]
-    first: int = 0
-    """The number of its first partition: those of two sources differ."""
-
-    def initial(self) -> Positions:
-        return {str(self.first + partition): "0" for partition in range(self.partitions)}
-
-    def resume(self, offset: str) -> Positions:
-        found: dict[str, str] = json.loads(offset)
-        return found
-
-    def offset(self, positions: Positions) -> str:
-        return json.dumps({p: str(self._whole(int(at))) for p, at in positions.items()})
-
-    def boundary(self, positions: Positions) -> Positions:
-        return {p: str(self._next(int(at))) for p, at in positions.items()}
-
-    def acknowledge(self, epoch: int, positions: Positions) -> None:
-        for path in (f"{COMMITS}/{epoch}", f"{OUTPUT}/{epoch}"):
-            if self.truth.info(path) is None:
-                self.wrong.append(f"epoch {epoch} was acknowledged without {path}")
-
-    def _whole(self, at: int) -> int:
-        return at if at == self.rows else at // self.step * self.step
-
-    def _next(self, at: int) -> int:
-        return min(-(-at // self.step) * self.step, self.rows)
-
-
-@dataclass(slots=True)
-class WorldSink:
+class StagedSink:
     """Output is a file per epoch that names staged ones: it is there, or it is not."""
 
     files: Files
@@ -88,6 +47,10 @@ class WorldSink:
         if self.truth.info(f"{OUTPUT}/{epoch}") is None:
             self.truth.create(f"{OUTPUT}/{epoch}", data)
 
+    def rows_of(self, messages: Sequence[bytes]) -> pa.Table | None:
+        """The rows that the writers of these messages have staged; None if there are none."""
+        return _staged(self.truth, [message.decode() for message in messages])
+
     def _fenced(self) -> int:
         return -1 if self.truth.info(FENCE) is None else int(self.truth.read(FENCE))
 
@@ -109,10 +72,7 @@ class StagingWriter:
         name = f"{epoch}-{self.context.task}-a{self.context.attempt}"
 
         def prepare() -> bytes:
-            rows = [
-                row for batch in batches for row in zip(*batch.to_pydict().values(), strict=True)
-            ]
-            self.files.replace(f"{STAGED}/{name}", json.dumps(rows).encode())
+            self.files.replace(f"{STAGED}/{name}", _as_bytes(batches, self.context.schema))
             return name.encode()
 
         return prepare
@@ -123,13 +83,35 @@ class StagingWriter:
 
 def visible(truth: MemoryFiles) -> dict[int, list[Row]]:
     """The rows that the sink shows, by epoch."""
-    found: dict[int, list[Row]] = {}
+    return {epoch: _rows_of(table) for epoch, table in visible_tables(truth).items()}
+
+
+def visible_tables(truth: MemoryFiles, since: int = 0) -> dict[int, pa.Table]:
+    """What the sink shows, by epoch, from an epoch on."""
+    found: dict[int, pa.Table] = {}
     for info in truth.list(OUTPUT):
+        if int(info.name) < since:
+            continue
         names = truth.read(f"{OUTPUT}/{info.name}").decode().split("\n")
-        found[int(info.name)] = [
-            tuple(row)
-            for name in names
-            if name
-            for row in json.loads(truth.read(f"{STAGED}/{name}"))
-        ]
+        table = _staged(truth, names)
+        if table is not None:
+            found[int(info.name)] = table
     return dict(sorted(found.items()))
+
+
+def _staged(truth: MemoryFiles, names: Sequence[str]) -> pa.Table | None:
+    parts = [truth.read(f"{STAGED}/{name}") for name in names if name]
+    tables = [pa.ipc.open_stream(part).read_all() for part in parts]
+    return pa.concat_tables(tables) if tables else None
+
+
+def _as_bytes(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, schema) as stream:
+        for batch in batches:
+            stream.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    return out.getvalue().to_pybytes()
+
+
+def _rows_of(table: pa.Table) -> list[Row]:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -6,15 +6,14 @@ They are the engine's own parts; only threads, sockets and clocks are the world'
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.engine_parts import StagingWriter, WorldSink
-
 from epochal.checkpoint.claim import Claim
 from epochal.checkpoint.entries import CommitLog, OffsetEntry, OffsetLog
-from epochal.connectors.contract import WriterContext
+from epochal.connectors.contract import SinkWriter, WriterContext
+from epochal.connectors.foreach import ForeachWriters
 from epochal.continuous.plan.stages import (
     QueryPlan,
     partitions_of_task,
@@ -25,6 +24,7 @@ from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.reports import TaskReports
 from epochal.continuous.tasks.task import EpochCut, TaskCore
 from epochal.continuous.tasks.task_stores import StateStart, TaskStores
+from epochal.epoch.contract import CommittedSink, LoggedSource
 from epochal.epoch.driver import EpochDriver, Listeners
 from epochal.epoch.durable import EpochResources, Recovered, newest_attempt
 from epochal.epoch.messages import (
@@ -36,6 +36,7 @@ from epochal.epoch.messages import (
     Leave,
     Peers,
     RegisterTask,
+    StatePublished,
     TaskFailed,
     TaskReady,
 )
@@ -44,10 +45,12 @@ from epochal.epoch.publish_state import StateFiles
 from epochal.files import Files
 from epochal.state.store.conf import StateStoreConf
 from epochal.testing.clock import ManualClock
+from epochal.testing.driver.staged_sink import StagingWriter
+from epochal.testing.driver.user_sinks import CallingWriter
 
 CHECKPOINT = "checkpoint"
 EPOCH_SECONDS = 1.0
-PACE = Pace(epoch_seconds=EPOCH_SECONDS, idle_epoch_seconds=3.0)
+PACE = Pace(epoch_seconds=EPOCH_SECONDS, idle_epoch_seconds=3.0, publish_seconds=2.0)
 CONF = StateStoreConf(min_deltas_for_snapshot=2, min_versions_to_retain=3)
 
 
@@ -61,6 +64,9 @@ class TaskProcess:
     tasks: int
     recovered: Recovered
     files: Files
+    conf: StateStoreConf = CONF
+    code: ForeachWriters | None = None
+    """The user's code that gets the rows, besides the sink."""
     frames: dict[int, deque[Frame]] = field(default_factory=dict)
     """By sender."""
     pushes: deque[EpochReply] = field(default_factory=deque)
@@ -68,8 +74,13 @@ class TaskProcess:
     durable: deque[EpochRequest] = field(default_factory=deque)
     cuts: deque[EpochCut] = field(default_factory=deque)
     outgoing: deque[tuple[int, Frame]] = field(default_factory=deque)
+    orders: deque[tuple[int, Any, int]] = field(default_factory=deque)
+    heard: int = -1
+    published: int = -1
     alive: bool = True
     left: bool = False
+    worked: bool = False
+    """Whether the last turn had rows, or left work for the next one."""
     core: TaskCore | None = None
     stores: TaskStores | None = None
     reports: TaskReports = field(init=False)
@@ -105,7 +116,10 @@ class TaskProcess:
             assert not frames
             return
         started = [each for each in said if isinstance(each, EpochStarted)]
+        for each in started:
+            self._hear(each)
         out = self.core.turn(now_ms, frames, started)
+        self.worked = out.busy or out.had_rows
         self.outgoing.extend(out.frames)
         for message in out.messages:
             self.reports.note_active(message.epoch, now_ms / 1000)
@@ -117,19 +131,38 @@ class TaskProcess:
     def make_durable(self) -> None:
         cut = self.cuts.popleft()
         assert self.stores is not None
-        state = self.stores.prepare(cut.epoch, cut.changes)
+        prepared = self.stores.prepare(cut.epoch, cut.changes)
         report = CommitPartitionEpoch(
             self.attempt,
             self.task,
             cut.epoch,
             cut.prepare(),
-            state,
+            prepared.state,
             cut.watermarks,
             cut.rows_in,
             cut.rows_out,
+            checksum=prepared.checksum,
             positions=cut.positions,
         )
         self.durable.append(self.reports.complete(report))
+
+    def _hear(self, started: EpochStarted) -> None:
+        assert self.stores is not None
+        if started.publish > self.heard:
+            self.heard = started.publish
+            rows = self.stores.rows_after(started.publish)
+            self.orders.append((started.publish, rows, started.floor))
+        elif 0 <= started.publish == self.published:
+            self.durable.append(StatePublished(self.attempt, self.task, self.published))
+
+    def publish(self) -> None:
+        """Write the state under Spark's names, if that was ordered."""
+        if self.orders and self.stores is not None:
+            epoch, rows, floor = self.orders[0]
+            self.stores.publish(epoch, rows, floor)
+            self.orders.popleft()
+            self.published = epoch
+            self.durable.append(StatePublished(self.attempt, self.task, epoch))
 
     def ask(self, ask: Callable[[EpochRequest], EpochReply | None]) -> None:
         """What a task does after a second of silence."""
@@ -147,7 +180,11 @@ class TaskProcess:
     def _prepare(self) -> None:
         if self.core is None:
             found = self.recovered
-            context = WriterContext(self.task, self.attempt, "run", self.plan.output_schema)
+            schema = self.plan.output_schema
+            context = WriterContext(self.task, self.attempt, "run", schema, found.first_epoch)
+            writer: SinkWriter = StagingWriter(self.files, context)
+            if self.code is not None:
+                writer = CallingWriter(writer, self.code, context)
             readers = readers_of_task(readers_of(found.positions), self.task, self.tasks)
             core = TaskCore(
                 self.plan,
@@ -156,19 +193,22 @@ class TaskProcess:
                 attempt=self.attempt,
                 first_epoch=found.first_epoch,
                 readers=readers,
-                writer=StagingWriter(self.files, context),
+                writer=writer,
             )
             partitions = partitions_of_task(self.plan.state_partitions, self.task, self.tasks)
             self.stores = TaskStores(
                 self.plan,
                 partitions,
-                self.files.at(f"{CHECKPOINT}/state"),
-                CONF,
+                self.files.at(CHECKPOINT),
+                self.conf,
                 attempt=self.attempt,
                 run_id="run",
+                task=self.task,
+                tasks=self.tasks,
                 writers=1,
             )
-            self.stores.load(core.operators, StateStart(found.first_epoch, found.state))
+            start = StateStart(found.first_epoch, found.state, found.commit, found.chain)
+            self.stores.load(core.operators, start)
             self.core = core
         self.data.append(TaskReady(self.attempt, self.task))
 
@@ -181,18 +221,21 @@ class DriverProcess:
         files: Files,
         guard: Claim,
         plan: QueryPlan,
-        sources: Sequence[Any],
-        sink: WorldSink,
+        sources: Sequence[LoggedSource],
+        sink: CommittedSink,
         clock: ManualClock,
         send: Callable[[bytes, EpochReply], None],
         retained: int = 4,
+        pace: Pace = PACE,
+        commit_version: int = 1,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.alive = True
         self.paused = self.stopping = self.stopped = False
         self.failure: Exception | None = None
         self.driver: EpochDriver | None = None
         self.guard = guard
-        self._clock, self._send = clock, send
+        self._clock, self._send, self._pace = clock, send, pace
         checkpoint = files.at(CHECKPOINT)
         self.resources = EpochResources(
             url="checkpoint",
@@ -207,8 +250,10 @@ class DriverProcess:
             watermarks_move=plan.watermarks_move,
             offset_lines=plan.offset_lines,
             min_batches_to_retain=retained,
+            commit_version=commit_version,
+            is_stateful=bool(plan.stages),
         )
-        self.sent = 0
+        self._settings = settings or {}
 
     def begin_attempt(self, tasks: int) -> Recovered:
         """Number the attempt, recover, and await tasks."""
@@ -221,11 +266,12 @@ class DriverProcess:
             Listeners(push=self._push, committed=lambda *_: None, failed=self._fail),
             attempt=attempt,
             clock=self._clock,
-            pace=PACE,
+            pace=self._pace,
         )
         recovered = driver.recover()
         readers = [(each.source, each.partition) for each in readers_of(recovered.positions)]
-        driver.start(readers, tasks, template=OffsetEntry(1, ()), background=False)
+        template = None if recovered.base else OffsetEntry(1, (), conf=self._settings)
+        driver.start(readers, tasks, template=template, background=False)
         self.driver = driver
         return recovered
 

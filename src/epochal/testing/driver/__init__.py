@@ -1,0 +1,1 @@
+"""Runs a query in one process: the engine's own parts on files in memory and a manual clock."""

@@ -1,0 +1,214 @@
+"""Sources that a test feeds.
+
+Rows are kept in memory in the order in which they were fed. A position is the number of rows before
+it in its partition, so every row can be read again after a crash. On the copy of a checkpoint, rows
+that are fed come after all that the checkpoint has read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from epochal.connectors.contract import Offset, Positions
+from epochal.errors import OptionError
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any] | Sequence[Any]]
+"""Rows of a test: dicts by column, tuples in the order of the columns, or Arrow data."""
+
+
+@dataclass(slots=True)
+class FedSource:
+    """The rows that a test has fed to one source."""
+
+    name: str
+    schema: pa.Schema
+    origin: str
+    """Of which driver it is. Positions of other origins mean nothing here."""
+    partitions: int = 1
+    on_acknowledge: Any = None
+    """Called with the epoch, before it is noted as acknowledged."""
+    acknowledged: int = -1
+    """The newest epoch that was acknowledged."""
+    fed: dict[str, pa.Table] = field(init=False)
+    """By partition."""
+    _turn: int = 0
+
+    acknowledges_in_tasks = False
+
+    def __post_init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the rows."""
+        empty = pa.Table.from_batches([], schema=self.schema)
+        self.fed = {str(number): empty for number in range(self.partitions)}
+
+    def feed(self, rows: Rows, partition: int | None = None) -> None:
+        """Append rows to a partition, or to the next one in turn."""
+        if partition is None:
+            partition, self._turn = self._turn, (self._turn + 1) % self.partitions
+        if str(partition) not in self.fed:
+            raise OptionError(
+                f"Source {self.name!r} has {self.partitions} partitions, numbered from 0, so "
+                f"nothing can be fed to partition {partition}. Set Driver(partitions=...)."
+            )
+        table = table_of(rows, self.schema)
+        self.fed[str(partition)] = pa.concat_tables([self.fed[str(partition)], table])
+
+    def with_schema(self, schema: pa.Schema) -> FedSource:
+        """Return the source with other columns: its rows get nulls in those that are new."""
+        if schema == self.schema:
+            return self
+        made = FedSource(self.name, schema, self.origin, self.partitions, self.on_acknowledge)
+        made.acknowledged, made._turn = self.acknowledged, self._turn
+        made.fed = {name: _with_columns(table, schema) for name, table in self.fed.items()}
+        return made
+
+    @property
+    def readers(self) -> FedReaders:
+        return FedReaders(self)
+
+    def initial(self) -> Positions:
+        return dict.fromkeys(self.fed, "0")
+
+    def resume(self, offset: Offset) -> Positions:
+        found = json.loads(offset)
+        if not isinstance(found, dict) or found.get("origin") != self.origin:
+            return self.initial()  # of a copied checkpoint: what is fed comes after it
+        positions: dict[str, str] = found["positions"]
+        return positions
+
+    def discover(self, known: Positions) -> Positions:
+        return {name: "0" for name in self.fed if name not in known}
+
+    def offset(self, positions: Positions) -> Offset:
+        return json.dumps({"origin": self.origin, "positions": dict(positions)})
+
+    def boundary(self, positions: Positions) -> Positions:
+        return positions
+
+    def latest(self) -> Positions:
+        return {name: str(table.num_rows) for name, table in self.fed.items()}
+
+    def lag(self, positions: Positions, latest: Positions) -> int:
+        return sum(int(end) - int(positions.get(name, "0")) for name, end in latest.items())
+
+    def acknowledge(self, epoch: int, positions: Positions) -> None:
+        del positions
+        if self.on_acknowledge is not None:
+            self.on_acknowledge(epoch)
+        self.acknowledged = epoch
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class FedReaders:
+    """Opens readers of what is fed, before and after."""
+
+    source: FedSource
+
+    def open(self, partitions: Positions) -> FedReader:
+        return FedReader(self.source, {name: int(at) for name, at in partitions.items()})
+
+
+class FedReader:
+    """Reads partitions one after the other, each as far as it is fed."""
+
+    def __init__(self, source: FedSource, positions: dict[str, int]) -> None:
+        self._source, self._positions = source, positions
+        self._ends: dict[str, int] = {}
+
+    def read(self, max_rows: int) -> pa.RecordBatch | None:
+        for name, start in sorted(self._positions.items()):
+            table = self._source.fed[name]
+            end = min(start + max_rows, self._ends.get(name, table.num_rows), table.num_rows)
+            if start < end:
+                self._positions[name] = end
+                (batch,) = table.slice(start, end - start).combine_chunks().to_batches()
+                return batch
+        return None
+
+    def positions(self) -> Positions:
+        return {name: str(at) for name, at in self._positions.items()}
+
+    def limit(self, ends: Positions) -> None:
+        self._ends.update({name: int(end) for name, end in ends.items()})
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def chosen(
+    sources: Sequence[FedSource], source: str | int | Rows, rows: Rows | None
+) -> tuple[FedSource, Rows]:
+    """Return the source that a call of `feed` means, and its rows. A source that is the only one
+    can be left out."""
+    names = [each.name for each in sources]
+    if rows is None:
+        if len(sources) != 1 or isinstance(source, str | int):
+            raise OptionError(
+                f"Nothing was fed: call feed(source, rows). The query has the sources {names}."
+            )
+        return sources[0], source
+    found = [each for number, each in enumerate(sources) if source in (number, each.name)]
+    if len(found) != 1:
+        raise OptionError(
+            f"{source!r} names {len(found)} sources of the query; its sources are {names}. Use a "
+            f"name that occurs once, or the number."
+        )
+    return found[0], rows
+
+
+def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        table[each.name] if each.name in table.schema.names else pa.nulls(len(table), each.type)
+        for each in schema
+    ]
+    try:
+        return pa.table(columns, names=schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise OptionError(
+            f"Rows that were fed before do not fit the source's new columns "
+            f"({_described(schema)}): {error}."
+        ) from None
+
+
+def table_of(rows: Rows, schema: pa.Schema) -> pa.Table:
+    """Return rows as a table of this schema; OptionError if they do not fit it."""
+    try:
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        if isinstance(rows, pa.Table):
+            return rows.select(schema.names).cast(schema)
+        return pa.Table.from_pylist([_as_dict(row, schema) for row in rows], schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
+        raise OptionError(
+            f"The rows do not fit the source's columns ({_described(schema)}): {error}."
+        ) from None
+
+
+def _as_dict(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> dict[str, Any]:
+    if isinstance(row, Mapping):
+        if unknown := sorted(set(row) - set(schema.names)):
+            raise OptionError(
+                f"{dict(row)} has the columns {unknown}, which the source does not have; it has "
+                f"({_described(schema)})."
+            )
+        return dict(row)
+    if len(row) != len(schema):
+        raise OptionError(
+            f"{tuple(row)} has {len(row)} values, but the source has {len(schema)} columns "
+            f"({_described(schema)})."
+        )
+    return dict(zip(schema.names, row, strict=True))
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{each.name} {each.type}" for each in schema)

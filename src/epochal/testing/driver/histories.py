@@ -1,0 +1,202 @@
+"""Histories of a query under test: drawn at random, told in words, and shortened. Pure, given a
+random generator.
+
+A history is a list of actions: feed rows, feed some again, end an epoch, wait, disturb messages,
+crash and restart. The calm history of the same rows feeds them all and runs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+MAX_ROWS_AT_ONCE = 3
+
+CrashStep: TypeAlias = Literal["cut", "state", "prepare", "log", "commit", "ack"]
+"""The steps of an epoch at which a test can stop a query, in the order in which they are taken. Up
+to `log` a restart reads the epoch's rows again; after it the epoch is finished."""
+
+Disturbance: TypeAlias = Literal["lost", "late", "doubled"]
+"""What happens to messages between the processes of the query."""
+
+DELAYS_MS = {"1 s": 1_000, "1 min": 60_000, "1 h": 3_600_000, "1 day": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Feed rows to a source. `places` says where they are among all rows of the source."""
+
+    source: str
+    rows: tuple[Any, ...]
+    places: tuple[int, ...]
+    again: bool = False
+    """Whether the source delivers rows that it has delivered before."""
+
+    def __str__(self) -> str:
+        return f"feed {self.source}{' again' * self.again}: {list(self.rows)}"
+
+
+@dataclass(frozen=True, slots=True)
+class EndEpoch:
+    """End an epoch and commit it."""
+
+    def __str__(self) -> str:
+        return "epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Let time pass."""
+
+    time: str
+
+    def __str__(self) -> str:
+        return f"wait {self.time}"
+
+
+@dataclass(frozen=True, slots=True)
+class Disturb:
+    """Lose, delay or double messages between the query's processes until an epoch ends."""
+
+    how: Disturbance
+
+    def __str__(self) -> str:
+        return f"messages of the next epoch are {self.how}"
+
+
+@dataclass(frozen=True, slots=True)
+class CrashAndRestart:
+    """Kill everything just before a step of the next epoch, and start again."""
+
+    step: CrashStep
+
+    def __str__(self) -> str:
+        return f"crash at {self.step}, restart"
+
+
+Action: TypeAlias = Feed | EndEpoch | Wait | Disturb | CrashAndRestart
+History: TypeAlias = tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What may happen in a history, besides that rows come in pieces and epochs end anywhere."""
+
+    steps: tuple[CrashStep, ...] = ()
+    """Where it may crash."""
+    duplicates: bool = False
+    late_rows: int = 0
+    """How many rows later than in the feed a row may come."""
+    delays: bool = False
+    disturbances: bool = True
+
+
+def drawn(chance: random.Random, feed: Mapping[str, Sequence[Any]], trouble: Trouble) -> History:
+    """Draw a history that feeds all these rows."""
+    left = {
+        source: _order(chance, len(rows), trouble.late_rows)
+        for source, rows in feed.items()
+        if rows
+    }
+    found: list[Action] = []
+    while left:
+        roll = chance.random()
+        if roll < 0.45:
+            source = chance.choice(sorted(left))
+            places = tuple(left[source][: chance.randint(1, MAX_ROWS_AT_ONCE)])
+            rows = tuple(feed[source][place] for place in places)
+            found.append(Feed(source, rows, places))
+            left[source] = left[source][len(places) :]
+            if not left[source]:
+                del left[source]
+        elif roll < 0.65:
+            found.append(EndEpoch())
+        else:
+            found += _trouble(chance, found, trouble)
+    found += _trouble(chance, found, trouble)  # the last rows deserve some too
+    return tuple(found)
+
+
+def _order(chance: random.Random, count: int, late_rows: int) -> list[int]:
+    """Return the places of rows in the order of their arrival."""
+    return sorted(range(count), key=lambda at: at + chance.random() * (late_rows + 1))
+
+
+def _trouble(chance: random.Random, before: Sequence[Action], trouble: Trouble) -> list[Action]:
+    fed = [each for each in before if isinstance(each, Feed)]
+    makers: list[Callable[[], Action]] = []
+    if trouble.steps:
+        makers += 2 * [lambda: CrashAndRestart(chance.choice(trouble.steps))]
+    if trouble.duplicates and fed:
+        makers.append(lambda: _again(chance.choice(fed)))
+    if trouble.delays:
+        makers.append(lambda: Wait(chance.choice(list(DELAYS_MS))))
+    if trouble.disturbances:
+        makers.append(lambda: Disturb(chance.choice(get_args(Disturbance))))
+    return [chance.choice(makers)()] if makers else []
+
+
+def _again(fed: Feed) -> Feed:
+    return Feed(fed.source, fed.rows, fed.places, again=True)
+
+
+def calm(history: History) -> History:
+    """Return the history of the same rows in which nothing else happens."""
+    rows: dict[str, dict[int, Any]] = {}
+    for each in history:
+        if isinstance(each, Feed) and not each.again:
+            rows.setdefault(each.source, {}).update(zip(each.places, each.rows, strict=True))
+    return tuple(
+        Feed(source, tuple(found[place] for place in sorted(found)), tuple(sorted(found)))
+        for source, found in sorted(rows.items())
+    )
+
+
+def is_possible(history: History) -> bool:
+    """Whether sources deliver again only what they have delivered."""
+    fed: set[tuple[str, int]] = set()
+    for action in history:
+        if isinstance(action, Feed):
+            places = {(action.source, place) for place in action.places}
+            if action.again and not places <= fed:
+                return False
+            fed |= places
+    return True
+
+
+def shrunk(history: History, fails: Callable[[History], bool]) -> History:
+    """Leave out actions, and rows of them, for as long as the history still fails."""
+    size = max(1, len(history) // 2)
+    while True:
+        start, before = 0, history
+        while start < len(history):
+            shorter = history[:start] + history[start + size :]
+            if fails(shorter):
+                history = shorter
+            else:
+                start += size
+        if size > 1:
+            size //= 2
+            continue
+        history = _with_fewer_rows(history, fails)
+        if history == before:
+            return history
+
+
+def _with_fewer_rows(history: History, fails: Callable[[History], bool]) -> History:
+    for number, action in enumerate(history):
+        if not isinstance(action, Feed):
+            continue
+        kept = action
+        for place in action.places:
+            if len(kept.places) == 1:
+                break
+            pairs = zip(kept.rows, kept.places, strict=True)
+            rows, places = zip(*[each for each in pairs if each[1] != place], strict=True)
+            fewer = Feed(kept.source, rows, places, kept.again)
+            shorter = (*history[:number], fewer, *history[number + 1 :])
+            if fails(shorter):
+                history, kept = shorter, fewer
+    return history

@@ -1,0 +1,206 @@
+"""DataFrames and SQL under the test driver: results, crashes, functions, checkpoints of Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.golden.catalogue import CASES
+from tests.golden.library import Golden, unpack
+from tests.golden.place import Place
+
+from epochal import testing, write_stream
+from epochal.errors import OptionError, UnsupportedPlanError
+from epochal.testing.driver.histories import CrashStep
+
+RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
+EVENTS = "at timestamp, user string, amount bigint"
+
+
+def at(second: int) -> datetime:
+    return datetime.fromtimestamp(second, UTC)
+
+
+def windows(events: DataFrame) -> DataFrame:
+    marked = events.withWatermark("at", "10 seconds")
+    totals = marked.groupBy(F.window("at", "1 minute"), "user").agg(F.sum("amount").alias("total"))
+    return totals.select("user", "total")
+
+
+def test_a_stream_with_sql_runs(spark: SparkSession) -> None:
+    del spark  # the driver finds it
+    orders = testing.stream("user string, amount bigint").filter("amount % 2 = 0")
+    driver = testing.Driver(orders.select("upper(user) AS user", "amount / 2 AS half"))
+    driver.feed([("ada", 1), ("bob", 4)])
+    assert driver.run() == [{"user": "BOB", "half": 2.0}]
+
+
+@pytest.mark.parametrize("step", ["state", "log", "commit"])
+def test_windows_of_a_data_frame_close_once(spark: SparkSession, step: CrashStep) -> None:
+    driver = testing.Driver(windows(testing.frame(EVENTS, "events", spark=spark)), tasks=2)
+    driver.feed("events", [(at(1), "ada", 1), (at(2), "ada", 2), (at(3), "bob", 4)])
+    assert driver.run() == []
+    driver.feed([(at(71), "eve", 8)])
+    driver.crash(at=step)
+    driver.restart()
+    driver.run()
+    assert testing.rows_equal(driver.output, [("ada", 3), ("bob", 4)])
+    assert driver.watermark_ms == 61_000
+
+
+def test_two_data_frames_are_joined(spark: SparkSession) -> None:
+    users = testing.frame("id bigint, name string", "users", spark=spark)
+    orders = testing.frame("user bigint, amount bigint", "orders", spark=spark)
+    driver = testing.Driver(orders.join(users, orders.user == users.id).select("name", "amount"))
+    driver.feed("orders", [(1, 10), (2, 20)])
+    assert driver.run() == []
+    driver.feed("users", [(2, "bob")])
+    assert driver.run() == [{"name": "bob", "amount": 20}]
+
+
+def test_complete_mode_shows_the_newest_result(spark: SparkSession) -> None:
+    counts = testing.frame("user string", spark=spark).groupBy("user").count()
+    driver = testing.Driver(counts, output_mode="complete")
+    driver.feed([("ada",), ("bob",)])
+    driver.run()
+    driver.feed([("ada",)])
+    assert testing.rows_equal(driver.run(), [("ada", 2), ("bob", 1)])
+    assert testing.rows_equal(driver.output, [("ada", 2), ("bob", 1)])
+
+
+def test_a_function_of_batches_gets_an_epoch_again_after_a_crash(spark: SparkSession) -> None:
+    calls: list[tuple[int, list[str]]] = []
+
+    def note(rows: DataFrame, epoch: int) -> None:
+        calls.append((epoch, sorted(row.user for row in rows.collect())))
+
+    users = testing.frame("user string", spark=spark)
+    driver = testing.Driver(write_stream(users).foreachBatch(note))
+    driver.feed([("ada",), ("bob",)])
+    driver.crash(at="commit")
+    driver.restart()
+    driver.run()
+    assert calls == 2 * [(0, ["ada", "bob"])]
+    assert testing.rows_equal(driver.output, [("ada",), ("bob",)])
+
+
+def test_a_function_of_rows_gets_rows_of_spark(spark: SparkSession) -> None:
+    found: list[Any] = []
+    users = testing.frame("user string, tags array<string>", spark=spark)
+    driver = testing.Driver(write_stream(users).foreach(found.append))
+    driver.feed([("ada", ["x"])])
+    driver.epoch()
+    assert [(row.user, row.tags) for row in found] == [("ada", ["x"])]
+
+
+def test_a_data_frame_is_fuzzed(spark: SparkSession) -> None:
+    users = testing.frame("user string", spark=spark)
+    feed = [("ada",), ("bob",), ("eve",)]
+    testing.Driver(users.dropDuplicates(["user"])).fuzz(feed, seeds=5, duplicates=True)
+    with pytest.raises(testing.FuzzError, match="feed source again"):
+        testing.Driver(users).fuzz(feed, duplicates=True)
+
+
+def test_what_is_no_stream_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(OptionError, match="streaming DataFrame"):
+        testing.Driver(spark.range(3))
+    with pytest.raises(UnsupportedPlanError):
+        testing.Driver(spark.readStream.format("socket").options(host="h", port=1).load())
+
+
+OF_ALL_RELEASES = (
+    "dedup",
+    "join_outer",
+    "limit",
+    "windowed",
+    "per_key",
+    "session",
+    "chained",
+    "rocksdb_changelog",
+)
+
+
+@pytest.mark.parametrize(
+    ("release", "case"),
+    [
+        *((release, case) for release in RELEASES for case in OF_ALL_RELEASES),
+        ("4.3.0", "transform"),
+    ],
+)
+def test_a_copy_of_a_checkpoint_of_spark_is_continued(
+    spark: SparkSession, release: str, case: str, tmp_path: Path
+) -> None:
+    place = unpack(Golden(release, case), tmp_path, relocate=True)
+    before = {path: path.read_bytes() for path in place.checkpoint.rglob("*") if path.is_file()}
+    frame, mode = CASES[case].query(spark, place), CASES[case].mode
+    driver = testing.Driver(frame, checkpoint=place.checkpoint, output_mode=mode)
+    for source, rows in rest_of(place):
+        driver.feed(source, rows)
+        driver.run()
+    shown = [*place.facts["output"], *map(as_fact, driver.output)]
+    expected = place.facts["undisturbed"]["output"]
+    if mode == "update":
+        shown = list({row["k"]: row for row in shown}.values())
+    assert testing.rows_equal(shown, expected)
+    after = {path: path.read_bytes() for path in place.checkpoint.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def rest_of(place: Place) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The rows of the last step, file by file in the order of their numbers."""
+    paths = sorted(place.rest.glob("*/*.json"), key=lambda path: (path.name, path.parent.name))
+    return [
+        (path.parent.name, [json.loads(line) for line in path.read_text().splitlines()])
+        for path in paths
+    ]
+
+
+def as_fact(row: dict[str, Any]) -> dict[str, Any]:
+    def plain(value: Any) -> Any:
+        if isinstance(value, datetime):
+            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return value
+
+    return {name: plain(value) for name, value in row.items()}
+
+
+def test_a_batch_that_spark_only_planned_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    place = unpack(Golden("4.3.0", "interrupted"), tmp_path, relocate=True)
+    planned = place.facts["offsets"][-1]
+    assert planned not in place.facts["commits"]
+    driver = testing.Driver(CASES["interrupted"].query(spark, place), checkpoint=place.checkpoint)
+    last = max((place.input / "events").glob("*.json"))
+    lines = [json.loads(line) for line in last.read_text().splitlines()]
+    for rows in (lines, *(rows for _, rows in rest_of(place))):
+        driver.feed(rows)
+        driver.run()
+    assert min(driver.output_by_epoch) == planned
+    shown = [*place.facts["output"], *map(as_fact, driver.output)]
+    assert testing.rows_equal(shown, place.facts["undisturbed"]["output"])
+
+
+def test_the_state_of_a_checkpoint_of_spark_is_shown(spark: SparkSession, tmp_path: Path) -> None:
+    place = unpack(Golden("4.3.0", "per_key"), tmp_path, relocate=True)
+    frame = CASES["per_key"].query(spark, place)
+    driver = testing.Driver(frame, checkpoint=place.checkpoint, output_mode="update")
+    said = place.facts["state"][-1]["rows"]
+    assert driver.state() == {row["key"]["k"]: row["value"] for row in said}
+
+
+def test_a_changed_query_on_a_checkpoint_of_spark_is_refused_as_by_the_engine(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    place = unpack(Golden("4.3.0", "per_key"), tmp_path, relocate=True)
+    right = CASES["per_key"].query(spark, place)
+    driver = testing.Driver(right, checkpoint=place.checkpoint, output_mode="update")
+    changed = CASES["dedup"].query(spark, place)
+    with pytest.raises(Exception, match="stateStoreSave"):
+        driver.restart(changed)
+    driver.restart()
+    driver.feed([{"us": 1, "k": "new", "v": 5, "id": 1}])
+    assert driver.run() == [{"k": "new", "n": 1, "mean": 5.0}]
