@@ -1,0 +1,1 @@
+"""Commands around the upgrade of a query."""

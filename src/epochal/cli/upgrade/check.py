@@ -1,0 +1,187 @@
+"""`epochal check PROGRAM --checkpoint DIR`: will this program start on this checkpoint?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epochal.cli.arguments import Conf, Json, parse_pairs
+from epochal.cli.output import print_json, print_line
+from epochal.errors import EpochalError, OptionError
+
+if TYPE_CHECKING:
+    from epochal.tools.upgrade.upgrade_findings import Difference, Report
+
+EXIT_NOT_CHECKED = 3
+
+commands = typer.Typer(name="commands", add_completion=False, rich_markup_mode=None)
+
+
+@commands.command(context_settings={"ignore_unknown_options": True})
+def check(
+    program: Annotated[
+        Path, typer.Argument(metavar="PROGRAM", help="A Python program that starts queries.")
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGUMENT]...", help="Arguments of the program."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The checkpoint that the query would continue from."),
+    ] = None,
+    before: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROGRAM",
+            help="Instead of a checkpoint, the program before the change. It gets the same "
+            "arguments.",
+        ),
+    ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The name of the query, if the program starts several."),
+    ] = None,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="The URL of Spark's master.")
+    ] = "local[1]",
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether a changed program can continue from a checkpoint. Nothing is started or changed.
+
+    The program runs until its end, but its queries are only planned. Exit status: 0 if it is safe,
+    1 if it needs a command or a decision, 2 if it is impossible, 3 if it could not be checked.
+    """
+    try:
+        if (checkpoint is None) == (before is None):
+            raise OptionError("Give either --checkpoint DIR or --before PROGRAM.")
+        for each in filter(None, (program, before)):
+            if not each.is_file():
+                raise OptionError(
+                    f"{each} is not a file. Name a Python program that starts queries."
+                )
+        given = parse_pairs(conf or [], "--conf", may_be_empty=True)
+        settings = {"spark.ui.enabled": "false", **given}
+        with _session(program, master, settings) as spark:
+            asked = _Asked(program, arguments or [], checkpoint, before, query)
+            report = _report(asked, spark)
+    except (EpochalError, OSError) as error:
+        typer.echo(f"epochal: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(EXIT_NOT_CHECKED) from None
+    if as_json:
+        print_json(to_json(report))
+    else:
+        _print(report)
+    raise typer.Exit(int(report.outcome))
+
+
+@contextmanager
+def _session(program: Path, master: str, settings: dict[str, str]) -> Iterator[Any]:
+    if find_spec("pyspark") is None:
+        raise OptionError(
+            "Checking a program needs PySpark, which is not installed. Run pip install "
+            "'epochal[spark]'."
+        )
+    from epochal.cli.run_program import open_session
+
+    spark = open_session(program.stem, master, settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    program: Path
+    arguments: list[str]
+    checkpoint: str | None
+    before: Path | None
+    name: str | None
+
+
+def _report(asked: _Asked, spark: Any) -> Report:
+    from epochal.cli.upgrade.check_program import choose, collect_queries
+    from epochal.tools.upgrade.check_query import check as check_query
+    from epochal.tools.upgrade.check_query import check_after, needs_of
+
+    def writer(program: Path) -> Any:
+        found = collect_queries(program, asked.arguments, spark)
+        return choose(found, asked.checkpoint, asked.name).writer
+
+    program = asked.before or asked.program
+    try:
+        if asked.before is None:
+            return check_query(writer(program), asked.checkpoint)
+        before = needs_of(writer(program))
+        program = asked.program
+        return check_after(writer(program), before)
+    except (EpochalError, OSError):
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise OptionError(
+            f"{program} failed before its query could be checked: {kind}: {error}"
+        ) from error
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """A report as JSON."""
+    return {
+        "checkpoint": report.checkpoint,
+        "outcome": report.outcome.name.lower().replace("_", " "),
+        "engine": report.engine,
+        "starts": report.starts,
+        "differences": [_difference(each) for each in report.differences],
+        "notCompared": list(report.not_compared),
+    }
+
+
+def _difference(found: Difference) -> dict[str, Any]:
+    return {
+        "subject": found.subject,
+        "was": found.was,
+        "wants": found.wants,
+        "verdict": _VERDICTS[type(found.verdict).__name__],
+        "why": found.verdict.why,
+        "command": getattr(found.verdict, "command", None) or None,
+        "refusedWith": found.refusal or None,
+        "silent": found.is_silent,
+    }
+
+
+_VERDICTS = {
+    "Safe": "safe",
+    "AfterCommand": "after a command",
+    "Unclear": "unclear",
+    "Impossible": "impossible",
+}
+
+
+def _print(report: Report) -> None:
+    for each in report.differences:
+        print_line(f"{_VERDICTS[type(each.verdict).__name__]}: {each.subject}")
+        print_line(f"  checkpoint: {each.was}")
+        print_line(f"  query:      {each.wants}")
+        print_line(f"  {each.verdict.why}.")
+        if command := getattr(each.verdict, "command", None):
+            print_line(f"  {'To change that, run' if each.outcome == 0 else 'Run'}: {command}")
+        if each.is_silent:
+            print_line(f"  {report.engine} would start the query without a word about this.")
+        elif each.refusal:
+            print_line(f"  {report.engine} would refuse to start: {each.refusal}")
+    outcomes = (
+        "The query can continue.",
+        "The query needs an action first.",
+        "It cannot continue.",
+    )
+    print_line(outcomes[report.outcome])
+    if report.not_compared:
+        print_line(f"A checkpoint does not record: {'; '.join(report.not_compared)}.")

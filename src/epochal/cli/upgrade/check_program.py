@@ -1,0 +1,173 @@
+"""Runs a user's program with `start()` intercepted: its queries are collected, and none starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQueryManager
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from epochal.cli.run_program import execute
+from epochal.continuous.api.dataframe_writer import DataFrameWriter
+from epochal.continuous.api.query_manager import StreamingQueryManager as OurQueryManager
+from epochal.continuous.api.stream_writer import StreamWriter
+from epochal.errors import OptionError
+from epochal.files import local_path, scheme_of
+from epochal.tools.upgrade.check_query import written_options
+
+
+@dataclass(frozen=True, slots=True)
+class WouldStart:
+    """A query that the program would have started."""
+
+    writer: Any
+    name: str
+    checkpoint: str
+
+
+class NotStarted:
+    """What `start()` returns to the program: a query that has ended already."""
+
+    id = runId = "00000000-0000-0000-0000-000000000000"
+    isActive = is_active = False
+    lastProgress = last_progress = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name or None
+        self.recentProgress: list[Any] = []
+        self.status: dict[str, Any] = {}
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        return True
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def processAllAvailable(self) -> None:
+        """Do nothing."""
+
+    def exception(self) -> None:
+        return None
+
+    await_termination = awaitTermination
+    process_all_available = processAllAvailable
+
+
+def collect_queries(path: Path, arguments: Sequence[str], spark: SparkSession) -> list[WouldStart]:
+    """Run a program and return the queries that it would have started."""
+    found: list[WouldStart] = []
+    with intercepted(found.append), _own_imports(path.resolve().parent):
+        try:
+            execute(path, arguments, spark)
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise OptionError(
+                    f"{path} ended with status {end.code} before its query could be checked."
+                ) from None
+    return found
+
+
+def choose(found: Sequence[WouldStart], checkpoint: str | None, name: str | None) -> WouldStart:
+    """The query of this name, or the one with this checkpoint, or the only one."""
+    if name is not None:
+        matching = [each for each in found if each.name == name]
+    else:
+        place = None if checkpoint is None else _place(checkpoint)
+        matching = [each for each in found if each.checkpoint and _place(each.checkpoint) == place]
+        matching = matching or list(found if len(found) == 1 else ())
+    if len(matching) == 1:
+        return matching[0]
+    listed = ", ".join(f"{each.name or 'unnamed'} in {each.checkpoint}" for each in found)
+    raise OptionError(
+        f"The program starts {len(found)} queries ({listed or 'none'}), and {len(matching)} of "
+        f"them match. Name one with --query NAME."
+    )
+
+
+@contextmanager
+def intercepted(record: Callable[[WouldStart], None]) -> Iterator[None]:
+    """Replace the methods that start queries, wait for them or end the session."""
+
+    def start_spark(writer: Any, path: Any = None, *positional: Any, **named: Any) -> NotStarted:
+        names = ("format", "outputMode", "partitionBy", "queryName")
+        given = {**dict(zip(names, positional, strict=False)), **named}
+        for each in names:
+            value = given.pop(each, None)
+            if value is not None:
+                getattr(writer, each)(value)
+        writer.options(**given)
+        options = written_options(writer)
+        return keep(writer, options)
+
+    def start_frame(writer: Any, path: Any = None, *positional: Any, **named: Any) -> NotStarted:
+        names = ("format", "outputMode", "partitionBy", "queryName")
+        given = {**dict(zip(names, positional, strict=False)), **named}
+        writer._apply(*(given.pop(each, None) for each in names), given)
+        return keep(writer, writer._options)
+
+    def start_stream(writer: Any, path: Any = None) -> NotStarted:
+        return keep(writer, writer.given or {})
+
+    def keep(writer: Any, options: Any) -> NotStarted:
+        lower = {key.lower(): value for key, value in options.items()}
+        name = lower.get("queryname", "")
+        record(WouldStart(writer, name, lower.get("checkpointlocation", "")))
+        return NotStarted(name)
+
+    with ExitStack() as stack:
+        for owner, method, instead in (
+            (DataStreamWriter, "start", start_spark),
+            (DataStreamWriter, "toTable", start_spark),
+            (DataFrameWriter, "start", start_frame),
+            (DataFrameWriter, "toTable", start_frame),
+            (DataFrameWriter, "to_table", start_frame),
+            (StreamWriter, "start", start_stream),
+            (StreamingQueryManager, "awaitAnyTermination", lambda *_: True),
+            (OurQueryManager, "awaitAnyTermination", lambda *_: True),
+            (OurQueryManager, "await_any_termination", lambda *_: True),
+            (SparkSession, "stop", lambda _: None),
+            (SparkContext, "stop", lambda _: None),
+        ):
+            stack.enter_context(_replaced(owner, method, instead))
+        yield
+
+
+@contextmanager
+def _own_imports(folder: Path) -> Iterator[None]:
+    """Forget afterwards what a program has imported from its folder.
+
+    Another version of the program must import its own modules of the same names.
+    """
+    paths, known = list(sys.path), set(sys.modules)
+    try:
+        yield
+    finally:
+        sys.path[:] = paths
+        for name in set(sys.modules) - known:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and Path(file).resolve().is_relative_to(folder):
+                del sys.modules[name]
+
+
+@contextmanager
+def _replaced(owner: type, name: str, instead: Callable[..., Any]) -> Iterator[None]:
+    """Let a class have another method meanwhile."""
+    before = getattr(owner, name)
+    setattr(owner, name, instead)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _place(location: str) -> str:
+    if scheme_of(location) in ("", "file"):
+        return str(Path(local_path(location)).resolve())
+    return location.rstrip("/")

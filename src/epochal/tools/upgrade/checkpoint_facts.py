@@ -1,0 +1,142 @@
+"""Reads what a checkpoint pins. Nothing is created or changed."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from urllib.parse import unquote
+
+from epochal.checkpoint.directory import Checkpoint
+from epochal.checkpoint.file_log import FileSourceLog
+from epochal.checkpoint.layout import JOIN_STORES, state_schema_log_path, state_schema_path
+from epochal.checkpoint.operator_metadata import OperatorMetadata, StoreMetadata
+from epochal.checkpoint.restart import RestartAction
+from epochal.checkpoint.source_logs import RateLog
+from epochal.continuous.plan.pinned_plan import is_ours, stored_shape
+from epochal.errors import CheckpointError, StorageError
+from epochal.files import Files, join_url
+from epochal.state.files.schema_file import FamilySchema, parse_schema_file
+from epochal.tools.inspect.epoch_overlay import view_with_epochs
+from epochal.tools.upgrade.upgrade_facts import (
+    FILE,
+    KAFKA,
+    NUMBER,
+    OTHER,
+    RATE,
+    RATE_MICRO_BATCH,
+    OperatorFact,
+    Pins,
+    SourceFact,
+    StoreFact,
+)
+
+
+def read_pins(files: Files) -> Pins:
+    """Read a checkpoint's logs and schemas."""
+    checkpoint = Checkpoint(files)
+    plan = checkpoint.plan_restart()
+    newest = checkpoint.offsets.get_latest() if plan.action is not RestartAction.FAIL else None
+    commit = checkpoint.commits.get_latest() if newest is not None else None
+    entry = newest[1] if newest is not None else None
+    offsets = {} if entry is None else entry.by_source
+    return Pins(
+        url=files.url,
+        next_batch=plan.batch_id or 0,
+        offset_version=1 if entry is None else entry.version,
+        sources=tuple(_source(checkpoint, key, text) for key, text in offsets.items()),
+        operators=_with_keys(files, read_operators(files)),
+        conf={} if entry is None else dict(entry.conf),
+        commit_version=1 if commit is None else commit[1].version,
+        is_ours=is_ours(files),
+        failure=plan.reason,
+        failure_condition=plan.condition or plan.reason,
+        unpublished=view_with_epochs(files).unpublished,
+    )
+
+
+def _with_keys(files: Files, operators: dict[int, OperatorFact]) -> dict[int, OperatorFact]:
+    """The operators with the columns of their keys, which our engine stores."""
+    keys = {each.operator_id: each.keys for each in stored_shape(files) or ()}
+    return {
+        number: replace(operator, keys=keys.get(number)) for number, operator in operators.items()
+    }
+
+
+def read_operators(files: Files) -> dict[int, OperatorFact]:
+    """Read the stateful operators below `state`, with their schemas."""
+    found = {}
+    for number, metadata in Checkpoint(files).operators().items():
+        if metadata is None:
+            stores = (StoreMetadata(), *map(StoreMetadata, JOIN_STORES))
+            read = {store.name: _store(files, number, store) for store in stores}
+            kept = {name: store for name, store in read.items() if store.families}
+            found[number] = OperatorFact(number, "", kept)
+            continue
+        found[number] = OperatorFact(
+            number,
+            metadata.operator_name,
+            {store.name: _store(files, number, store) for store in metadata.stores},
+            _properties(metadata),
+        )
+    return found
+
+
+def _properties(metadata: OperatorMetadata) -> dict[str, object]:
+    if not metadata.properties_json:
+        return {}
+    found = json.loads(metadata.properties_json)
+    return found if isinstance(found, dict) else {}
+
+
+def _store(files: Files, operator: int, store: StoreMetadata) -> StoreFact:
+    paths = [state_schema_path(operator, store.name)]
+    if store.schema_file_paths:
+        # The stored paths are absolute and may be those of before a move.
+        names = [path.rpartition("/")[2] for path in store.schema_file_paths]
+        paths = [f"{state_schema_log_path(operator, store.name)}/{name}" for name in names]
+    families: dict[str, FamilySchema] = {}
+    with suppress(FileNotFoundError):
+        data = files.read(paths[-1])
+        source = join_url(files.url, paths[-1])
+        families = {each.name: each for each in parse_schema_file(data, source=source)}
+    return StoreFact(store.name, families, store.num_partitions)
+
+
+def _source(checkpoint: Checkpoint, key: str, offset: str | None) -> SourceFact:
+    kind, places = kind_of_offset(offset)
+    if kind not in (FILE, NUMBER):
+        return SourceFact(key, kind, places)
+    with suppress(CheckpointError, StorageError, FileNotFoundError):
+        log = checkpoint.source_log(int(key) if key.isdigit() else key)
+        if isinstance(log, RateLog):
+            return SourceFact(key, RATE)
+        if isinstance(log, FileSourceLog) and (newest := log.get_latest()) is not None:
+            places = frozenset(unquote(each.path.rpartition("/")[0]) for each in newest[1])
+    return SourceFact(key, kind, places)
+
+
+def kind_of_offset(offset: str | None) -> tuple[str, frozenset[str]]:
+    """Recognise a source by its offset; for Kafka also its topics."""
+    try:
+        found = json.loads(offset or "null")
+    except ValueError:
+        return OTHER, frozenset()
+    match found:
+        case bool():
+            return OTHER, frozenset()
+        case int():
+            return NUMBER, frozenset()
+        case {"logOffset": int()}:
+            return FILE, frozenset()
+        case {"offset": int(), "timestamp": int()}:
+            return RATE_MICRO_BATCH, frozenset()
+        case {**topics} if topics and all(_is_topic(each) for each in topics.values()):
+            return KAFKA, frozenset(str(each) for each in topics)
+    return OTHER, frozenset()
+
+
+def _is_topic(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        str(partition).isdigit() and isinstance(offset, int) for partition, offset in value.items()
+    )

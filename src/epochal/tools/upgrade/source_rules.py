@@ -1,0 +1,234 @@
+"""Compares the sources of a checkpoint with those of a query. Pure.
+
+Without names, Spark finds the offset of a source by its position and checks only that there are as
+many sources as offsets. Two sources that change places, or one that is replaced by another of the
+same kind, are accepted: each then reads from the offset of the other. Some sources notice: those of
+files, because they read their last files again when they start, and those of Kafka, because the
+offset names topics that they do not read.
+
+Our engine finds offsets by position only. Its file source reads no file again.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase as fnmatch
+
+from epochal.checkpoint.pinned import SOURCE_EVOLUTION
+from epochal.tools.upgrade.upgrade_commands import migrate_command
+from epochal.tools.upgrade.upgrade_facts import (
+    FILE,
+    KAFKA,
+    NUMBER,
+    OTHER,
+    RATE,
+    RATE_MICRO_BATCH,
+    Needs,
+    Pins,
+    SourceFact,
+)
+from epochal.tools.upgrade.upgrade_findings import (
+    ACCEPTS,
+    AfterCommand,
+    Difference,
+    Impossible,
+    Safe,
+    Unclear,
+    Verdict,
+)
+
+COUNT_CHANGED = "sources requested by the query"
+"""A part of Spark's message; this assertion has no condition."""
+UNNAMED = "STREAMING_QUERY_EVOLUTION_ERROR.UNNAMED_STREAMING_SOURCES_WITH_ENFORCEMENT"
+CANNOT_NAME = "STREAMING_QUERY_EVOLUTION_ERROR.CANNOT_ENABLE_ON_EXISTING_CHECKPOINT"
+NO_NAMES = "All sources should be named"
+"""A part of Spark's message if the session does not ask for names itself."""
+NOT_READABLE = "offset"
+"""Spark fails with an error of its JSON parser, which differs from source to source."""
+NO_PATH = "No usable value for path"
+"""A file source finds the log of a rate source in its directory."""
+WRONG_DIRECTORY = "Wrong basePath"
+"""At every start a file source reads its last files again, which must be in its directory."""
+
+DATA_LOSS = "have been deleted"
+"""A part of the message if a source does not find the topics of its offset."""
+MALFORMED = "MALFORMED"
+"""Our sources cannot read the log or the offset of another kind of source."""
+OUR_COUNT_CHANGED = "it has offsets of"
+"""A part of our engine's message."""
+
+FIRST_WITH_NAMES = (4, 2)
+_NUMBERS = (RATE, NUMBER)
+
+
+def compare_sources(pins: Pins, needs: Needs) -> list[Difference]:
+    """Compare the sources; a named source is found by its name, another by its position."""
+    named = [each for each in pins.sources if not each.key.isdigit()]
+    asks_names = [each for each in needs.sources if not each.key.isdigit()]
+    if named:
+        return _compare_named(pins, needs)
+    if asks_names:
+        return [_naming(pins, needs)]
+    if len(pins.sources) != len(needs.sources) and (pins.offset_version == 1 or needs.ours):
+        return [_count(pins, needs)]
+    if swapped := _swapped(pins, needs):
+        return [swapped]
+    return [
+        found
+        for was, wants in zip(pins.sources, needs.sources, strict=False)
+        if (found := _compare(was, wants, ours=needs.ours)) is not None
+    ]
+
+
+def _count(pins: Pins, needs: Needs) -> Difference:
+    was, wants = (f"{len(each)}: {_listed(each)}" for each in (pins.sources, needs.sources))
+    verdict: Verdict
+    if needs.ours or needs.release < FIRST_WITH_NAMES:
+        verdict = Impossible("offsets belong to sources by position, and their number has changed")
+    else:
+        names = {index: f"source{index}" for index in range(len(pins.sources))}
+        verdict = AfterCommand(
+            migrate_command(pins.url, names),
+            "offsets belong to sources by position. With names they belong to sources by name: "
+            "choose names, give them to the sources with .name(...), and set "
+            "spark.sql.streaming.queryEvolution.enableSourceEvolution to true. A new source then "
+            "starts at its beginning",
+        )
+    refusal = OUR_COUNT_CHANGED if needs.ours else COUNT_CHANGED
+    return Difference("sources", was, wants, verdict, refusal)
+
+
+def _naming(pins: Pins, needs: Needs) -> Difference:
+    positions = {
+        index: each.key for index, each in enumerate(needs.sources) if index < len(pins.sources)
+    }
+    return Difference(
+        "sources",
+        f"by position: {_listed(pins.sources)}",
+        f"by name: {', '.join(each.key for each in needs.sources)}",
+        AfterCommand(
+            migrate_command(pins.url, positions),
+            "the offset log has version 1, which has no names. Check that each position gets the "
+            "name of the source that it belongs to",
+        ),
+        CANNOT_NAME if pins.offset_version == 1 else UNNAMED,
+    )
+
+
+def _compare_named(pins: Pins, needs: Needs) -> list[Difference]:
+    had, asked = ({each.key: each for each in side} for side in (pins.sources, needs.sources))
+    if unnamed := [each for each in needs.sources if each.key.isdigit()]:
+        why = "the checkpoint finds offsets by name. Give each source its name with .name(...)"
+        enforced = needs.session.get(SOURCE_EVOLUTION, "false").lower() == "true"
+        refusal = UNNAMED if enforced else NO_NAMES
+        return [Difference("sources", ", ".join(had), _listed(unnamed), Impossible(why), refusal)]
+    found = []
+    for name in sorted(had.keys() | asked.keys()):
+        if name not in asked:
+            why = "the source is not read any more; rows that it has not delivered yet are lost"
+            found.append(Difference(f"source {name}", str(had[name]), "gone", Unclear(why)))
+        elif name not in had:
+            why = "the source is new and starts at its beginning"
+            found.append(Difference(f"source {name}", "absent", str(asked[name]), Safe(why)))
+        elif (each := _compare(had[name], asked[name], ours=needs.ours)) is not None:
+            found.append(each)
+    return found
+
+
+def _swapped(pins: Pins, needs: Needs) -> Difference | None:
+    """Sources that are the same all together, but not one by one."""
+    known = all(each.places or each.pattern for each in (*pins.sources, *needs.sources))
+    pairs = list(zip(pins.sources, needs.sources, strict=False))
+    wrong = [(was, wants) for was, wants in pairs if not covers(wants, was)]
+    if not known or not wrong:
+        return None
+    if not all(any(covers(wants, was) for wants in needs.sources) for was in pins.sources):
+        return None
+    refusals = [_refusal(was, wants, ours=needs.ours) for was, wants in wrong]
+    return Difference(
+        "sources",
+        _listed(pins.sources),
+        _listed(needs.sources),
+        Impossible(
+            "the sources have changed places, so each would continue from the offset of another. "
+            "Put them back into the order of the checkpoint"
+        ),
+        next(filter(None, refusals), ACCEPTS),
+    )
+
+
+def _compare(was: SourceFact, wants: SourceFact, *, ours: bool) -> Difference | None:
+    subject = f"source {wants.key}"
+    if not same_kind(was.kind, wants.kind):
+        why = f"an offset of {was.kind} means nothing to {wants.kind}. Use a new checkpoint"
+        refusal = MALFORMED if ours else NOT_READABLE
+        if wants.kind == FILE and not ours:
+            refusal = {RATE: NO_PATH, NUMBER: ACCEPTS}.get(was.kind, NOT_READABLE)
+        return Difference(subject, str(was), str(wants), Impossible(why), refusal)
+    is_known = bool(was.places and (wants.places or wants.pattern))
+    if is_known and not covers(wants, was):
+        return _moved(subject, was, wants, ours=ours)
+    if is_known and wants.kind == KAFKA and wants.places - was.places:
+        why = "new topics are read from their first record, whatever startingOffsets says"
+        return Difference(subject, str(was), str(wants), Safe(why))
+    return None
+
+
+def _moved(subject: str, was: SourceFact, wants: SourceFact, *, ours: bool) -> Difference:
+    """A source of the same kind that reads from another place."""
+    refusal = _refusal(was, wants, ours=ours)
+    verdict: Verdict
+    if refusal == WRONG_DIRECTORY:
+        verdict = Impossible(
+            "a file source reads its last files again when it starts, and they are not in the new "
+            "directory. Read a pattern that matches both directories, or use a new checkpoint"
+        )
+    elif wants.kind == KAFKA:
+        verdict = Unclear(
+            "topics of the checkpoint are not read any more, and rows of them that were not "
+            "processed yet are lost. If that is right, set failOnDataLoss to false for one start"
+        )
+    else:
+        verdict = Unclear(
+            "the source reads from other places, all of which counts as new. What is left in the "
+            "old places is not read"
+        )
+    return Difference(subject, str(was), str(wants), verdict, refusal)
+
+
+def _refusal(was: SourceFact, wants: SourceFact, *, ours: bool) -> str:
+    """With what a source refuses to continue at a place that it does not read."""
+    if _is_one_directory(wants) and not ours:
+        return WRONG_DIRECTORY
+    if KAFKA in (was.kind, wants.kind) and wants.fails_on_loss:
+        return DATA_LOSS
+    return ACCEPTS
+
+
+def _is_one_directory(source: SourceFact) -> bool:
+    """Whether a source reads the files of a directory that is named without a pattern."""
+    return source.kind == FILE and not any(set("*?[{") & set(each) for each in source.places)
+
+
+def covers(wants: SourceFact, was: SourceFact) -> bool:
+    """Whether a source reads the places that the checkpoint's source has read."""
+    if wants.pattern:
+        return all(re.fullmatch(wants.pattern, place) for place in was.places)
+    return all(any(_is_in(place, asked) for asked in wants.places) for place in was.places)
+
+
+def _is_in(place: str, asked: str) -> bool:
+    return place == asked or place.startswith(f"{asked}/") or fnmatch(place, asked)
+
+
+def same_kind(was: str, wants: str) -> bool:
+    """Whether a source of the kind `wants` can read an offset of the kind `was`."""
+    if OTHER in (was, wants):
+        return True  # not known
+    if was == NUMBER:
+        return wants not in (FILE, KAFKA, RATE_MICRO_BATCH)
+    return was == wants or (was in _NUMBERS and wants in _NUMBERS)
+
+
+def _listed(sources: tuple[SourceFact, ...] | list[SourceFact]) -> str:
+    return "; ".join(str(each) for each in sources) or "none"

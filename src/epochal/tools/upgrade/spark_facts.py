@@ -1,0 +1,165 @@
+"""Reads what a streaming DataFrame needs, as Spark itself would run it.
+
+Spark plans the first batch of the query with a scratch directory as its checkpoint. It then
+writes there what it would pin: the operators in its own numbering, and the schemas of their state.
+These are read like those of any other checkpoint. No batch runs, and no source is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from epochal.checkpoint.pinned import conf_in_force
+from epochal.connectors.registry import FILE_FORMATS
+from epochal.continuous.run.take_over import JOIN_FORMAT
+from epochal.files import join_url, local_path, open_files, scheme_of
+from epochal.state.files.schema_file import FamilySchema
+from epochal.state.rows.types import StructType
+from epochal.tools.upgrade.checkpoint_facts import read_operators
+from epochal.tools.upgrade.upgrade_facts import (
+    FILE,
+    KAFKA,
+    NUMBER,
+    OTHER,
+    RATE,
+    RATE_MICRO_BATCH,
+    Needs,
+    OperatorFact,
+    SourceFact,
+)
+
+KINDS = {"kafka": KAFKA, "rate": RATE, "rate-micro-batch": RATE_MICRO_BATCH, "socket": NUMBER}
+JOIN = "symmetricHashJoin"
+_NAMED = ("UserProvided", "FlowAssigned")
+
+
+def needs_of_frame(df: Any, *, output_mode: str, pinned: Mapping[str, str] | None) -> Needs:
+    """Read the plan of a DataFrame; `pinned` are the settings in the offset log."""
+    from epochal.continuous.catalyst.releases import Planner, release_of
+
+    spark = df.sparkSession
+    analyzed = df._jdf.queryExecution().analyzed()
+    session = dict(spark.conf.getAll)
+    has_old_joins = pinned is not None and conf_in_force(pinned, session)[JOIN_FORMAT] == "1"
+    if pinned is not None and has_old_joins:
+        # Spark continues joins of format 1, but does not plan new ones.
+        pinned = {**pinned, JOIN_FORMAT: "2"}
+    planner = Planner(spark, output_mode=output_mode, pinned=pinned, runs_jobs=False)
+    release = release_of(spark)
+    refused = planner.check(analyzed) or ""
+    operators: dict[int, OperatorFact] = {}
+    if not refused:
+        with TemporaryDirectory(prefix="epochal-check-") as scratch:
+            (Path(scratch) / "offsets").mkdir()
+            (Path(scratch) / "offsets" / "0").touch()
+            physical = planner.lay_out_state(analyzed, Path(scratch).as_uri())
+            operators = _with_keys(read_operators(open_files(scratch)), physical)
+    if has_old_joins:
+        operators = {number: _old_join(each) for number, each in operators.items()}
+    return Needs(
+        release=release,
+        sources=sources_of_plan(spark._jvm, analyzed, release),
+        operators=operators,
+        session=session,
+        output_mode=output_mode,
+        refused=refused,
+    )
+
+
+def _old_join(operator: OperatorFact) -> OperatorFact:
+    """An operator, and if it is a join, with the values of format 1: they do not say `matched`."""
+    if operator.name != JOIN:
+        return operator
+
+    def old(schema: FamilySchema) -> FamilySchema:
+        kept = tuple(each for each in schema.value.fields if each.name != "matched")
+        return replace(schema, value=StructType(kept))
+
+    return replace(
+        operator,
+        stores={
+            name: replace(store, families={key: old(each) for key, each in store.families.items()})
+            if name.endswith("keyWithIndexToValue")
+            else store
+            for name, store in operator.stores.items()
+        },
+    )
+
+
+def _with_keys(operators: dict[int, OperatorFact], physical: Any) -> dict[int, OperatorFact]:
+    """The operators, and of joins the columns of their keys, which state schemas do not name."""
+    from epochal.continuous.catalyst.releases import stateful_operators
+    from epochal.continuous.catalyst.spark_objects import items, simple_name
+
+    def columns(keys: Any) -> tuple[str, ...]:
+        return tuple(
+            str(column.name()) for key in items(keys) for column in items(key.references().toSeq())
+        )
+
+    found = dict(operators)
+    for each in stateful_operators(physical):
+        number = int(each.getStateInfo().operatorId())
+        if simple_name(each) == "StreamingSymmetricHashJoinExec" and number in found:
+            keys = (columns(each.leftKeys()), columns(each.rightKeys()))
+            found[number] = replace(found[number], keys=keys)
+    return found
+
+
+def sources_of_plan(jvm: Any, analyzed: Any, release: tuple[int, int]) -> tuple[SourceFact, ...]:
+    """The streaming sources of an analysed plan, one for each line in Spark's offset log."""
+    from epochal.continuous.catalyst.plan_sources import RELATIONS
+    from epochal.continuous.catalyst.spark_objects import items, simple_name
+
+    leaves = [each for each in items(analyzed.collectLeaves()) if simple_name(each) in RELATIONS]
+    return tuple(_source(jvm, leaf, number, release) for number, leaf in enumerate(leaves))
+
+
+def _source(jvm: Any, relation: Any, number: int, release: tuple[int, int]) -> SourceFact:
+    from epochal.continuous.catalyst.spark_objects import simple_name, texts_of
+
+    key = str(number)
+    if release >= (4, 2):
+        given = relation.sourceIdentifyingName()
+        key = str(given.name()) if simple_name(given) in _NAMED else key
+    if simple_name(relation) == "StreamingRelation":
+        source = relation.dataSource()
+        format = str(source.className())
+        options = texts_of(jvm, source.options())
+    else:
+        format = str(relation.sourceName())
+        found = relation.extraOptions().asCaseSensitiveMap()
+        options = {str(each): str(found[each]) for each in found}
+    return source_fact(key, format, options)
+
+
+def source_fact(key: str, format: str, options: Mapping[str, str]) -> SourceFact:
+    """A source by its format and options."""
+    lower = {name.lower(): value for name, value in options.items()}
+    name = format.rpartition(".")[2].lower()
+    if name in FILE_FORMATS:
+        places = frozenset([file_place(lower["path"])]) if "path" in lower else frozenset[str]()
+        return SourceFact(key, FILE, places)
+    if name == "kafka":
+        topics = [each.strip() for each in lower.get("subscribe", "").split(",")]
+        if "assign" in lower:
+            topics = list(json.loads(lower["assign"]))
+        return SourceFact(
+            key,
+            KAFKA,
+            frozenset(filter(None, topics)),
+            pattern=lower.get("subscribepattern", ""),
+            fails_on_loss=lower.get("failondataloss", "true").lower() != "false",
+        )
+    return SourceFact(key, KINDS.get(name, OTHER))
+
+
+def file_place(path: str) -> str:
+    """A directory as Spark writes it into the log of a file source."""
+    if scheme_of(path) in ("", "file"):
+        return join_url("file://" + str(Path(local_path(path)).resolve()), "").rstrip("/")
+    return path.rstrip("/")

@@ -1,0 +1,397 @@
+"""Compares the stateful operators of a checkpoint with those of a query. Pure.
+
+Spark finds the state of an operator by its number, counted from the sink. It compares the names of
+the operators, if the checkpoint has them (Spark 4.0 and later), and the types of keys and values by
+position. It does not compare the names of columns: a grouping column that is replaced by another of
+the same type, or two aggregates that change places, are accepted, and state is mixed up.
+
+Our engine also compares the names of the key's columns, which it stores itself. It does not add
+variables to the state of a processor.
+"""
+
+from __future__ import annotations
+
+from epochal.checkpoint.pinned import STATE_ENCODING
+from epochal.state.files.schema_file import DEFAULT_FAMILY, FamilySchema
+from epochal.state.rows.types import StructField, StructType, schema_json
+from epochal.state.store.compatibility import (
+    CONFIG_CHANGED,
+    KEY_MISMATCH,
+    UNSTABLE_KEY,
+    VALUE_MISMATCH,
+    fits,
+    is_binary_stable,
+)
+from epochal.tools.upgrade.upgrade_commands import evolve_command, rename_words
+from epochal.tools.upgrade.upgrade_facts import Needs, OperatorFact, Pins, StoreFact
+from epochal.tools.upgrade.upgrade_findings import (
+    ACCEPTS,
+    AfterCommand,
+    Difference,
+    Impossible,
+    Safe,
+    Unclear,
+    Verdict,
+)
+from epochal.tools.upgrade.value_steps import AGGREGATES, TIMEOUTS, evolve_words
+
+NOT_MATCHING = "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"
+NO_STATE = "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
+VARIABLE_CHANGED = "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE"
+BAD_EVOLUTION = "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION"
+NO_DELTA = "CANNOT_LOAD_STATE_STORE"
+PLAN_CHANGED = "was written by a query with"
+"""A part of our engine's message, whose error has no condition."""
+
+_AGGREGATIONS = ("stateStoreSave", "sessionWindowStateStoreSaveExec", "StatefulStreamlineAggregate")
+_SAME_STATE = {"StatefulStreamlineAggregate": "stateStoreSave"}
+"""Spark lets these two continue from each other's state."""
+_JOIN = "symmetricHashJoin"
+_DEDUPLICATION = "dedupe"
+_GROUPS = ("flatMapGroupsWithState", "applyInPandasWithState")
+_STARTS = {
+    **dict.fromkeys(_AGGREGATIONS, AGGREGATES),
+    **dict.fromkeys(_GROUPS, TIMEOUTS),
+}
+"""The values that columns may be added with, by operator; others may add any, as null."""
+
+
+def compare_state(pins: Pins, needs: Needs) -> list[Difference]:
+    """Compare the operators one by one, then their stores and columns."""
+    if (shape := _compare_shape(pins, needs)) is not None:
+        return [shape]
+    found: list[Difference] = []
+    for number in sorted(pins.operators.keys() & needs.operators.keys()):
+        was, wants = pins.operators[number], needs.operators[number]
+        if needs.ours and (other := _compare_key_columns(was, wants)) is not None:
+            found.append(other)
+            continue
+        found += _compare_properties(was, wants, ours=needs.ours)
+        for name in sorted(was.stores.keys() & wants.stores.keys()):
+            stores = was.stores[name], wants.stores[name]
+            found += _compare_store(pins, wants, *stores, ours=needs.ours)
+    return found
+
+
+def _compare_shape(pins: Pins, needs: Needs) -> Difference | None:
+    was, wants = pins.operators, needs.operators
+    has_names = any(each.name for each in was.values())
+    same = was.keys() == wants.keys() and all(
+        not was[number].name or _is_same(was[number], wants[number], ours=needs.ours)
+        for number in was
+    )
+    if same:
+        return None
+    why = (
+        "state belongs to an operator by its number, counted from the sink; operators cannot be "
+        "added, removed or moved. Use a new checkpoint"
+    )
+    if needs.ours:
+        why = (
+            "state belongs to an operator by its number, and to a store by its name; neither can "
+            "be added, removed or moved. Use a new checkpoint"
+        )
+    elif not was:
+        why = "there is no state that the new operators could continue from. Use a new checkpoint"
+    if needs.ours:
+        # The plan of a query of Spark's is not stored, and there is no state to compare with.
+        refusal = PLAN_CHANGED if was or pins.is_ours else NO_DELTA
+    elif not was:
+        refusal = NO_STATE
+    elif has_names:
+        refusal = NOT_MATCHING
+    else:
+        refusal = NO_DELTA if wants.keys() - was.keys() else ACCEPTS
+    return Difference("stateful operators", _listed(was), _listed(wants), Impossible(why), refusal)
+
+
+def _is_same(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> bool:
+    if ours:
+        return was.name == wants.name and was.stores.keys() == wants.stores.keys()
+    return _plain(was.name) == _plain(wants.name)
+
+
+def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> Difference | None:
+    """Compare the names of the key's columns, which our engine stores."""
+    if was.keys is None or was.keys == wants.keys:
+        return None
+    why = (
+        "state is found by the key's columns, and the engine compares their names. If these are "
+        "the same columns with new names, keep the names here, and rename the columns after the "
+        "operator; otherwise use a new checkpoint"
+    )
+    subject = f"operator {was.number}, key"
+    return Difference(
+        subject, _keys(was.keys), _keys(wants.keys or ()), Impossible(why), PLAN_CHANGED
+    )
+
+
+def _keys(keys: tuple[tuple[str, ...], ...]) -> str:
+    return " and ".join(", ".join(each) or "none" for each in keys)
+
+
+def _compare_properties(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> list[Difference]:
+    subject = f"operator {was.number}"
+    found = []
+    for key, words in (("timeMode", "time mode"), ("outputMode", "output mode")):
+        old, new = was.properties.get(key), wants.properties.get(key)
+        if old is not None and new is not None and old != new:
+            why = f"state of {was.name} keeps its {words}. Keep {old}, or use a new checkpoint"
+            found.append(
+                Difference(
+                    f"{subject}, {words}", str(old), str(new), Impossible(why), CONFIG_CHANGED
+                )
+            )
+    return found + _compare_variables(was, wants, ours=ours)
+
+
+def _compare_variables(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> list[Difference]:
+    had, asked = variables(was), variables(wants)
+    if not had or not asked:
+        return []
+    found = []
+    for name in sorted(had.keys() | asked.keys()):
+        verdict: Verdict
+        old, new = had.get(name, "absent"), asked.get(name, "gone")
+        refusal = ACCEPTS
+        if old == new:
+            continue
+        if name not in asked:
+            verdict = Unclear("the variable is gone, and its state is not read any more")
+        elif name in had:
+            verdict = Impossible("the state of a variable cannot change its kind. Use another name")
+            refusal = CONFIG_CHANGED if ours else VARIABLE_CHANGED
+        elif ours:
+            verdict = Impossible(
+                "the engine does not add variables to state that exists. Let Spark run the changed "
+                "query once, which adds it"
+            )
+            refusal = CONFIG_CHANGED
+        else:
+            verdict = Safe("the variable is new and starts empty")
+        found.append(
+            Difference(f"operator {was.number}, variable {name}", old, new, verdict, refusal)
+        )
+    return found
+
+
+def variables(operator: OperatorFact) -> dict[str, str]:
+    """The kinds of an operator's state variables, by name."""
+    listed = operator.properties.get("stateVariables")
+    if not isinstance(listed, list):
+        return {}
+    return {
+        str(each["stateName"]): str(each["stateVariableType"])
+        for each in listed
+        if isinstance(each, dict) and not str(each.get("stateName", "")).startswith("$")
+    }
+
+
+def _compare_store(
+    pins: Pins, operator: OperatorFact, was: StoreFact, wants: StoreFact, *, ours: bool
+) -> list[Difference]:
+    found: list[Difference] = []
+    for name in sorted(was.families.keys() & wants.families.keys()):
+        old, new = was.families[name], wants.families[name]
+        place = f"operator {operator.number}"
+        if was.name != "default":
+            place += f", store {was.name}"
+        elif name != "default":
+            place += f", state {name}"
+        compared = (
+            _compare_key(pins, operator, place, was, old, new),
+            _compare_value(pins, operator, place, was, old, new, ours=ours),
+        )
+        found += [each for each in compared if each is not None]
+    return found
+
+
+def _compare_key(
+    pins: Pins,
+    operator: OperatorFact,
+    place: str,
+    store: StoreFact,
+    old: FamilySchema,
+    new: FamilySchema,
+) -> Difference | None:
+    subject, was, wants = f"{place}, key", described(old.key), described(new.key)
+    if not is_binary_stable(new.key):
+        why = "keys are compared as bytes, so a key cannot have a collation"
+        return Difference(subject, was, wants, Impossible(why), UNSTABLE_KEY)
+    if not fits(new.key, old.key):
+        why = (
+            "the bytes of a key decide its partition and find its value. State cannot get another "
+            "key. Use a new checkpoint"
+        )
+        return Difference(subject, was, wants, Impossible(why), KEY_MISMATCH)
+    return _renamed(pins, operator, subject, store, old, old.key, new.key, others=old.value)
+
+
+def _compare_value(
+    pins: Pins,
+    operator: OperatorFact,
+    place: str,
+    store: StoreFact,
+    old: FamilySchema,
+    new: FamilySchema,
+    *,
+    ours: bool,
+) -> Difference | None:
+    subject, was, wants = f"{place}, value", described(old.value), described(new.value)
+    evolves = bool(operator.properties.get("stateVariables")) and (
+        pins.conf.get(STATE_ENCODING) == "avro"
+    )
+    if fits(new.value, old.value):
+        if operator.name in _AGGREGATIONS and _other_aggregates(old, new):
+            why = (
+                "Spark compares only types: what one aggregate has stored would be continued by "
+                "another. Keep the aggregates and their order, or use a new checkpoint"
+            )
+            return Difference(subject, was, wants, Impossible(why), ACCEPTS)
+        if evolves or operator.name in _AGGREGATIONS:
+            return None
+        return _renamed(pins, operator, subject, store, old, old.value, new.value, others=old.key)
+    if evolves:
+        return None if old.value == new.value else _evolution(subject, old.value, new.value)
+    if operator.name == _DEDUPLICATION and not ours:
+        why = (
+            "the state is that of another operator, and Spark does not compare the values of a "
+            "deduplication. Use a new checkpoint"
+        )
+        return Difference(subject, was, wants, Impossible(why), ACCEPTS)
+    side = store.name if old.name == DEFAULT_FAMILY else old.name
+    if taken := _new_key_columns(operator, side, old.value, new.value):
+        why = (
+            f"the stored rows would be found by {', '.join(taken)}, which they do not have. Use a "
+            f"new checkpoint"
+        )
+        return Difference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
+    words = None
+    if _can_evolve(pins, old):
+        words = evolve_words(old.value, new.value, _STARTS.get(operator.name))
+    if words is None:
+        why = "the stored values cannot get this layout. Use a new checkpoint"
+        return Difference(subject, was, wants, Impossible(why), VALUE_MISMATCH)
+    why = "rows that were stored so far get null in the new columns"
+    if operator.name in _AGGREGATIONS:
+        why = "rows that were processed so far do not count in the new columns"
+    elif operator.name in _STARTS:
+        why = "the groups that there are have no timeout until the function sets one"
+    if "--add" not in words:
+        why = "the stored values get a wider type"
+    command = evolve_command(pins.url, operator.number, store.name, words)
+    return Difference(subject, was, wants, AfterCommand(command, why), VALUE_MISMATCH)
+
+
+def _new_key_columns(
+    operator: OperatorFact, side: str, old: StructType, new: StructType
+) -> list[str]:
+    """The columns of a join's key that the stored rows lack: then its key has changed.
+
+    The schemas of a join do not name the columns of its key. `side` is the name of a store.
+    """
+    if operator.name != _JOIN or not operator.keys:
+        return []
+    key = operator.keys[0 if side.startswith("left") else 1]
+    return [name for name in _names(new) if name in key and name not in _names(old)]
+
+
+def _other_aggregates(old: FamilySchema, new: FamilySchema) -> bool:
+    """Whether columns of aggregates have other names.
+
+    Some layouts repeat the key in the value, where it has a new name if the key has.
+    """
+    renamed = dict(zip(_names(old.key), _names(new.key), strict=False))
+    names = zip(_names(old.value), _names(new.value), strict=True)
+    return any(was != wants and renamed.get(was) != wants for was, wants in names)
+
+
+def _evolution(subject: str, old: StructType, new: StructType) -> Difference:
+    was, wants = described(old), described(new)
+    stored = {each.name: each for each in old.fields}
+    for each in new.fields:
+        if each.name in stored and not _promotes(stored[each.name], each):
+            why = f"Avro cannot read {each.name} as its new type. Use another name for it"
+            return Difference(subject, was, wants, Impossible(why), BAD_EVOLUTION)
+    gone = sorted(stored.keys() - {each.name for each in new.fields})
+    if gone:
+        why = f"the stored values of {', '.join(gone)} are not read any more"
+        return Difference(subject, was, wants, Unclear(why))
+    why = "values are stored as Avro, and new fields are null in old values"
+    return Difference(subject, was, wants, Safe(why))
+
+
+_PROMOTIONS = {
+    "integer": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("binary",),
+    "binary": ("string",),
+}
+
+
+def _promotes(old: StructField, new: StructField) -> bool:
+    was, wants = (schema_json(each.data_type).strip('"') for each in (old, new))
+    return was == wants or wants in _PROMOTIONS.get(was, ())
+
+
+def _renamed(
+    pins: Pins,
+    operator: OperatorFact,
+    subject: str,
+    store: StoreFact,
+    family: FamilySchema,
+    old: StructType,
+    new: StructType,
+    *,
+    others: StructType,
+) -> Difference | None:
+    """Columns with other names and the same types; `others` are those of the key or the value."""
+    was, wants = _names(old), _names(new)
+    if was == wants:
+        return None
+    if any(name in was and was.index(name) != at for at, name in enumerate(wants)):
+        why = (
+            "columns have changed places and have the same types. Spark would read each as another "
+            "one. Put them back into the order of the checkpoint"
+        )
+        return Difference(subject, described(old), described(new), Impossible(why), ACCEPTS)
+    why = (
+        "only types are compared. If these are the same columns with new names, the query "
+        "continues; if they are other columns, their state does not fit: use a new checkpoint"
+    )
+    words = rename_words(was, wants)
+    gone = set(was) - set(wants)
+    if words is None or not _can_evolve(pins, family) or gone & set(_names(others)):
+        # The command looks for a column in the value first, and only then in the key.
+        return Difference(subject, described(old), described(new), Unclear(why), ACCEPTS)
+    command = evolve_command(pins.url, operator.number, store.name, words)
+    verdict = AfterCommand(command, f"{why}. The command records the new names")
+    return Difference(subject, described(old), described(new), verdict, ACCEPTS)
+
+
+def _can_evolve(pins: Pins, stored: FamilySchema) -> bool:
+    """Whether the command can rewrite such a store: not variables, nor rows stored as Avro."""
+    return stored.name == DEFAULT_FAMILY and pins.conf.get(STATE_ENCODING) != "avro"
+
+
+def _names(schema: StructType) -> tuple[str, ...]:
+    return tuple(each.name for each in schema.fields)
+
+
+def described(schema: StructType) -> str:
+    """The columns of a schema in one line."""
+    return ", ".join(
+        f"{each.name} {schema_json(each.data_type).strip(chr(34))}" for each in schema.fields
+    )
+
+
+def _plain(name: str) -> str:
+    return _SAME_STATE.get(name, name)
+
+
+def _listed(operators: object) -> str:
+    assert isinstance(operators, dict)
+    return ", ".join(f"{n}: {each.name or 'unknown'}" for n, each in sorted(operators.items())) or (
+        "none"
+    )

@@ -1,0 +1,139 @@
+"""Decides whether a query can continue from a checkpoint: the verdict on every difference. Pure.
+
+The rules are those of Spark 4.3's restart, and of our engine's. Where the engine refuses, a
+difference has a part of its message. Where it accepts a change that makes results wrong, the
+difference says so.
+"""
+
+from __future__ import annotations
+
+from epochal.checkpoint.pinned import (
+    HDFS_PROVIDER_CLASS,
+    NEW_QUERY_DEFAULTS,
+    PROVIDER,
+    ROCKSDB_PROVIDER_CLASS,
+    SOURCE_EVOLUTION,
+    conf_in_force,
+)
+from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
+from epochal.tools.upgrade.source_rules import compare_sources
+from epochal.tools.upgrade.state_rules import NO_DELTA, compare_state
+from epochal.tools.upgrade.upgrade_commands import (
+    convert_command,
+    publish_command,
+    repartition_command,
+)
+from epochal.tools.upgrade.upgrade_facts import Needs, Pins
+from epochal.tools.upgrade.upgrade_findings import (
+    EPOCHAL,
+    SPARK,
+    AfterCommand,
+    Difference,
+    Impossible,
+    Report,
+    Safe,
+    report_of,
+)
+
+NOT_RECORDED = (
+    "the output mode, except of transformWithState",
+    "the delay of watermarks",
+    "filters and expressions before an operator",
+    "the condition and the kind of a join",
+    "the sink",
+)
+"""What a checkpoint does not contain."""
+
+UNREADABLE_VERSION = "INVALID_LOG_VERSION"
+
+
+def compare(pins: Pins, needs: Needs) -> Report:
+    """Compare what the checkpoint pins with what the query needs."""
+    engine = EPOCHAL if needs.ours else SPARK
+    if (refused := _compare_start(pins, needs)) is not None:
+        return report_of(pins.url, [refused], (), engine)
+    if not pins.sources and not pins.operators:
+        return report_of(pins.url, [], (), engine)  # a new checkpoint
+    found = [
+        *compare_release(pins, needs),
+        *_compare_published(pins, needs),
+        *compare_sources(pins, needs),
+        *compare_state(pins, needs),
+        *compare_settings(pins, needs),
+    ]
+    return report_of(pins.url, found, NOT_RECORDED, engine)
+
+
+def _compare_start(pins: Pins, needs: Needs) -> Difference | None:
+    """What keeps the query from starting, whatever its operators are."""
+    if needs.refused:
+        why = f"{EPOCHAL if needs.ours else SPARK} refuses this query on any checkpoint"
+        return Difference("query", "", needs.refused, Impossible(why), needs.refused)
+    if pins.failure:
+        why = f"{pins.failure}. See `epochal checkpoint verify`"
+        return Difference("checkpoint", pins.failure, "", Impossible(why), pins.failure_condition)
+    if needs.refused_here:
+        why = "the engine cannot continue what this checkpoint has"
+        return Difference("checkpoint", "", needs.refused_here, Impossible(why), needs.refused_here)
+    return None
+
+
+def _compare_published(pins: Pins, needs: Needs) -> list[Difference]:
+    """State that our engine has not written under Spark's names."""
+    if needs.ours or pins.unpublished is None:
+        return []
+    why = "a continuous query was killed, and Spark's files do not have its newest state"
+    return [
+        Difference(
+            "state",
+            f"batch {pins.unpublished} in epoch files",
+            "Spark's files",
+            AfterCommand(publish_command(pins.url), why),
+            NO_DELTA,
+        )
+    ]
+
+
+def compare_release(pins: Pins, needs: Needs) -> list[Difference]:
+    """Log versions that the release of Spark cannot read."""
+    release = ".".join(map(str, needs.release))
+    found = []
+    if pins.offset_version > 1 and needs.release < (4, 2):
+        why = "only Spark 4.2 and later read offset logs of version 2"
+        found.append(
+            Difference(
+                "Spark release", "offset log v2", release, Impossible(why), UNREADABLE_VERSION
+            )
+        )
+    oldest = {1: (3, 5), 2: (4, 0), 3: (4, 2)}[pins.commit_version]
+    if needs.release < oldest:
+        why = f"commit logs of version {pins.commit_version} need Spark {oldest[0]}.{oldest[1]}"
+        was = f"commit log v{pins.commit_version}"
+        found.append(Difference("Spark release", was, release, Impossible(why), UNREADABLE_VERSION))
+    return found
+
+
+def compare_settings(pins: Pins, needs: Needs) -> list[Difference]:
+    """Settings of the session that the checkpoint overrides."""
+    in_force = conf_in_force(pins.conf, needs.session)
+    found = []
+    for key in sorted(NEW_QUERY_DEFAULTS):
+        wanted = needs.session.get(key)
+        if wanted is None or wanted == in_force[key] or key == SOURCE_EVOLUTION:
+            continue
+        why = "the checkpoint's value stays in force"
+        verdict = Safe(why, _instead(pins, key, wanted))
+        found.append(Difference(key, in_force[key], wanted, verdict))
+    return found
+
+
+def _instead(pins: Pins, key: str, wanted: str) -> str:
+    """The command that puts the session's value in force."""
+    providers = {HDFS_PROVIDER_CLASS: "hdfs", ROCKSDB_PROVIDER_CLASS: "rocksdb"}
+    if not pins.operators:
+        return ""
+    if key == SHUFFLE_PARTITIONS:
+        return repartition_command(pins.url, wanted)
+    if key == PROVIDER and wanted in providers:
+        return convert_command(pins.url, providers[wanted])
+    return ""

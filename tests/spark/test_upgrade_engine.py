@@ -1,0 +1,85 @@
+"""`epochal.check` says of every changed query what our engine then does with it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from tests.spark.upgrade_engine_pairs import BEFORE, PAIRS, Engine, Pair
+from tests.spark.upgrade_runs import Inputs, add_file, attempt, ordered, session
+
+import epochal
+from epochal.continuous.api.stream import Stream
+from epochal.tools.upgrade.check_query import check
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("nothing_left_running")]
+
+
+@pytest.fixture(scope="module")
+def left_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder in which a query has run on the first file, with a second file for the next."""
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            base, before = tmp_path_factory.mktemp("before"), BEFORE[name]
+            for place in ("a", "b"):
+                add_file(base / place, 0)
+            query = before.make(Inputs(session(before.conf), base))
+            at = base / "checkpoint"
+            _, refusal = attempt(query, before.mode, at, ours=before.engine == "ours")
+            assert refusal is None
+            for place in ("a", "b"):
+                add_file(base / place, 1)
+            made[name] = base
+        return made[name]
+
+    return make
+
+
+def name_of(pair: Pair) -> str:
+    return f"{pair.before}: {pair.change}"
+
+
+def writer_of(made: DataFrame | Stream, mode: str, engine: Engine, options: Any) -> Any:
+    if isinstance(made, Stream):
+        return made.write_stream.output_mode(mode).options(**options)
+    if engine == "spark":
+        return made.writeStream.outputMode(mode)
+    return epochal.write_stream(made).outputMode(mode)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+def test_the_verdict_is_what_the_engine_then_does(
+    pair: Pair, left_by: Callable[[str], Path], tmp_path: Path
+) -> None:
+    base, before = left_by(pair.before), BEFORE[pair.before]
+    mode = pair.mode or before.mode
+    inputs = Inputs(session(before.conf if pair.conf is None else pair.conf), base)
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(base / "checkpoint", checkpoint)
+    files = set(checkpoint.rglob("*"))
+
+    made = pair.make(inputs)
+    report = check(writer_of(made, mode, pair.engine, pair.options), str(checkpoint))
+    assert report.outcome == pair.outcome, report
+    assert set(checkpoint.rglob("*")) == files
+
+    rows, refusal = attempt(made, mode, checkpoint, ours=pair.engine == "ours", **pair.options)
+    assert report.starts == (refusal is None), (report, refusal)
+    assert (refusal is None) == (pair.rows is not None), refusal
+    if refusal is not None:
+        said = [each.refusal for each in report.differences if each.refusal]
+        assert any(each in refusal for each in said), (said, refusal)
+    else:
+        assert rows == ordered(pair.rows)
+
+
+def test_there_are_many_pairs_and_none_twice() -> None:
+    names = [name_of(pair) for pair in PAIRS]
+    assert len(names) == len(set(names))
+    assert len(names) >= 45

@@ -1,0 +1,306 @@
+"""Pairs of which our engine runs one query or both, as in `upgrade_pairs`.
+
+A query is a Stream of our own builder, or a DataFrame that either engine can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from tests.spark.upgrade_pairs import (
+    ACTION,
+    IMPOSSIBLE,
+    JOIN_3,
+    NAMED,
+    ROCKS,
+    SAFE,
+    joined,
+    sums,
+)
+from tests.spark.upgrade_processors import OUTPUT, Totals, processed
+from tests.spark.upgrade_runs import Inputs, Rows
+
+import epochal
+from epochal.continuous.api.stream import Stream
+from epochal.tools.upgrade.upgrade_findings import Outcome
+
+Engine: TypeAlias = Literal["spark", "ours"]
+Make: TypeAlias = Callable[[Inputs], DataFrame | Stream]
+
+SUMS = [("q", 8), ("x", 11), ("y", 5), ("z", 10)]
+"""The sums of both files."""
+TOTAL = SEEN = "Value n bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A query that has left a checkpoint."""
+
+    make: Make
+    mode: str = "update"
+    engine: Engine = "ours"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A changed query, and what must be found."""
+
+    before: str
+    change: str
+    make: Make
+    outcome: Outcome
+    rows: Rows | None = None
+    """The last row of each key, if the engine starts; None if it refuses."""
+    engine: Engine = "ours"
+    mode: str | None = None
+    conf: Mapping[str, str] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def totals(rows: Stream, *keys: str, **more: Any) -> Stream:
+    return rows.group_by(*keys).agg(total=("sum", "v"), **more)
+
+
+def kept(rows: Stream, **declared: str) -> Stream:
+    return rows.transform_with_state(Totals(**declared), key=["k"], output=OUTPUT)
+
+
+def marked(rows: Stream) -> Stream:
+    return rows.with_watermark("t", "10 seconds")
+
+
+BEFORE: dict[str, Before] = {
+    "sum": Before(lambda s: totals(s.stream(), "k")),
+    "extremes": Before(lambda s: s.stream().group_by("k").agg(a=("max", "v"), b=("min", "v"))),
+    "distinct": Before(lambda s: s.stream().drop_duplicates(["k"]).select("k", "v"), "append"),
+    "plain": Before(lambda s: s.stream().select("k", "v"), "append"),
+    "union": Before(lambda s: totals(s.stream("a").union(s.stream("b")), "k")),
+    "chain": Before(lambda s: totals(s.stream().drop_duplicates(["k", "v"]), "k")),
+    "processor": Before(lambda s: kept(s.stream(), total=TOTAL)),
+    "frame": Before(lambda s: sums(s.a, "k")),
+    "frame join": Before(lambda s: joined(s.a, s.b), "append"),
+    "frame processor": Before(lambda s: processed(s.a, total=TOTAL), conf=ROCKS),
+    "spark": Before(lambda s: sums(s.a, "k"), engine="spark"),
+    "spark plain": Before(lambda s: s.a.select("k", "v"), "append", "spark"),
+    "spark names": Before(lambda s: s.read("a", "a").select("k"), "append", "spark", NAMED),
+    "spark join 3": Before(lambda s: joined(s.a, s.b), "append", "spark", JOIN_3),
+    "spark processor": Before(
+        lambda s: processed(s.a, total=TOTAL, seen=SEEN), engine="spark", conf=ROCKS
+    ),
+}
+
+PAIRS = [
+    Pair("sum", "nothing", lambda s: totals(s.stream(), "k"), SAFE, SUMS),
+    Pair(
+        "sum",
+        "the name of the result",
+        lambda s: s.stream().group_by("k").agg(x=("sum", "v")),
+        SAFE,
+        SUMS,
+    ),
+    Pair(
+        "sum",
+        "a filter before",
+        lambda s: totals(s.stream().filter("v > 1"), "k"),
+        SAFE,
+        [("q", 8), ("x", 11), ("y", 5)],
+    ),
+    Pair("sum", "another key", lambda s: totals(s.stream(), "k2"), IMPOSSIBLE),
+    Pair(
+        "sum",
+        "the name of the key",
+        lambda s: totals(s.stream().select("k AS j", "v"), "j"),
+        IMPOSSIBLE,
+    ),
+    Pair(
+        "sum",
+        "the type of the key",
+        lambda s: totals(s.stream().select("w AS k", "v"), "k"),
+        IMPOSSIBLE,
+    ),
+    Pair("sum", "one more key", lambda s: totals(s.stream(), "k", "k2"), IMPOSSIBLE),
+    Pair("sum", "one more count", lambda s: totals(s.stream(), "k", n="count"), ACTION),
+    Pair(
+        "sum",
+        "max of bigint",
+        lambda s: s.stream().select("k", "bigint(v) AS v").group_by("k").agg(m=("max", "v")),
+        IMPOSSIBLE,
+        [("q", 8), ("x", 5), ("y", 3), ("z", 9)],
+    ),
+    Pair(
+        "sum",
+        "a deduplication",
+        lambda s: s.stream().drop_duplicates(["k"]),
+        IMPOSSIBLE,
+        mode="append",
+    ),
+    Pair(
+        "sum",
+        "a second operator",
+        lambda s: totals(s.stream().drop_duplicates(["k", "v"]), "k"),
+        IMPOSSIBLE,
+    ),
+    Pair("sum", "no state", lambda s: s.stream().select("k"), IMPOSSIBLE, mode="append"),
+    Pair(
+        "sum",
+        "a source more",
+        lambda s: totals(s.stream("a").union(s.stream("b")), "k"),
+        IMPOSSIBLE,
+    ),
+    Pair(
+        "sum",
+        "another directory",
+        lambda s: totals(s.stream("b"), "k"),
+        ACTION,
+        [("q", 8), ("x", 15), ("y", 7), ("z", 19)],
+    ),
+    Pair(
+        "sum",
+        "another kind of source",
+        lambda s: totals(
+            epochal.read_stream(s.spark).format("rate").load().select("'x' AS k", "1 AS v"), "k"
+        ),
+        IMPOSSIBLE,
+    ),
+    Pair(
+        "sum",
+        "more partitions",
+        lambda s: totals(s.stream(), "k"),
+        SAFE,
+        SUMS,
+        options={"statePartitions": 5},
+    ),
+    Pair("sum", "another provider", lambda s: totals(s.stream(), "k"), SAFE, SUMS, conf=ROCKS),
+    Pair(
+        "extremes",
+        "the order of aggregates",
+        lambda s: s.stream().group_by("k").agg(a=("min", "v"), b=("max", "v")),
+        IMPOSSIBLE,
+        [("q", 8, 8), ("x", 2, 5), ("y", 2, 3), ("z", 1, 9)],
+    ),
+    Pair(
+        "extremes",
+        "wider values",
+        lambda s: (
+            s.stream()
+            .select("k", "bigint(v) AS v")
+            .group_by("k")
+            .agg(a=("max", "v"), b=("min", "v"))
+        ),
+        ACTION,
+    ),
+    Pair(
+        "distinct",
+        "nothing",
+        lambda s: s.stream().drop_duplicates(["k"]).select("k", "v"),
+        SAFE,
+        [("q", 8)],
+    ),
+    Pair("distinct", "another key", lambda s: s.stream().drop_duplicates(["k2"]), IMPOSSIBLE),
+    Pair(
+        "distinct",
+        "within the watermark",
+        lambda s: marked(s.stream()).drop_duplicates_within_watermark(["k"]),
+        IMPOSSIBLE,
+    ),
+    Pair(
+        "plain",
+        "other columns",
+        lambda s: s.stream().select("v"),
+        SAFE,
+        [(1,), (2,), (3,), (5,), (8,)],
+    ),
+    Pair("plain", "an aggregate", lambda s: totals(s.stream(), "k"), IMPOSSIBLE, mode="update"),
+    Pair(
+        "union",
+        "the order of sources",
+        lambda s: totals(s.stream("b").union(s.stream("a")), "k"),
+        IMPOSSIBLE,
+        [("q", 16), ("x", 30), ("y", 14), ("z", 38)],
+    ),
+    Pair("union", "a source less", lambda s: totals(s.stream(), "k"), IMPOSSIBLE),
+    Pair("chain", "no deduplication", lambda s: totals(s.stream(), "k"), IMPOSSIBLE),
+    Pair(
+        "processor",
+        "nothing",
+        lambda s: kept(s.stream(), total=TOTAL),
+        SAFE,
+        [("q", 8, 0), ("x", 11, 0), ("y", 5, 0), ("z", 10, 0)],
+    ),
+    Pair(
+        "processor",
+        "one more variable",
+        lambda s: kept(s.stream(), total=TOTAL, seen=SEEN),
+        IMPOSSIBLE,
+    ),
+    Pair(
+        "processor",
+        "another type",
+        lambda s: kept(s.stream(), total="Value n double"),
+        IMPOSSIBLE,
+    ),
+    Pair("frame", "nothing", lambda s: sums(s.a, "k"), SAFE, SUMS),
+    Pair("frame", "nothing, by Spark", lambda s: sums(s.a, "k"), SAFE, SUMS, "spark"),
+    Pair("frame", "another key", lambda s: sums(s.a, "k2"), IMPOSSIBLE),
+    Pair(
+        "frame",
+        "another key, by Spark",
+        lambda s: sums(s.a, "k2"),
+        ACTION,
+        [("x", 15), ("y", 8), ("z", 11)],
+        "spark",
+    ),
+    Pair(
+        "frame",
+        "one more count",
+        lambda s: s.a.groupBy("k").agg(F.sum("v"), F.count("v")),
+        ACTION,
+    ),
+    Pair(
+        "frame",
+        "what the engine cannot run",
+        lambda s: s.a.groupBy("k").agg(F.percentile_approx("v", 0.5)),
+        IMPOSSIBLE,
+    ),
+    Pair("frame", "append mode", lambda s: sums(s.a, "k"), IMPOSSIBLE, mode="append"),
+    Pair("frame join", "the key's column", lambda s: joined(s.a, s.b, "k2"), IMPOSSIBLE),
+    Pair(
+        "frame processor",
+        "one more variable",
+        lambda s: processed(s.a, total=TOTAL, seen=SEEN),
+        IMPOSSIBLE,
+    ),
+    Pair("spark", "nothing", lambda s: sums(s.a, "k"), SAFE, SUMS),
+    Pair(
+        "spark",
+        "the name of the key",
+        lambda s: sums(s.a.toDF(*"xyvwdt"), "x"),
+        ACTION,
+        SUMS,
+    ),
+    Pair("spark", "the type of the key", lambda s: sums(s.a, "w"), IMPOSSIBLE),
+    Pair(
+        "spark", "a deduplication", lambda s: s.a.dropDuplicates(["k"]), IMPOSSIBLE, mode="append"
+    ),
+    Pair("spark plain", "an aggregate", lambda s: sums(s.a, "k"), IMPOSSIBLE, mode="update"),
+    Pair("spark names", "nothing", lambda s: s.a.select("k"), IMPOSSIBLE, conf={}),
+    Pair("spark join 3", "nothing", lambda s: joined(s.a, s.b), IMPOSSIBLE),
+    Pair(
+        "spark processor",
+        "one variable less",
+        lambda s: processed(s.a, total=TOTAL),
+        ACTION,
+        [("q", 8, 0), ("x", 11, 0), ("y", 5, 0), ("z", 10, 0)],
+    ),
+    Pair(
+        "spark processor",
+        "another kind of variable",
+        lambda s: processed(s.a, total="List n bigint", seen=SEEN),
+        IMPOSSIBLE,
+    ),
+]
