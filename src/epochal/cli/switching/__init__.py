@@ -1,0 +1,1 @@
+"""The commands `checkpoint clone`, `shadow` and `switch`."""

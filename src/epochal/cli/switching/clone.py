@@ -1,0 +1,92 @@
+"""`epochal checkpoint clone`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated
+
+import typer
+
+from epochal.cli.arguments import Directory, Execute, Json
+from epochal.cli.editing import Flags, run_edit
+from epochal.errors import EditError
+from epochal.files import open_files
+from epochal.tools.edit.apply_edit import undo
+from epochal.tools.edit.edit_journal import Journal
+
+TRIES = 3
+"""A running query may delete files while they are copied. Then a newer epoch is cloned."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command("clone")
+def clone(
+    directory: Directory,
+    destination: Annotated[
+        str,
+        typer.Argument(metavar="DEST", help="An empty directory for the clone: a path or a URL."),
+    ],
+    at: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=0, help="Go on after this epoch. [default: the newest committed one]"
+        ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            metavar="M",
+            min=0,
+            help="Plan the clone's first epoch: it reads what the query read up to epoch M.",
+        ),
+    ] = None,
+    sink: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OUTPUT",
+            help="The new output directory of the clone's file sink; its log is begun there.",
+        ),
+    ] = None,
+    query_id: Annotated[
+        str | None,
+        typer.Option(metavar="UUID", help="The query id of the clone. [default: a new id]"),
+    ] = None,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Clone a checkpoint, for another version of the query with an output of its own.
+
+    The query may run meanwhile. The clone has a new query id, and what a restart after one
+    committed epoch needs. `undo DEST` removes a clone that has not run.
+    """
+    from epochal.tools.edit.survey import survey
+    from epochal.tools.switch.clone import COMMAND, CloneOptions, plan_clone
+
+    files, target = open_files(directory), open_files(destination)
+    output = None if sink is None else open_files(sink)
+    options = CloneOptions(query_id=query_id or str(uuid.uuid4()), at=at, until=until)
+    flags = Flags(execute, as_json, settle_seconds=0, even_if_busy=True)
+    for _ in range(TRIES):
+        try:
+            run_edit(
+                target,
+                COMMAND,
+                lambda: plan_clone(survey(files), target, options, output=output),
+                flags,
+            )
+            return
+        except FileNotFoundError as error:
+            if files.info("") is None:
+                raise
+            missing = error.filename or str(error)
+        if Journal(target).unfinished() is not None:
+            undo(target, None, flags.conditions())
+        if at is not None:
+            break
+    raise EditError(
+        files.url,
+        f"{missing} was deleted while the checkpoint was cloned: the query keeps too few epochs "
+        f"for the time that this takes. Nothing is left of the clone. Set minBatchesToRetain "
+        f"(spark.sql.streaming.minBatchesToRetain) higher, or stop the query first.",
+    )

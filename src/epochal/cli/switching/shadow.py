@@ -1,0 +1,188 @@
+"""`epochal shadow`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from epochal.cli.arguments import Json, parse_pairs
+from epochal.cli.output import EXIT_FINDINGS, print_facts, print_json, print_line
+from epochal.errors import CheckpointError, CheckpointSwitchedError, OptionError
+from epochal.files import Files, open_files
+
+if TYPE_CHECKING:
+    from epochal.tools.switch.boundaries import Segment
+    from epochal.tools.switch.shadow import Comparison, Side
+
+EXIT_UNKNOWN = 3
+
+commands = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@commands.command("shadow")
+def shadow(
+    checkpoint_a: Annotated[
+        str, typer.Argument(metavar="A", help="The checkpoint of the first query.")
+    ],
+    checkpoint_b: Annotated[str, typer.Argument(metavar="B", help="The checkpoint of its clone.")],
+    output_a: Annotated[
+        str,
+        typer.Option(
+            metavar="OUTPUT",
+            help="What A has written: a directory of files or a Delta table, as a path or a URL; "
+            "iceberg:NAMESPACE.TABLE; or postgresql://USER@HOST/DATABASE#TABLE.",
+        ),
+    ],
+    output_b: Annotated[
+        str, typer.Option(metavar="OUTPUT", help="What B has written, in the same form.")
+    ],
+    key: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMNS",
+            help="The columns that identify a row, separated by commas. Needed if rows of the "
+            "output replace others.",
+        ),
+    ] = "",
+    ignore_columns: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMNS", help="Columns that may differ, such as the time of processing."
+        ),
+    ] = "",
+    catalog: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="A setting of the Iceberg catalog; may be repeated."
+        ),
+    ] = None,
+    header: Annotated[
+        bool, typer.Option("--header", help="CSV files begin with the names of the columns.")
+    ] = False,
+    rows: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Show at most N rows of a difference.")
+    ] = 5,
+    as_json: Json = False,
+) -> None:
+    """Compare what a query and its clone have written, and report the first difference.
+
+    Outputs are compared between epochs after which both queries have read the same input. The exit
+    status is 0 if they are equal, 1 if they differ, and 3 if they cannot be compared.
+    """
+    from epochal.tools.switch.shadow import ShadowOptions, Verdict, compare_outputs
+
+    options = ShadowOptions(key=_names(key), ignored=_names(ignore_columns), rows_shown=rows)
+    if overlap := set(options.key) & set(options.ignored):
+        raise OptionError(f"Column {min(overlap)} is both in --key and in --ignore-columns.")
+    settings = parse_pairs(catalog or [], "--catalog")
+    a = _side(checkpoint_a, output_a, settings, header)
+    b = _side(checkpoint_b, output_b, settings, header)
+    found = compare_outputs(a, b, options)
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        _show(found)
+    if found.verdict is Verdict.DIFFERENT:
+        raise typer.Exit(EXIT_FINDINGS)
+    if found.verdict is Verdict.UNKNOWN:
+        raise typer.Exit(EXIT_UNKNOWN)
+
+
+def _side(checkpoint: str, output: str, settings: dict[str, str], header: bool) -> Side:
+    from epochal.tools.switch.outputs.open_output import open_output
+    from epochal.tools.switch.shadow import Side, committed_places, has_state
+
+    files = open_files(checkpoint)
+    opened = open_output(output, _query_id(files), settings, header=header)
+    return Side(committed_places(files), opened, has_state(files))
+
+
+def _query_id(files: Files) -> str:
+    """The id under which the query has written, also if it was switched away since."""
+    from epochal.checkpoint.entries import QueryMetadata
+    from epochal.tools.switch.switch import switched
+
+    try:
+        found = QueryMetadata.read(files)
+    except CheckpointSwitchedError:
+        return switched(files).query_id
+    if found is None:
+        raise CheckpointError(
+            f"{files.url} has no file `metadata`, so it is not a checkpoint of a query that has "
+            f"run. Pass the directory that the query uses as its checkpointLocation."
+        )
+    return found.id
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _show(found: Comparison) -> None:
+    for each in found.compared:
+        print_line(f"{_epochs(each.segment)}: the same {each.rows} rows")
+    if found.reason:
+        print_line(f"Cannot be compared: {found.reason}.")
+    if found.segment is not None:
+        only_a, only_b = found.difference.only_a.total(), found.difference.only_b.total()
+        print_line(f"The first difference is in {_epochs(found.segment)}.")
+        start, end = found.segment.start, found.segment.end
+        print_facts(
+            [
+                ("from offsets", _offsets(start.offsets)),
+                ("to offsets", _offsets(end.offsets)),
+                ("only in A", f"{only_a} rows"),
+                ("only in B", f"{only_b} rows"),
+            ]
+        )
+        for row_a, row_b in found.pairs:
+            for side, row in (("A", row_a), ("B", row_b)):
+                if row is not None:
+                    print_line(f"  {side}  {row}")
+    elif found.compared:
+        print_line("The outputs are the same.")
+    for note in found.notes:
+        print_line(f"note: {note}")
+
+
+def _offsets(offsets: tuple[str | None, ...]) -> str:
+    return ", ".join(str(each) for each in offsets) or "the beginning"
+
+
+def _epochs(segment: Segment) -> str:
+    return f"{_range(segment.epochs_a)} of A, {_range(segment.epochs_b)} of B"
+
+
+def _range(epochs: range) -> str:
+    if len(epochs) == 1:
+        return f"epoch {epochs[0]}"
+    return f"epochs {epochs.start} to {epochs.stop - 1}"
+
+
+def _as_json(found: Comparison) -> dict[str, object]:
+    differing = None
+    if found.segment is not None:
+        differing = {
+            **_segment_json(found.segment),
+            "only_a": found.difference.only_a.total(),
+            "only_b": found.difference.only_b.total(),
+            "rows": [{"a": row_a, "b": row_b} for row_a, row_b in found.pairs],
+        }
+    return {
+        "verdict": found.verdict.value,
+        "same": [_segment_json(each.segment) | {"rows": each.rows} for each in found.compared],
+        "difference": differing,
+        "reason": found.reason or None,
+        "notes": list(found.notes),
+    }
+
+
+def _segment_json(segment: Segment) -> dict[str, object]:
+    return {
+        "epochs_a": [segment.epochs_a.start, segment.epochs_a.stop - 1],
+        "epochs_b": [segment.epochs_b.start, segment.epochs_b.stop - 1],
+        "offsets_before": list(segment.start.offsets),
+        "offsets_after": list(segment.end.offsets),
+        "watermark_ms": segment.end.watermark_ms,
+    }

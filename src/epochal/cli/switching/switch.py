@@ -1,0 +1,139 @@
+"""`epochal switch`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from epochal.checkpoint.claim import Claim
+from epochal.cli.arguments import Directory, Sink
+from epochal.cli.editing import Flags, run_edit, takes_flags
+from epochal.errors import OptionError
+from epochal.files import Files, open_files
+from epochal.tools.edit.apply_edit import require_quiet
+from epochal.tools.edit.edit_plan import Plan
+
+commands = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@commands.command("switch")
+@takes_flags
+def switch(
+    directory: Directory,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEST",
+            help="The checkpoint to go on with: an empty directory, or a clone that ends at the "
+            "same place.",
+        ),
+    ] = None,
+    back: Annotated[
+        bool, typer.Option("--back", help="Return to DIR, from which the query was switched away.")
+    ] = False,
+    sink: Sink = None,
+    output_restored: Annotated[
+        bool,
+        typer.Option(
+            "--output-restored",
+            help="With --back: the output is as it was at the switch, or may have rows twice.",
+        ),
+    ] = False,
+    *,
+    flags: Flags,
+) -> None:
+    """Switch a query to another checkpoint at the end of an epoch, or back.
+
+    Both queries must be stopped. Afterwards only one of the two checkpoints can be started. If the
+    command is interrupted, run it again to finish it; `epochal checkpoint undo` on the checkpoint
+    that was to be opened reverts it.
+    """
+    if (to is None) == (not back):
+        raise OptionError("Give exactly one of --to and --back.")
+    if to is not None:
+        _forth(open_files(directory), open_files(to), sink, flags)
+    else:
+        _back(open_files(directory), sink, output_restored, flags)
+
+
+def _forth(old: Files, target: Files, sink: str | None, flags: Flags) -> None:
+    from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.survey import last_committed, survey
+    from epochal.tools.inspect.listing import PARTS
+    from epochal.tools.switch.switch import plan_existing, plan_new
+
+    query_id = str(uuid.uuid4())
+
+    def plan() -> Plan:
+        surveyed = survey(old)
+        if not {info.name for info in target.list()}.intersection(PARTS):
+            return plan_new(surveyed, target, query_id)
+        new = survey(target)
+        moved_on = last_committed(new) != last_committed(surveyed)
+        return plan_existing(surveyed, new, find_sink(surveyed, sink) if moved_on else None)
+
+    _run(closed=old, opened=target, plan=plan, flags=flags)
+
+
+def _back(old: Files, sink: str | None, restored: bool, flags: Flags) -> None:
+    from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.survey import survey
+    from epochal.tools.switch.switch import Output, plan_back, switched
+
+    new = open_files(_other(old) or switched(old).to)
+
+    def plan() -> Plan:
+        surveyed = survey(new)
+        version = None if sink is None else _delta_version(open_files(sink), new, old)
+        if version is not None:
+            output = Output(None, restored, f"version {version} of {sink}")
+        else:
+            output = Output(find_sink(surveyed, sink, required=not restored), restored)
+        return plan_back(survey(old), surveyed, output)
+
+    _run(closed=new, opened=old, plan=plan, flags=flags)
+
+
+def _delta_version(table: Files, new: Files, old: Files) -> int | None:
+    """The version of a Delta table at the switch; None if it is not a Delta table."""
+    from epochal.checkpoint.entries import QueryMetadata
+    from epochal.tools.switch.outputs.delta_output import epochs_by_version, version_after
+    from epochal.tools.switch.outputs.open_output import DELTA_LOG
+    from epochal.tools.switch.switch import switched
+
+    if table.info(DELTA_LOG) is None:
+        return None
+    known = QueryMetadata.read(new)
+    versions = {} if known is None else epochs_by_version(table, known.id)
+    return version_after(versions, switched(old).new_epoch)
+
+
+def _other(old: Files) -> str | None:
+    """The checkpoint that an interrupted run of this command closes."""
+    from epochal.tools.edit.edit_journal import Journal
+
+    unfinished = Journal(old).unfinished()
+    return None if unfinished is None else unfinished.arguments.get("from")
+
+
+def _run(*, closed: Files, opened: Files, plan: Callable[[], Plan], flags: Flags) -> None:
+    from epochal.tools.switch.switch import COMMAND
+
+    if not flags.execute:
+        run_edit(opened, COMMAND, plan, flags)
+        return
+    with _claimed(closed, flags):
+        run_edit(opened, COMMAND, plan, flags)
+
+
+@contextmanager
+def _claimed(files: Files, flags: Flags) -> Iterator[None]:
+    """Own the checkpoint that is closed, too: none of our queries runs on it meanwhile."""
+    conditions = flags.conditions()
+    with Claim.acquire(files, conditions.run_id, purpose="switch"):
+        require_quiet(files, conditions)
+        yield

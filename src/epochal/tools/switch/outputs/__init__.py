@@ -1,0 +1,1 @@
+"""Reads what two queries have written, by epoch."""

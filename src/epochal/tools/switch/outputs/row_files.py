@@ -1,0 +1,73 @@
+"""Reads the rows of one file that a file sink has written."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from epochal.errors import OptionError
+from epochal.tools.switch.compare_rows import Row
+
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+
+
+def partition_values(path: str) -> dict[str, str | None]:
+    """The columns in the names of the directories above a file, as text."""
+    found: dict[str, str | None] = {}
+    for folder in path.split("/")[:-1]:
+        name, equals, value = folder.partition("=")
+        if equals:
+            found[unquote(name)] = None if value == NULL_DIRECTORY else unquote(value)
+    return found
+
+
+def read_rows(path: str, data: bytes, *, header: bool) -> Iterator[Row]:
+    """The rows of a file, with the columns of its directories. The name tells the format."""
+    constant = partition_values(path)
+    for row in _rows(path, data, header):
+        yield {**row, **constant}
+
+
+def _rows(path: str, data: bytes, header: bool) -> Iterator[dict[str, Any]]:
+    name = path.rpartition("/")[2]
+    if name.endswith(".gz"):
+        name, data = name.removesuffix(".gz"), gzip.decompress(data)
+    match name.rpartition(".")[2]:
+        case "parquet":
+            for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches():
+                yield from batch.to_pylist()
+        case "orc":
+            from pyarrow import orc
+
+            yield from orc.ORCFile(io.BytesIO(data)).read().to_pylist()
+        case "json":
+            yield from map(json.loads, filter(None, data.decode().split("\n")))
+        case "txt":
+            lines = data.decode().split("\n")
+            yield from ({"value": line} for line in (lines if lines[-1] else lines[:-1]))
+        case "csv":
+            yield from _csv(data, header)
+        case _:
+            raise OptionError(
+                f"The format of {path} is not known by its name. Only Parquet, ORC, JSON, CSV and "
+                f"text files, plain or compressed with gzip, can be compared."
+            )
+
+
+def _csv(data: bytes, header: bool) -> Iterator[dict[str, Any]]:
+    if not data.strip():
+        return
+    options = pacsv.ReadOptions(autogenerate_column_names=not header)
+    strings = pacsv.ConvertOptions(strings_can_be_null=False)
+    names = pacsv.open_csv(io.BytesIO(data), options).schema.names
+    # Guessed types would depend on the rows of a file.
+    strings.column_types = {name: pa.string() for name in names}
+    yield from pacsv.read_csv(io.BytesIO(data), options, convert_options=strings).to_pylist()

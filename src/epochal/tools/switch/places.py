@@ -1,0 +1,103 @@
+"""Reads how far each epoch of a query has read, in terms that two checkpoints share.
+
+An offset of Kafka means the same in every checkpoint. The offset of a file source does not: it is a
+batch of the source's own log, and two queries that find files at different times put them into
+different batches. So it is replaced by the files that were read.
+
+Note: a continuous query may end an epoch inside a batch of the log, and its offset is then the last
+batch that was read completely. Its exact positions are in the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from epochal.checkpoint.entries import OffsetEntry
+from epochal.checkpoint.file_log import FileEntry, FileSourceLog
+from epochal.checkpoint.layout import OFFSETS, SOURCES, source_log_path
+from epochal.checkpoint.source_logs import open_source_log
+from epochal.epoch.manifest import manifest_of
+from epochal.files import Files, join_url
+from epochal.tools.edit.offsets.offset_targets import is_file_offset
+from epochal.tools.switch.boundaries import Place
+
+
+def places_of(files: Files, entries: Mapping[int, OffsetEntry]) -> dict[int, Place]:
+    """How far each epoch has read, by epoch."""
+    logs = _file_logs(files)
+    found = {}
+    for epoch, entry in entries.items():
+        positions = _positions(files, epoch, entry)
+        key = tuple(
+            _key(offset, logs.get(source), positions.get(number, {}))
+            for number, (source, offset) in enumerate(entry.by_source.items())
+        )
+        found[epoch] = Place(tuple(entry.by_source.values()), entry.watermark_ms, key)
+    return found
+
+
+class _FileLog:
+    """The files of a source's log, in order."""
+
+    def __init__(self, entries: Sequence[FileEntry]) -> None:
+        self._entries = sorted(entries, key=lambda each: each.batch_id)
+        self._batches = [each.batch_id for each in self._entries]
+        hashes = (_number(each.path) for each in self._entries)
+        self._sums = [0, *accumulate(hashes)]
+
+    def read_up_to(self, batch: int) -> str:
+        """Identifies the files up to a batch, whatever their order and their batches are."""
+        count = bisect_right(self._batches, batch)
+        return f"{count} files {self._sums[count] % 2**64:x}"
+
+    def listed_up_to(self, batch: int) -> str:
+        """Identifies the files up to a batch, with their order and their batches."""
+        known = self._entries[: bisect_right(self._batches, batch)]
+        text = json.dumps([(each.batch_id, each.path) for each in known])
+        return f"{len(known)} files in order {_number(text) % 2**64:x}"
+
+
+def _file_logs(files: Files) -> dict[str, _FileLog]:
+    names = [info.name for info in files.list(SOURCES) if info.is_dir and not info.hidden]
+    logs = {name: open_source_log(files.at(source_log_path(name))) for name in names}
+    return {
+        name: _FileLog(log.all_files())
+        for name, log in logs.items()
+        if isinstance(log, FileSourceLog)
+    }
+
+
+def _positions(files: Files, epoch: int, entry: OffsetEntry) -> dict[int, Mapping[str, str]]:
+    manifest = manifest_of(entry, join_url(files.url, f"{OFFSETS}/{epoch}"), epoch)
+    if manifest is None or len(manifest.positions) != len(entry.by_source):
+        return {}
+    return dict(enumerate(manifest.positions))
+
+
+def _key(offset: str | None, log: _FileLog | None, positions: Mapping[str, str]) -> str | None:
+    if offset is None:
+        return None
+    if log is None or not is_file_offset(offset):
+        return _canonical(offset)
+    batch = int(json.loads(offset)["logOffset"])
+    exact = [json.loads(text) for text in positions.values()]
+    if all((at["batch"], at["file"], at["row"]) == (batch + 1, 0, 0) for at in exact):
+        return log.read_up_to(batch)
+    highest = max(int(at["batch"]) for at in exact)
+    return f"{log.listed_up_to(highest)} {json.dumps(sorted(positions.items()))}"
+
+
+def _canonical(offset: str) -> str:
+    """The same text for the same JSON, whatever the order of its keys is."""
+    try:
+        return json.dumps(json.loads(offset), sort_keys=True, separators=(",", ":"))
+    except ValueError:
+        return offset
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])

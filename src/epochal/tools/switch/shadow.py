@@ -1,0 +1,243 @@
+"""Compares what a query and its clone have written, up to the first difference.
+
+The logs of both checkpoints tell at which epochs both have read the same (`boundaries.py`), and the
+outputs which parts were visible after these epochs. Where an output does not know that, all of it
+is compared, once, provided that both queries now stand at the same boundary.
+
+Note: the rows of one segment are held in memory, of both outputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from epochal.checkpoint.entries import CommitLog, OffsetLog
+from epochal.checkpoint.layout import COMMITS, OFFSETS, STATE
+from epochal.files import Files
+from epochal.tools.inspect.edit_status import JournalEntry, JournalState, journal_entries
+from epochal.tools.switch.boundaries import (
+    Boundary,
+    Place,
+    Segment,
+    common_boundaries,
+    why_none,
+)
+from epochal.tools.switch.clone import COMMAND
+from epochal.tools.switch.compare_rows import (
+    RowDifference,
+    Rows,
+    Written,
+    compare,
+    count_rows,
+    pairs_of,
+    row_text,
+    written,
+)
+from epochal.tools.switch.output_contract import Output
+from epochal.tools.switch.places import places_of
+
+Parts = frozenset[str]
+
+
+class Verdict(StrEnum):
+    """What a comparison found."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    UNKNOWN = "cannot be compared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowOptions:
+    """How to compare."""
+
+    key: tuple[str, ...] = ()
+    """The columns that identify a row."""
+    ignored: tuple[str, ...] = ()
+    """Columns that may differ."""
+    rows_shown: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two queries: its committed epochs, and its output."""
+
+    places: Mapping[int, Place]
+    output: Output
+    is_stateful: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A segment whose output is the same."""
+
+    segment: Segment
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The result: what is the same, and the first difference."""
+
+    verdict: Verdict
+    compared: tuple[Compared, ...] = ()
+    segment: Segment | None = None
+    """The one that differs."""
+    difference: RowDifference = field(default_factory=lambda: RowDifference(Rows(), Rows()))
+    pairs: tuple[tuple[str | None, str | None], ...] = ()
+    """Some of the rows that differ: of the first query and of the second."""
+    reason: str = ""
+    """Why nothing could be compared."""
+    notes: tuple[str, ...] = ()
+
+
+def committed_places(files: Files) -> dict[int, Place]:
+    """How far the committed epochs have read that a query has run itself, and the one before them.
+
+    A clone also has entries of the query that it was made from. Its output does not.
+    """
+    first = max((_cloned_after(entry) for entry in journal_entries(files)), default=-1)
+    commits = set(CommitLog(files.at(COMMITS), read_only=True).batch_ids())
+    log = OffsetLog(files.at(OFFSETS), read_only=True)
+    wanted = (each for each in log.batch_ids() if each in commits and each >= first)
+    found = {each: log.get(each) for each in wanted}
+    return places_of(files, {each: entry for each, entry in found.items() if entry is not None})
+
+
+def _cloned_after(entry: JournalEntry) -> int:
+    """The epoch after which a clone goes on, if an edit has made one; else -1."""
+    if entry.command != COMMAND or entry.state is not JournalState.DONE:
+        return -1
+    return int(entry.arguments["at"])
+
+
+def has_state(files: Files) -> bool:
+    """Whether the query of a checkpoint has a stateful operator."""
+    return any(info.is_dir and info.name.isdigit() for info in files.list(STATE))
+
+
+def compare_outputs(a: Side, b: Side, options: ShadowOptions) -> Comparison:
+    """Compare two outputs, segment by segment, up to the first difference."""
+    timed = a.is_stateful or b.is_stateful
+    boundaries = common_boundaries(a.places, b.places, timed=timed)
+    doubts = tuple(
+        f"{side.output.name}: {side.output.doubt}." for side in (a, b) if side.output.doubt
+    )
+    if not (a.output.by_epoch and b.output.by_epoch):
+        return _compare_whole(a, b, boundaries, options)
+    compared: list[Compared] = []
+    start: tuple[Boundary, Parts, Parts] | None = None
+    for boundary in boundaries:
+        parts_a, parts_b = a.output.parts_at(boundary.a), b.output.parts_at(boundary.b)
+        if parts_a is None or parts_b is None:
+            continue
+        if start is not None:
+            segment = Segment(start[0], boundary)
+            difference, rows = _compare_segment(
+                (a.output, b.output), segment, start[1:], (parts_a, parts_b), options
+            )
+            if difference:
+                pairs = pairs_of(difference, options.key, options.rows_shown)
+                notes = (*_notes(a, b, boundaries, segment), *doubts)
+                return Comparison(
+                    Verdict.DIFFERENT, tuple(compared), segment, difference, tuple(pairs), "", notes
+                )
+            compared.append(Compared(segment, rows))
+        start = boundary, parts_a, parts_b
+    if not compared:
+        reason = why_none(a.places, b.places)
+        if boundaries and (start is None or start[0] is not boundaries[-1]):
+            reason = "the outputs do not tell any more which epoch wrote what"
+        return Comparison(Verdict.UNKNOWN, reason=reason, notes=doubts)
+    notes = (*_notes(a, b, boundaries, None), *doubts)
+    return Comparison(Verdict.SAME, tuple(compared), notes=notes)
+
+
+def _compare_segment(
+    outputs: tuple[Output, Output],
+    segment: Segment,
+    before: tuple[Parts, Parts],
+    after: tuple[Parts, Parts],
+    options: ShadowOptions,
+) -> tuple[RowDifference, int]:
+    epochs = segment.epochs_a, segment.epochs_b
+    replaced = any(each.replaces(of) for each, of in zip(outputs, epochs, strict=True))
+    sides: list[Written] = []
+    for output, then, now in zip(outputs, before, after, strict=True):
+        new, gone, whole = (
+            count_rows(output.rows(parts), options.ignored)
+            for parts in (now - then, then - now, now if replaced else Parts())
+        )
+        sides.append(written(new, gone, whole if replaced else None))
+    difference = compare(sides[0], sides[1], keyed=bool(options.key))
+    return difference, sides[0].added.total()
+
+
+def _compare_whole(
+    a: Side, b: Side, boundaries: Sequence[Boundary], options: ShadowOptions
+) -> Comparison:
+    whole = [side.output.name for side in (a, b) if not side.output.by_epoch]
+    notes = [
+        f"It is not known which epoch wrote what: {' and '.join(whole)}. All rows are compared, so "
+        f"both outputs must have begun with the same rows."
+    ]
+    newest = boundaries[-1] if boundaries else None
+    if newest is None:
+        return Comparison(Verdict.UNKNOWN, reason=why_none(a.places, b.places), notes=tuple(notes))
+    ends = max(a.places), max(b.places)
+    if (newest.a, newest.b) != ends:
+        reason = (
+            f"the queries do not stand at the same place. They did after epoch {newest.a} of the "
+            f"first and epoch {newest.b} of the second query, but now they are at {ends[0]} and "
+            f"{ends[1]}. Stop them where both have read the same"
+        )
+        return Comparison(Verdict.UNKNOWN, reason=reason, notes=tuple(notes))
+    rows = []
+    for side, epoch in ((a, newest.a), (b, newest.b)):
+        parts = side.output.parts_at(epoch) or Parts()
+        rows.append(count_rows(side.output.rows(parts), options.ignored))
+    if options.key:
+        kept = _with_keys_of(rows[0], rows[1], options.key)
+        if left_out := rows[0].total() - kept.total():
+            notes.append(f"{left_out} rows of the first output have keys that the second has not.")
+        rows[0] = kept
+    segment = Segment(Boundary(-1, -1, (), 0), newest)
+    difference = RowDifference(rows[0] - rows[1], rows[1] - rows[0])
+    if not difference:
+        found = (Compared(segment, rows[0].total()),)
+        return Comparison(Verdict.SAME, found, notes=tuple(notes))
+    pairs = tuple(pairs_of(difference, options.key, options.rows_shown))
+    return Comparison(Verdict.DIFFERENT, (), segment, difference, pairs, "", tuple(notes))
+
+
+def _with_keys_of(rows: Rows, others: Rows, key: Sequence[str]) -> Rows:
+    def key_of(row: str) -> str:
+        values = json.loads(row)
+        return row_text({name: values.get(name) for name in key})
+
+    known = {key_of(row) for row in others}
+    return Rows({row: count for row, count in rows.items() if key_of(row) in known})
+
+
+def _notes(
+    a: Side, b: Side, boundaries: Sequence[Boundary], differing: Segment | None
+) -> list[str]:
+    notes = []
+    if differing is not None and max(len(differing.epochs_a), len(differing.epochs_b)) > 1:
+        notes.append(
+            f"The first query read this in {len(differing.epochs_a)} epochs, the second in "
+            f"{len(differing.epochs_b)}. If it drops late rows, it may drop others for that reason."
+        )
+    if differing is None:
+        last = boundaries[-1]
+        later = [
+            f"{max(side.places) - epoch} later epochs of the {which} query"
+            for side, epoch, which in ((a, last.a, "first"), (b, last.b, "second"))
+            if max(side.places) > epoch
+        ]
+        if later:
+            notes.append(f"Not compared: {' and '.join(later)}.")
+    return notes

@@ -1,0 +1,178 @@
+"""A continuous query is cloned while it runs, compared with its clone, switched over and back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from tests.spark.test_delta_queries import write_words
+
+import epochal
+from epochal.cli.main import main
+from epochal.errors import CheckpointSwitchedError
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
+
+EXECUTE = ("--execute", "--settle-seconds", "0")
+
+
+def counts(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    words = spark.readStream.schema("word string").json(str(tmp_path / "in"))
+    return words.groupBy("word").count()
+
+
+def start(frame: DataFrame, checkpoint: Path, table: Path) -> Any:
+    writer = epochal.write_stream(frame).format("delta").outputMode("update")
+    writer.option("mergeKeys", "word").option("checkpointLocation", str(checkpoint))
+    writer.option("parallelism", 1)  # two queries run at once
+    return writer.trigger(epoch="50 milliseconds").start(str(table))
+
+
+def words_in(table: Path) -> dict[str, int]:
+    found = DeltaTable(table).to_pyarrow_table().to_pylist()
+    assert len({row["word"] for row in found}) == len(found)
+    return {row["word"]: row["count"] for row in found}
+
+
+def run(*words: str, status: int = 0) -> None:
+    assert main(words) == status, words
+
+
+def test_a_query_is_cloned_while_it_runs_compared_and_switched_over_to_its_clone(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    outputs = ("--output-a", str(tmp_path / "table"), "--output-b", str(tmp_path / "shadow"))
+    write_words(tmp_path / "in", "0", "a b a")
+    first = start(counts(spark, tmp_path), old, tmp_path / "table")
+    first.processAllAvailable()
+    write_words(tmp_path / "in", "1", "b c")
+    first.processAllAvailable()
+    run("checkpoint", "clone", str(old), str(new), "--execute")
+    run("switch", str(old), "--to", str(tmp_path / "third"), *EXECUTE, status=2)  # it runs
+
+    second = start(counts(spark, tmp_path), new, tmp_path / "shadow")
+    for name, words in (("2", "a d"), ("3", "c c e")):
+        write_words(tmp_path / "in", name, words)
+        for query in (first, second):
+            query.processAllAvailable()
+    assert first.id != second.id
+    for query in (first, second):
+        query.stop()
+    capsys.readouterr()
+    run("shadow", str(old), str(new), *outputs, "--key", "word", "--json")
+    assert json.loads(capsys.readouterr().out)["verdict"] == "same"
+    assert words_in(tmp_path / "shadow") == {"a": 3, "d": 1, "c": 3, "e": 1}
+
+    run("switch", str(old), "--to", str(new), *EXECUTE)
+    with pytest.raises(CheckpointSwitchedError, match=f"switched to {new}"):
+        start(counts(spark, tmp_path), old, tmp_path / "table")
+    write_words(tmp_path / "in", "4", "a z")
+    second = start(counts(spark, tmp_path), new, tmp_path / "table")
+    second.processAllAvailable()
+    second.stop()
+    assert words_in(tmp_path / "table") == {"a": 4, "b": 2, "c": 3, "d": 1, "e": 1, "z": 1}
+
+
+def test_a_clone_with_a_mistake_is_found_out(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_words(tmp_path / "in", "0", "a b a")
+    query = start(counts(spark, tmp_path), old, tmp_path / "table")
+    query.processAllAvailable()
+    run("checkpoint", "clone", str(old), str(new), "--execute")
+    write_words(tmp_path / "in", "1", "b c")
+    query.processAllAvailable()
+    query.stop()
+    words = spark.readStream.schema("word string").json(str(tmp_path / "in"))
+    wrong = words.where("word != 'c'").groupBy("word").count()
+    clone = start(wrong, new, tmp_path / "shadow")
+    clone.processAllAvailable()
+    clone.stop()
+    outputs = ("--output-a", str(tmp_path / "table"), "--output-b", str(tmp_path / "shadow"))
+    capsys.readouterr()
+    run("shadow", str(old), str(new), *outputs, "--key", "word", "--json", status=1)
+    found = json.loads(capsys.readouterr().out)["difference"]
+    assert found["rows"] == [{"a": '{"count": 1, "word": "c"}', "b": None}]
+
+
+def test_the_way_back_continues_where_the_switch_was(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new, table = tmp_path / "old", tmp_path / "new", tmp_path / "table"
+    write_words(tmp_path / "in", "0", "a b a")
+    query = start(counts(spark, tmp_path), old, table)
+    query.processAllAvailable()
+    query.stop()
+    run("switch", str(old), "--to", str(new), *EXECUTE)
+    write_words(tmp_path / "in", "1", "b c")
+    query = start(counts(spark, tmp_path), new, table)
+    query.processAllAvailable()
+    query.stop()
+    assert words_in(table) == {"a": 2, "b": 2, "c": 1}
+
+    back = ("switch", str(old), "--back", "--sink", str(table), *EXECUTE)
+    capsys.readouterr()
+    run(*back, status=2)  # the table has rows of the new query
+    restore = re.search(r"restore it to version (\d+) of", capsys.readouterr().err)
+    assert restore is not None
+    DeltaTable(table).restore(int(restore[1]))
+    assert words_in(table) == {"a": 2, "b": 1}
+    run(*back, "--output-restored")
+    with pytest.raises(CheckpointSwitchedError):
+        start(counts(spark, tmp_path), new, table)
+    query = start(counts(spark, tmp_path), old, table)
+    query.processAllAvailable()
+    query.stop()
+    assert words_in(table) == {"a": 2, "b": 2, "c": 1}
+
+
+def test_clones_of_a_busy_query_are_whole(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, done = tmp_path / "old", threading.Event()
+    write_words(tmp_path / "in", "first", "a b a")
+    query = start(counts(spark, tmp_path), old, tmp_path / "table")
+    query.processAllAvailable()
+
+    def write() -> None:
+        for number in itertools.count():
+            if done.wait(0.02):
+                return
+            write_words(tmp_path / "in", f"{number:04}", f"a w{number % 7} w{number % 11}")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    clones = [tmp_path / f"clone-{number}" for number in range(5)]
+    try:
+        for clone in clones:
+            run("checkpoint", "clone", str(old), str(clone), "--execute")
+    finally:
+        done.set()
+        writer.join()
+    query.processAllAvailable()
+    query.stop()
+    epochs = set()
+    for clone in clones:
+        run("checkpoint", "verify", str(clone), "--deep")
+        epochs.add(max(int(path.name) for path in (clone / "commits").glob("[0-9]*")))
+    assert len(epochs) > 1  # the query went on meanwhile
+    second = start(counts(spark, tmp_path), clones[-1], tmp_path / "shadow")
+    second.processAllAvailable()
+    second.stop()
+    outputs = ("--output-a", str(tmp_path / "table"), "--output-b", str(tmp_path / "shadow"))
+    capsys.readouterr()
+    run("shadow", str(old), str(clones[-1]), *outputs, "--key", "word", "--json")
+    assert json.loads(capsys.readouterr().out)["verdict"] == "same"
+    whole = words_in(tmp_path / "table")
+    assert {word: whole[word] for word in words_in(tmp_path / "shadow")} == words_in(
+        tmp_path / "shadow"
+    )
