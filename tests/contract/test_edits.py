@@ -66,3 +66,17 @@ def test_an_interrupted_rewind_is_finished_and_undone(
     assert content(shared_files).keys() == whole.keys() - {change.path for change in plan.changes}
     run("undo", shared_files.url, *NOW)
     assert content(shared_files) == whole
+
+
+def test_a_checkpoint_is_cloned_there_and_back(shared_files: Files, tmp_path: Path) -> None:
+    place = unpack(Golden("4.3.0", "rocksdb_zip"), tmp_path / "golden")
+    origin, back = LocalFiles(place.checkpoint), LocalFiles(tmp_path / "back")
+    run("clone", origin.url, shared_files.url, "--execute")
+    run("clone", shared_files.url, back.url, "--execute")
+    cloned, ids = content(shared_files), [each.read("metadata") for each in (origin, back)]
+    assert cloned["metadata"] not in ids
+    assert len({*ids, cloned["metadata"]}) == 3
+    first, second = ({**each, "metadata": b""} for each in (cloned, content(back)))
+    assert first == second
+    assert 0 < len(first) < len(content(origin))
+    run("verify", shared_files.url)

@@ -19,7 +19,7 @@ ENDURING = {
     "maxRestarts": "1000",
     "maxFruitlessRestarts": "100",
     "slotTimeout": "60 seconds",
-    "stateMaintenanceInterval": "1 second",
+    "publishInterval": "1 second",
 }
 """Options for a query that is killed repeatedly."""
 

@@ -52,6 +52,8 @@ class Command:
     damage: Callable[[Path], None] = undamaged
     copies: bool = False
     """Whether it does not change the checkpoint but writes to another directory."""
+    settles: bool = True
+    """Whether it watches for a running query first."""
 
     def prepare(self, base: Path) -> Path:
         """Prepare its checkpoint; return the directory that it edits."""
@@ -61,7 +63,8 @@ class Command:
 
     def line(self, edited: Path) -> tuple[str, ...]:
         places = (edited.parent / "checkpoint", edited) if self.copies else (edited,)
-        return (*self.words, *map(str, places), *self.options, *EXECUTE)
+        execute = EXECUTE if self.settles else EXECUTE[:1]
+        return (*self.words, *map(str, places), *self.options, *execute)
 
 
 COMMANDS = {
@@ -75,6 +78,13 @@ COMMANDS = {
         damaged,
     ),
     "copy": Command(("checkpoint", "copy"), "windowed", copies=True),
+    "clone": Command(
+        ("checkpoint", "clone"),
+        "windowed",
+        ("--query-id", "53b62e34-0476-452d-8313-c1786e091891"),
+        copies=True,
+        settles=False,
+    ),
     "state-put": Command(
         ("state", "put"),
         "windowed",
@@ -83,6 +93,7 @@ COMMANDS = {
     "state-delete": Command(("state", "delete"), "windowed", ("--key", json.dumps(A_WINDOW))),
     "state-repartition": Command(("state", "repartition"), "dedup", ("--partitions", "5")),
     "state-evolve": Command(("state", "evolve"), "windowed", ("--add", 'seen:string="yes"')),
+    "state-move": Command(("state", "move"), "windowed", ("--to", "3")),
 }
 EVERYDAY_MOMENTS = 2
 MOMENTS = [

@@ -171,7 +171,7 @@ def tasks(driver: Driver, folder: Path, count: int, sink: str = "") -> Iterator[
             first_epoch=0,
             state=StateStart(0, None),
             checkpoint=str(folder),
-            state_conf=StateStoreConf(maintenance_interval_ms=50, min_deltas_for_snapshot=2),
+            state_conf=StateStoreConf(),
         )
         processes.append(SPAWN.Process(target=run_task, args=(assignment,), daemon=True))
     for each in processes:
@@ -203,11 +203,11 @@ def state(folder: Path) -> dict[int, Any]:
     manifest = manifest_of(latest[1], "offsets")
     assert manifest is not None
     operator = RunningTotal(range(STATE_PARTITIONS))
-    files = open_files(str(folder / "state"))
+    files = open_files(str(folder))
     stores = TaskStores(
         plan(folder), range(STATE_PARTITIONS), files, StateStoreConf(), attempt=99, run_id="check"
     )
-    stores.load([operator], StateStart(latest[0] + 1, manifest.state))
+    stores.load([operator], StateStart(latest[0] + 1, None, chain=manifest.chain))
     return {key: value for totals in operator.totals.values() for key, value in totals.items()}
 
 

@@ -9,9 +9,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from epochal.checkpoint.entries import CommitLog, OffsetLog, QueryMetadata
+from epochal.checkpoint.switched import Switched
+from epochal.epoch.epoch_files.epoch_file import Header, StoreFileEntry, checksum_of, encode_epoch
+from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain
+from epochal.epoch.manifest import MANIFEST_KEY, Manifest, commit_mark, manifest_to_json
 from epochal.files.local import LocalFiles
 from epochal.state.files.codecs import compress, decompress
 from epochal.testing.files import Crash, FaultyFiles, crash_after
@@ -42,6 +47,38 @@ class Fault:
 
     def __str__(self) -> str:
         return "-".join(part for part in (self.code, self.note) if part)
+
+
+def in_an_epoch_file(root: Path) -> None:
+    """Have the newest state in an epoch file, as a continuous query leaves it that was killed."""
+    files = LocalFiles(root)
+    offsets, commits = OffsetLog(files.at("offsets")), CommitLog(files.at("commits"))
+    epoch = max(commits.batch_ids())
+    paths = sorted(root.glob(f"state/*/*/{epoch + 1}.delta"))
+    places = [(int(path.parts[-3]), int(path.parts[-2]), "default") for path in paths]
+    contents = [path.read_bytes() for path in paths]
+    entries = tuple(
+        StoreFileEntry(*place, path.name, len(data))
+        for place, path, data in zip(places, paths, contents, strict=True)
+    )
+    data = encode_epoch(Header(epoch, 1, 0, 1, -1, entries), contents)
+    files.create(f"epochs/{epoch}-t0-a1", data)
+    chain = StateChain(epoch, (EpochRun(epoch, epoch, 1, (checksum_of(data),)),))
+    manifest = Manifest(epoch, 1, "run", (), (), (), chain=chain)
+    entry, commit = offsets.get(epoch), commits.get(epoch)
+    if entry is None or commit is None:
+        raise LookupError(epoch)
+    own = {MANIFEST_KEY: manifest_to_json(manifest)}
+    offsets.purge_after(epoch - 1)
+    offsets.add(epoch, replace(entry, extra=own, keys=None))
+    commits.purge_after(epoch - 1)
+    commits.add(epoch, replace(commit, extra=commit_mark("run")))
+    remove(*(str(path.relative_to(root)) for path in paths))(root)
+
+
+def in_a_lost_epoch_file(root: Path) -> None:
+    in_an_epoch_file(root)
+    shutil.rmtree(root / "epochs")
 
 
 def remove(*names: str) -> Callable[[Path], None]:
@@ -187,6 +224,12 @@ def half_an_edit(root: Path) -> None:
     except Crash:
         return
     raise AssertionError("the edit was to be interrupted")
+
+
+def switch_away(root: Path) -> None:
+    known = QueryMetadata.deserialize((root / "metadata").read_bytes())
+    (root / ".metadata.crc").unlink(missing_ok=True)
+    (root / "metadata").write_bytes(Switched("/elsewhere", 10, 10, known.id).serialize())
 
 
 def newest_sst(root: Path) -> Path:
@@ -360,6 +403,12 @@ FAULTS = (
         case="rocksdb_changelog",
         note="changelog",
     ),
+    Fault("STATE_UNPUBLISHED", "state", in_an_epoch_file),
+    Fault(
+        "EPOCH_FILE_BROKEN",
+        "epochs",
+        in_a_lost_epoch_file,
+    ),
     Fault("STATE_HOLE", "state/0/1/2.delta", remove("state/0/1/2.delta")),
     Fault("STATE_HOLE", "state/0/1/1.delta", remove("state/0/1/1.delta"), note="the-first"),
     Fault("STATE_AHEAD", "state/0/1/13.delta", copy("state/0/1/11.delta", "state/0/1/13.delta")),
@@ -481,6 +530,7 @@ FAULTS = (
         note="in-the-lineage",
     ),
     Fault("EDIT_UNFINISHED", ".epochal/journal/0001-rewind", half_an_edit),
+    Fault("CHECKPOINT_SWITCHED", "metadata", switch_away),
 )
 
 

@@ -17,9 +17,11 @@ from epochal.tools.verify.depth import Depth
 from epochal.tools.verify.verify import verify
 
 LEFT = {
+    "CHECKPOINT_SWITCHED": "as it was asked for",
     "CONF_INCOMPLETE": "legal: nothing to mend",
     "CONF_INVALID": "nobody knows the codec",
     "EDIT_UNFINISHED": "the same command again, or undo",
+    "EPOCH_FILE_BROKEN": "rewind",
     "FILE_LOG_BATCH_MISMATCH": "nobody knows which is right",
     "FILE_UNREADABLE": "the operator's to allow",
     "LOG_VERSION_UNKNOWN": "written by a newer release",
@@ -37,6 +39,7 @@ LEFT = {
     "STATE_SCHEMA_MISSING": "Spark writes it when the query starts, or data is lost",
     "STATE_SCHEMA_UNREADABLE": "data is lost",
     "STATE_STORE_MISSING": "data is lost",
+    "STATE_UNPUBLISHED": "publish",
     "TIMESTAMP_BACKWARDS": "a clock was wrong",
     "WATERMARK_BACKWARDS": "rewind",
 }

@@ -17,7 +17,7 @@ OF_STATE = [
     fault
     for fault in FAULTS
     if fault.code.startswith(("ROCKSDB_", "STATE_", "CHECKSUM_MISMATCH"))
-    and fault.code not in ("STATE_HOLE", "STATE_AHEAD", "STATE_SNAPSHOT_AHEAD")
+    and fault.code not in ("STATE_HOLE", "STATE_AHEAD", "STATE_SNAPSHOT_AHEAD", "STATE_UNPUBLISHED")
     and fault.severity in ("", "error")
 ]
 

@@ -74,9 +74,10 @@ def test_rows_and_indexes_have_sparks_bytes(case: str, tmp_path: Path) -> None:
         content = open_rocksdb(checkpoint.files.at(f"state/0/{partition}"), batch.settings).load(
             batch.version
         )
+        prefixes = {name: family_prefix(number) for name, number in content.families.items()}
         made: dict[bytes, bytes | None] = {}
         for family in CASES[case].stores[0].families:
-            prefix = family_prefix(content.families[family.name])
+            prefix = prefixes[family.name]
             rows = [
                 (
                     family.rows.decode_key(key[FAMILY_BYTES:], "golden"),
@@ -85,7 +86,7 @@ def test_rows_and_indexes_have_sparks_bytes(case: str, tmp_path: Path) -> None:
                 for key, value in content.entries.items()
                 if key[:FAMILY_BYTES] == prefix
             ]
-            made.update(family.changes(rows, (), content.families.__getitem__, made.get, form))
+            made.update(family.changes(rows, (), prefixes.__getitem__, made.get, form))
         assert made == content.entries
         seen += len(made)
     assert seen > 20

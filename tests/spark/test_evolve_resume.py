@@ -2,65 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from tests.spark.evolving import PROVIDERS, Query
 from tests.spark.sessions import session_with
-
-from epochal.cli.main import main
 
 pytestmark = pytest.mark.timeout(600)
 
 FIRST = [("a", 5), ("b", 70), ("a", 3), ("c", 1)]
 REST = [("a", 4), ("b", 900), ("d", 2), ("a", -1)]
 
-Aggregate = Callable[[DataFrame], DataFrame]
-
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
     return session_with({"spark.sql.streaming.stateStore.autoSnapshotRepair.enabled": "false"})
-
-
-class Query:
-    """An aggregation over JSON files, run until it has read all of them."""
-
-    def __init__(self, spark: SparkSession, base: Path) -> None:
-        self.spark, self.base = spark, base
-        self.rows: dict[str, tuple[Any, ...]] = {}
-
-    @property
-    def checkpoint(self) -> str:
-        return str(self.base / "checkpoint")
-
-    def add(self, name: str, rows: list[tuple[str, int]]) -> None:
-        (self.base / "input").mkdir(exist_ok=True)
-        lines = [json.dumps({"k": k, "v": v}) for k, v in rows]
-        path = self.base / "input" / name
-        path.write_text("\n".join(lines))
-        os.utime(path, (1_700_000_000, 1_700_000_000))
-
-    def run(self, aggregate: Aggregate) -> None:
-        source = self.spark.readStream.schema("k string, v int").json(str(self.base / "input"))
-
-        def keep(batch: DataFrame, _: int) -> None:
-            for row in batch.collect():
-                self.rows[row[0]] = tuple(row)[1:]
-
-        writer = aggregate(source).writeStream.outputMode("update").foreachBatch(keep)
-        started = writer.option("checkpointLocation", self.checkpoint).trigger(availableNow=True)
-        assert started.start().awaitTermination(300)
-
-    def evolve(self, *words: str) -> None:
-        line = ("state", "evolve", self.checkpoint, *words, "--execute", "--settle-seconds", "0")
-        assert main(line) == 0
 
 
 def of_key(rows: list[tuple[str, int]]) -> dict[str, list[int]]:
@@ -70,10 +32,12 @@ def of_key(rows: list[tuple[str, int]]) -> dict[str, list[int]]:
     return found
 
 
-def test_spark_refuses_the_changed_query_without_evolve(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    query = Query(spark, tmp_path)
+@pytest.fixture(params=PROVIDERS)
+def query(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Query:
+    return Query(spark, tmp_path, request.param)
+
+
+def test_spark_refuses_the_changed_query_without_evolve(query: Query) -> None:
     query.add("0.json", FIRST)
     query.run(lambda rows: rows.groupBy("k").agg(F.max("v")))
     query.add("1.json", REST)
@@ -81,18 +45,15 @@ def test_spark_refuses_the_changed_query_without_evolve(
         query.run(lambda rows: rows.groupBy("k").agg(F.max("v"), F.sum("v")))
 
 
-def test_a_query_with_one_more_aggregate_goes_on_from_its_default(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    query = Query(spark, tmp_path)
+def test_a_query_with_one_more_aggregate_goes_on_from_its_default(query: Query) -> None:
     query.add("0.json", FIRST)
     query.run(lambda rows: rows.groupBy("k").agg(F.count("v"), F.max("v")))
-    query.evolve("--add", "sum:long=1000")
+    query.edit("evolve", "--add", "sum:long=1000")
     query.add("1.json", REST)
     query.run(lambda rows: rows.groupBy("k").agg(F.count("v"), F.max("v"), F.sum("v")))
     everything, later = of_key(FIRST + REST), of_key(REST)
     known = of_key(FIRST)
-    assert {key: query.rows[key] for key in later} == {
+    assert {key: query.latest[key] for key in later} == {
         key: (
             len(everything[key]),
             max(everything[key]),
@@ -102,21 +63,84 @@ def test_a_query_with_one_more_aggregate_goes_on_from_its_default(
     }
 
 
-def test_a_query_whose_column_became_wider_goes_on_with_its_values(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    query = Query(spark, tmp_path)
+def test_a_query_whose_column_became_wider_goes_on_with_its_values(query: Query) -> None:
     query.add("0.json", FIRST)
     query.run(lambda rows: rows.groupBy("k").agg(F.max("v"), F.min("v")))
-    query.evolve("--widen", "max:long")
+    query.edit("evolve", "--widen", "max:long")
     query.add("1.json", REST)
     wider = F.max(F.col("v").cast("long") * F.lit(1 << 40))
     query.run(lambda rows: rows.groupBy("k").agg(wider, F.min("v")))
     before = of_key(FIRST)
-    assert {key: query.rows[key] for key in of_key(REST)} == {
+    assert {key: query.latest[key] for key in of_key(REST)} == {
         key: (
             max([value << 40 for value in values] + before[key]),
             min(values + before[key]),
         )
         for key, values in of_key(REST).items()
     }
+
+
+class Totals(StatefulProcessor):  # type: ignore[misc]
+    """Keeps the sum of each key, a list and a map; `wide` has one more column in each."""
+
+    def __init__(self, *, wide: bool) -> None:
+        self.more = ", extra BIGINT" if wide else ""
+        self.wide = wide
+
+    def init(self, handle: Any) -> None:
+        self.total = handle.getValueState("total", f"n BIGINT{self.more}")
+        self.all = handle.getListState("all", f"v BIGINT{self.more}")
+        self.counts = handle.getMapState("counts", "v BIGINT", f"n BIGINT{self.more}")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        one = (1,) if self.wide else ()
+        for row in rows:
+            before = self.total.get() or (0, 0)
+            extra = (before[1] + 1,) if self.wide else ()
+            self.total.update((before[0] + row.v, *extra))
+            self.all.appendValue((row.v, *one))
+            counted = self.counts.getValue((row.v,)) or (0, 0)
+            self.counts.updateValue((row.v,), (counted[0] + 1, *one))
+        kept = (self.total.get(), list(self.all.get()), sorted(self.counts.iterator()))
+        yield Row(k=key[0], shown=repr(kept))
+
+
+def totals(rows: DataFrame, *, wide: bool) -> DataFrame:
+    return rows.groupBy("k").transformWithState(
+        statefulProcessor=Totals(wide=wide),
+        outputStructType="k STRING, shown STRING",
+        outputMode="Update",
+        timeMode="None",
+    )
+
+
+def test_a_processor_whose_variables_have_one_more_column_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, PROVIDERS[1])
+    query.add("0.json", FIRST)
+    query.run(lambda rows: totals(rows, wide=False))
+    for variable in ("total", "all", "counts"):
+        query.edit("evolve", "--variable", variable, "--add", "extra:long=100")
+    query.edit("repartition", "--partitions", "3")
+    query.add("1.json", [("a", 4), ("d", 2)])
+    query.run(lambda rows: totals(rows, wide=True))
+    assert query.latest["a"] == (
+        "((12, 101), [(5, 100), (3, 100), (4, 1)], "
+        "[((3,), (1, 100)), ((4,), (1, 1)), ((5,), (1, 100))])",
+    )
+    assert query.latest["d"] == ("((2, 1), [(2, 1)], [((2,), (1, 1))])",)
+
+
+def test_a_processor_with_other_keys_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(spark, tmp_path, PROVIDERS[1])
+    query.add("0.json", FIRST)
+    query.run(lambda rows: totals(rows, wide=False))
+    functions = tmp_path / "functions.py"
+    functions.write_text("def longer(key, value):\n    return {'k': 'key ' + key['k']}\n")
+    query.edit("rekey", "--key-function", f"{functions}:longer")
+    query.add("1.json", [("a", 4), ("d", 2)])
+    query.run(lambda rows: totals(rows.withColumn("k", F.concat(F.lit("key "), "k")), wide=False))
+    shown = "((12,), [(5,), (3,), (4,)], [((3,), (1,)), ((4,), (1,)), ((5,), (1,))])"
+    assert query.latest["key a"] == (shown,)
+    assert query.latest["key d"] == ("((2,), [(2,)], [((2,), (1,))])",)

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.everyday import asked_for
+from tests.golden import account
+from tests.golden.catalogue import CASES
 from tests.golden.library import Golden, Unpacked, unpack
+from tests.golden.shape import Read
 from tests.spark.releases import RELEASES, Resumed, resume
+from tests.spark.sessions import session_with
 
 from epochal.checkpoint import Checkpoint
 from epochal.cli.main import main
@@ -42,8 +46,8 @@ def repartition(place: Unpacked) -> None:
         state("repartition", place, "--partitions", str(count))
 
 
-def read_rows(place: Unpacked, tmp: Path) -> Rows:
-    epochal("state", "export", str(place.checkpoint), "--to", str(tmp))
+def read_rows(place: Unpacked, tmp: Path, *words: str) -> Rows:
+    epochal("state", "export", str(place.checkpoint), *words, "--to", str(tmp))
     return [json.loads(line) for line in tmp.read_text().splitlines()]
 
 
@@ -55,6 +59,50 @@ def delete_and_put_back(place: Unpacked) -> None:
     state("delete", place, "--file", str(file))
     assert len(read_rows(place, place.base / "left.jsonl")) == len(rows) // 2
     state("put", place, "--file", str(file))
+
+
+VARIABLES = tuple(("--variable", name) for name in ("total", "recent", "seen"))
+
+
+def delete_variables_and_put_back(place: Unpacked) -> None:
+    file = place.base / "rows.jsonl"
+    for which in (*VARIABLES, ("--timers",)):
+        assert read_rows(place, file, *which)
+        state("delete", place, *which, "--file", str(file))
+        assert read_rows(place, place.base / "left.jsonl", *which) == []
+        state("put", place, *which, "--file", str(file))
+
+
+def postpone(place: Unpacked) -> None:
+    """Let everything expire in a hundred years: the checkpoint is older than its times to live."""
+    file = place.base / "rows.jsonl"
+    for which in VARIABLES:
+        rows = read_rows(place, file, *which)
+        for row in rows:
+            [value] = [v for v in row.values() if isinstance(v, dict) and "ttlExpirationMs" in v]
+            value["ttlExpirationMs"] += 100 * 365 * 86_400_000
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        state("put", place, *which, "--file", str(file))
+
+
+def postpone_and_repartition(place: Unpacked) -> None:
+    postpone(place)
+    repartition(place)
+
+
+def rekey_and_back(place: Unpacked) -> None:
+    functions = place.base / "keys.py"
+    functions.write_text(
+        "def there(key, value):\n    return {'a': 7, 'b': key['k'] + '!'}\n\n"
+        "def back(key, value):\n    return {'k': key['b'][:-1]}\n"
+    )
+    for name, schema in (("there", "a int, b string"), ("back", "k string")):
+        state("rekey", place, "--key-function", f"{functions}:{name}", "--key-schema", schema)
+
+
+def move_and_back(place: Unpacked) -> None:
+    for source, to in (("0", "7"), ("7", "0")):
+        state("move", place, "--operator", source, "--to", to)
 
 
 def add_a_thousand(place: Unpacked) -> None:
@@ -124,6 +172,9 @@ class Scenario:
 
 EVERYDAY = [
     *(Scenario(repartition, case) for case in ("windowed", "join_outer", "chained")),
+    *(Scenario(repartition, case) for case in ("rocksdb_session", "join_v4", "transform_ids")),
+    *(Scenario(each, "transform") for each in (delete_variables_and_put_back, rekey_and_back)),
+    Scenario(postpone_and_repartition, "transform_ttl"),
     *(Scenario(delete_and_put_back, case) for case in ("session", "rocksdb_changelog")),
     Scenario(add_a_thousand, "global", a_thousand_more),
     Scenario(to_hdfs, "rocksdb_zip"),
@@ -134,8 +185,29 @@ EVERYDAY = [
 ]
 """Every edit, on the kinds of state that differ most."""
 OTHERS = ("per_key", "dedup", "session", "join_inner", "dedup_watermark", "limit", "global")
+ROCKSDB = (
+    "rocksdb_zip",
+    "rocksdb_changelog",
+    "rocksdb_checksum",
+    "rocksdb_dedup",
+    "join_rocksdb",
+    "join_v3",
+    "transform",
+    "transform_avro",
+)
 MORE = [
-    *(Scenario(repartition, case) for case in OTHERS),
+    *(Scenario(repartition, case) for case in (*OTHERS, *ROCKSDB)),
+    *(
+        Scenario(delete_variables_and_put_back, case)
+        for case in ("transform_ids", "transform_avro")
+    ),
+    *(
+        Scenario(rekey_and_back, case)
+        for case in ("transform_ids", "transform_avro", "per_key", "pandas_state")
+    ),
+    Scenario(postpone, "transform_ttl"),
+    *(Scenario(rename_columns, case) for case in ("rocksdb_zip", "rocksdb_checksum")),
+    Scenario(delete_and_put_back, "rocksdb_session"),
     *(Scenario(delete_and_put_back, case) for case in ("windowed", "dedup", "rocksdb_zip")),
     Scenario(to_hdfs, "rocksdb_changelog"),
     Scenario(to_rocksdb, "join_inner"),
@@ -143,6 +215,9 @@ MORE = [
 WITH_IDS = [
     Scenario(delete_and_put_back, "rocksdb_v2"),
     Scenario(delete_and_put_back, "rocksdb_v2_zip"),
+    *(Scenario(repartition, case) for case in ("rocksdb_v2", "rocksdb_v2_zip", "join_rocksdb_ids")),
+    Scenario(rename_columns, "rocksdb_v2"),
+    *(Scenario(move_and_back, case) for case in ("transform_ids", "join_rocksdb_ids")),
 ]
 LEGACY = [Scenario(repartition, "join_v1")]
 """Joins of format 1 have golden checkpoints of releases before 4.1 only."""
@@ -180,6 +255,41 @@ def test_spark_ends_with_the_same_output(
     place, done = resumed[str(scenario)]
     assert done.query_id == place.facts["query_id"]
     assert done.output == scenario.expected(place.facts["undisturbed"]["output"])
+
+
+READ_BY_SPARK = {
+    "rocksdb_session": (repartition, delete_and_put_back),
+    "join_v3": (repartition,),
+    "transform_ids": (delete_variables_and_put_back, repartition, rekey_and_back),
+    "transform_ttl": (delete_variables_and_put_back, repartition, rekey_and_back),
+    "transform_avro": (delete_variables_and_put_back, repartition, rekey_and_back),
+}
+
+
+def newest_rows(facts: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """What Spark's reader shows of the newest batch, without partitions."""
+    newest = max(fact["batch_id"] for fact in facts)
+    found: dict[str, list[str]] = {}
+    for fact in facts:
+        if fact["batch_id"] == newest:
+            shown = [{k: v for k, v in row.items() if k != "partition_id"} for row in fact["rows"]]
+            rows = sorted(json.dumps(row, sort_keys=True) for row in shown)
+            found[json.dumps(fact["options"])] = rows
+    return found
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", READ_BY_SPARK)
+def test_sparks_reader_shows_the_same_rows(case: str, tmp_path: Path) -> None:
+    place = unpack(Golden(RELEASES[-1], case), tmp_path, relocate=True)
+    for edit in READ_BY_SPARK[case]:
+        edit(place)
+    newest = max(Checkpoint(str(place.checkpoint)).commits.batch_ids())
+    spark = session_with(CASES[case].session_conf())
+    # Only the rows: the change feed needs a changelog for each batch.
+    unchanged = replace(CASES[case], reads=tuple(Read(r.options) for r in CASES[case].reads))
+    read = account.state(spark, unchanged, place.checkpoint, [newest])
+    assert newest_rows(read["state"]) == newest_rows(place.facts["state"])
 
 
 @pytest.mark.long

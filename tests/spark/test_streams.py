@@ -1,4 +1,4 @@
-"""Queries written with the builder, run to the end on a real Spark: what comes out is right."""
+"""Queries written with the builder: what comes out is right, in memory and on a real Spark."""
 
 from __future__ import annotations
 
@@ -12,72 +12,36 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
+from tests.spark.conftest import Make
 
 import epochal
-from epochal.connectors.memory import MemoryOutput, MemoryStream
+from epochal.connectors.memory import MemoryStream
 from epochal.continuous import session, tumbling
 from epochal.continuous.api.stream import Stream
 from epochal.errors import OptionError
-from epochal.state import read_state
+from epochal.testing import rows_equal, stream
 
-COLUMNS: list[tuple[str, pa.DataType]] = [
-    ("user", pa.string()),
-    ("amount", pa.int64()),
-    ("at", pa.timestamp("us", "UTC")),
-]
-SCHEMA = pa.schema(COLUMNS)
+ORDERS = "user string, amount bigint, at timestamp"
 
 
 @pytest.fixture
-def orders(tmp_path: Path) -> MemoryStream:
-    return MemoryStream(SCHEMA, directory=str(tmp_path / "orders"))
+def orders() -> Stream:
+    return stream(ORDERS, "orders")
 
 
 def at(second: int) -> datetime.datetime:
     return datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=second)
 
 
-def order(user: str, amount: int, second: int = 0) -> dict[str, Any]:
-    return {"user": user, "amount": amount, "at": at(second)}
-
-
-def rows(output: MemoryOutput) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in output.table().to_pylist())
-
-
-def finished(stream: Stream, tmp_path: Path, mode: str = "append") -> list[tuple[Any, ...]]:
-    """What a query gives out for all that has been added."""
-    output = MemoryOutput()
-    query = (
-        stream.write_stream.format(output)
-        .output_mode(mode)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .option("parallelism", 2)
-        .trigger(epoch="50 milliseconds")
-        .start()
-    )
-    query.process_all_available()
-    query.stop()
-    assert query.exception() is None
-    return rows(output)
-
-
-def test_rows_pass_through_filters_projections_and_functions(
-    spark: SparkSession, orders: MemoryStream, tmp_path: Path
-) -> None:
-    orders.add([order("a", 1), order("b", 2), order("c", 3)])
-
+def test_rows_pass_through_filters_projections_and_functions(driven: Make, orders: Stream) -> None:
     def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield pa.record_batch(
                 [batch["user"], pc.multiply(batch["amount"], 2)], names=["user", "amount"]
             )
 
-    stream = (
-        epochal.read_stream(spark)
-        .format(orders)
-        .load()
-        .filter("amount > 1")
+    made = (
+        orders.filter("amount > 1")
         .filter(pc.field("user") != "z")
         .map_in_arrow(doubled, "user string, amount bigint")
         .with_column("big", "amount >= 6")
@@ -86,19 +50,17 @@ def test_rows_pass_through_filters_projections_and_functions(
         .select("upper(user) AS name", "amount", "big", "more")
         .drop("more")
     )
-    assert stream.columns == ["name", "amount", "big"]
-    assert finished(stream, tmp_path) == [("B", 4, False), ("C", 6, True)]
+    assert made.columns == ["name", "amount", "big"]
+    driver = driven(made)
+    driver.feed([("a", 1, at(0)), ("b", 2, at(0)), ("c", 3, at(0))])
+    assert rows_equal(driver.run(), [("B", 4, False), ("C", 6, True)])
 
 
-def test_a_union_gives_the_rows_of_both(
-    spark: SparkSession, orders: MemoryStream, tmp_path: Path
-) -> None:
-    other = MemoryStream(SCHEMA, directory=str(tmp_path / "other"))
-    orders.add([order("a", 1)])
-    other.add([order("b", 2)])
-    left = epochal.read_stream(spark).format(orders).load().select("user", "amount")
-    right = epochal.read_stream(spark).format(other).load().select("user", "amount")
-    assert finished(left.union(right), tmp_path) == [("a", 1), ("b", 2)]
+def test_a_union_gives_the_rows_of_both(driven: Make, orders: Stream) -> None:
+    driver = driven(orders.union(stream(ORDERS, "other")).select("user", "amount"))
+    driver.feed("orders", [("a", 1, at(0))])
+    driver.feed("other", [("b", 2, at(0))])
+    assert rows_equal(driver.run(), [("a", 1), ("b", 2)])
 
 
 class RunningTotal(StatefulProcessor):  # type: ignore[misc]
@@ -114,91 +76,73 @@ class RunningTotal(StatefulProcessor):  # type: ignore[misc]
         yield Row(user=key[0], total=total)
 
 
-def test_a_processor_of_pyspark_keeps_state_over_restarts(
-    spark: SparkSession, orders: MemoryStream, tmp_path: Path
-) -> None:
-    stream = (
-        epochal.read_stream(spark)
-        .format(orders)
-        .load()
-        .transform_with_state(RunningTotal(), key=["user"], output="user string, total bigint")
-    )
-    orders.add([order("a", 1), order("b", 2)])
-    assert finished(stream, tmp_path) == [("a", 1), ("b", 2)]
-    orders.add([order("a", 10), order("c", 5)])
-    assert finished(stream, tmp_path) == [("a", 11), ("c", 5)]
-    state = read_state(str(tmp_path / "checkpoint"), store_name="total")
-    found = {row["key"]["user"]: row["value"]["amount"] for row in state.to_pylist()}
-    assert found == {"a": 11, "b": 2, "c": 5}
+def test_a_processor_of_pyspark_keeps_state_over_restarts(driven: Make, orders: Stream) -> None:
+    totals = "user string, total bigint"
+    made = orders.transform_with_state(RunningTotal(), key=["user"], output=totals)
+    driver = driven(made, tasks=2)
+    driver.feed([("a", 1, at(0)), ("b", 2, at(0))])
+    assert rows_equal(driver.run(), [("a", 1), ("b", 2)])
+    driver.restart()
+    driver.feed([("a", 10, at(0)), ("c", 5, at(0))])
+    assert rows_equal(driver.run(), [("a", 11), ("c", 5)])
+    assert driver.state(store="total") == {
+        "a": {"amount": 11},
+        "b": {"amount": 2},
+        "c": {"amount": 5},
+    }
 
 
-def test_totals_per_group_come_out_whenever_they_change(
-    spark: SparkSession, orders: MemoryStream, tmp_path: Path
-) -> None:
-    stream = epochal.read_stream(spark).format(orders).load().group_by("user")
-    orders.add([order("a", 1), order("b", 2)])
-    summed = stream.agg(rows="count", total=("sum", "amount"))
-    assert finished(summed, tmp_path, "update") == [("a", 1, 1), ("b", 1, 2)]
-    orders.add([order("a", 10)])
-    assert finished(summed, tmp_path, "update") == [("a", 2, 11)]
+def test_totals_per_group_come_out_whenever_they_change(driven: Make, orders: Stream) -> None:
+    driver = driven(orders.group_by("user").agg(rows="count", total=("sum", "amount")), tasks=2)
+    driver.feed([("a", 1, at(0)), ("b", 2, at(0))])
+    assert rows_equal(driver.run(), [("a", 1, 1), ("b", 1, 2)])
+    driver.restart()
+    driver.feed([("a", 10, at(0))])
+    assert rows_equal(driver.run(), [("a", 2, 11)])
 
 
 def test_a_window_comes_out_once_when_the_watermark_has_passed_it(
-    spark: SparkSession, orders: MemoryStream, tmp_path: Path
+    driven: Make, orders: Stream
 ) -> None:
-    stream = (
-        epochal.read_stream(spark)
-        .format(orders)
-        .load()
-        .with_watermark("at", "5 seconds")
+    driver = driven(
+        orders.with_watermark("at", "5 seconds")
         .group_by("user", window=tumbling("at", "10 seconds"))
         .agg(total=("sum", "amount"), output_mode="append")
         .select("window.start AS start", "user", "total")
     )
-    orders.add([order("a", 1, 1), order("a", 2, 9), order("a", 4, 12)])
-    assert finished(stream, tmp_path) == []
-    orders.add([order("a", 8, 15)])
-    assert finished(stream, tmp_path) == [(at(0), "a", 3)]
-    orders.add([order("a", 99, 3), order("b", 1, 30)])
-    assert finished(stream, tmp_path) == [(at(10), "a", 12)]
+    driver.feed([("a", 1, at(1)), ("a", 2, at(9)), ("a", 4, at(12))])
+    assert driver.run() == []
+    driver.feed([("a", 8, at(15))])
+    assert rows_equal(driver.run(), [(at(0), "a", 3)])
+    driver.feed([("a", 99, at(3)), ("b", 1, at(30))])
+    assert rows_equal(driver.run(), [(at(10), "a", 12)])
 
 
-def test_sessions_end_after_a_gap(
-    spark: SparkSession, orders: MemoryStream, tmp_path: Path
-) -> None:
-    stream = (
-        epochal.read_stream(spark)
-        .format(orders)
-        .load()
-        .with_watermark("at", "0 seconds")
+def test_sessions_end_after_a_gap(driven: Make, orders: Stream) -> None:
+    driver = driven(
+        orders.with_watermark("at", "0 seconds")
         .group_by("user", window=session("at", "5 seconds"))
         .agg(rows="count", output_mode="append")
         .select("session_window.start AS start", "user", "rows")
     )
-    orders.add([order("a", 1, 0), order("a", 1, 3), order("a", 1, 20)])
-    assert finished(stream, tmp_path)[:1] == [(at(0), "a", 2)]
+    driver.feed([("a", 1, at(0)), ("a", 1, at(3)), ("a", 1, at(20))])
+    assert rows_equal(driver.run()[:1], [(at(0), "a", 2)])
 
 
-def test_duplicates_are_dropped_also_after_a_restart(
-    spark: SparkSession, orders: MemoryStream, tmp_path: Path
-) -> None:
-    stream = (
-        epochal.read_stream(spark)
-        .format(orders)
-        .load()
-        .drop_duplicates(["user"])
-        .select("user", "amount")
-    )
-    orders.add([order("a", 1), order("a", 2), order("b", 3)])
-    assert [row[0] for row in finished(stream, tmp_path)] == ["a", "b"]
-    orders.add([order("b", 4), order("c", 5)])
-    assert finished(stream, tmp_path) == [("c", 5)]
+def test_duplicates_are_dropped_also_after_a_restart(driven: Make, orders: Stream) -> None:
+    driver = driven(orders.drop_duplicates(["user"]).select("user"), tasks=2)
+    driver.feed([("a", 1, at(0)), ("a", 2, at(0)), ("b", 3, at(0))])
+    assert rows_equal(driver.run(), [("a",), ("b",)])
+    driver.restart()
+    driver.feed([("b", 4, at(0)), ("c", 5, at(0))])
+    assert rows_equal(driver.run(), [("c",)])
 
 
 def test_mistakes_are_refused_on_the_line_that_makes_them(
-    spark: SparkSession, orders: MemoryStream
+    spark: SparkSession, orders: Stream, tmp_path: Path
 ) -> None:
-    stream = epochal.read_stream(spark).format(orders).load()
+    source = MemoryStream(orders.schema, directory=str(tmp_path))
+    stream = epochal.read_stream(spark).format(source).load()
     deduplicated = stream.with_watermark("at", "1 second").drop_duplicates(["user", "at"])
     mistakes = {
         "nope": lambda: stream.select("nope"),

@@ -10,41 +10,31 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.continuous import PATIENCE_SECONDS, add, found, numbers, run
+from tests.spark.conftest import Make
+from tests.spark.continuous import PATIENCE_SECONDS, found
 
 from epochal import read_stream, streams
 from epochal.checkpoint import CommitLog, OffsetLog
 from epochal.connectors.memory import MemoryOutput, MemoryStream
 from epochal.continuous import tumbling
+from epochal.testing import stream
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left_running")]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_union_may_follow_a_stateful_operator_and_precede_one(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    left, right = numbers(tmp_path / "left", partitions=2), numbers(tmp_path / "right")
-    output = MemoryOutput()
-    once = read_stream(spark).format(left).load().drop_duplicates()
-    both = once.union(read_stream(spark).format(right).load())
-    counted = both.group_by("n").agg(rows="count", output_mode="update")
-    writer = both.write_stream.format(output)
-    totals = MemoryOutput()
-    for turn in range(2):
-        add(left, [1, 1, 2, 2, 3 + turn])
-        add(right, [1, 1])
-        query = run(writer, tmp_path / "checkpoint")
-        query.process_all_available(PATIENCE_SECONDS)
-        query.stop()
-    assert found(output) == [1, 1, 1, 1, 1, 2, 3, 4]
-    query = run(counted.write_stream.format(totals), tmp_path / "counted")
-    query.process_all_available(PATIENCE_SECONDS)
-    query.stop()
-    last: dict[Any, int] = {}
-    for row in totals.table().to_pylist():
-        last[row["n"]] = max(last.get(row["n"], 0), row["rows"])
+def test_a_union_may_follow_a_stateful_operator_and_precede_one(driven: Make) -> None:
+    both = stream("n bigint", "left").drop_duplicates().union(stream("n bigint", "right"))
+    shown, counted = driven(both), driven(both.group_by("n").agg(rows="count"))
+    for driver in (shown, counted):
+        for turn in range(2):
+            driver.feed("left", [(1,), (1,), (2,), (2,), (3 + turn,)])
+            driver.feed("right", [(1,), (1,)])
+            driver.run()
+            driver.restart()
+    assert sorted(row["n"] for row in shown.output) == [1, 1, 1, 1, 1, 2, 3, 4]
+    last = {row["n"]: row["rows"] for row in counted.output}
     assert last == {1: 5, 2: 1, 3: 1, 4: 1}
 
 
@@ -57,8 +47,8 @@ def test_windows_close_in_an_epoch_without_rows_and_the_logs_say_by_which_waterm
 ) -> None:
     schema = pa.schema([pa.field("at", pa.timestamp("us", "UTC"))])
     source, output = MemoryStream(schema, directory=str(tmp_path / "in")), MemoryOutput()
-    stream = read_stream(spark).format(source).load().with_watermark("at", "2 seconds")
-    counts = stream.group_by(window=tumbling("at", "5 seconds")).count("append")
+    marked = read_stream(spark).format(source).load().with_watermark("at", "2 seconds")
+    counts = marked.group_by(window=tumbling("at", "5 seconds")).count("append")
     writer = counts.write_stream.format(output).options(
         checkpointLocation=str(tmp_path / "checkpoint"), epoch="50 milliseconds"
     )

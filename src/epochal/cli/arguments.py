@@ -1,13 +1,16 @@
 """Arguments and options that several commands share, each declared once with its help text.
 
-This module imports only Typer: importing it must not slow down commands that read.
+This module imports little more than Typer: importing it must not slow down commands that read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+
+from epochal.errors import OptionError
 
 Directory = Annotated[
     str,
@@ -51,7 +54,7 @@ Side = Annotated[
 Variable = Annotated[
     str | None, typer.Option(metavar="NAME", help="A state variable of transformWithState.")
 ]
-Timers = Annotated[bool, typer.Option("--timers", help="Read the timers of transformWithState.")]
+Timers = Annotated[bool, typer.Option("--timers", help="Use the timers of transformWithState.")]
 KeySchema = Annotated[
     str | None,
     typer.Option(
@@ -68,6 +71,11 @@ ValueSchema = Annotated[
     ),
 ]
 Limit = Annotated[int | None, typer.Option(metavar="N", help="Show at most N rows.", min=0)]
+
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+]
 
 _KEY = typer.Option(
     metavar="JSON", help='The key as a JSON object, as `read --json` prints it: {"k": 1}.'
@@ -92,3 +100,19 @@ Port = Annotated[
     int,
     typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 chooses a free one."),
 ]
+
+
+def parse_pairs(
+    values: Sequence[str], option: str, *, may_be_empty: bool = False
+) -> dict[str, str]:
+    """Parse the values of an option of the form `A=B` into a dictionary."""
+    found: dict[str, str] = {}
+    for value in values:
+        left, equals, right = value.partition("=")
+        if not (left and equals and (right or may_be_empty)):
+            raise OptionError(
+                f"{option} {value!r} is not of the form LEFT=RIGHT. Add the part before "
+                f"or after the equals sign."
+            )
+        found[left] = right
+    return found

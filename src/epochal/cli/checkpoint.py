@@ -44,7 +44,9 @@ class CheckpointCommands(LazyGroup):
         "rewind": WRITING,
         "set-offsets": WRITING,
         "repair": WRITING,
+        "publish": WRITING,
         "copy": WRITING,
+        "clone": "epochal.cli.switching.clone:app",
         "migrate-offsets": WRITING,
         "undo": WRITING,
     }
@@ -324,6 +326,14 @@ def _facts(view: CheckpointView) -> list[tuple[str, str]]:
         facts.append(("to", _text(offsets_json(restart.end))))
     facts += [("note", note) for note in restart.notes]
     facts += [("gap", f"{gap.log}: {gap.first} to {gap.last} are missing") for gap in view.gaps]
+    if view.unpublished is not None:
+        facts.append(
+            (
+                "unpublished",
+                f"the state after batch {view.unpublished}; before Spark runs the query, stop it "
+                f"gracefully or run `epochal checkpoint publish`",
+            )
+        )
     if view.owner is not None:
         alive = "holds the lease" if view.owner.has_lease else "has ended"
         facts.append(

@@ -1,4 +1,4 @@
-"""`epochal checkpoint rewind | set-offsets | repair | copy | migrate-offsets | undo`.
+"""`epochal checkpoint rewind | set-offsets | repair | publish | copy | migrate-offsets | undo`.
 
 Every command shows its plan, and changes nothing without `--execute`.
 """
@@ -14,19 +14,15 @@ import typer
 from epochal.cli.arguments import (
     ClientConfig,
     Directory,
-    EvenIfBusy,
-    Execute,
-    Json,
     OptionalBootstrapServers,
-    SettleSeconds,
     Sink,
+    parse_pairs,
 )
 from epochal.cli.editing import (
-    SETTLE_SECONDS,
     Flags,
     parse_moment,
-    parse_pairs,
     run_edit,
+    takes_flags,
 )
 from epochal.cli.output import (
     EXIT_FINDINGS,
@@ -50,6 +46,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
+@takes_flags
 def rewind(
     directory: Directory,
     to_batch: Annotated[
@@ -70,10 +67,8 @@ def rewind(
             help="Do not delete the data files that rewinding removes from the log of --sink.",
         ),
     ] = False,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
     """Go back: the query restarts right after a batch, as if later batches had never run.
 
@@ -100,11 +95,12 @@ def rewind(
         files,
         "rewind",
         plan,
-        Flags(execute, as_json, settle_seconds, even_if_busy),
+        flags,
     )
 
 
 @app.command("set-offsets")
+@takes_flags
 def set_offsets(
     directory: Directory,
     source: Annotated[
@@ -137,10 +133,8 @@ def set_offsets(
     bootstrap_servers: OptionalBootstrapServers = None,
     client_config: ClientConfig = None,
     sink: Sink = None,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
     """Move a source: add a finished batch from which the query continues at other offsets.
 
@@ -150,6 +144,7 @@ def set_offsets(
     from epochal.tools.edit.offsets.broker_offsets import broker
     from epochal.tools.edit.offsets.offset_targets import no_broker
     from epochal.tools.edit.offsets.set_offsets import plan_set_offsets
+    from epochal.tools.edit.publish import require_published
     from epochal.tools.edit.survey import survey
 
     target = _target(to_offset, shift_by, to_earliest, to_latest, to_datetime)
@@ -159,6 +154,7 @@ def set_offsets(
 
     def plan() -> Plan:
         surveyed = survey(files)
+        require_published(surveyed)
         found = find_sink(surveyed, sink)
         return plan_set_offsets(surveyed, source, target, sink=found, ask_broker=ask)
 
@@ -166,7 +162,7 @@ def set_offsets(
         files,
         "set-offsets",
         plan,
-        Flags(execute, as_json, settle_seconds, even_if_busy),
+        flags,
     )
 
 
@@ -205,6 +201,7 @@ def _target(
 
 
 @app.command("migrate-offsets")
+@takes_flags
 def migrate_offsets(
     directory: Directory,
     to: Annotated[str, typer.Option(metavar="v2", help="The version to convert to.")] = "v2",
@@ -215,10 +212,8 @@ def migrate_offsets(
             help="Name the source with index I, to enable source evolution; may be repeated.",
         ),
     ] = None,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
     """Convert the offset log to version 2, in which Spark 4.2 and later can name sources."""
     from epochal.tools.edit.offsets.migrate_offsets import plan_migrate
@@ -235,11 +230,12 @@ def migrate_offsets(
         files,
         "migrate-offsets",
         lambda: plan_migrate(survey(files), names),
-        Flags(execute, as_json, settle_seconds, even_if_busy),
+        flags,
     )
 
 
 @app.command()
+@takes_flags
 def repair(
     directory: Directory,
     code: Annotated[
@@ -258,10 +254,8 @@ def repair(
         typer.Option("--rewind", help="Drop committed batches if nothing else helps."),
     ] = False,
     sink: Sink = None,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
     """Repair what `verify` finds, as far as that is safe; list what is left and what would help.
 
@@ -274,11 +268,34 @@ def repair(
     options = RepairOptions(
         query_id=query_id or str(uuid.uuid4()), codes=frozenset(code or ()), may_go_back=rewind
     )
-    flags = Flags(execute, as_json, settle_seconds, even_if_busy)
     run_repair(open_files(directory), "repair", options, sink, flags, lambda _: True)
 
 
 @app.command()
+@takes_flags
+def publish(
+    directory: Directory,
+    *,
+    flags: Flags,
+) -> None:
+    """Give the newest state of a continuous query Spark's names, so that Spark can run the query.
+
+    A query that is stopped does this itself. After a crash its newest state is in `epochs` only.
+    """
+    from epochal.tools.edit.publish import plan_publish
+    from epochal.tools.edit.survey import survey
+
+    files = open_files(directory)
+    run_edit(
+        files,
+        "publish",
+        lambda: plan_publish(survey(files)),
+        flags,
+    )
+
+
+@app.command()
+@takes_flags
 def copy(
     directory: Directory,
     destination: Annotated[
@@ -299,10 +316,8 @@ def copy(
             metavar="OUTPUT", help="A moved output directory; --map also applies to its sink log."
         ),
     ] = None,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
     """Copy a checkpoint to another directory or storage, and adapt the paths inside it.
 
@@ -314,8 +329,7 @@ def copy(
 
     moved = parse_pairs(map_ or [], "--map")
     files, target = open_files(directory), open_files(destination)
-    flags = Flags(execute, as_json, settle_seconds, even_if_busy)
-    if execute:
+    if flags.execute:
         _require_settled(files, flags.conditions())
     output = None if sink is None else survey_sink(open_files(sink))
     applied = run_edit(
@@ -327,11 +341,12 @@ def copy(
     if applied is not None and applied.entry is not None:
         with progress("verify") as advance:
             Journal(target).verify(applied.entry.id, advance)
-        if not as_json:
+        if not flags.as_json:
             print_line("Every file was read back and has the expected content.")
 
 
 @app.command("undo")
+@takes_flags
 def undo_command(
     directory: Directory,
     entry: Annotated[
@@ -346,10 +361,8 @@ def undo_command(
             "--prune", help="Forget finished edits, so that they cannot be undone any more."
         ),
     ] = False,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
     """Undo an edit, byte for byte. Edits are undone in reverse order, newest first.
 
@@ -358,22 +371,21 @@ def undo_command(
     """
     files = open_files(directory)
     journal = Journal(files)
-    flags = Flags(execute, as_json, settle_seconds, even_if_busy)
     if list_:
-        _list_edits(journal, as_json=as_json)
+        _list_edits(journal, as_json=flags.as_json)
     elif prune:
         pruned = (
             prune_edits(files, replace(flags, settle_seconds=0, even_if_busy=True).conditions())
-            if execute
+            if flags.execute
             else journal.prunable()
         )
-        _show_pruned(pruned, execute=execute, as_json=as_json)
-    elif not execute:
-        _show_undo(journal, entry, as_json=as_json)
+        _show_pruned(pruned, execute=flags.execute, as_json=flags.as_json)
+    elif not flags.execute:
+        _show_undo(journal, entry, as_json=flags.as_json)
     else:
         with progress("undo") as advance:
             done = undo(files, entry, flags.conditions(), advance)
-        if as_json:
+        if flags.as_json:
             print_json({"command": "undo", "executed": True, "journal": done.id})
         else:
             print_line(f"Undone: {done.id}, {done.summary}.")

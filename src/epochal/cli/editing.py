@@ -6,12 +6,16 @@ are printed as tables or as JSON.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
+from typing import Any
 
+from epochal.cli.arguments import EvenIfBusy, Execute, Json, SettleSeconds
 from epochal.cli.output import print_json, print_line, print_table, progress
 from epochal.errors import OptionError
 from epochal.files import Files
@@ -21,8 +25,6 @@ from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.inspect.listing import PARTS, gather
 
 ROWS_SHOWN = 100
-
-SETTLE_SECONDS = DEFAULT_SETTLE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,32 @@ class Flags:
             settle_seconds=self.settle_seconds,
             even_if_busy=self.even_if_busy,
         )
+
+
+def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the four options of `Flags` in place of its parameter `flags`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [each for each in signature.parameters.values() if each.name != "flags"]
+
+    @wraps(command)
+    def run(
+        *, execute: bool, as_json: bool, settle_seconds: float, even_if_busy: bool, **given: Any
+    ) -> None:
+        command(**given, flags=Flags(execute, as_json, settle_seconds, even_if_busy))
+
+    run.__signature__ = signature.replace(parameters=[*own, *_FLAGS])  # type: ignore[attr-defined]
+    return run
+
+
+_FLAGS = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+    for name, kind, default in (
+        ("execute", Execute, False),
+        ("as_json", Json, False),
+        ("settle_seconds", SettleSeconds, DEFAULT_SETTLE_SECONDS),
+        ("even_if_busy", EvenIfBusy, False),
+    )
+]
 
 
 def run_edit(
@@ -83,7 +111,9 @@ def run_edit(
 
 def _require_checkpoint(files: Files, command: str) -> None:
     """Fail before anything is written to a directory that is not a checkpoint."""
-    if command != "copy" and not {info.name for info in files.list()}.intersection(PARTS):
+    if command in ("copy", "clone", "switch"):
+        return  # they may write to an empty directory
+    if not {info.name for info in files.list()}.intersection(PARTS):
         gather(files)  # raises an error that names the directory
 
 
@@ -181,17 +211,3 @@ def parse_moment(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
-
-
-def parse_pairs(values: list[str], option: str) -> dict[str, str]:
-    """Parse the values of an option of the form `A=B` into a dictionary."""
-    found: dict[str, str] = {}
-    for value in values:
-        left, equals, right = value.partition("=")
-        if not (left and equals and right):
-            raise OptionError(
-                f"{option} {value!r} is not of the form LEFT=RIGHT. Add the part before "
-                f"or after the equals sign."
-            )
-        found[left] = right
-    return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from epochal.cli.arguments import BootstrapServers, ClientConfig, Host, Json
+from epochal.cli.arguments import BootstrapServers, ClientConfig, Host, Json, parse_pairs
 from epochal.cli.groups import LazyGroup, group_app
 from epochal.errors import OptionError
 
@@ -202,7 +202,6 @@ def _subjects(checkpoints: list[str], groups: list[str]) -> list[LagTarget]:
 
 
 def _cluster(servers: str, config: Path | None, client_config: list[str] | None) -> Cluster:
-    from epochal.cli.editing import parse_pairs
     from epochal.connectors.kafka.kafka_settings import connection_settings, parse_properties
     from epochal.connectors.kafka.offsets import Cluster
 

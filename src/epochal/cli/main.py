@@ -37,8 +37,11 @@ class Commands(LazyGroup):
     table: ClassVar[dict[str, str]] = {
         "demo": "epochal.cli.demo:commands",
         "run": "epochal.cli.run:commands",
+        "check": "epochal.cli.upgrade.check:commands",
         "checkpoint": "epochal.cli.checkpoint:app",
         "state": "epochal.cli.state.group:app",
+        "shadow": "epochal.cli.switching.shadow:commands",
+        "switch": "epochal.cli.switching.switch:commands",
         "kafka": "epochal.cli.kafka:app",
         "pubsub": "epochal.cli.pubsub:app",
         "dashboard": "epochal.cli.dashboard:app",

@@ -32,6 +32,7 @@ def run_repair(
 ) -> None:
     """Repair the findings for which `is_asked_for` is true; `other` is the remedy of the rest."""
     from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.publish import refuse_unpublished
     from epochal.tools.edit.repair import Left, plan_repair
     from epochal.tools.edit.survey import survey
     from epochal.tools.verify.depth import depth_to_find
@@ -44,6 +45,7 @@ def run_repair(
 
     def plan() -> Plan:
         surveyed = survey(files)
+        refuse_unpublished(surveyed)
         found = find_sink(surveyed, sink, required=False)
         output[:] = [] if found is None else [found.files]
         findings = verify(files, sink=output[0] if output else None, depth=depth).findings

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from epochal.cli.arguments import Conf, parse_pairs
 from epochal.cli.output import print_line
 from epochal.errors import OptionError, QueryFailedError
 
@@ -30,10 +31,7 @@ def run(
         str | None,
         typer.Option(metavar="URL", help="The URL of Spark's master. [default: Spark's default]"),
     ] = None,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
-    ] = None,
+    conf: Conf = None,
 ) -> None:
     """Run a program in a Spark session until its queries end or a signal stops them.
 
@@ -49,7 +47,7 @@ def run(
         )
     if not file.is_file():
         raise OptionError(f"{file} is not a file. Name a Python program that starts queries.")
-    settings = dict(_setting(each) for each in conf or [])
+    settings = parse_pairs(conf or [], "--conf", may_be_empty=True)
     from epochal.cli.run_program import open_session, run_program
 
     spark = open_session(file.stem, master, settings)
@@ -63,13 +61,6 @@ def run(
     finally:
         spark.stop()
     print_line("All queries have ended.")
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise OptionError(f"--conf takes KEY=VALUE, not {text!r}.")
-    return key, value
 
 
 def _stop_on_signals(stopping: threading.Event) -> None:

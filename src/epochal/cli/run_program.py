@@ -55,7 +55,7 @@ def run_program(
     )
     stopper.start()
     try:
-        _execute(path, arguments, spark)
+        execute(path, arguments, spark)
         _wait(spark, failures)
     finally:
         done.set()
@@ -65,7 +65,8 @@ def run_program(
         epochal.streams(spark).remove_listener(failures)
 
 
-def _execute(path: Path, arguments: Sequence[str], spark: SparkSession) -> None:
+def execute(path: Path, arguments: Sequence[str], spark: SparkSession) -> None:
+    """Run the file as `__main__`, with the names `spark` and `epochal`."""
     # The program stays `__main__` until the process ends: whenever tasks restart, its functions are
     # pickled again.
     program = ModuleType("__main__")

@@ -25,6 +25,10 @@ class StateCommands(LazyGroup):
         "repartition": "epochal.cli.state.state_edit:app",
         "convert": "epochal.cli.state.state_edit:app",
         "evolve": "epochal.cli.state.state_edit:app",
+        "rekey": "epochal.cli.state.state_reshape:app",
+        "split": "epochal.cli.state.state_reshape:app",
+        "merge": "epochal.cli.state.state_reshape:app",
+        "move": "epochal.cli.state.state_reshape:app",
         "repair": "epochal.cli.state.state_edit:app",
     }
 

@@ -15,16 +15,14 @@ import typer
 from epochal.checkpoint.layout import STATE
 from epochal.cli.arguments import (
     Directory,
-    EvenIfBusy,
-    Execute,
-    Json,
     Operator,
     OptionalKey,
-    SettleSeconds,
     Sink,
     Store,
+    Timers,
+    Variable,
 )
-from epochal.cli.editing import SETTLE_SECONDS, Flags, run_edit
+from epochal.cli.editing import Flags, run_edit, takes_flags
 from epochal.cli.state.state_read import json_lines, parse_json
 from epochal.errors import OptionError
 from epochal.files import open_files
@@ -42,8 +40,22 @@ RowsFile = Annotated[
     typer.Option("--file", metavar="FILE", help="A file of JSON lines; - means standard input."),
 ]
 
+Table = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="TABLE",
+        help="Take the values of added columns from this table, which also has the columns of the "
+        "key: FILE.parquet, FILE.csv or a Delta table.",
+    ),
+]
+AddKeys = Annotated[
+    bool, typer.Option("--add-keys", help="With --from: add keys that only the table has.")
+]
+
 
 @app.command()
+@takes_flags
 def put(
     directory: Directory,
     key: OptionalKey = None,
@@ -57,13 +69,17 @@ def put(
     rows_file: RowsFile = None,
     operator: Operator = 0,
     store: Store = "default",
+    variable: Variable = None,
+    timers: Timers = False,
     sink: Sink = None,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
-    """Set the value of one key, or of every key in a file ({"key": {...}, "value": {...}})."""
+    """Set the value of one key, or of every key in a file ({"key": {...}, "value": {...}}).
+
+    The file has the rows that `read --json` prints, also for variables and timers of
+    transformWithState. The rows of a list that have the same key become the whole list.
+    """
     from epochal.tools.edit_state.mutate import Mutation, plan_mutations
 
     if (key is None) != (value is None) or (key is None) == (rows_file is None):
@@ -72,10 +88,10 @@ def put(
         rows = [Mutation(_object(key, "--key"), _object(value, "--value"))]
     else:
         rows = [
-            Mutation(_member(row, "key", n), _member(row, "value", n))
+            Mutation(_key_of(row, n), _value_of(row, n))
             for n, row in enumerate(json_lines(rows_file), 1)
         ]
-    _run(
+    run_state_edit(
         directory,
         "state-put",
         sink,
@@ -84,24 +100,27 @@ def put(
             rows,
             operator_id=operator,
             store_name=store,
+            variable=variable,
+            timers=timers,
             sink=output,
         ),
-        Flags(execute, as_json, settle_seconds, even_if_busy),
+        flags,
     )
 
 
 @app.command()
+@takes_flags
 def delete(
     directory: Directory,
     key: OptionalKey = None,
     rows_file: RowsFile = None,
     operator: Operator = 0,
     store: Store = "default",
+    variable: Variable = None,
+    timers: Timers = False,
     sink: Sink = None,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
     """Delete one key, or every key in a file ({"key": {...}}, as `read --json` prints it)."""
     from epochal.tools.edit_state.mutate import Mutation, plan_mutations
@@ -111,10 +130,8 @@ def delete(
     if rows_file is None:
         rows = [Mutation(_object(key, "--key"), None)]
     else:
-        rows = [
-            Mutation(_member(row, "key", n), None) for n, row in enumerate(json_lines(rows_file), 1)
-        ]
-    _run(
+        rows = [Mutation(_key_of(row, n), None) for n, row in enumerate(json_lines(rows_file), 1)]
+    run_state_edit(
         directory,
         "state-delete",
         sink,
@@ -123,45 +140,45 @@ def delete(
             rows,
             operator_id=operator,
             store_name=store,
+            variable=variable,
+            timers=timers,
             sink=output,
         ),
-        Flags(execute, as_json, settle_seconds, even_if_busy),
+        flags,
     )
 
 
 @app.command()
+@takes_flags
 def repartition(
     directory: Directory,
     partitions: Annotated[int, typer.Option(metavar="N", help="The new number of partitions.")],
     sink: Sink = None,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
-    """Change the number of state partitions of all operators (HDFS-backed provider only)."""
+    """Change the number of state partitions of all operators."""
     from epochal.tools.edit_state.repartition import plan_repartition
 
-    _run(
+    run_state_edit(
         directory,
         "state-repartition",
         sink,
         lambda surveyed, output: plan_repartition(surveyed, partitions, sink=output),
-        Flags(execute, as_json, settle_seconds, even_if_busy),
+        flags,
     )
 
 
 @app.command()
+@takes_flags
 def convert(
     directory: Directory,
     to: Annotated[
         str, typer.Option(metavar="hdfs|rocksdb", help="The state store provider to convert to.")
     ],
     sink: Sink = None,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
     """Convert the state to the other provider, if that provider can store its rows."""
     from epochal.tools.edit_state.convert import plan_convert
@@ -169,23 +186,24 @@ def convert(
 
     if to not in ("hdfs", "rocksdb"):
         raise OptionError(f"--to must be hdfs or rocksdb, not {to!r}.")
-    _run(
+    run_state_edit(
         directory,
         "state-convert",
         sink,
         lambda surveyed, output: plan_convert(surveyed, Provider(to), sink=output),
-        Flags(execute, as_json, settle_seconds, even_if_busy),
+        flags,
     )
 
 
 @app.command()
+@takes_flags
 def evolve(
     directory: Directory,
     add: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME:TYPE=JSON",
-            help="Add a value column, with this value in every row; may be repeated.",
+            metavar="NAME:TYPE[=JSON]",
+            help="Add a value column, with this value or null in every row; may be repeated.",
         ),
     ] = None,
     after: Annotated[
@@ -202,41 +220,55 @@ def evolve(
         list[str] | None,
         typer.Option(metavar="NAME=NAME", help="Rename a column, old name first; may be repeated."),
     ] = None,
+    table: Table = None,
+    add_keys: AddKeys = False,
     operator: Operator = 0,
     store: Store = "default",
+    variable: Variable = None,
     sink: Sink = None,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
-    """Change the schema of stored values for a changed query (HDFS-backed provider only)."""
+    """Change the schema of stored values for a changed query."""
+    from epochal.tools.edit_state.backfill import plan_backfill
     from epochal.tools.edit_state.evolve import plan_evolve
 
+    if table is None and add_keys:
+        raise OptionError("--add-keys adds keys of a table: name it with --from.")
+    if table is not None and variable is not None:
+        raise OptionError("--from fills aggregates, not variables: give --variable or --from.")
     steps = _steps(rename or [], widen or [], add or [], after)
-    _run(
-        directory,
-        "state-evolve",
-        sink,
-        lambda surveyed, output: plan_evolve(
+
+    def plan(surveyed: Survey, output: SinkSurvey | None) -> Plan:
+        if table is not None:
+            return plan_backfill(
+                surveyed,
+                steps,
+                table,
+                add_keys=add_keys,
+                operator_id=operator,
+                store_name=store,
+                sink=output,
+            )
+        return plan_evolve(
             surveyed,
             steps,
             operator_id=operator,
             store_name=store,
+            variable=variable,
             sink=output,
-        ),
-        Flags(execute, as_json, settle_seconds, even_if_busy),
-    )
+        )
+
+    run_state_edit(directory, "state-evolve", sink, plan, flags)
 
 
 @app.command()
+@takes_flags
 def repair(
     directory: Directory,
     sink: Sink = None,
-    execute: Execute = False,
-    as_json: Json = False,
-    settle_seconds: SettleSeconds = SETTLE_SECONDS,
-    even_if_busy: EvenIfBusy = False,
+    *,
+    flags: Flags,
 ) -> None:
     """Remove damaged snapshots; if a delta is lost, go back to the newest batch that loads.
 
@@ -250,26 +282,29 @@ def repair(
         "state-repair",
         RepairOptions(query_id=str(uuid.uuid4()), may_go_back=True),
         sink,
-        Flags(execute, as_json, settle_seconds, even_if_busy),
+        flags,
         lambda found: found.path.startswith(f"{STATE}/") or found.code == "EDIT_UNFINISHED",
         "it is not in the state: run `epochal checkpoint repair`",
     )
 
 
-def _run(
+def run_state_edit(
     directory: str,
     command: str,
     sink: str | None,
     make_plan: Callable[[Survey, SinkSurvey | None], Plan],
     flags: Flags,
 ) -> None:
+    """Show or apply a plan that is made from a survey of the checkpoint and of its file sink."""
     from epochal.tools.edit.find_sink import find_sink
+    from epochal.tools.edit.publish import require_published
     from epochal.tools.edit.survey import survey
 
     files = open_files(directory)
 
     def plan() -> Plan:
         surveyed = survey(files)
+        require_published(surveyed)
         return make_plan(surveyed, find_sink(surveyed, sink))
 
     run_edit(files, command, plan, flags)
@@ -289,7 +324,7 @@ def _steps(
         steps.append(WidenColumn(name, parse_type(kind)))
     for text in adds:
         name, rest = _pair(text, ":", "--add")
-        kind, default = _pair(rest, "=", "--add")
+        kind, default = _pair(rest, "=", "--add") if "=" in rest else (rest, "null")
         steps.append(AddColumn(name, parse_type(kind), parse_json(default, "--add"), after))
         after = name if after is not None else None
     return steps
@@ -307,6 +342,20 @@ def _object(text: str | None, option: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise OptionError(f'{option} {text!r} is not a JSON object such as {{"k": 1}}.')
     return found
+
+
+def _key_of(row: Any, number: int) -> dict[str, Any]:
+    """The key of a row as `read` prints it; maps and timers have a second column."""
+    key = _member(row, "key", number)
+    second = next((name for name in ("user_map_key", "expiration_timestamp_ms") if name in row), "")
+    return {"key": key, second: row[second]} if second else key
+
+
+def _value_of(row: Any, number: int) -> dict[str, Any]:
+    if "expiration_timestamp_ms" in row:
+        return {}
+    names = ("list_element", "user_map_value")
+    return _member(row, next((name for name in names if name in row), "value"), number)
 
 
 def _member(row: Any, name: str, number: int) -> dict[str, Any]:

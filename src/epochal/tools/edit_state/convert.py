@@ -12,11 +12,8 @@ but the last are empty. Spark writes the first real snapshot itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import CommitEntry
-from epochal.checkpoint.layout import parse_state_file
 from epochal.checkpoint.pinned import HDFS_PROVIDER_CLASS, PROVIDER, ROCKSDB_PROVIDER_CLASS
 from epochal.errors import EditError
 from epochal.state.files.chain import snapshot_name
@@ -25,12 +22,13 @@ from epochal.state.files.merge import Rows
 from epochal.state.files.rocksdb_changelog import encode_changelog
 from epochal.state.files.rocksdb_keys import rows_of
 from epochal.tools.edit.edit_file_log import SinkSurvey
-from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
     EditBase,
     EditedBatch,
     find_edit_base,
+    older_files,
     plan_batch,
     snapshot_bytes,
 )
@@ -48,7 +46,7 @@ CLASSES = {Provider.HDFS: HDFS_PROVIDER_CLASS, Provider.ROCKSDB: ROCKSDB_PROVIDE
 
 def plan_convert(surveyed: Survey, to: Provider, *, sink: SinkSurvey | None = None) -> Plan:
     """Rewrite every store for the other provider, as one new batch."""
-    base = find_edit_base(surveyed, provider=None)
+    base = find_edit_base(surveyed)
     if base.settings.provider is to:
         raise EditError(base.url, f"its state is already kept by the {to} provider.")
     batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
@@ -65,7 +63,7 @@ def plan_convert(surveyed: Survey, to: Provider, *, sink: SinkSurvey | None = No
             if to is Provider.HDFS
             else _to_rocksdb(base, store, rows)
         )
-    others = tuple(_old_files(base, [store for store, _ in targets]))
+    others = tuple(older_files(base, [store for store, _ in targets], "of the old provider"))
     return plan_batch(
         base,
         EditedBatch(
@@ -134,16 +132,3 @@ def _to_rocksdb(base: EditBase, store: StoreListing, parts: list[Rows]) -> dict[
     files = {f"{store.path}/{v}.changelog": nothing for v in range(1, base.next_version)}
     last = compress(encode_changelog(records, None), codec)
     return {**files, f"{store.path}/{base.next_version}.changelog": last}
-
-
-def _old_files(base: EditBase, stores: list[StoreListing]) -> Iterator[Change]:
-    """Delete everything the old provider wrote, including checksums and shared files."""
-    tree = base.surveyed.tree
-    for store in stores:
-        for name in sorted(store.files):
-            if parse_state_file(name) is not None and not name.startswith("."):
-                yield tree.delete(f"{store.path}/{name}", "of the old provider")
-        for folder in ("SSTs", "logs"):
-            for path in tree.under(f"{store.path}/{folder}"):
-                if not path.rpartition("/")[2].startswith("."):
-                    yield tree.delete(path, "of the old provider")

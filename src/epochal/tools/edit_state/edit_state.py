@@ -12,26 +12,26 @@ does not change. These get an empty delta.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from epochal.checkpoint.entries import COMMIT_FORMAT, OFFSET_FORMAT, CommitEntry, OffsetEntry
-from epochal.checkpoint.layout import COMMITS, OFFSETS
+from epochal.checkpoint.layout import COMMITS, OFFSETS, parse_state_file
 from epochal.errors import EditError
-from epochal.state.files.chain import delta_name
 from epochal.state.files.codecs import compress
-from epochal.state.files.delta_snapshot import END_MARK, encode_records, encode_spans
+from epochal.state.files.delta_snapshot import END_MARK, encode_spans
 from epochal.state.files.merge import Rows
-from epochal.state.files.rocksdb_changelog import LineageItem, encode_changelog
-from epochal.state.store.rocksdb_directory import file_name, parse_name
 from epochal.tools.edit.edit_file_log import SinkSurvey, add_sink_batches
 from epochal.tools.edit.edit_plan import Change, Plan
-from epochal.tools.edit.empty_batch import empty_batches
 from epochal.tools.edit.rewind import delete_state_after
-from epochal.tools.edit.survey import Survey, rocks_directory
+from epochal.tools.edit.survey import Survey
 from epochal.tools.inspect.state_listing import StoreListing
-from epochal.tools.read_state.read_target import Provider, StateSettings
+from epochal.tools.read_state.read_target import StateSettings
+
+NO_WAY_BACK = (
+    "Older versions of this store are deleted, because they do not match the new schema. "
+    "The query cannot be rewound to before this edit; the edit can only be undone."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,13 @@ class EditedBatch:
     commit: CommitEntry | None = None
     others: tuple[Change, ...] = ()
     """Changes to files that do not belong to one version: metadata, schemas, deletions."""
+    emptied: tuple[str, ...] = ()
+    """Directories that the changes empty."""
 
 
 def find_edit_base(
     surveyed: Survey,
     *,
-    provider: Provider | None = Provider.HDFS,
     batch_id: int | None = None,
 ) -> EditBase:
     """The newest batch, if an edit may follow it; otherwise an EditError with the reason.
@@ -108,18 +109,7 @@ def find_edit_base(
         raise EditError(url, "the query keeps no state.")
     entry = surveyed.offsets[started]
     settings = StateSettings.from_conf(entry.conf, url)
-    if provider is not None and settings.provider is not provider:
-        raise EditError(
-            url,
-            f"[UNSUPPORTED_PROVIDER] its state is kept by the {settings.provider} provider, but "
-            f"this edit works only for {provider}.",
-        )
     return EditBase(surveyed, started, entry, surveyed.commits[started], settings)
-
-
-def empty_delta(base: EditBase) -> bytes:
-    """The delta of a version without changes."""
-    return compress(encode_records(()), base.settings.codec)
 
 
 def snapshot_bytes(parts: Iterable[Rows], settings: StateSettings) -> bytes:
@@ -132,65 +122,17 @@ def snapshot_bytes(parts: Iterable[Rows], settings: StateSettings) -> bytes:
     return compress(b"".join((*pieces, END_MARK)), settings.codec)
 
 
-def delta_files(
-    base: EditBase, changed: Mapping[str, Iterable[tuple[bytes, bytes | None]]]
-) -> dict[str, bytes]:
-    """A delta for every store: the records in `changed` for its directory, or an empty one."""
-    name, nothing = delta_name(base.next_version), empty_delta(base)
-    checksums = base.settings.form.checksummed
-    files: dict[str, bytes] = {}
-    for store in base.stores:
-        records = changed.get(store.path)
-        files[f"{store.path}/{name}"] = (
-            nothing
-            if records is None
-            else compress(encode_records(records, row_checksums=checksums), base.settings.codec)
-        )
-    return files
-
-
-def changelog_edit(
-    base: EditBase, changed: Mapping[str, Iterable[tuple[bytes, bytes | None]]]
-) -> EditedBatch:
-    """The same for RocksDB-backed stores without column families: changelogs.
-
-    Spark replays changelogs above the newest snapshot even if the query does not write any.
-    """
-    carried = empty_batches(base.surveyed, base.batch_id, 1, lambda: str(uuid.uuid4()))
-    commit = carried.commits[0]
-    files: dict[str, bytes] = {}
-    others: list[Change] = []
-    for change in carried.changes:
-        folder, _, name = change.path.rpartition("/")
-        parsed = parse_name(name)
-        if folder not in changed or parsed is None:
-            others.append(change)
-            continue
-        item = parsed[0]
-        data = _changelog(base, folder, item, changed[folder])
-        files[f"{folder}/{file_name(item, 'changelog')}"] = compress(data, base.settings.codec)
-    return EditedBatch(files, commit=commit, others=tuple(others))
-
-
-def _changelog(
-    base: EditBase,
-    folder: str,
-    item: LineageItem,
-    records: Iterable[tuple[bytes, bytes | None]],
-) -> bytes:
-    wrapped = []
-    for key, row in records:
-        encoded = b"\0" + key
-        value = None if row is None else b"\0" + row
-        wrapped.append(base.settings.form.record(encoded, value))
-    lineage: tuple[LineageItem, ...] = ()
-    if item.unique_id:
-        store = next(store for store in base.stores if store.path == folder)
-        before = LineageItem(base.version, base.surveyed.unique_id(store, base.batch_id))
-        rocks = rocks_directory(base.surveyed, store, base.batch_id)
-        earlier = () if before in rocks.snapshots else rocks.changelog(before).lineage
-        lineage = (*earlier, before)
-    return encode_changelog(wrapped, lineage if item.unique_id else None)
+def older_files(base: EditBase, stores: Iterable[StoreListing], why: str) -> Iterator[Change]:
+    """Delete every version that stores have, including checksums and RocksDB's shared files."""
+    tree = base.surveyed.tree
+    for store in stores:
+        for name in sorted(store.files):
+            if parse_state_file(name) is not None and not name.startswith("."):
+                yield tree.delete(f"{store.path}/{name}", why)
+        for folder in ("SSTs", "logs"):
+            for path in tree.under(f"{store.path}/{folder}"):
+                if not path.rpartition("/")[2].startswith("."):
+                    yield tree.delete(path, why)
 
 
 def plan_batch(
@@ -228,5 +170,6 @@ def plan_batch(
         warnings=warnings,
         details=details,
         watches=base.surveyed.log_watches(),
+        emptied=edited.emptied,
     )
     return add_sink_batches(plan, sink, range(batch_id, batch_id + 1))

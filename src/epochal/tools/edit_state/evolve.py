@@ -1,28 +1,28 @@
 """Decides how to give stored values another schema: add, widen or rename a column.
 
-Spark refuses a query whose state schema differs from the stored one in more than names, and for
-HDFS-backed state it never rewrites the schema file. This edit rewrites every value together with
-the schema file. Key columns can be renamed but not changed otherwise, because the bytes of a key
-determine its partition.
+Spark refuses a query whose state schema differs from the stored one in more than names, and it
+rewrites neither values nor schema files. This edit rewrites every value together with the schema
+file. Key columns can be renamed but not changed otherwise, because the bytes of a key determine its
+partition.
 
-Note: the schema file has no version. Once it is changed, older versions of the store cannot be read
-any more. So their files are deleted, and the query cannot be rewound past the edit. Undo restores
-everything.
+Note: the schema file of a store without column families has no version. Once it is changed, older
+versions of the store cannot be read any more. So their files are deleted, and the query cannot be
+rewound past the edit. Undo restores everything. State with column families (transformWithState) has
+a log of schema files, and keeps its older versions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from epochal.checkpoint.directory import Checkpoint
-from epochal.checkpoint.layout import parse_state_file, state_schema_path
 from epochal.errors import EditError, OptionError, StateSchemaError
-from epochal.state.files.chain import delta_name, snapshot_name
 from epochal.state.files.merge import Rows
-from epochal.state.files.schema_file import encode_schema_file
+from epochal.state.files.rocksdb_family import FamilyRows, Row
+from epochal.state.files.schema_file import FamilySchema
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.tagged_json import from_json
 from epochal.state.rows.types import (
@@ -35,19 +35,22 @@ from epochal.state.rows.types import (
 )
 from epochal.state.rows.unsafe_row import decode_row, encode_row
 from epochal.tools.edit.edit_file_log import SinkSurvey
-from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
 from epochal.tools.edit_state.edit_state import (
+    NO_WAY_BACK,
     EditBase,
-    EditedBatch,
-    delta_files,
     find_edit_base,
+    older_files,
     plan_batch,
-    snapshot_bytes,
 )
+from epochal.tools.edit_state.new_schema import new_schema
+from epochal.tools.edit_state.next_version import NextVersion, load_content, place_of_store
+from epochal.tools.edit_state.store_rows import rows_of_target
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_version
-from epochal.tools.read_state.read_target import StateBatch
+from epochal.tools.read_state.read import open_store
+from epochal.tools.read_state.read_target import Provider, StateBatch, StoreTarget
 
 _WIDER = {
     "byte": ("short", "integer", "long"),
@@ -87,7 +90,7 @@ class RenameColumn:
 
 
 Evolution: TypeAlias = AddColumn | WidenColumn | RenameColumn
-Rewrite: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+Rewrite: TypeAlias = Callable[[Row], Row]
 
 
 def parse_type(text: str) -> DataType:
@@ -132,69 +135,116 @@ def plan_evolve(
     *,
     operator_id: int = 0,
     store_name: str = "default",
+    variable: str | None = None,
     sink: SinkSurvey | None = None,
 ) -> Plan:
-    """Rewrite a store's values for another schema, as one new batch."""
+    """Rewrite the values of a store or variable for another schema, as one new batch."""
     if not steps:
         raise OptionError("There is nothing to evolve: add, widen or rename a column.")
     base = find_edit_base(surveyed)
-    schema = StateBatch(Checkpoint(surveyed.files), base.batch_id).store(operator_id, store_name)
-    key, value = schema.schema.key, schema.schema.value
-    rewrites: list[Rewrite] = []
-    for step in steps:
-        if isinstance(step, RenameColumn) and step.name not in value.names:
-            key, _ = evolve(key, step)
-        else:
-            value, rewrite = evolve(value, step)
-            rewrites.append(rewrite)
-    stores = [s for s in base.stores if s.operator == operator_id and s.name == store_name]
-    old_value = schema.schema.value
-    files = delta_files(base, {})
-    count = 0
-    for store in stores:
-        parts = load_version(surveyed.files.at(store.path), base.version, base.settings)
-        rewritten = [_rewritten(rows, old_value, value, rewrites) for rows in parts]
-        count += sum(len(rows) for rows in rewritten)
-        del files[f"{store.path}/{delta_name(base.next_version)}"]
-        path = f"{store.path}/{snapshot_name(base.next_version)}"
-        files[path] = snapshot_bytes(rewritten, base.settings)
-    family = replace(schema.schema, key=key, value=value)
-    path = state_schema_path(operator_id, store_name)
-    written = surveyed.tree.write(path, encode_schema_file([family]), "the evolved schema")
+    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    reader = open_store(batch, operator_id, store_name, state_variable=variable)
+    target = reader.target
+    if target.avro is not None:
+        raise EditError(
+            base.url,
+            f"the rows of operator {operator_id} are encoded as Avro. Spark lets the values of "
+            f"such state evolve by itself: start the changed query as it is.",
+        )
+    if target.encoder.kind.startswith("timestamp"):
+        raise EditError(
+            base.url, f"{target.family} is a store of a join by time: it cannot change."
+        )
+    has_ttl = reader.variable is not None and reader.variable.has_ttl
+    schema, rewrite = evolved(target, steps, has_ttl=has_ttl)
+    stores = [s for s in base.stores if s.operator == operator_id and s.name == target.store_name]
+    version = NextVersion(base)
+    count = sum(_rewrite_store(base, version, store, target, schema, rewrite) for store in stores)
+    others = [*new_schema(base, batch, operator_id, schema, target)]
+    if target.family is None:
+        others += older_files(base, stores, "written for the old schema")
     return plan_batch(
         base,
-        EditedBatch(files, others=(*_older(base, stores), written)),
+        version.edited(others=others),
         command="state-evolve",
         summary=(
-            f"rewrite {count} rows of operator {operator_id} from {_shown(old_value)} to "
-            f"{_shown(value)}, as batch {base.batch_id + 1}"
+            f"rewrite {count} rows of operator {operator_id} from "
+            f"{shown_schema(target.schema.value)} to {shown_schema(schema.value)}, as batch "
+            f"{base.batch_id + 1}"
         ),
-        arguments={"operator": str(operator_id), "store": store_name},
+        arguments={"operator": str(operator_id), "store": target.family or store_name},
         sink=sink,
-        warnings=(
-            "Older versions of this store are deleted, because they do not match the new schema. "
-            "The query cannot be rewound to before this edit; the edit can only be undone.",
-        ),
+        warnings=(NO_WAY_BACK,) if target.family is None else (),
     )
 
 
-def _rewritten(rows: Rows, old: StructType, new: StructType, rewrites: Sequence[Rewrite]) -> Rows:
-    values: list[bytes] = []
-    for raw in rows.values:
-        row = decode_row(raw, old, source=rows.source)
+def evolved(
+    target: StoreTarget, steps: Sequence[Evolution], *, has_ttl: bool = False
+) -> tuple[FamilySchema, Rewrite]:
+    """The schema after all steps, and how to rewrite a value."""
+    key, stored = target.schema.key, target.schema.value
+    # A value with a time to live is a pair: the user's columns, and when it expires.
+    inner = stored.fields[0].data_type if has_ttl else stored
+    assert isinstance(inner, StructType), "a value with a time to live has its columns in a struct"
+    rewrites: list[Rewrite] = []
+    for step in steps:
+        if isinstance(step, RenameColumn) and step.name not in inner.names and not target.family:
+            key, _ = evolve(key, step)
+        else:
+            inner, rewrite = evolve(inner, step)
+            rewrites.append(rewrite)
+
+    def rewritten(row: Row) -> Row:
         for rewrite in rewrites:
             row = rewrite(row)
-        values.append(encode_row(row, new))
-    return Rows(rows.keys, spans_of(values), rows.source)
+        return row
+
+    if not has_ttl:
+        return replace(target.schema, key=key, value=inner), rewritten
+    value = StructType((replace(stored.fields[0], data_type=inner), *stored.fields[1:]))
+    return replace(target.schema, key=key, value=value), lambda row: (rewritten(row[0]), *row[1:])
 
 
-def _older(base: EditBase, stores: Sequence[StoreListing]) -> Iterator[Change]:
-    for store in stores:
-        for name in sorted(store.files):
-            file = parse_state_file(name)
-            if file is not None and file.version <= base.version and not name.startswith("."):
-                path = f"{store.path}/{name}"
-                yield base.surveyed.tree.delete(path, "written for the old schema")
+def _rewrite_store(
+    base: EditBase,
+    version: NextVersion,
+    store: StoreListing,
+    target: StoreTarget,
+    schema: FamilySchema,
+    rewrite: Rewrite,
+) -> int:
+    """Rewrite the values of one partition; return their number. Keys keep their bytes."""
+    place = place_of_store(store)
+    if base.settings.provider is Provider.HDFS:
+        parts = load_version(base.surveyed.files.at(store.path), base.version, base.settings)
+        rewritten = [
+            Rows(
+                rows.keys,
+                spans_of(
+                    [
+                        encode_row(
+                            rewrite(decode_row(raw, target.schema.value, source=rows.source)),
+                            schema.value,
+                        )
+                        for raw in rows.values
+                    ]
+                ),
+                rows.source,
+            )
+            for rows in parts
+        ]
+        version.write_rows(place, rewritten)
+        return sum(map(len, parts))
+    content, form = load_content(base, store), base.settings.form
+    old, new = rows_of_target(target), FamilyRows(schema, target.has_lists)
+    entries, count = dict(content.entries), 0
+    for key, stored in content.family(target.family):
+        value = old.decode_value(key, stored, form, store.path)
+        changed = [rewrite(row) for row in value] if old.is_list else rewrite(value)
+        entries[key] = new.encode_value(key, changed, form)
+        count += 1
+    version.write_content(place, replace(content, entries=entries))
+    return count
 
 
 def _index(schema: StructType, name: str) -> int:
@@ -228,5 +278,6 @@ def _type_name(kind: DataType) -> str:
     return getattr(kind, "name", type(kind).__name__)
 
 
-def _shown(schema: StructType) -> str:
+def shown_schema(schema: StructType) -> str:
+    """The columns and their types, for messages."""
     return "(" + ", ".join(f"{f.name}: {_type_name(f.data_type)}" for f in schema.fields) + ")"

@@ -2,56 +2,86 @@
 
 Keys and values are given in the JSON form that `epochal state read` shows. They are encoded as
 Spark would encode them, and written to the partition that Spark's hash of the key selects. In the
-wrong partition a key would silently exist twice. The stores of a join depend on each other, so they
-cannot be edited one by one.
+wrong partition a key would silently exist twice. For transformWithState, the families in which
+Spark finds timers and expired values by time, and counts list elements, are changed along. The
+stores of a join depend on each other, so they cannot be edited one by one.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import JOIN_STORES
 from epochal.errors import EditError, StateError, StateValueError
-from epochal.state.files.partitioning import place_of, placing_columns
-from epochal.state.files.rocksdb_keys import rows_of
+from epochal.state.files.partitioning import owner_path, place_of, placing_columns
+from epochal.state.files.rocksdb_family import Row, RowOrList
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.column_decoder import decode_rows
 from epochal.state.rows.tagged_json import json_column, row_from_json
 from epochal.state.rows.types import StructType
-from epochal.state.rows.unsafe_row import encode_row
+from epochal.state.rows.unsafe_row import decode_row, encode_row
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import (
-    EditBase,
-    EditedBatch,
-    changelog_edit,
-    delta_files,
-    find_edit_base,
-    plan_batch,
-)
+from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, plan_batch
+from epochal.tools.edit_state.next_version import NextVersion, load_content, place_of_store
+from epochal.tools.edit_state.store_rows import entry_prefix, family_of
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_rows
-from epochal.tools.read_state.read_target import (
-    JOIN_OPERATOR,
-    Provider,
-    StateBatch,
-    StoreTarget,
-)
+from epochal.tools.read_state.read import StoreReader, open_store
+from epochal.tools.read_state.read_target import JOIN_OPERATOR, Provider, StateBatch
 
 DETAILS_SHOWN = 100
+PAIRS = ("MapState", "TimerState")
+"""Variables whose keys are a grouping key and something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A key to put or, without a value, to delete; both in JSON form."""
+    """A key to put or, without a value, to delete; both in JSON form.
+
+    The key of a map or of a timer has the columns that `read` shows: `key`, and `user_map_key` or
+    `expiration_timestamp_ms`. The value of a timer is `{}`. The value of a list is one element, or
+    all of them; mutations of the same list together give its elements.
+    """
 
     key: Mapping[str, Any]
-    value: Mapping[str, Any] | None
+    value: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+
+
+@dataclass(slots=True)
+class _Edit:
+    """A key as a row, its new value, and the value that it has now."""
+
+    key: Row
+    value: RowOrList | None
+    before: RowOrList | None = None
+
+
+Edits = dict[bytes, _Edit]
+"""By the key's bytes."""
+
+
+@dataclass(slots=True)
+class _Target:
+    """The store or variable that is edited, and the edits by partition."""
+
+    reader: StoreReader
+    operator_name: str | None
+    partitions: dict[int, Edits] = field(default_factory=dict)
+
+    @property
+    def is_list(self) -> bool:
+        variable = self.reader.variable
+        return variable is not None and variable.kind == "ListState"
+
+    @property
+    def edits(self) -> list[_Edit]:
+        return [edit for edits in self.partitions.values() for edit in edits.values()]
 
 
 def plan_mutations(
@@ -60,139 +90,201 @@ def plan_mutations(
     *,
     operator_id: int = 0,
     store_name: str = "default",
+    variable: str | None = None,
+    timers: bool = False,
     sink: SinkSurvey | None = None,
 ) -> Plan:
-    """Put and delete keys of one store, as one new batch."""
+    """Put and delete keys of one store or variable, as one new batch."""
     if not mutations:
         raise EditError(surveyed.url, "there is nothing to put or delete.")
-    base = find_edit_base(surveyed, provider=None)
+    base = find_edit_base(surveyed)
     batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
-    target = batch.store(operator_id, store_name)
-    _refuse_dependent_stores(base, batch, target)
-    changed = _by_partition(batch, target, mutations)
-    before = _values_before(base, target, changed)
-    edited = _edited(base, target, changed)
-    puts = sum(1 for m in mutations if m.value is not None)
-    replaced = len(before) - (len(mutations) - puts)
+    reader = open_store(batch, operator_id, store_name, state_variable=variable, timers=timers)
+    name = batch.operator_name(operator_id)
+    _refuse_dependent_stores(base, reader, name)
+    target = _Target(reader, name)
+    for number, mutation in enumerate(mutations):
+        _add(target, mutation, number)
+    version = NextVersion(base)
+    for store in base.stores:
+        is_target = (store.operator, store.name) == (operator_id, reader.target.store_name)
+        if is_target and (edits := target.partitions.get(store.partition)):
+            _change(base, batch, version, store, target, edits)
+    edits_made = target.edits
+    puts = sum(1 for each in edits_made if each.value is not None)
+    replaced = sum(1 for each in edits_made if each.value is not None and each.before is not None)
     words = [f"put {puts} keys ({replaced} of them replace a value)"] if puts else []
-    if deletes := len(mutations) - puts:
+    if deletes := len(edits_made) - puts:
         words.append(f"delete {deletes} keys")
+    where = f"operator {operator_id}"
+    if reader.variable is not None:
+        where = f"{reader.variable.name} of {where}"
     return plan_batch(
         base,
-        edited,
+        version.edited(),
         command="state-put" if puts else "state-delete",
-        summary=f"{' and '.join(words)} in operator {operator_id}, as batch {base.batch_id + 1}",
-        arguments={"operator": str(operator_id), "store": store_name},
+        summary=f"{' and '.join(words)} in {where}, as batch {base.batch_id + 1}",
+        arguments={"operator": str(operator_id), "store": reader.target.family or store_name},
         sink=sink,
-        details=tuple(_details(target, changed, before)),
+        details=tuple(_details(target)),
     )
 
 
-Records = dict[bytes, bytes | None]
+def _add(target: _Target, mutation: Mutation, number: int) -> None:
+    schema, variable = target.reader.target.schema, target.reader.variable
+    shown = mutation.key
+    if variable is not None and variable.kind in PAIRS:
+        shown = _stored_names(shown, target.reader, number)
+    key = _row(shown, schema.key, f"row {number}: key")
+    value: RowOrList | None = None
+    if mutation.value is not None:
+        value = _value(target, mutation.value, f"row {number}: value")
+    edits = target.partitions.setdefault(_partition(target, key, number), {})
+    encoded = encode_row(key, schema.key)
+    known = edits.get(encoded)
+    if known is None:
+        edits[encoded] = _Edit(key, value)
+    elif not target.is_list or (known.value is None) != (value is None):
+        raise StateValueError(f"row {number}: key", "struct", "the same key was given before")
+    elif value is not None:
+        known.value = [*(known.value or ()), *value]
 
 
-def _by_partition(
-    batch: StateBatch, target: StoreTarget, mutations: Iterable[Mutation]
-) -> dict[int, Records]:
-    key_schema, value_schema = target.schema.key, target.schema.value
-    placing = placing_columns(
-        batch.operator_name(target.operator_id), target.store_name, key_schema
+def _stored_names(key: Mapping[str, Any], reader: StoreReader, number: int) -> dict[str, Any]:
+    """The key with the names of the stored columns instead of those that `read` shows."""
+    shown = [name for name, _ in reader.fields[:2]]
+    if set(key) != set(shown):
+        raise StateValueError(
+            f"row {number}: key", "struct", f"{' and '.join(shown)} are needed, and nothing else"
+        )
+    names = reader.target.schema.key.names
+    return {stored: key[name] for stored, name in zip(names, shown, strict=True)}
+
+
+def _value(target: _Target, given: Any, path: str) -> RowOrList:
+    schema, variable = target.reader.target.schema.value, target.reader.variable
+    if variable is not None and variable.kind == "TimerState":
+        return (None,) * len(schema.fields)
+    if not target.is_list:
+        rows = [_row(given, schema, path)]
+    else:
+        listed = given if isinstance(given, list) else [given]
+        rows = [_row(each, schema, f"{path}[{n}]") for n, each in enumerate(listed)]
+    if not rows:
+        raise StateValueError(path, "array", "Spark has no empty lists; delete the key instead")
+    if variable is not None and variable.has_ttl and any(row[1] is None for row in rows):
+        raise StateValueError(f"{path}.{schema.names[1]}", "long", "it cannot be null")
+    return rows if target.is_list else rows[0]
+
+
+def _row(value: Any, schema: StructType, path: str) -> Row:
+    row = tuple(row_from_json(value, schema, path))
+    for column, item in zip(schema.fields, row, strict=True):
+        if item is None and not column.nullable:
+            raise StateValueError(f"{path}.{column.name}", "", "it cannot be null")
+    return row
+
+
+def _partition(target: _Target, key: Row, number: int) -> int:
+    store, variable = target.reader.target, target.reader.variable
+    schema = store.schema.key
+    placing = placing_columns(target.operator_name, store.store_name, schema)
+    if variable is not None:
+        maps = (variable.name,) if variable.kind == "MapState" else ()
+        for ordinal in owner_path(variable.name, maps):
+            nested = schema.fields[ordinal].data_type
+            assert isinstance(nested, StructType), f"{schema.names[ordinal]} is no grouping key"
+            key, schema = key[ordinal], nested
+        placing = schema
+    count = store.settings.partitions or len(store.partitions)
+    partition = place_of(encode_row(key, schema), schema, placing, count)
+    if partition not in store.partitions:
+        raise EditError(
+            store.files.url,
+            f"row {number} belongs to partition {partition}, which does not exist.",
+        )
+    return partition
+
+
+def _change(
+    base: EditBase,
+    batch: StateBatch,
+    version: NextVersion,
+    store: StoreListing,
+    target: _Target,
+    edits: Edits,
+) -> None:
+    """Find the values that the changed keys have now, and write the changes of one partition."""
+    reader, place = target.reader, place_of_store(store)
+    if base.settings.provider is Provider.HDFS:
+        schema = reader.target.schema.value
+        for rows in load_rows(reader.target, store.partition):
+            for key, value in zip(rows.keys, rows.values, strict=True):
+                if key in edits:
+                    edits[key].before = decode_row(value, schema, source=rows.source)
+        _refuse_absent(base, edits)
+        records = [
+            (key, None if each.value is None else encode_row(each.value, schema))
+            for key, each in edits.items()
+        ]
+        version.change_rows(place, records)
+        return
+    content, form = load_content(base, store), base.settings.form
+    family = family_of(batch, reader, content)
+    start = entry_prefix(content, reader.target.family)
+    for each in edits.values():
+        at = start + family.rows.encode_key(each.key)
+        stored = content.entries.get(at)
+        if stored is not None:
+            each.before = family.rows.decode_value(at, stored, form, store.path)
+    _refuse_absent(base, edits)
+    changes = family.changes(
+        [(each.key, each.value) for each in edits.values() if each.value is not None],
+        [each.key for each in edits.values() if each.value is None],
+        lambda name: entry_prefix(content, name if content.families else None),
+        content.entries.get,
+        form,
     )
-    partitions = target.settings.partitions or len(target.partitions)
-    changed: dict[int, Records] = defaultdict(dict)
-    for number, mutation in enumerate(mutations):
-        key = _encoded(mutation.key, key_schema, f"row {number}: key")
-        value = None
-        if mutation.value is not None:
-            value = _encoded(mutation.value, value_schema, f"row {number}: value")
-        partition = place_of(key, key_schema, placing, partitions)
-        if partition not in target.partitions:
-            raise EditError(
-                target.files.url,
-                f"row {number} belongs to partition {partition}, which does not exist.",
-            )
-        if key in changed[partition]:
-            raise StateValueError(f"row {number}: key", "struct", "the same key was given before")
-        changed[partition][key] = value
-    return changed
+    version.change_content(place, changes, has_families=bool(content.families))
 
 
-def _encoded(value: Mapping[str, Any], schema: StructType, path: str) -> bytes:
-    row = row_from_json(value, schema, path)
-    for field, item in zip(schema.fields, row, strict=True):
-        if item is None and not field.nullable:
-            raise StateValueError(f"{path}.{field.name}", "", "it cannot be null")
-    return encode_row(row, schema)
+def _refuse_absent(base: EditBase, edits: Edits) -> None:
+    absent = [key for key, each in edits.items() if each.value is None and each.before is None]
+    if absent:
+        raise EditError(
+            base.url,
+            f"{len(absent)} of the keys to delete are not in the state "
+            f"(the first is {absent[0].hex()}). Nothing was changed.",
+        )
 
 
-def _values_before(
-    base: EditBase, target: StoreTarget, changed: Mapping[int, Records]
-) -> dict[bytes, bytes]:
-    """The values that the changed keys have now; refuse deletes of keys that do not exist."""
-    encoded = target.settings.provider is Provider.ROCKSDB
-    found: dict[bytes, bytes] = {}
-    for partition, records in changed.items():
-        for rows in load_rows(target, partition):
-            keys = rows_of(rows.keys, rows.source) if encoded else rows.keys
-            values = rows_of(rows.values, rows.source) if encoded else rows.values
-            found.update(
-                (key, value) for key, value in zip(keys, values, strict=True) if key in records
-            )
-        absent = [key for key, value in records.items() if value is None and key not in found]
-        if absent:
-            raise EditError(
-                base.url,
-                f"{len(absent)} of the keys to delete are not in the state "
-                f"(the first is {absent[0].hex()}). Nothing was changed.",
-            )
-    return found
-
-
-def _details(
-    target: StoreTarget, changed: Mapping[int, Records], before: Mapping[bytes, bytes]
-) -> Iterator[str]:
+def _details(target: _Target) -> Iterator[str]:
     """What happens to each key, up to a limit: its old value and its new one, as JSON."""
-    key_schema, value_schema = target.schema.key, target.schema.value
-    records = [item for each in changed.values() for item in each.items()]
-    for key, value in records[:DETAILS_SHOWN]:
-        old = _shown(before[key], value_schema) if key in before else "no value"
-        new = _shown(value, value_schema) if value is not None else "deleted"
-        yield f"{_shown(key, key_schema)}: {old} -> {new}"
-    if len(records) > DETAILS_SHOWN:
-        yield f"... and {len(records) - DETAILS_SHOWN} more keys"
+    schema = target.reader.target.schema
+    edits = target.edits
+    for each in edits[:DETAILS_SHOWN]:
+        old = _shown(each.before, schema.value) if each.before is not None else "no value"
+        new = _shown(each.value, schema.value) if each.value is not None else "deleted"
+        yield f"{_shown(each.key, schema.key)}: {old} -> {new}"
+    if len(edits) > DETAILS_SHOWN:
+        yield f"... and {len(edits) - DETAILS_SHOWN} more keys"
 
 
-def _shown(row: bytes, schema: StructType) -> str:
+def _shown(value: RowOrList, schema: StructType) -> str:
+    rows: Iterable[Row] = value if isinstance(value, list) else [value]
     try:
-        column = decode_rows(spans_of([row]), schema, source="state")
+        encoded = spans_of([encode_row(row, schema) for row in rows])
+        found = json_column(decode_rows(encoded, schema, source="state"), schema)
     except StateError:
-        return f"{len(row)} unreadable bytes"
-    return json.dumps(json_column(column, schema)[0], ensure_ascii=False)
+        return "an unreadable value"
+    return json.dumps(found if isinstance(value, list) else found[0], ensure_ascii=False)
 
 
-def _edited(base: EditBase, target: StoreTarget, changed: Mapping[int, Records]) -> EditedBatch:
-    stores = {
-        store.partition: store
-        for store in base.stores
-        if store.operator == target.operator_id and store.name == target.store_name
-    }
-    by_path = {stores[partition].path: list(r.items()) for partition, r in changed.items()}
-    if target.settings.provider is Provider.HDFS:
-        return EditedBatch(delta_files(base, by_path))
-    return changelog_edit(base, by_path)
-
-
-def _refuse_dependent_stores(base: EditBase, batch: StateBatch, target: StoreTarget) -> None:
-    name = batch.operator_name(target.operator_id)
-    if name == JOIN_OPERATOR or target.store_name in JOIN_STORES or target.family is not None:
+def _refuse_dependent_stores(base: EditBase, reader: StoreReader, name: str | None) -> None:
+    target = reader.target
+    if name == JOIN_OPERATOR or target.store_name in JOIN_STORES:
         raise EditError(
             base.url,
             f"operator {target.operator_id} keeps its state in several stores that depend on "
             f"each other; changing one of them would break the others.",
-        )
-    if target.encoder.kind != "plain" and target.settings.provider is Provider.ROCKSDB:
-        raise EditError(
-            base.url,
-            f"operator {target.operator_id} splits its RocksDB keys for scans; such keys can be "
-            f"read but not written.",
         )

@@ -1,8 +1,8 @@
 """Decides how to distribute the state of a query over another number of partitions.
 
 Spark fixes the number of partitions of stateful operators with the first batch, and its own offline
-repartition requires the RocksDB provider. This one is for the HDFS-backed provider and follows the
-same rules. Both logs get a batch N+1 that equals batch N except for the number of partitions. Every
+repartition requires the RocksDB provider. This one follows the same rules for both providers. Both
+logs get a batch N+1 that equals batch N except for the number of partitions. Every
 store gets version N+2 in every partition, also in empty ones, and operator metadata gets the new
 number. As with Spark, directories of partitions that are no longer used stay, because a rewind
 needs them.
@@ -21,32 +21,24 @@ import numpy as np
 
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.entries import OffsetEntry
-from epochal.checkpoint.layout import (
-    operator_metadata_log_path,
-    operator_metadata_path,
-    state_store_path,
-)
+from epochal.checkpoint.layout import operator_metadata_log_path, operator_metadata_path
 from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, read_operator
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
-from epochal.state.files.chain import delta_name, snapshot_name
 from epochal.state.files.merge import Rows
 from epochal.state.files.partitioning import places_of, placing_columns
-from epochal.state.rows.types import StructType
+from epochal.state.rows.byte_spans import Ints
+from epochal.state.store.rocksdb_directory import RocksContent
 from epochal.tools.edit.edit_file_log import SinkSurvey
 from epochal.tools.edit.edit_plan import Change, Plan
 from epochal.tools.edit.survey import Survey
-from epochal.tools.edit_state.edit_state import (
-    EditBase,
-    EditedBatch,
-    empty_delta,
-    find_edit_base,
-    plan_batch,
-    snapshot_bytes,
-)
-from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
+from epochal.tools.edit_state.edit_state import EditBase, find_edit_base, plan_batch
+from epochal.tools.edit_state.next_version import NextVersion, Place, load_content
+from epochal.tools.edit_state.placed_families import PlacedFamily, families_in_store
+from epochal.tools.edit_state.store_rows import require_same_families
+from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.read_state.load_version import load_version
-from epochal.tools.read_state.read_target import StateBatch
+from epochal.tools.read_state.read_target import Provider, StateBatch
 
 MAX_PARTITIONS = 100_000
 
@@ -72,18 +64,14 @@ def plan_repartition(surveyed: Survey, partitions: int, *, sink: SinkSurvey | No
             f"[SHUFFLE_PARTITIONS_ALREADY_MATCH] the query already has {partitions} partitions.",
         )
     moved = _Mover(base, current, partitions)
-    files = moved.files()
+    moved.move()
     summary = (
         f"repartition {moved.rows} rows of {len(surveyed.operators)} operators from {current} to "
         f"{partitions} partitions, as batch {base.batch_id + 1}"
     )
     return plan_batch(
         base,
-        EditedBatch(
-            files,
-            {SHUFFLE_PARTITIONS: str(partitions)},
-            others=tuple(_metadata(base, partitions)),
-        ),
+        moved.version.edited({SHUFFLE_PARTITIONS: str(partitions)}, _metadata(base, partitions)),
         command="state-repartition",
         summary=summary,
         arguments={"partitions": str(partitions)},
@@ -97,52 +85,93 @@ class _Mover:
     def __init__(self, base: EditBase, current: int, wanted: int) -> None:
         self._base, self._current, self._wanted = base, current, wanted
         self._batch = StateBatch(Checkpoint(base.surveyed.files), base.batch_id)
+        self.version = NextVersion(base)
         self.rows = 0
 
-    def files(self) -> dict[str, bytes]:
-        files: dict[str, bytes] = {}
+    def move(self) -> None:
+        """Move the rows of every store that is placed by its key."""
         for operator in self._base.surveyed.operators:
             for store_name in operator.store_names:
-                files.update(self._store(operator, store_name))
-        return files
+                stores = [
+                    store
+                    for store in operator.stores
+                    if store.name == store_name and store.partition < self._current
+                ]
+                if self._base.settings.provider is Provider.HDFS:
+                    self._move_rows(operator.operator, store_name, stores)
+                else:
+                    self._move_content(operator.operator, store_name, stores)
 
-    def _store(self, operator: OperatorListing, store_name: str) -> dict[str, bytes]:
-        number = operator.operator
+    def _move_rows(self, number: int, store_name: str, stores: list[StoreListing]) -> None:
         key = self._batch.store(number, store_name).schema.key
         placing = placing_columns(self._batch.operator_name(number), store_name, key)
-        version = self._base.next_version
         if not placing.fields:
-            path = f"{state_store_path(number, 0, store_name)}/{delta_name(version)}"
-            return {path: empty_delta(self._base)}
+            return
         parts: dict[int, list[Rows]] = {partition: [] for partition in range(self._wanted)}
-        for store in operator.stores:
-            if store.name == store_name and store.partition < self._current:
-                for partition, rows in self._moved(store, key, placing):
-                    parts[partition].append(rows)
-        return {
-            f"{state_store_path(number, partition, store_name)}/{snapshot_name(version)}": (
-                snapshot_bytes(rows, self._base.settings)
-            )
-            for partition, rows in parts.items()
-        }
+        for store in stores:
+            files = self._base.surveyed.files.at(store.path)
+            for rows in load_version(files, self._base.version, self._base.settings):
+                self.rows += len(rows)
+                here = places_of(rows, key, placing, self._current)
+                self._check(here, store.partition, rows.source)
+                there = places_of(rows, key, placing, self._wanted)
+                for partition in np.unique(there).tolist():
+                    parts[partition].append(rows.take(there == partition))
+        self.version.remove(number, store_name)
+        for partition, moved in parts.items():
+            self.version.write_rows(Place(number, partition, store_name), moved)
 
-    def _moved(
-        self, store: StoreListing, key: StructType, placing: StructType
-    ) -> Iterator[tuple[int, Rows]]:
-        files = self._base.surveyed.files.at(store.path)
-        for rows in load_version(files, self._base.version, self._base.settings):
-            self.rows += len(rows)
-            here = places_of(rows, key, placing, self._current)
-            if (here != store.partition).any():
-                raise EditError(
-                    rows.source,
-                    f"{int((here != store.partition).sum())} of {len(rows)} rows are not in the "
-                    f"partition that the hash of their key selects out of {self._current}. The "
-                    f"query places them by something else, so they cannot be moved without it.",
-                )
-            there = places_of(rows, key, placing, self._wanted)
-            for partition in np.unique(there).tolist():
-                yield partition, rows.take(there == partition)
+    def _move_content(self, number: int, store_name: str, stores: list[StoreListing]) -> None:
+        families = families_in_store(self._batch, number, store_name)
+        if not all(family.is_placed for family in families):
+            return
+        parts: list[dict[bytes, bytes]] = [{} for _ in range(self._wanted)]
+        content = RocksContent({})
+        highest = 0
+        for store in stores:
+            numbers = content.families
+            content = load_content(self._base, store)
+            require_same_families(store, content, numbers)
+            highest = max(highest, content.highest_family)
+            self._distribute(store, content, families, parts)
+        self.version.remove(number, store_name)
+        for partition, entries in enumerate(parts):
+            moved = replace(content, entries=entries, highest_family=highest)
+            self.version.write_content(Place(number, partition, store_name), moved)
+
+    def _distribute(
+        self,
+        store: StoreListing,
+        content: RocksContent,
+        families: list[PlacedFamily],
+        parts: list[dict[bytes, bytes]],
+    ) -> None:
+        moved = 0
+        for family in families:
+            entries = list(content.family(family.target.family))
+            keys = family.keys([key for key, _ in entries], store.path)
+            self._check(family.places(keys, self._current), store.partition, store.path)
+            there = family.places(keys, self._wanted)
+            for (key, value), partition in zip(entries, there.tolist(), strict=True):
+                parts[partition][key] = value
+            moved += len(entries)
+            self.rows += 0 if family.is_index else len(entries)
+        if moved != len(content.entries):
+            raise EditError(
+                store.path,
+                f"{len(content.entries) - moved} of {len(content.entries)} entries belong to "
+                f"column families that the schema does not have, so they cannot be moved.",
+            )
+
+    def _check(self, here: Ints, partition: int, source: str) -> None:
+        wrong = int((here != partition).sum())
+        if wrong:
+            raise EditError(
+                source,
+                f"{wrong} of {len(here)} rows are not in the partition that the hash of their key "
+                f"selects out of {self._current}. The query places them by something else, so "
+                f"they cannot be moved without it.",
+            )
 
 
 def _base(surveyed: Survey, partitions: int) -> EditBase:

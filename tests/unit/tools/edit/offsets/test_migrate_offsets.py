@@ -67,6 +67,16 @@ def test_naming_sources_moves_their_logs_and_enables_evolution() -> None:
     assert content(files) == before
 
 
+def test_a_directory_that_spark_has_named_already_stays() -> None:
+    files = checkpoint(1, source_offsets=['{"logOffset":0}'], stateful=False)
+    for path in [path for path in content(files) if path.startswith("sources/0/")]:
+        files.create(path.replace("sources/0/", "sources/orders/"), files.read(path))
+        files.delete(path)
+    Journal(files).execute(plan_migrate(survey(files), {0: "orders"}))
+    assert survey(files).offsets[0].offsets == {"orders": '{"logOffset":0}'}
+    assert any(path.startswith("sources/orders/") for path in content(files))
+
+
 @pytest.mark.parametrize(
     ("names", "reason"),
     [

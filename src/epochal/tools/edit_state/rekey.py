@@ -1,0 +1,298 @@
+"""Decides how to give the rows of an operator other keys.
+
+A function of the user's gets every key and value, in the JSON form that `epochal state read` shows,
+and returns the new key, or the new key and the new value. Rows that get the same key are merged by
+a second function. Without one, two rows that meet are an error that names both: only the author of
+the query knows what the sum of two of its states is.
+
+Every row goes to the partition that Spark's hash of its new key selects. The schema file is
+replaced if the columns change, and then older versions of the store are deleted.
+
+For transformWithState, `rekey_variables` does the same with all variables and timers at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from epochal.checkpoint.directory import Checkpoint
+from epochal.checkpoint.layout import DEFAULT_STORE, JOIN_STORES
+from epochal.checkpoint.operator_metadata import REPEATS_OPERATOR
+from epochal.errors import EditError, OptionError
+from epochal.state.files.partitioning import LIMIT_OPERATOR, SESSION_OPERATOR
+from epochal.state.files.rocksdb_family import Row
+from epochal.state.files.schema_file import FamilySchema, KeyEncoder
+from epochal.state.rows.byte_spans import spans_of
+from epochal.state.rows.column_decoder import decode_rows
+from epochal.state.rows.murmur3 import partition_ids
+from epochal.state.rows.tagged_json import row_from_json
+from epochal.state.rows.types import StructType
+from epochal.state.rows.unsafe_row import encode_row
+from epochal.tools.edit.edit_file_log import SinkSurvey
+from epochal.tools.edit.edit_plan import Change, Plan
+from epochal.tools.edit.survey import Survey
+from epochal.tools.edit_state.edit_state import (
+    NO_WAY_BACK,
+    EditBase,
+    find_edit_base,
+    older_files,
+    plan_batch,
+)
+from epochal.tools.edit_state.new_schema import new_families, new_schema
+from epochal.tools.edit_state.next_version import NextVersion, Place
+from epochal.tools.edit_state.rekey_variables import RekeyedVariables
+from epochal.tools.edit_state.store_rows import write_rows
+from epochal.tools.read_state.export import json_batches
+from epochal.tools.read_state.read import open_store
+from epochal.tools.read_state.read_target import JOIN_OPERATOR, StateBatch, StoreTarget
+
+Json: TypeAlias = dict[str, Any]
+KeyFunction: TypeAlias = Callable[[Json, Json], "Json | tuple[Json, Json] | None"]
+"""From a key and a value to the new key, to both, or to None if the row is dropped."""
+MergeFunction: TypeAlias = Callable[[Json, Json, Json], Json]
+"""From a new key and two values to the value of both together."""
+
+AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
+_UNFIT = {
+    JOIN_OPERATOR: "its rows are spread over stores that depend on each other",
+    SESSION_OPERATOR: "its values repeat the key",
+    LIMIT_OPERATOR: "it has no key",
+    REPEATS_OPERATOR: "its keys do not tell their partition",
+}
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row under its new key, and the old key that it came from."""
+
+    came_from: Json
+    key: Row
+    shown: Json
+    value: Json
+
+
+def plan_rekey(
+    surveyed: Survey,
+    function: KeyFunction,
+    *,
+    merge: MergeFunction | None = None,
+    key_schema: StructType | None = None,
+    value_schema: StructType | None = None,
+    operator_id: int = 0,
+    store_name: str = "default",
+    sink: SinkSurvey | None = None,
+) -> Plan:
+    """Give every row the key that a function returns, as one new batch.
+
+    `key_schema` and `value_schema` are for functions that return other columns.
+    """
+    base = find_edit_base(surveyed)
+    batch = StateBatch(Checkpoint(surveyed.files), base.batch_id)
+    if batch.variables(operator_id) is not None:
+        if merge is not None or value_schema is not None:
+            raise OptionError(
+                "The variables of transformWithState get other keys, but keep their values: give "
+                "neither a merge function nor a schema of values."
+            )
+        return _rekey_variables(base, batch, operator_id, function, key_schema, sink)
+    target = plain_store(base, batch, operator_id, store_name)
+    schema = replace(
+        target.schema,
+        key=key_schema or target.schema.key,
+        value=value_schema or target.schema.value,
+        encoder=KeyEncoder("plain"),
+    )
+    require_keyed(base, operator_id, target.schema.key, schema.key)
+    made = _Rekeying(base, function, merge, schema)
+    for rows in json_batches(open_store(batch, operator_id, store_name)):
+        for row in rows:
+            made.add(row["key"], row["value"])
+    pairs = [(row.key, made.value(row)) for row in made.rows.values()]
+    version = NextVersion(base)
+    write_store(base, version, operator_id, target, schema, pairs)
+    same = (schema.key, schema.value) == (target.schema.key, target.schema.value)
+    others: list[Change] = []
+    if not same:
+        others += new_schema(base, batch, operator_id, replace(schema, encoder=None), target)
+        stores = [s for s in base.stores if (s.operator, s.name) == (operator_id, store_name)]
+        others += older_files(base, stores, "written for the old schema")
+    words = [f"{made.count} rows under {len(made.rows)} new keys"]
+    if made.merged:
+        words.append(f"{made.merged} of them merged")
+    if made.dropped:
+        words.append(f"{made.dropped} dropped")
+    return plan_batch(
+        base,
+        version.edited(others=others),
+        command="state-rekey",
+        summary=(f"put {', '.join(words)} in operator {operator_id}, as batch {base.batch_id + 1}"),
+        arguments={"operator": str(operator_id), "store": store_name},
+        sink=sink,
+        warnings=() if same else (NO_WAY_BACK,),
+    )
+
+
+def _rekey_variables(
+    base: EditBase,
+    batch: StateBatch,
+    operator_id: int,
+    function: KeyFunction,
+    key_schema: StructType | None,
+    sink: SinkSurvey | None,
+) -> Plan:
+    """The same for transformWithState. Its functions see and give keys only."""
+    variables = batch.variables(operator_id) or {}
+    rekeyed = RekeyedVariables(base, batch, operator_id, variables, key_schema)
+    require_keyed(base, operator_id, rekeyed.old_key, rekeyed.new_key)
+
+    def new_key(key: Json) -> Json | None:
+        found: Json | None = _call(base, function, "the key function", key, key, {})
+        return found
+
+    version = NextVersion(base)
+    rekeyed.write(version, new_key)
+    schemas = rekeyed.changed_schemas()
+    others = new_families(base, batch, operator_id, DEFAULT_STORE, schemas) if schemas else ()
+    words = f"; {rekeyed.dropped} rows are dropped" if rekeyed.dropped else ""
+    return plan_batch(
+        base,
+        version.edited(others=others),
+        command="state-rekey",
+        summary=(
+            f"put {rekeyed.rows} rows of the variables and timers of operator {operator_id} under "
+            f"{rekeyed.keys} new keys{words}, as batch {base.batch_id + 1}"
+        ),
+        arguments={"operator": str(operator_id)},
+        sink=sink,
+    )
+
+
+class _Rekeying:
+    """Collects the rows under their new keys."""
+
+    def __init__(
+        self,
+        base: EditBase,
+        function: KeyFunction,
+        merge: MergeFunction | None,
+        schema: FamilySchema,
+    ) -> None:
+        self._base, self._function, self._merge, self._schema = base, function, merge, schema
+        self.rows: dict[bytes, _Row] = {}
+        self.count = self.merged = self.dropped = 0
+
+    def add(self, key: Json, value: Json) -> None:
+        self.count += 1
+        found = _call(self._base, self._function, "the key function", key, key, value)
+        if found is None:
+            self.dropped += 1
+            return
+        new_key, new_value = found if isinstance(found, tuple) else (found, value)
+        row = tuple(row_from_json(new_key, self._schema.key, f"the new key of {_text(key)}"))
+        encoded = encode_row(row, self._schema.key)
+        known = self.rows.get(encoded)
+        if known is None:
+            self.rows[encoded] = _Row(key, row, new_key, new_value)
+            return
+        if self._merge is None:
+            raise EditError(
+                self._base.url,
+                f"the keys {_text(known.came_from)} and {_text(key)} both become "
+                f"{_text(new_key)}. Give a merge function, which says what the value of both "
+                f"together is. Nothing was changed.",
+            )
+        values = (known.value, new_value)
+        merged = _call(self._base, self._merge, "the merge function", key, new_key, *values)
+        self.rows[encoded] = replace(known, value=merged)
+        self.merged += 1
+
+    def value(self, row: _Row) -> Row:
+        """The value of a row, as it is stored."""
+        path = f"the new value of {_text(row.shown)}"
+        return tuple(row_from_json(row.value, self._schema.value, path))
+
+
+def _call(
+    base: EditBase, function: Callable[..., Any], name: str, key: Json, *arguments: Any
+) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise EditError(
+            base.url,
+            f"{name} failed for the key {_text(key)} with {type(error).__name__}: {error}. "
+            f"Nothing was changed.",
+        ) from error
+
+
+def plain_store(
+    base: EditBase, batch: StateBatch, operator_id: int, store_name: str = "default"
+) -> StoreTarget:
+    """A store whose rows can be rewritten one by one; otherwise EditError."""
+    name = batch.operator_name(operator_id)
+    reason = _UNFIT.get(name or "")
+    if batch.variables(operator_id) is not None:
+        reason = "its variables, timers and indexes all repeat the key"
+    if store_name in JOIN_STORES:
+        reason = _UNFIT[JOIN_OPERATOR]
+    if reason is None:
+        target = batch.store(operator_id, store_name)
+        if target.encoder.kind != "plain":
+            reason = _UNFIT[SESSION_OPERATOR]
+        elif base.offsets.conf.get(AGGREGATION_FORMAT) == "1" and name in (None, "stateStoreSave"):
+            reason = "the values of an aggregation of format 1 repeat the key"
+    if reason is not None:
+        raise EditError(
+            base.url,
+            f"operator {operator_id} ({name or 'of an unknown kind'}) does not have one row per "
+            f"key that could be rewritten: {reason}.",
+        )
+    return target
+
+
+def require_keyed(base: EditBase, operator_id: int, *keys: StructType) -> None:
+    """Raise EditError if an operator keeps everything in one partition, or would."""
+    if not all(key.fields for key in keys):
+        raise EditError(
+            base.url,
+            f"operator {operator_id} would change between state with keys and state without, "
+            f"which Spark keeps in another number of partitions. Keep at least one key column.",
+        )
+
+
+def write_store(
+    base: EditBase,
+    version: NextVersion,
+    operator_id: int,
+    target: StoreTarget,
+    schema: FamilySchema,
+    rows: Sequence[tuple[Row, Row]],
+) -> None:
+    """Give a store exactly these rows, each in the partition that its key selects."""
+    count = base.settings.partitions or len(target.partitions)
+    if not schema.key.fields:
+        count = 1
+    parts: list[list[tuple[Row, Row]]] = [[] for _ in range(count)]
+    for row, partition in zip(
+        rows, partitions_of([key for key, _ in rows], schema.key, count), strict=True
+    ):
+        parts[partition].append(row)
+    version.remove(operator_id, target.store_name)
+    for partition, part in enumerate(parts):
+        write_rows(base, version, Place(operator_id, partition, target.store_name), schema, part)
+
+
+def partitions_of(keys: Sequence[Row], schema: StructType, count: int) -> list[int]:
+    """The partition of each key."""
+    if not schema.fields or not keys:
+        return [0] * len(keys)
+    encoded = spans_of([encode_row(key, schema) for key in keys])
+    columns = decode_rows(encoded, schema, source="new keys").flatten()
+    return [int(each) for each in partition_ids(columns, schema, count)]
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,122 @@
+"""State in epoch files: read, shown, published and edited like any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.golden.library import Golden, Unpacked, unpack
+from tests.golden.planted import in_an_epoch_file
+
+from epochal.cli.main import main
+from epochal.errors import EditError
+from epochal.files.local import LocalFiles
+from epochal.tools.edit.publish import plan_publish, require_published
+from epochal.tools.edit.survey import survey
+from epochal.tools.inspect.epoch_overlay import overlaid
+from epochal.tools.inspect.show import inspect
+from epochal.tools.read_state.read import read_state
+
+AT_ONCE = ("--execute", "--settle-seconds", "0")
+WINDOWED = Golden("4.3.0", "windowed")
+
+
+@pytest.fixture
+def pristine(tmp_path: Path) -> Unpacked:
+    return unpack(WINDOWED, tmp_path / "pristine", relocate=True)
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Unpacked:
+    place = unpack(WINDOWED, tmp_path / "killed", relocate=True)
+    in_an_epoch_file(place.checkpoint)
+    return place
+
+
+def deltas(place: Unpacked) -> dict[str, bytes]:
+    root = place.checkpoint
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.glob("state/*/*/*.delta")
+    }
+
+
+def run(*words: str) -> int:
+    return main([*words, *AT_ONCE])
+
+
+@pytest.mark.parametrize("back", [0, 1])
+def test_state_is_read_as_if_it_were_published(
+    pristine: Unpacked, killed: Unpacked, back: int
+) -> None:
+    batch = inspect(LocalFiles(killed.checkpoint)).batches[-1].batch_id - back
+    found = read_state(str(killed.checkpoint), batch_id=batch)
+    expected = read_state(str(pristine.checkpoint), batch_id=batch)
+    assert found.num_rows > 0
+    assert found.to_pylist() == expected.to_pylist()
+
+
+def test_show_says_what_is_unpublished(pristine: Unpacked, killed: Unpacked) -> None:
+    view = inspect(LocalFiles(killed.checkpoint))
+    assert view.unpublished == view.batches[-1].batch_id
+    assert inspect(LocalFiles(pristine.checkpoint)).unpublished is None
+
+
+def test_batches_that_come_later_are_not_in_the_view(killed: Unpacked) -> None:
+    files = LocalFiles(killed.checkpoint)
+    view = overlaid(files)
+    names = [info.name for info in view.list("commits")]
+    files.create(
+        "commits/99",
+        files.read("commits/" + max(names, key=lambda n: int(n) if n.isdigit() else -1)),
+    )
+    assert [info.name for info in view.list("commits")] == names
+
+
+def test_publishing_writes_sparks_files_byte_for_byte(pristine: Unpacked, killed: Unpacked) -> None:
+    lost = deltas(pristine).keys() - deltas(killed).keys()
+    assert lost
+    assert run("checkpoint", "publish", str(killed.checkpoint)) == 0
+    assert deltas(killed) == deltas(pristine)
+    assert inspect(LocalFiles(killed.checkpoint)).unpublished is None
+    assert plan_publish(survey(LocalFiles(killed.checkpoint))).is_empty
+    assert run("checkpoint", "undo", str(killed.checkpoint)) == 0
+    assert deltas(killed).keys() == deltas(pristine).keys() - lost
+
+
+def test_a_leftover_of_another_history_is_replaced(pristine: Unpacked, killed: Unpacked) -> None:
+    name = sorted(deltas(pristine).keys() - deltas(killed).keys())[0]
+    (killed.checkpoint / name).write_bytes(b"of a batch that Spark did not finish")
+    assert run("checkpoint", "publish", str(killed.checkpoint)) == 0
+    assert deltas(killed) == deltas(pristine)
+
+
+def test_nothing_is_to_be_published_in_sparks_own_checkpoint(pristine: Unpacked) -> None:
+    assert plan_publish(survey(LocalFiles(pristine.checkpoint))).is_empty
+
+
+def test_edits_wait_until_the_state_is_published(
+    killed: Unpacked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(killed.checkpoint)
+    with pytest.raises(EditError, match="epochal checkpoint publish"):
+        require_published(survey(LocalFiles(killed.checkpoint)))
+    edits = (
+        ("state", "repartition", place, "--partitions", "3"),
+        ("checkpoint", "repair", place),
+        ("checkpoint", "set-offsets", place, "--shift-by", "0"),
+    )
+    for edit in edits:
+        assert run(*edit) == 2
+        assert "epochal checkpoint publish" in capsys.readouterr().err
+    run("checkpoint", "publish", place)
+    assert run(*edits[0]) == 0
+
+
+def test_a_rewind_publishes_what_it_goes_back_to(pristine: Unpacked, killed: Unpacked) -> None:
+    place = str(killed.checkpoint)
+    batch = str(inspect(LocalFiles(killed.checkpoint)).unpublished)
+    assert run("checkpoint", "rewind", place, "--to-batch", batch) == 0
+    assert deltas(killed) == deltas(pristine)
+    assert inspect(LocalFiles(killed.checkpoint)).unpublished is None
+    assert run("checkpoint", "rewind", place, "--to-batch", str(int(batch) - 1)) == 0
+    assert deltas(killed).keys() < deltas(pristine).keys()
