@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
-BENCHES := log state big_state coordinator turn continuous recovery kafka pubsub telemetry nexmark tables
+BENCHES := log state big_state coordinator epoch turn continuous recovery kafka pubsub telemetry nexmark tables
 
 .PHONY: setup demo test test-unit test-full coverage test-long simulate check bench lock audit docs release format clean
 .DEFAULT_GOAL := setup

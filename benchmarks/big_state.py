@@ -3,8 +3,9 @@
 One process holds the state of one task: counts and sums by a string key, in eight partitions, as an
 aggregation keeps them. It loads the state from snapshots, which is what a restart does. Then it
 updates random keys at a steady rate, in turns of ten rows. Once a second an epoch ends, and another
-thread writes its changes, as in a task. No Spark, no source and no sink take part, and neither JVM
-nor driver are counted. The same with state in dictionaries, as far as that fits.
+thread writes its changes, as in a task. At the end the state is published. No Spark, no source and
+no sink take part, and neither JVM nor driver are counted. The same with state in dictionaries, as
+far as that fits.
 
     python -m benchmarks.big_state [--quick] [--keys 1000000 10000000 50000000] [--memory 1g]
 """
@@ -108,13 +109,15 @@ def measure(directory: Path, keys: int, memory: str, rate: int, seconds: float) 
     plan = QueryPlan((), (), (stage,), UNOPENED, SPEC.output_schema, PARTITIONS)
     empty = peak_mebibytes()
     began, cpu = time.perf_counter(), time.process_time()
-    files = LocalFiles(directory / "state")
+    files = LocalFiles(directory)
     stores = TaskStores(plan, range(PARTITIONS), files, conf, attempt=1, run_id="benchmark")
     operator = SPEC.open(range(PARTITIONS), PARTITIONS)
     stores.load([operator], StateStart(1, None))
     loaded, loading_cpu = time.perf_counter() - began, time.process_time() - cpu
     after_load = peak_mebibytes()
-    turns, used, late = update(operator, stores, keys, rate, seconds)
+    turns, used, late, last = update(operator, stores, keys, rate, seconds)
+    after_updates, began = peak_mebibytes(), time.perf_counter()
+    stores.publish(last, stores.rows_after(last), 0)
     found = {
         "restart_seconds": loaded,
         "restart_cpu_seconds": loading_cpu,
@@ -128,7 +131,9 @@ def measure(directory: Path, keys: int, memory: str, rate: int, seconds: float) 
         "cpu_microseconds_per_row": used * 1e6,
         "peak_mebibytes_without_state": empty,
         "peak_mebibytes_after_load": after_load,
+        "peak_mebibytes_after_updates": after_updates,
         "peak_mebibytes": peak_mebibytes(),
+        "publish_seconds": time.perf_counter() - began,
         "disk_mebibytes": size_of(local) >> 20,
     }
     stores.close()
@@ -137,8 +142,11 @@ def measure(directory: Path, keys: int, memory: str, rate: int, seconds: float) 
 
 def update(
     operator: Any, stores: TaskStores, keys: int, rate: int, seconds: float
-) -> tuple[list[float], float, int]:
-    """Update random keys. Seconds of each turn, CPU seconds per row, and turns that were late."""
+) -> tuple[list[float], float, int, int]:
+    """Update random keys.
+
+    Seconds of each turn, CPU seconds per row, turns that were late, and the last epoch.
+    """
     random = np.random.default_rng(1)
     cuts: queue.Queue[tuple[int, Any] | None] = queue.Queue()
 
@@ -175,7 +183,7 @@ def update(
             epoch += 1
     cuts.put(None)
     writer.join()
-    return turns, (time.process_time() - cpu) / count / ROWS_PER_TURN, late
+    return turns, (time.process_time() - cpu) / count / ROWS_PER_TURN, late, epoch - 1
 
 
 def names_of(numbers: Any) -> Any:

@@ -33,7 +33,6 @@ from epochal.epoch.messages import (
     IncrementAndGetEpoch,
     Leave,
     Peers,
-    PreparedState,
     RegisterTask,
     TaskActive,
     TaskReady,
@@ -73,18 +72,17 @@ def main() -> None:
 
 
 def commit_of(task: int, epoch: int, active: int) -> CommitPartitionEpoch:
-    name = f"{epoch + 1}.delta.prepared-a{ATTEMPT}"
-    state = PreparedState(0, task, "default", epoch + 1, name, 1)
     message = b'{"files":["part-00000.parquet"]}'
     return CommitPartitionEpoch(
         ATTEMPT,
         task,
         epoch,
         message,
-        (state,),
+        (),
         (epoch,),
         (100,),
         100,
+        checksum=epoch,
         positions=((task, f'{{"offset":{epoch}}}'),),
         active=active,
     )
@@ -150,13 +148,6 @@ class Nowhere:
         pass
 
 
-class Unpublished(StateFiles):
-    """State files that do not exist, so publishing does nothing."""
-
-    def publish(self, states: Sequence[PreparedState]) -> None:
-        pass
-
-
 @dataclass
 class Watched:
     """Records what the driver reports."""
@@ -183,7 +174,7 @@ def over_sockets(report: Report, tasks: int) -> None:
             commits=CommitLog(files.at("commits")),
             sources=[nowhere],
             sink=nowhere,
-            state=Unpublished(files),
+            state=StateFiles(files),
             owned=lambda: True,
             run_id="bench",
             delays_ms=(0,),

@@ -14,6 +14,7 @@ of the time of a short command and also slows down the start of PySpark.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import platform
@@ -33,6 +34,9 @@ from typing import Any, Self
 
 RESULTS = Path(__file__).parent / "results"
 REPOSITORY = Path(__file__).parent.parent
+
+_PR_SET_CHILD_SUBREAPER = 36
+"""From Linux's `prctl.h`."""
 
 BUSY_CORES = 0.3
 """Cores that other processes may use before a figure counts as taken under load. An idle machine
@@ -159,6 +163,15 @@ def require_idle(*, busy: bool = False) -> None:
             f"part of every figure. Wait until the machine is idle, or start with --busy; the page "
             f"then says that the figures were taken under load."
         )
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes whose own parent ends, as a JVM's does.
+
+    `cpu_seconds` still finds them after their end; otherwise they would count as someone else's.
+    Nobody reaps them before this process ends, so nobody may wait until they are gone.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Others:

@@ -28,7 +28,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import REPOSITORY, Report, arguments, child_environment, installed
+from benchmarks.harness import (
+    REPOSITORY,
+    Report,
+    adopt_orphans,
+    arguments,
+    child_environment,
+    installed,
+)
 from benchmarks.kafka_load import create_topics, delays, fill, throughput, warm
 
 from epochal.testing.kafka import running_kafka
@@ -48,7 +55,8 @@ WARM_BROKER_SECONDS = 40
 class Size:
     """How long, and how much."""
 
-    warm_up_seconds: float = 4.0
+    warm_up_seconds: float = 12.0
+    """A JVM still compiles its code for about ten seconds after a query has started."""
     measured_seconds: float = 10.0
     records: int = 3_000_000
     listened_records: int = 150_000
@@ -163,7 +171,7 @@ def flat_out(report: Report, servers: str, size: Size) -> None:
                 target,
                 size.records,
                 engine.pid,
-                warm_up_seconds=size.warm_up_seconds / 2,
+                warm_up_seconds=2.0,
                 measured_seconds=size.measured_seconds,
                 alive=engine.alive,
             )
@@ -221,6 +229,7 @@ def main(words: list[str]) -> None:
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         raise SystemExit(f"There is no part {unknown[0]}. Parts: {', '.join(PARTS)}.")
+    adopt_orphans()
     report = Report("kafka", busy=asked.busy, quick=quick)
     for name, wanted in PEERS.items():
         try:

@@ -155,7 +155,7 @@ def measure(address: str, source: str, rate: int, seconds: float) -> dict[str, A
     print("END", flush=True)
     wanted = len(range(start, end, tick_ns)) * per_tick
     patience = time.monotonic() + PATIENCE_S
-    while len(arrived) < wanted and time.monotonic() < patience:
+    while sum(due >= start for due, _ in arrived) < wanted and time.monotonic() < patience:
         time.sleep(0.05)
     delays = [(at - due) / 1e6 for due, at in arrived if begin <= due < end]
     return {

@@ -64,7 +64,7 @@ def main(master: str, checkpoint: str, out: str, *options: str) -> None:
     spark = session(master, spark__driver__memory=MEMORY, **conf)
     source = GeneratorSource(SCHEMA, rows(keys), partitions=PARTITIONS)
     counts = read_stream(spark).format(source).load().group_by("key").count()
-    usual = {**ENDURING, "checkpointLocation": checkpoint, "stateMaintenanceInterval": "5 seconds"}
+    usual = {**ENDURING, "checkpointLocation": checkpoint, "publishInterval": "5 seconds"}
     writer = counts.write_stream.format("noop").output_mode("update")
     writer = writer.options(**{**usual, **given})
     if not starts:

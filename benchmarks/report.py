@@ -28,6 +28,7 @@ SECTIONS: dict[str, Callable[[Suite], Section]] = {
     "state": sections.state,
     "big_state": big_state,
     "coordinator": sections.coordinator,
+    "epoch": sections.epoch,
     "turn": engine_sections.turn,
     "continuous": engine_sections.continuous,
     "recovery": recovery,

@@ -251,6 +251,53 @@ def coordinator(suite: Suite) -> Section:
     )
 
 
+def epoch(suite: Suite) -> Section:
+    lines: list[Line] = []
+    cpu: list[Group] = []
+    requests: list[Group] = []
+    for row in suite.rows:
+        if row.values.get("protocol") != "a file per task":
+            continue
+        stores, puts = int(row.number("stores") or 0), row.number("puts") or 0
+        former = suite.find(f"an epoch with {stores} stores, a file per store")
+        wanted = (row.number("tasks") or 0) + 3
+        gets, deletes = row.number("gets") or 0, row.number("deletes") or 0
+        what = f"an epoch with {stores} stores"
+        lines.append(
+            Line(
+                f"{what}, requests",
+                f"{number(puts)} PUT, {number(gets)} GET, {number(deletes)} DELETE",
+                ""
+                if former is None
+                else f"a file per store {number(former.number('puts') or 0)} "
+                f"PUT, {number(former.number('gets') or 0)} GET",
+                target=f"{number(wanted)} PUT, no GET, no DELETE",
+                met=puts <= wanted and not gets and not deletes,
+            )
+        )
+        for measure, unit in (("cpu", "CPU"), ("wall", "wall time")):
+            ours = [row.number(f"{measure}_milliseconds_p{p}") or 0 for p in (50, 99)]
+            lines.append(Line(f"{what}, {unit}", "p50 {} ms, p99 {} ms".format(*map(number, ours))))
+        pairs = [("one file per task", row), ("a file per store", former)]
+        for groups, key in ((cpu, "cpu_milliseconds_p50"), (requests, "puts")):
+            bars = [
+                Bar(name, each.number(key) or 0, ours=each is row) for name, each in pairs if each
+            ]
+            groups.append(Group(f"{stores} stores", tuple(bars)))
+    return Section(
+        "epoch",
+        "Storage of an epoch",
+        "The real driver and the real stores of two tasks in one process, on local disk, without "
+        "Spark, JVM and sockets. A file per store is the protocol of earlier releases.",
+        tuple(lines),
+        (
+            *plot("epoch", "CPU of an epoch, less is better", "ms", cpu, "log"),
+            *plot("epoch-requests", "PUT requests of an epoch", "requests", requests, "log"),
+        ),
+        failures(suite),
+    )
+
+
 def _driver(row: Row) -> Line:
     tasks, epochs = row.number("tasks") or 0, row.number("epochs_per_second") or 0
     cores = row.number("cores_used") or 0

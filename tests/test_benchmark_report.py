@@ -105,6 +105,25 @@ FIGURES: dict[str, list[dict[str, Any]]] = {
             "microseconds_per_task_and_epoch": 40.0,
         },
     ],
+    "epoch": [
+        {
+            "figure": f"an epoch with 8 stores, {protocol}",
+            "stores": 8,
+            "tasks": 2,
+            "protocol": protocol,
+            "puts": puts,
+            "gets": gets,
+            "deletes": 2 * gets,
+            "cpu_milliseconds_p50": puts,
+            "cpu_milliseconds_p99": 2.0 * puts,
+            "wall_milliseconds_p50": 10.0,
+            "wall_milliseconds_p99": 20.0,
+        }
+        for protocol, puts, gets in (
+            ("a file per task", 5.0, 0.0),
+            ("a file per store", 19.0, 16.0),
+        )
+    ],
     "turn": [
         {"figure": "state, 1 rows, hot", "tasks": 2, "turns": 9, "p50_us": 80.0, "p99_us": 200.0},
         {"figure": "map at 1000 rows/s, 1 rows", "tasks": 1, "p50_us": 240.0, "p99_us": 700.0},
@@ -306,6 +325,14 @@ def test_a_table_has_a_target_and_a_peer(full: Path) -> None:
 def test_commits_on_a_long_history_cost_at_most_four_times_the_first(full: Path) -> None:
     shown = table(page_of(full), "commit to delta at 10000 versions")
     assert shown[1:] == ["p50 30 ms, p99 60 ms", "", "", "≤ 4 times the first, 40 ms", "met"]
+
+
+def test_the_requests_of_an_epoch_stand_beside_those_of_earlier_releases(full: Path) -> None:
+    text = page_of(full)
+    shown = table(text, "an epoch with 8 stores, requests")
+    assert shown[1:3] == ["5 PUT, 0 GET, 0 DELETE", "a file per store 19 PUT, 16 GET"]
+    assert shown[-2:] == ["5 PUT, no GET, no DELETE", "met"]
+    assert table(text, "an epoch with 8 stores, CPU")[1] == "p50 5 ms, p99 10 ms"
 
 
 def test_a_table_has_at_most_sixty_files_per_hour_after_compaction(full: Path) -> None:
