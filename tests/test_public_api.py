@@ -13,7 +13,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 SURFACE = {
-    "epochal": ["__version__", "explain", "read_stream", "register", "streams", "write_stream"],
+    "epochal": [
+        "__version__",
+        "check",
+        "explain",
+        "read_stream",
+        "register",
+        "streams",
+        "write_stream",
+    ],
     "epochal.checkpoint": [
         "Checkpoint",
         "CommitLog",
@@ -41,6 +49,15 @@ SURFACE = {
     "epochal.continuous.api.stream": ["GroupedStream", "Stream"],
     "epochal.kafka": ["KafkaGroup", "OffsetCommitter"],
     "epochal.metrics.logs": ["JsonFormatter"],
+    "epochal.testing": [
+        "Driver",
+        "FuzzError",
+        "SparkDriver",
+        "frame",
+        "rows",
+        "rows_equal",
+        "stream",
+    ],
     "epochal.state": [
         "HDFSBackedStateStoreProvider",
         "PreparedVersion",
@@ -66,6 +83,7 @@ RE_EXPORTING = [
     "epochal.continuous",
     "epochal.kafka",
     "epochal.state",
+    "epochal.testing",
 ]
 """The modules that exist only for their public names."""
 
@@ -108,6 +126,6 @@ def test_dir_of_the_package_shows_calls_and_imported_public_modules(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.split()
     public = [name for name in shown if not name.startswith("__")]
-    calls = ["explain", "read_stream", "register", "streams", "write_stream"]
+    calls = ["check", "explain", "read_stream", "register", "streams", "write_stream"]
     assert public == sorted([*calls, *modules])
     assert "__version__" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import time
 import uuid
 from contextlib import closing
@@ -318,3 +319,26 @@ def test_a_setting_that_is_none_is_named(
     with pytest.raises(OptionError) as caught:
         source(tmp_path, options(broker, subscribe="t") | {setting: value})
     assert said in str(caught.value)
+
+
+def test_a_woken_reader_never_names_a_position_after_a_row_that_it_has_not_returned(
+    broker: Kafka, tmp_path: Path
+) -> None:
+    topic, count = make_topic(broker, unique("woken")), 400
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+    with reading(tmp_path, options(broker, subscribe=topic)) as (_, reader):
+        wakes = [reader.fd]  # type: ignore[attr-defined]
+        assert take(reader) == []
+        found: dict[int, list[str]] = {0: [], 1: []}
+        for number in range(count):
+            producer.produce(topic, str(number // 2).encode(), partition=number % 2)
+            producer.poll(0)
+            assert sum(map(len, found.values())) == number or select.select(wakes, [], [], 30)[0]
+            while sum(map(len, found.values())) <= number:
+                before = at(topic, len(found[0]), len(found[1]))
+                assert reader.positions() == before
+                batch = reader.read(1000)
+                for row in [] if batch is None else batch.to_pylist():
+                    found[row["partition"]].append(row["value"].decode())
+        every = [str(number) for number in range(count // 2)]
+        assert found == {0: every, 1: every}

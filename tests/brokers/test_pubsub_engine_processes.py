@@ -147,7 +147,9 @@ class Query:
             "tasks": TASKS,
             "plan": self.plan,
             "first_epoch": recovered.first_epoch,
-            "state": StateStart(recovered.first_epoch, recovered.state),
+            "state": StateStart(
+                recovered.first_epoch, recovered.state, recovered.commit, recovered.chain
+            ),
             "checkpoint": str(self.folder),
         }
         processes = [

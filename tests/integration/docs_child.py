@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 from tests.listening import addresses, family, name_of
@@ -76,12 +78,12 @@ class PageRun:
         self._home.mkdir(parents=True)
         self._spark = spark
         self._names: dict[str, Any] = {"__name__": "__main__", "spark": spark}
-        if page.name in GIVEN:
-            self._names |= GIVEN[page.name](self._home, spark)
         self.blocks = self.commands = 0
         shutil.copytree(world.checkpoint, self._home / "sound")
         shutil.copytree(world.output, self._home / "output")
         write_inputs(self._home)
+        if page.name in GIVEN:
+            self._names |= GIVEN[page.name](self._home, spark)
         if page.name == "README.md":  # it shows how to undo an edit, but makes none itself
             rewind = ["checkpoint", "rewind", str(self._home / "sound")]
             self._epochal([*rewind, "--to-batch", str(world.newest - 1), "--execute"])
@@ -218,13 +220,35 @@ def _operating(home: Path, spark: SparkSession) -> dict[str, Any]:
     letter = {"query": "q", "epoch": 4, "task": 0, "reason": "no day", "row": {"id": 1}}
     (home / "dead-letters").mkdir()
     (home / "dead-letters" / "letters-q-4-0.json").write_text(f"{json.dumps(letter)}\n")
+    moment = pa.timestamp("us", "UTC")
+    window = pa.array([{"start": 0, "end": 10}], pa.struct([("start", moment), ("end", moment)]))
+    largest = pa.table({"window": window, "k": ["k0"], "largest": [5]})
+    pq.write_table(largest, str(home / "largest.parquet"))
+    page = Path(__file__).parents[2] / "docs" / "operating.md"
+    [functions] = [text for _, text in BLOCK.findall(page.read_text()) if "def letter" in text]
+    (home / "keys.py").write_text(functions)
     return {}
+
+
+def _upgrading(home: Path, spark: SparkSession) -> dict[str, Any]:
+    df = spark.readStream.schema("user string, amount long").json(str(home / "orders"))
+    df = df.groupBy("user").sum("amount")
+    query = (
+        df.writeStream.outputMode("update")
+        .format("noop")
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return {"epochal": epochal, "df": df}
 
 
 GIVEN: dict[str, Callable[[Path, SparkSession], dict[str, Any]]] = {
     "README.md": _readme,
     "metrics.md": _metrics,
     "operating.md": _operating,
+    "upgrading.md": _upgrading,
 }
 """Names that a page expects its reader to define."""
 

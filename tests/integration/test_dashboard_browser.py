@@ -291,8 +291,8 @@ def some_offset_entry(checkpoint: Path) -> Path:
 
 
 def some_state_file(checkpoint: Path) -> Path:
-    found = (checkpoint / "state" / "0" / "0").glob("*.delta")
-    return sorted(found, key=lambda path: int(path.stem))[-5]
+    found = (checkpoint / "epochs").glob("*-t0-a*")
+    return sorted(found, key=lambda path: int(path.name.partition("-")[0]))[-5]
 
 
 @pytest.mark.parametrize("choose", [some_offset_entry, some_state_file])
