@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -139,7 +140,7 @@ class Run:
         self.lost: QueryError | None = None
         self.files = MemoryFiles()
         self.bus = ListenerBus()
-        self.opened: Any = SimpleNamespace(
+        opened: Any = SimpleNamespace(
             query_id=QUERY,
             run_id=RUN,
             options=options,
@@ -150,8 +151,9 @@ class Run:
             files=self.files,
             is_read=pretence.is_read,
         )
+        self.opened = opened
         self.engine = Engine(
-            self.opened,
+            opened,
             pretence.prepare,
             lambda: self.lost,
             self.bus,
@@ -303,6 +305,10 @@ def test_requests_are_looked_for_by_the_clock_however_many_epochs_there_are(
     clock = ManualClock()
     run = Run(Pretence(stand_by), clock=clock)
     run.opened.files = FaultyFiles(run.files, lambda operation, _path: looks.append(operation))
+
+    def has_looked(times: int) -> bool:
+        return len(looks) == times
+
     run.engine.start()
     attempt: Any = run.engine._attempt
     for turn in range(3):
@@ -310,7 +316,7 @@ def test_requests_are_looked_for_by_the_clock_however_many_epochs_there_are(
             attempt.commit(100 * turn + epoch, rows=1)
         assert len(looks) == turn
         clock.advance(2.0)
-        eventually(lambda expected=turn + 1: len(looks) == expected)
+        eventually(partial(has_looked, turn + 1))
     run.engine.stop()
     assert looks == ["info"] * 3
 

@@ -15,6 +15,7 @@ from epochal.checkpoint.claim import ATTEMPT_FORMAT, QUERY_PURPOSE, Claim
 from epochal.checkpoint.entries import CommitEntry, CommitLog, OffsetEntry, OffsetLog
 from epochal.checkpoint.layout import ATTEMPTS, COMMITS, OFFSETS, STOPS
 from epochal.checkpoint.metadata_log import MetadataLog
+from epochal.checkpoint.spark_json import JsonValue
 from epochal.checkpoint.stop_request import (
     forget_other_stops,
     is_stop_requested,
@@ -28,7 +29,7 @@ from epochal.testing.clock import ManualClock
 from epochal.testing.files import MemoryFiles
 from epochal.tools.switch.stop_query import Ending, StoppedQuery, stop_query
 
-OURS = {"epochal": {"version": 1}}
+OURS: dict[str, JsonValue] = {"epochal": {"version": 1}}
 
 
 class Acting(ManualClock):
@@ -50,7 +51,7 @@ class World:
     def __init__(self, *, committed: int = 3, ours: bool = True) -> None:
         self.clock = Acting()
         self.files = MemoryFiles(clock=self.clock)
-        extra = OURS if ours else {}
+        extra: dict[str, JsonValue] = OURS if ours else {}
         for epoch in range(committed + 1):
             OffsetLog(self.files.at(OFFSETS)).add(epoch, OffsetEntry(1, ("{}",), extra=extra))
             CommitLog(self.files.at(COMMITS)).add(epoch, CommitEntry(extra=extra))
@@ -101,7 +102,12 @@ def test_a_new_run_deletes_requests_to_earlier_runs_and_keeps_its_own() -> None:
 def test_a_driver_that_is_silent_for_longer_than_its_lease_has_died() -> None:
     world = World()
     elsewhere = replace_owner(world, world.claim(), machine="another/host")
-    world.clock.act = lambda turn: elsewhere.renew() if turn < 10 else None
+
+    def renew_for_a_while(turn: int) -> None:
+        if turn < 10:
+            elsewhere.renew()
+
+    world.clock.act = renew_for_a_while
     stopped = world.stop(timeout_seconds=600)
     assert stopped == StoppedQuery("run-a", Ending.DIED, 3)
     assert 30 < world.clock.monotonic() < 40  # after its last renewal
@@ -153,7 +159,11 @@ time.sleep(600)
 def test_a_query_that_does_not_stop_in_time_keeps_the_request() -> None:
     world = World()
     claim = world.claim()
-    world.clock.act = lambda _turn: claim.renew() and None
+
+    def go_on(_turn: int) -> None:
+        claim.renew()
+
+    world.clock.act = go_on
     with pytest.raises(NotStoppedError, match=r"still runs after 60 s.*\.epochal/stop/run-a"):
         world.stop()
     assert world.requests() == ["run-a"]
