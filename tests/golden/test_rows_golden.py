@@ -25,7 +25,7 @@ from epochal.state.files.delta_snapshot import (
     encode_spans,
     scan_records,
 )
-from epochal.state.files.placing_columns import placing_columns
+from epochal.state.files.partitioning import placing_columns
 from epochal.state.files.schema_file import FamilySchema, encode_schema_file, parse_schema_file
 from epochal.state.rows.byte_spans import Spans
 from epochal.state.rows.column_decoder import decode_rows

@@ -5,8 +5,9 @@ as asking once. The name is the whole request; the content only says who asked. 
 its own name every few seconds, on the thread that watches the query, and stops as `query.stop()`
 does: at the end of an epoch, with all state under Spark's names.
 
-Run ids are never reused, so a request can stop no other run than the one that it names. A request
-that its run did not live to see stays behind, and the next run deletes it.
+Run ids are never reused, so a request can stop no other run than the one that it names. The run
+deletes the request before it releases its claim, for which whoever asked is waiting. A request that
+its run did not live to see stays behind, and the next run deletes it.
 
 Note: a file proves only that somebody asked. Whether the run has stopped, its claim tells.
 """

@@ -168,7 +168,6 @@ def open_query(
             claim_seconds=options.lease.total_seconds(),
         )
         opening.callback(_quietly, guard.release, "the claim")
-        # The request goes before the claim: who asked waits for the end of the claim.
         opening.callback(_quietly, partial(forget_stop, files, run_id), "the request to stop")
         forget_other_stops(files, run_id)
         has_history = _has_history(files)

@@ -17,8 +17,7 @@ from typing import Any
 from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import JOIN_STORES
 from epochal.errors import EditError, StateError, StateValueError
-from epochal.state.files.partitioning import owner_path, place_of
-from epochal.state.files.placing_columns import placing_columns
+from epochal.state.files.partitioning import owner_path, place_of, placing_columns
 from epochal.state.files.rocksdb_family import Row, RowOrList
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.column_decoder import decode_rows

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from epochal.state.files.partitioning import owner_path, places_of_owners
-from epochal.state.files.placing_columns import placing_columns
+from epochal.state.files.partitioning import owner_path, places_of_owners, placing_columns
 from epochal.state.files.rocksdb_family import FAMILY_BYTES, indexed_family
 from epochal.state.files.rocksdb_keys import decode_keys
 from epochal.state.rows.byte_spans import Ints, spans_of

@@ -22,7 +22,7 @@ from epochal.checkpoint.directory import Checkpoint
 from epochal.checkpoint.layout import DEFAULT_STORE, JOIN_STORES
 from epochal.checkpoint.operator_metadata import REPEATS_OPERATOR
 from epochal.errors import EditError, OptionError
-from epochal.state.files.placing_columns import LIMIT_OPERATOR, SESSION_OPERATOR
+from epochal.state.files.partitioning import LIMIT_OPERATOR, SESSION_OPERATOR
 from epochal.state.files.rocksdb_family import Row
 from epochal.state.files.schema_file import FamilySchema, KeyEncoder
 from epochal.state.rows.byte_spans import spans_of

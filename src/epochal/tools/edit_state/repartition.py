@@ -26,8 +26,7 @@ from epochal.checkpoint.operator_metadata import OPERATOR_FORMAT, read_operator
 from epochal.checkpoint.restart import SHUFFLE_PARTITIONS
 from epochal.errors import EditError, OptionError
 from epochal.state.files.merge import Rows
-from epochal.state.files.partitioning import places_of
-from epochal.state.files.placing_columns import placing_columns
+from epochal.state.files.partitioning import places_of, placing_columns
 from epochal.state.rows.byte_spans import Ints
 from epochal.state.store.rocksdb_directory import RocksContent
 from epochal.tools.edit.edit_file_log import SinkSurvey

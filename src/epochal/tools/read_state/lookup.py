@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochal.errors import StateValueError
-from epochal.state.files.partitioning import place_of
-from epochal.state.files.placing_columns import placing_columns
+from epochal.state.files.partitioning import place_of, placing_columns
 from epochal.state.rows.byte_spans import spans_of
 from epochal.state.rows.tagged_json import json_column, row_from_json
 from epochal.state.rows.types import StructType

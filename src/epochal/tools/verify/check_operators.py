@@ -27,7 +27,7 @@ from epochal.checkpoint.pinned import CODEC, LEGACY_DEFAULTS
 from epochal.errors import EpochalError, OptionError, StorageError
 from epochal.files.local import LocalFiles
 from epochal.state.files.codecs import codec_name
-from epochal.state.files.placing_columns import placing_columns
+from epochal.state.files.partitioning import placing_columns
 from epochal.state.files.schema_file import FamilySchema, parse_schema_file
 from epochal.state.rows.types import Kind, StructType
 from epochal.tools.inspect.listing import CheckpointListing, LogListing, read_bytes, read_log
