@@ -120,6 +120,31 @@ def test_eleven_kills_cost_no_row_and_no_sum(
     survives(programs(), kinds, seed, capsys)
 
 
+@pytest.mark.timeout(800)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_driver_that_is_killed_while_it_stops_by_request_goes_on_and_can_be_asked_again(
+    programs: Callable[..., Program], seed: int
+) -> None:
+    program, rng = programs(master="local[2]"), Random(seed)
+    program.recovered(-1)
+    stop = [sys.executable, "-m", "epochal.cli.main", "stop", str(program.checkpoint)]
+    with subprocess.Popen(stop, stdout=subprocess.DEVNULL) as command:
+        eventually(lambda: "a file in its checkpoint asks for it" in program.log.read_text())
+        time.sleep(rng.uniform(0.0, 0.1))  # the moment of the kill is random
+        program.kill_driver()
+        assert command.wait(60) in (0, 1)  # it has stopped, or something is to be finished
+    for kills in (1, 0):
+        before = program.attempt()
+        program.start()
+        program.recovered(before)  # no earlier request stops it
+        for worker in rng.sample(program.until(program.workers, "a worker"), kills):
+            os.kill(worker, signal.SIGKILL)  # the request comes during the recovery
+        assert subprocess.run(stop, check=False).returncode == 0
+        assert program.wait() == 0, program.story()
+        assert not list((program.checkpoint / ".epochal" / "stop").glob("*"))
+    check(program)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_task_that_stands_still_is_replaced(programs: Callable[..., Program]) -> None:

@@ -113,16 +113,18 @@ class Program:
         family = self.descendants()
         (jvm,) = [pid for pid in family if runs(pid, "org.apache.spark.deploy.SparkSubmit")]
         os.kill(jvm, signal.SIGKILL)
-        assert self._process is not None
-        assert self._process.wait(PATIENCE_SECONDS) == 3, self.story()
+        assert self.wait() == 3, self.story()
         self.until(lambda: not [p for p in family if lives(p)], "no orphan")
 
     def stop(self) -> None:
         """Stop the program gracefully."""
-        assert self._process is not None
         os.kill(self.pid, signal.SIGTERM)
-        code = self._process.wait(PATIENCE_SECONDS)
-        assert code == 0, self.story()
+        assert self.wait() == 0, self.story()
+
+    def wait(self) -> int:
+        """Wait until the program ends by itself, and return its exit status."""
+        assert self._process is not None
+        return self._process.wait(PATIENCE_SECONDS)
 
     def end(self) -> None:
         """Kill all processes that are left."""

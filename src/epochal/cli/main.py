@@ -42,6 +42,7 @@ class Commands(LazyGroup):
         "state": "epochal.cli.state.group:app",
         "shadow": "epochal.cli.switching.shadow:commands",
         "switch": "epochal.cli.switching.switch:commands",
+        "stop": "epochal.cli.switching.stop:commands",
         "kafka": "epochal.cli.kafka:app",
         "pubsub": "epochal.cli.pubsub:app",
         "dashboard": "epochal.cli.dashboard:app",

@@ -31,7 +31,8 @@ def shadow(
         typer.Option(
             metavar="OUTPUT",
             help="What A has written: a directory of files or a Delta table, as a path or a URL; "
-            "iceberg:NAMESPACE.TABLE; or postgresql://USER@HOST/DATABASE#TABLE.",
+            "iceberg:NAMESPACE.TABLE; postgresql://USER@HOST/DATABASE#TABLE; or "
+            "kafka://HOST:PORT/TOPIC?OPTION=VALUE.",
         ),
     ],
     output_b: Annotated[
