@@ -6,8 +6,8 @@
 | block                       | what happens                                                      |
 |-----------------------------|-------------------------------------------------------------------|
 | `python title="orders.py"`  | the reader saves it as that file                                  |
-| `python`                    | the reader pastes it into `python`, as into a terminal            |
-| `sh`                        | the reader pastes it into a shell, the same one for all blocks    |
+| `python`                    | the reader pastes it into `python`, which stays open              |
+| `sh`                        | the reader pastes it into a shell, which stays open               |
 | `text`, behind one of these | what the reader sees: the standard output of the block before it  |
 
 A command that fails ends the page, unless the comment `# exit status 1` announces it. Blocks that
@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
-from typing import IO
+from typing import BinaryIO
 
 BLOCK = re.compile(
     r"^```(?P<kind>python|sh|text)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```", re.M | re.S
@@ -41,6 +41,7 @@ ANNOUNCED = "# exit status 1"
 BLOCK_SECONDS = 600
 REPORT = 'for each in "${failed[@]}"; do echo "$each" >&$told; done; echo end >&$told'
 COLUMNS = "100"
+COMMANDS = {"bash": ["bash", "--noprofile", "--norc"], "python": ["python", "-i", "-q"]}
 
 CHANGING = (
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "ID"),
@@ -82,39 +83,32 @@ def blocks(page: str) -> list[Block]:
 
 
 class Reader:
-    """A shell in a directory of its own, into which the blocks of a page are pasted."""
+    """A reader with a shell and a `python`, into which the blocks of a page are pasted."""
 
     def __init__(self, home: Path, log: Path) -> None:
         self._home, self._log = home, log
-        self._told, ours = os.pipe()
-        paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self._output = (log / "stdout").open("w+b")
-        self._errors = (log / "stderr").open("w+b")
-        self._seen = {"stdout": 0, "stderr": 0}
-        self._shell = subprocess.Popen(
-            ["bash", "--noprofile", "--norc"],
-            cwd=home,
-            env={**os.environ, "PATH": paths, "COLUMNS": COLUMNS, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.PIPE,
-            stdout=self._output,
-            stderr=self._errors,
-            pass_fds=[ours],
-            start_new_session=True,
-        )
-        self._paste(f"told={ours}; trap 'failed+=(\"$BASH_COMMAND\")' ERR\n")
-        self._ours = ours
+        self._output, self._errors = (log / "stdout").open("w+b"), (log / "stderr").open("w+b")
+        self._told, self._tell = os.pipe()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        """The shell and the `python`, each from its first block to the end of the page."""
+        self._seen: dict[str, int] = {}
 
     def run(self, block: Block) -> str:
         """Do what a reader does with a block, and return what it printed."""
-        if block.kind == "python" and block.title:
+        if block.title:
             (self._home / block.title).write_text(block.text)
             return ""
         script = self._log / "block"
-        script.write_text(f"{block.text}\n")
-        pasted = f"source {script} </dev/null" if block.kind == "sh" else f"python -i -q <{script}"
-        self._paste(f"failed=(); {pasted}\n{REPORT}\n")
+        script.write_text(block.text)
+        if block.kind == "sh":
+            self._paste("bash", f"failed=(); source {script} </dev/null\n{REPORT}\n")
+        else:
+            self._paste(
+                "python",
+                f"{block.text}\n\n__import__('os').write({self._tell}, b'end\\n') and None\n",
+            )
         failed = [command for command in self._wait() if not command.startswith("source ")]
-        printed, errors = self._read("stdout"), self._read("stderr")
+        printed, errors = self._new(self._output), self._new(self._errors)
         announced = block.text.count(ANNOUNCED)
         if len(failed) != announced or (block.kind == "python" and "Traceback" in errors):
             raise PageError(
@@ -124,39 +118,57 @@ class Reader:
         return printed
 
     def close(self) -> None:
-        """End the shell, and what it left in the background."""
-        os.killpg(self._shell.pid, signal.SIGTERM)
-        try:
-            self._shell.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._shell.pid, signal.SIGKILL)
-            self._shell.communicate()
+        """End both, and what they left in the background."""
+        for process in self._running.values():
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
         for each in (self._output, self._errors):
             each.close()
         os.close(self._told)
-        os.close(self._ours)
+        os.close(self._tell)
 
-    def _paste(self, text: str) -> None:
-        stdin = self._shell.stdin
+    def _paste(self, program: str, text: str) -> None:
+        if program not in self._running:
+            self._running[program] = self._started(program)
+            if program == "bash":
+                text = f"told={self._tell}; trap 'failed+=(\"$BASH_COMMAND\")' ERR\n{text}"
+        stdin = self._running[program].stdin
         assert stdin is not None
         stdin.write(text.encode())
         stdin.flush()
+
+    def _started(self, program: str) -> subprocess.Popen[bytes]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.Popen(
+            COMMANDS[program],
+            cwd=self._home,
+            env={**os.environ, "PATH": path, "COLUMNS": COLUMNS, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=self._errors,
+            pass_fds=[self._tell],
+            start_new_session=True,
+        )
 
     def _wait(self) -> list[str]:
         said = b""
         while not said.endswith(b"end\n"):
             ready, _, _ = select([self._told], [], [], BLOCK_SECONDS)
             if not ready:
-                raise PageError(
-                    f"A block takes more than {BLOCK_SECONDS} s: {self._read('stderr')[-3000:]}"
-                )
+                errors = self._new(self._errors)[-3000:]
+                raise PageError(f"A block takes more than {BLOCK_SECONDS} s: {errors}")
             said += os.read(self._told, 65536)
         return said.decode().splitlines()[:-1]
 
-    def _read(self, name: str) -> str:
-        file: IO[bytes] = self._output if name == "stdout" else self._errors
-        text = os.pread(file.fileno(), 1 << 24, self._seen[name])
-        self._seen[name] += len(text)
+    def _new(self, file: BinaryIO) -> str:
+        """What was written to a file since it was last read."""
+        seen = self._seen.get(file.name, 0)
+        text = os.pread(file.fileno(), 1 << 24, seen)
+        self._seen[file.name] = seen + len(text)
         return text.decode(errors="replace")
 
 

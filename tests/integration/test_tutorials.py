@@ -10,9 +10,7 @@ from scripts.run_page import Block, agrees, blocks, check
 
 pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).resolve().parents[2]
-TUTORIALS = sorted(
-    page for page in (ROOT / "docs").glob("tutorial-*.md") if "title=" in page.read_text()
-)
+TUTORIALS = sorted((ROOT / "docs").glob("tutorial-*.md"))
 
 
 def test_the_readme_runs_as_it_stands() -> None:
