@@ -53,6 +53,7 @@ CHANGING = (
         "SIZE",
     ),
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
+    (re.compile(r"\b\d+\.\d+\b"), "DECIMAL"),
     (re.compile(r"[ \t]+|[─━-]{3,}"), " "),  # columns are as wide as what is in them
 )
 
