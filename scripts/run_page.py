@@ -41,6 +41,8 @@ ANNOUNCED = "# exit status 1"
 BLOCK_SECONDS = 600
 REPORT = 'for each in "${failed[@]}"; do echo "$each" >&$told; done; echo end >&$told'
 COLUMNS = "100"
+HOME = "/home/you"
+"""What pages show in place of the directory in which they run."""
 COMMANDS = {"bash": ["bash", "--noprofile", "--norc"], "python": ["python", "-i", "-q"]}
 
 CHANGING = (
@@ -116,7 +118,7 @@ class Reader:
                 f"{len(failed)} commands failed, {announced} of them announced: {failed}\n"
                 f"{block.text}\n{printed[-4000:]}\n{errors[-6000:]}"
             )
-        return printed
+        return printed.replace(str(self._home), HOME)
 
     def close(self) -> None:
         """End both, and what they left in the background."""

@@ -40,8 +40,8 @@ def test_shell_and_python_stay_open_and_share_an_empty_directory() -> None:
             ("python", "from pathlib import Path\nPath('a').write_text('b')"),
             ("python", "for each in Path().iterdir():\n    print(each.name)"),
             ("text", "…"),
-            ("sh", "cat a"),
-            ("text", "b"),
+            ("sh", "cat a; pwd"),
+            ("text", "b/home/you"),
         )
     )
 
