@@ -81,6 +81,7 @@ FULL: dict[str, str] = {
     r"frames/test_driver_frames\.py.*continued\[(?!(3\.5\.9-(join|per_key)|4\.3\.0-win))": "more",
     r"unit/testing/test_pytest_plugin\.py.*real_session": "a session of its own, with its JVM",
     r"integration/test_docs_blocks\.py": "the blocks of all pages",
+    r"integration/test_tutorials\.py.*\[tutorial-(?!rescue)": "tutorials; one of them stays",
     r"integration/test_examples\.py.*(notebook_runs|table_of_totals|iceberg)": "whole programs",
     r"integration/test_demo\.py": "the demo as a whole",
     r"integration/test_kafka_letters\.py.*(at-least|topic|shut_out)": "letters by other ways",
