@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.resources import files as resources
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -37,7 +38,8 @@ from epochal.metrics.text import CONTENT_TYPE
 NEWS_SECONDS = 0.2
 KEEP_ALIVE_SECONDS = 10.0
 MAX_STREAMS = 32
-HISTORY_SHARE = 0.25
+HISTORY_SHARE, LAG_SHARE = 0.25, 0.5
+"""Measuring lag is mostly waiting for brokers, which burdens nobody."""
 SCRIPTS = ("app", "browse", "charts", "checkpoint", "format", "queries")
 
 STATIC = {
@@ -61,9 +63,11 @@ class Dashboard:
         """`kafka`: the settings of a client for the brokers that queries read from."""
         self._board, self._follow = board, follow
         self._stats, self._histories = KeptAnswers(clock), KeptAnswers(clock, HISTORY_SHARE)
-        self._lags = KeptAnswers(clock)
+        self._lags = KeptAnswers(clock, LAG_SHARE)
         self._history, self._lag = HistoryReader(clock), LagMeter(kafka, clock)
         self._streams = 0
+        self.closing: Callable[[], bool] = lambda: False
+        """Whether the server is about to stop, so that open pages must let go."""
 
     def app(self) -> Starlette:
         """Return the application, without authorization."""
@@ -90,7 +94,7 @@ class Dashboard:
     def _queries(self, request: Request) -> Response:
         board = self._board
         return JSONResponse(
-            {"queries": board.summaries(), "follow": self._follow, "runs": str(board.runs)}
+            {"queries": board.summaries(), "follow": self._follow, "runs": _shown(board.runs)}
         )
 
     def _metrics(self, request: Request) -> Response:
@@ -161,7 +165,7 @@ class Dashboard:
         self._streams += 1
         try:
             with self._board.watching(key):
-                while True:  # until the page is closed, which cancels the response
+                while not self.closing():  # closing the page cancels the response
                     changes, sequence, run_id = await run_in_threadpool(
                         self._changes, key, sequence, run_id
                     )
@@ -207,6 +211,12 @@ def _static(content: bytes, kind: str) -> Callable[[Request], Response]:
         return Response(content, headers={"Content-Type": kind})
 
     return respond
+
+
+def _shown(path: Path) -> str:
+    """A path as a shell's user would write it."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def _error(message: str, status: int) -> Response:

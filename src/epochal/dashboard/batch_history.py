@@ -118,9 +118,9 @@ def history_json(
     batches that were measured.
     """
     kept = sorted(batches, key=lambda each: each.batch_id)[-KEPT_BATCHES:]
-    before: list[BatchFacts | None] = [None, *kept[:-1]]
-    after: list[BatchFacts | None] = [*kept[1:], None]
-    took = [duration_ms(each, following) for each, following in zip(kept, after, strict=True)]
+    before = [None, *kept]
+    after = [*kept[1:], None]
+    took = [duration_ms(each, following) for each, following in zip(kept, after, strict=False)]
     copied = any(ms is None and each.committed_ms for each, ms in zip(kept, took, strict=True))
     newest = kept[-1] if kept else None
     names = list(newest.offsets) if newest else []
@@ -137,7 +137,7 @@ def history_json(
                 "state_bytes": size.bytes if size else None,
                 "read": [_read(name, each, previous, files_read) for name in names],
             }
-            for each, previous, ms in zip(kept, before, took, strict=True)
+            for each, previous, ms in zip(kept, before, took, strict=False)
         ],
         "sources": [with_lag(_source_json(name, kept), {}, NOT_ASKED) for name in names],
         "figures": _figures(kept, took),

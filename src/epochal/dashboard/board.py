@@ -20,7 +20,15 @@ from typing import Any
 from epochal.clock import Clock
 from epochal.dashboard.find_checkpoints import find_checkpoints
 from epochal.dashboard.health import Health, HealthMonitor
-from epochal.dashboard.query_names import UNKNOWN, group_of, names_of, place_of, status_of
+from epochal.dashboard.query_names import (
+    ACTIVE,
+    CHECKPOINT,
+    UNKNOWN,
+    group_of,
+    names_of,
+    place_of,
+    status_of,
+)
 from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
 from epochal.files import Files, open_files
@@ -37,6 +45,8 @@ UNWATCHED_SECONDS = 30.0
 PAUSE_FACTOR = 2.0
 """After each round, a thread pauses this many times as long as the round took."""
 MAX_RUNS = 200
+ACTIVE_MS = 60_000
+"""A checkpoint with a younger batch belongs to a query that runs, as far as one can tell."""
 SEARCH_SECONDS = 10.0
 """The time between two searches for checkpoints below the given directories."""
 SEARCH_SHARE = 0.1
@@ -60,10 +70,10 @@ class Query:
         """The newest run."""
         return self.runs[-1] if self.runs else None
 
-    def summary(self, directory: str) -> dict[str, Any]:
+    def summary(self, directory: str, now_ms: int) -> dict[str, Any]:
         """The query as an entry of the page's list; `directory` names it if no run does."""
         run, health = self.run, self.monitor.health if self.monitor else None
-        found = run.summary() if run else _without_run(health)
+        found = run.summary() if run else _without_run(health, now_ms)
         verdict = health.status if health else UNKNOWN
         status = status_of(found["state"], verdict)
         view = health.view if health else None
@@ -123,10 +133,15 @@ class Board:
         """List all queries: running ones first, then by the start of their newest run, by name."""
         with self._lock:
             names = names_of([query.url for query in self._queries.values()])
-            found = [query.summary(names[query.url]) for query in self._queries.values()]
+            now_ms = self._clock.now_ms()
+            found = [each.summary(names[each.url], now_ms) for each in self._queries.values()]
         return sorted(
             found,
-            key=lambda each: (each["state"] != RUNNING, -(each["started_ms"] or 0), each["name"]),
+            key=lambda each: (
+                each["state"] not in (RUNNING, ACTIVE),
+                -(each["started_ms"] or 0),
+                each["name"],
+            ),
         )
 
     def since(self, key: str, sequence: int) -> dict[str, Any] | None:
@@ -266,20 +281,22 @@ class Board:
                 return
 
 
-def _without_run(health: Health | None) -> dict[str, Any]:
+def _without_run(health: Health | None, now_ms: int) -> dict[str, Any]:
     view = health.view if health else None
     newest = view.batches[-1] if view and view.batches else None
+    newest_ms = newest.timestamp_ms if newest else None
+    active = newest_ms is not None and now_ms - newest_ms < ACTIVE_MS
     return {
         "name": None,
         "query_id": view.query_id if view else None,
         "run_id": None,
-        "state": "checkpoint",
+        "state": ACTIVE if active else CHECKPOINT,
         "message": "",
         "error": health.problem if health else None,
         "started_ms": None,
         "ended_ms": None,
         "epoch": newest.batch_id if newest else None,
-        "newest_ms": newest.timestamp_ms if newest else None,
+        "newest_ms": newest_ms,
         "input_rate": None,
         "p50_ms": None,
         "p99_ms": None,

@@ -43,8 +43,9 @@ def serve_dashboard(
     with closing(_listen(host, port)) as listener:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe(TOKEN_BYTES)
+        dashboard = Dashboard(board, clock, follow, kafka)
         guarded = Guard(
-            Dashboard(board, clock, follow, kafka).app(),
+            dashboard.app(),
             token=token,
             hosts=host_rule(host, names),
             # Browsers share cookies between all ports of a host. With the port in its name, two
@@ -63,7 +64,9 @@ def serve_dashboard(
         try:
             shown = f"[{host}]" if ":" in host else host
             ready(f"http://{shown}:{port}/?token={token}")
-            uvicorn.Server(config).run(sockets=[listener])
+            server = uvicorn.Server(config)
+            dashboard.closing = lambda: server.should_exit
+            server.run(sockets=[listener])
         finally:
             board.close()
 

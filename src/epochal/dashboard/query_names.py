@@ -11,6 +11,10 @@ from collections.abc import Sequence
 
 from epochal.dashboard.query_runs import FAILED, LOST, RUNNING
 
+ACTIVE = "active"
+"""The state of a query without a run whose checkpoint was written to a moment ago."""
+CHECKPOINT = "checkpoint"
+"""The state of any other query without a run."""
 HEALTHY, UNHEALTHY, UNREADABLE, UNKNOWN = "healthy", "unhealthy", "unreadable", "unknown"
 
 ATTENTION, AT_WORK, AT_REST, UNCHECKED = "attention", "running", "idle", "unchecked"
@@ -31,16 +35,16 @@ def status_of(state: str, health: str) -> str:
         return state
     if health in (UNHEALTHY, UNREADABLE):
         return health
-    if state == RUNNING or health == HEALTHY:
-        return state if state == RUNNING else HEALTHY
-    return UNKNOWN
+    if state in (RUNNING, ACTIVE):
+        return state
+    return HEALTHY if health == HEALTHY else UNKNOWN
 
 
 def group_of(status: str) -> str:
     """The group of a status."""
     if status in (FAILED, LOST, UNHEALTHY, UNREADABLE):
         return ATTENTION
-    if status == RUNNING:
+    if status in (RUNNING, ACTIVE):
         return AT_WORK
     return AT_REST if status == HEALTHY else UNCHECKED
 

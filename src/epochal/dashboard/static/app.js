@@ -17,11 +17,12 @@ const live = () => Boolean(query()?.run_id);
 function about() {
   const shown = query();
   $("detail").hidden = !shown;
-  $("start").hidden = queries.length > 0 || follow !== null;
+  $("start").hidden = queries.length > 0;
+  document.body.dataset.queries = queries.length;
   if (!shown) return;
   if ($("name").textContent !== shown.name) $("name").textContent = shown.name;
   document.title = `${sign(shown.status)} ${shown.name} – Epochal`;
-  $("state").hidden = !live();
+  $("state").hidden = shown.state === "checkpoint";
   chip(shown.state, shown.state, $("state"));
   chip(shown.health, shown.health === "unknown" ? "not checked yet" : shown.findings ? `${shown.health}, ${shown.findings} ${shown.findings === 1 ? "finding" : "findings"}` : shown.health, $("health"));
   $("message").textContent = shown.state === "lost" ? "The process of this query was killed, or its host went down." : shown.message;
@@ -47,6 +48,7 @@ function about() {
 
 function panels() {
   for (const panel of document.querySelectorAll("[data-for]")) panel.hidden = (panel.dataset.for === "live") !== live();
+  for (const id of ["growth", "watermark"]) $(id).classList.toggle("wide", !live());
 }
 
 function drawEpochs() {

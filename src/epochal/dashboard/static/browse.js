@@ -1,6 +1,6 @@
 // Shows offsets and state of any version, and state by partition. It loads one page at a time.
 
-import { $, bytes, chip, count, el, moment, plural, whole } from "./format.js";
+import { $, bytes, chip, count, el, many, moment, plural, whole } from "./format.js";
 import { table } from "./charts.js";
 
 const PAGE = 20;
@@ -22,6 +22,8 @@ function plain(value) {
 
 const cell = (value) => (value !== null && typeof value === "object" ? el("span", { class: "mono" }, plain(value)) : plain(value));
 
+const when = (ms) => el("span", { class: "when" }, moment(ms));
+
 // What is not a number is as good as nothing: then the newest is shown.
 const number = (id) => { const text = $(id).value.trim(); const good = text === "" || /^\d{1,18}$/.test(text); $(id).setAttribute("aria-invalid", String(!good)); return good ? text : ""; };
 
@@ -30,9 +32,9 @@ async function showOffsets(before) {
     const found = await ask("offsets", { before: before ?? "", limit: PAGE });
     older = found.older;
     $("offsets-older").disabled = older === null;
-    $("offsets-range").textContent = found.count ? `${plural(found.count, unit, unit === "batch" ? "batches" : "epochs")} kept, ${whole(found.oldest)} to ${whole(found.newest)}` : `no ${unit} yet`;
+    $("offsets-range").textContent = found.count ? `${plural(found.count, unit)} kept, ${whole(found.oldest)} to ${whole(found.newest)}` : `no ${unit} yet`;
     table($("offsets-table"), [[unit, true], ["state"], ["began"], ["watermark"], ["offsets"]], found.batches.map((batch) => [
-      whole(batch.batch_id), batch.committed ? "✓ committed" : "open", moment(batch.timestamp_ms), moment(batch.watermark_ms),
+      whole(batch.batch_id), batch.committed ? "✓ committed" : "not committed", when(batch.timestamp_ms), when(batch.watermark_ms),
       batch.problem ? chip("error", batch.problem, el("span", { class: "chip wrap" })) : el("pre", {}, JSON.stringify(batch.offsets)),
     ]));
   } catch (error) { $("offsets-range").textContent = error.message; $("offsets-table").replaceChildren(); }
@@ -68,7 +70,7 @@ async function showState() {
     $("state-before").disabled = page === 0;
     $("state-next").disabled = !found.more;
     const first = page * 50;
-    const versions = `${unit}s ${whole(listed.oldest)} to ${whole(listed.newest)} are kept`.replace("batchs", "batches");
+    const versions = `${many(unit)} ${whole(listed.oldest)} to ${whole(listed.newest)} are kept`;
     $("state-range").textContent = found.rows.length
       ? `rows ${whole(first + 1)} to ${whole(first + found.rows.length)} after ${unit} ${found.batch_id}; ${versions}`
       : `no rows after ${unit} ${found.batch_id}`;

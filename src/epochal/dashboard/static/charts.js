@@ -1,7 +1,7 @@
 // Draws charts as plain SVG, again whenever the data changes. The arrow keys move the cursor of a
 // chart that has the focus.
 
-import { bytes, clock, count, el, millis, moment, span, whole } from "./format.js";
+import { bytes, clock, count, day, el, millis, moment, span, whole } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 export const PHASES = ["cut", "state", "prepare", "log", "commit", "ack"];
@@ -14,13 +14,13 @@ function svg(tag, attributes = {}, ...children) {
 }
 
 const DECIMAL = (rough) => { const power = 10 ** Math.floor(Math.log10(rough || 1)); return [1, 2, 5, 10].map((each) => each * power); };
-const BINARY = (rough) => { const power = 1024 ** Math.floor(Math.log(Math.max(1, rough)) / Math.log(1024)); return [1, 2, 5, 10, 20, 50, 100, 200, 500, 1024].map((each) => each * power); };
+const BINARY = (rough) => { const power = 1024 ** Math.floor(Math.log(Math.max(1, rough)) / Math.log(1024)); return [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024].map((each) => each * power); };
 const TIMES = [1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 432e6];
 const TIME = (rough) => (rough < 1000 ? DECIMAL(rough) : [...TIMES, ...DECIMAL(rough / 864e5).map((each) => each * 864e5)]);
 
 // The units of a chart: how to write a value, and which steps its axis may have.
 export const UNITS = {
-  rows: { text: count, steps: DECIMAL },
+  rows: { text: count, steps: (rough) => DECIMAL(Math.max(rough, 1 / 3)) },
   time: { text: (ms) => (ms === 0 ? "0" : millis(ms)), steps: TIME },
   span: { text: (ms) => (ms === 0 ? "0" : span(ms)), steps: TIME },
   bytes: { text: bytes, steps: BINARY },
@@ -46,9 +46,7 @@ export function lines(box, series, options = {}) {
     return;
   }
   const width = Math.max(240, box.clientWidth), height = 168;
-  // A series that is far from zero and hardly moves would be a flat line above an empty chart.
-  const low = Math.min(...values), high = Math.max(...values);
-  const steps = ticks(low > 0.8 * high && low > 0 && options.unit === "span" ? low : Math.min(0, low), Math.max(high, low + 1e-9, 1), unit);
+  const steps = ticks(Math.min(0, ...values), Math.max(1, ...values), unit);
   const floor = steps[0], peak = steps.at(-1);
   const left = 14 + 7 * Math.max(...steps.map((each) => unit.text(each).length)), right = 10, top = 10, bottom = 22;
   const first = times[0], last = times.at(-1);
@@ -60,7 +58,7 @@ export function lines(box, series, options = {}) {
     drawn.append(svg("text", { x: left - 6, y: y(step) + 4, "text-anchor": "end" }, unit.text(step)));
   }
   drawn.append(svg("text", { x: left, y: height - 5 }, moment(first)));
-  drawn.append(svg("text", { x: width - right, y: height - 5, "text-anchor": "end" }, moment(last)));
+  drawn.append(svg("text", { x: width - right, y: height - 5, "text-anchor": "end" }, day(first) === day(last) ? clock(last) : moment(last)));
   series.forEach((each, index) => {
     const known = each.points.filter(([, value]) => value !== null && value !== undefined);
     if (!known.length) return;
@@ -136,7 +134,7 @@ export function timeline(box, epochs, chosen, choose) {
     const group = svg("g", { class: "row", role: "option", id: `epoch-${epoch.epoch}`, "data-epoch": epoch.epoch,
       "aria-selected": String(epoch.epoch === chosen), "aria-label": `${words(epoch)}${again ? "; first after a restart" : ""}` });
     group.append(svg("rect", { class: "back", x: 0, y: index * row, width, height: row, rx: 3 }));
-    group.append(svg("text", { x: left - 8, y: index * row + 12, "text-anchor": "end" }, whole(epoch.epoch)));
+    group.append(svg("text", { x: left - 8, y: index * row + 12, "text-anchor": "end", "aria-hidden": "true" }, whole(epoch.epoch)));
     if (again) group.append(svg("path", { class: "again", d: `M2 ${index * row + 4}l7 4l-7 4z` }));
     for (const [name, begin, took] of epoch.phases) {
       const length = x(begin + took) - x(begin);
@@ -144,7 +142,7 @@ export function timeline(box, epochs, chosen, choose) {
       group.append(svg("rect", { class: `f${PHASES.indexOf(name) + 1}`, x: x(begin), y: index * row + 3, rx: 2,
         width: Math.max(1, length - (length > 4 ? 1.5 : 0)), height: row - 6 }));
     }
-    group.append(svg("text", { x: width - right + 8, y: index * row + 12 }, millis(Math.round(end(epoch)))));
+    group.append(svg("text", { x: width - right + 8, y: index * row + 12, "aria-hidden": "true" }, millis(Math.round(end(epoch)))));
     group.addEventListener("click", () => choose(epoch.epoch));
     drawn.append(group);
   });

@@ -1,10 +1,14 @@
 // Shows what a checkpoint says about its query: health with the commands that mend it, and the
 // history of its batches.
 
-import { $, ago, bytes, capital, chip, clock, command, count, el, millis, moment, plural, prose, span, whole } from "./format.js";
+import { $, ago, bytes, capital, chip, clock, command, count, el, many, millis, moment, plural, prose, span, whole } from "./format.js";
 import { lines, table } from "./charts.js";
 
-const RESTARTS = { begin: "begin", "re-run": "run again", continue: "continue", fail: "fail" };
+function restart(plan, unit) {
+  const at = `${unit} ${whole(plan.batch_id)}`;
+  if (plan.action === "fail") return `A restart would fail${plan.reason ? `: ${plan.reason}` : ""}.`;
+  return plan.action === "re-run" ? `A restart would run ${at} again.` : `A restart would ${plan.action} with ${at}.`;
+}
 
 export function drawHealth(health, query) {
   const verdict = $("verdict");
@@ -17,11 +21,8 @@ export function drawHealth(health, query) {
   else if (status === "healthy") parts.push("No problem was found.");
   else parts.push(`${plural(health.count, "finding")}.`);
   if (at) {
-    const action = RESTARTS[at.restart.action] ?? at.restart.action.replaceAll("_", " ");
     const reached = at.newest === null ? `There is no ${query.unit} yet` : `Newest ${query.unit} ${whole(at.newest)}, committed ${at.committed === null ? "none" : whole(at.committed)}`;
-    const next = at.restart.batch_id === null ? "" : ` ${at.restart.action === "re-run" ? "" : "with "}${query.unit} ${whole(at.restart.batch_id)}`;
-    const reason = at.restart.action === "fail" && at.restart.reason ? `: ${at.restart.reason}` : ".";
-    parts.push(`${reached}. A restart would ${action}${next}${reason}`);
+    parts.push(`${reached}. ${restart(at.restart, query.unit)}`);
   }
   parts.push(`Checked at ${clock(health.checked_ms)}.`);
   verdict.replaceChildren(chip(status), ` ${parts.join(" ")}`);
@@ -38,7 +39,7 @@ function groups(findings) {
     const name = each.commands.join("\n");
     found.set(name, [...(found.get(name) ?? []), each]);
   }
-  return [...found.values()].map((each) => el("article", { class: "finding", "data-commands": each[0].commands.length },
+  return [...found.values()].map((each) => el("article", { class: "finding", "data-commands": each[0].commands.length, "data-severity": each[0].severity },
     el("ul", {}, ...each.map((one) => el("li", {}, el("p", {}, chip(one.severity), " ", el("b", {}, one.code), " ", el("code", { class: "path" }, one.path)), el("p", {}, capital(one.message)), each.every((other) => other.remedy === each[0].remedy) ? null : el("p", { class: "remedy" }, ...prose(one.remedy))))),
     each.every((other) => other.remedy === each[0].remedy) ? el("p", { class: "remedy" }, ...prose(each[0].remedy)) : null,
     ...each[0].commands.map(command),
@@ -68,7 +69,7 @@ export function historyTiles(query, history, lag) {
   return [
     [`newest ${query.unit}`, whole(figures.newest), newest ? (newest.committed ? `began ${ago(newest.started_ms)}` : "not committed") : ""],
     [`${query.unit} duration`, millis(figures.took_ms), figures.took_p50_ms === null || figures.took_p50_ms === undefined ? "" : `p50 ${millis(figures.took_p50_ms)}, p99 ${millis(figures.took_p99_ms)}`],
-    ["interval", millis(figures.interval_ms), `median between ${query.unit}s`],
+    ["interval", millis(figures.interval_ms), `median between ${many(query.unit)}`],
     ["input", count(read), read === null || read === undefined ? "" : `${unit} in the newest ${query.unit}`],
     ["lag", behind.length ? count(behind.reduce((sum, each) => sum + each, 0)) : "–", behind.length ? (seconds ? `oldest ${span(1000 * seconds)}` : "nothing waits") : "unknown, see Sources"],
     ["state rows", history && !history.stateful ? "none" : count(sized?.state_rows), sized ? bytes(sized.state_bytes) : history?.stateful === false ? "stateless query" : ""],
@@ -78,7 +79,7 @@ export function historyTiles(query, history, lag) {
 
 export function drawHistory(query, history) {
   const batches = history?.batches ?? [];
-  const empty = history ? `Too few ${query.unit}s yet.` : "Reading the checkpoint.";
+  const empty = history ? `Too few ${many(query.unit)} yet.` : "Reading the checkpoint.";
   const label = (index) => `${query.unit} ${whole(batches[index].batch_id)}`;
   const points = (name) => batches.map((batch) => [batch.started_ms, batch[name]]);
   lines($("duration").querySelector(".chart"), [{ name: "duration", kind: "l1", points: points("took_ms") }], { unit: "time", label, empty: history?.note ?? empty });

@@ -29,7 +29,8 @@ export function count(value) {
 // 12345 is "12,345": exact, for offsets and ids.
 export const whole = (value) => (unknown(value) ? "–" : value.toLocaleString("en-US"));
 
-export const plural = (number, one, many = `${one}s`) => `${whole(number)} ${number === 1 ? one : many}`;
+export const many = (name) => ({ batch: "batches", query: "queries" })[name] ?? `${name}s`;
+export const plural = (number, one, more = many(one)) => `${whole(number)} ${number === 1 ? one : more}`;
 
 export function millis(value) {
   if (unknown(value)) return "–";
@@ -40,7 +41,7 @@ export function millis(value) {
 export function span(ms) {
   if (unknown(ms)) return "–";
   const size = Math.abs(ms);
-  const [unit, name] = [[864e5, "d"], [36e5, "h"], [6e4, "min"], [1e3, "s"], [1, "ms"]].find(([least]) => size >= 1.5 * least) ?? [1, "ms"];
+  const [unit, name] = [[864e5, "d", 1296e5], [36e5, "h", 54e5], [6e4, "min", 9e4], [1e3, "s", 1e3]].find(([, , least]) => size >= least) ?? [1, "ms"];
   const value = ms / unit;
   const digits = Math.abs(value) >= 100 ? 0 : name === "s" && Math.abs(value) < 10 ? 2 : 1;
   return `${Number(value.toFixed(digits)).toLocaleString("en-US")} ${name}`;
@@ -63,12 +64,15 @@ export function clock(ms) {
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
 
+export function day(ms) {
+  const at = new Date(ms);
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+}
+
 // Local time in the form of ISO 8601; without the date if it is near.
 export function moment(ms) {
   if (!ms) return "–";
-  const at = new Date(ms);
-  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-  return Math.abs(Date.now() - ms) < 43200000 ? clock(ms) : `${day} ${clock(ms)}`;
+  return Math.abs(Date.now() - ms) < 43200000 ? clock(ms) : `${day(ms)} ${clock(ms)}`;
 }
 
 export const ago = (ms) => (ms ? `${span(Math.max(0, Date.now() - ms))} ago` : "–");
@@ -80,8 +84,8 @@ export function prose(text) {
   return text.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
 }
 
-const KINDS = { running: "good", healthy: "good", failed: "bad", lost: "bad", unhealthy: "bad", unreadable: "warn", error: "bad", warning: "warn" };
-const SIGNS = { running: "▶", failed: "✕", lost: "✕", stopped: "■", healthy: "✓", unhealthy: "✕", unreadable: "!", error: "✕", warning: "!", info: "i", unknown: "…" };
+const KINDS = { running: "good", active: "good", healthy: "good", failed: "bad", lost: "bad", unhealthy: "bad", unreadable: "warn", error: "bad", warning: "warn" };
+const SIGNS = { running: "▶", active: "▶", failed: "✕", lost: "✕", stopped: "■", healthy: "✓", unhealthy: "✕", unreadable: "!", error: "✕", warning: "!", info: "i", unknown: "…" };
 export const sign = (value) => SIGNS[value] ?? "◇";
 export const kind = (value) => KINDS[value] ?? "plain";
 

@@ -3,7 +3,7 @@
 
 import { $, ago, count, el, kind, millis, plural, sign, whole } from "./format.js";
 
-const GROUPS = { attention: "Needs attention", running: "Running", idle: "Not running", unchecked: "Not checked yet" };
+const GROUPS = { attention: "Needs attention", running: "Running", idle: "Not active", unchecked: "Not checked yet" };
 const rows = new Map();
 let queries = [], chosen = null, pick = () => {}, shown = [];
 
