@@ -34,7 +34,7 @@ function about() {
     ["rows/s", count(shown.input_rate), report ? `${count(report.processed_rate)} while reading` : ""], ["latency p50", millis(shown.p50_ms), "cut to commit"], ["latency p99", millis(shown.p99_ms), report?.max_ms ? `highest ${millis(report.max_ms)}` : ""],
     ["epoch", shown.epoch ?? "–", shown.newest_ms ? `committed ${ago(shown.newest_ms)}` : ""], ["backlog", count(shown.behind), "not committed yet"], ["state rows", count(shown.state_rows), ""],
     ["restarts", shown.restarts ?? 0, restarts.length ? `last ${ago(restarts.at(-1))}` : ""], ["watermark", report?.watermark_ms ? span(Date.now() - report.watermark_ms) : "none", report?.watermark_ms ? `behind now, at ${moment(report.watermark_ms)}` : "no event time"],
-  ] : historyTiles(shown, history, lag);
+  ] : historyTiles(shown, history, lag, health);
   $("tiles").replaceChildren(...tiles.map(([name, value, more]) => el("div", {}, el("dt", {}, name), el("dd", { id: `tile-${name.replaceAll(/[ /]/g, "-")}` }, value), el("dd", { class: "more" }, more))));
   const facts = [["checkpoint", shown.checkpoint], ["query id", shown.query_id], ["run id", shown.run_id], ["started", shown.started_ms ? `${moment(shown.started_ms)}, ${ago(shown.started_ms)}` : null],
     ["ended", shown.ended_ms ? `${moment(shown.ended_ms)}, ${ago(shown.ended_ms)}` : null], ["sources", shown.sources?.join(", ")], ["sink", shown.sink],
@@ -55,6 +55,7 @@ function drawEpochs() {
   if (!pinned || !epochs.some((each) => each.epoch === epoch)) { epoch = epochs.at(-1)?.epoch ?? null; pinned = false; }
   timeline($("timeline"), epochs, epoch, (number) => { epoch = number; pinned = true; draw(); });
   const found = epochs.find((each) => each.epoch === epoch);
+  $("epoch").setAttribute("aria-live", pinned && document.activeElement === $("timeline") ? "polite" : "off");
   $("epoch").textContent = found ? words(found) : "";
 }
 

@@ -132,17 +132,17 @@ export function timeline(box, epochs, chosen, choose) {
     const before = epochs.at(index - shown.length - 1);
     const again = before !== undefined && index + epochs.length > shown.length && epoch.attempt > before.attempt;
     const group = svg("g", { class: "row", role: "option", id: `epoch-${epoch.epoch}`, "data-epoch": epoch.epoch,
-      "aria-selected": String(epoch.epoch === chosen), "aria-label": `${words(epoch)}${again ? "; first after a restart" : ""}` });
+      "aria-selected": String(epoch.epoch === chosen) });
     group.append(svg("rect", { class: "back", x: 0, y: index * row, width, height: row, rx: 3 }));
-    group.append(svg("text", { x: left - 8, y: index * row + 12, "text-anchor": "end", "aria-hidden": "true" }, whole(epoch.epoch)));
-    if (again) group.append(svg("path", { class: "again", d: `M2 ${index * row + 4}l7 4l-7 4z` }));
+    group.append(svg("text", { x: left - 8, y: index * row + 12, "text-anchor": "end" }, whole(epoch.epoch)));
+    if (again) group.append(svg("path", { class: "again", d: `M2 ${index * row + 4}l7 4l-7 4z` }, svg("title", {}, "first after a restart")));
     for (const [name, begin, took] of epoch.phases) {
       const length = x(begin + took) - x(begin);
       if (length < 0.4) continue;
       group.append(svg("rect", { class: `f${PHASES.indexOf(name) + 1}`, x: x(begin), y: index * row + 3, rx: 2,
         width: Math.max(1, length - (length > 4 ? 1.5 : 0)), height: row - 6 }));
     }
-    group.append(svg("text", { x: width - right + 8, y: index * row + 12, "aria-hidden": "true" }, millis(Math.round(end(epoch)))));
+    group.append(svg("text", { x: width - right + 8, y: index * row + 12 }, millis(Math.round(end(epoch)))));
     group.addEventListener("click", () => choose(epoch.epoch));
     drawn.append(group);
   });

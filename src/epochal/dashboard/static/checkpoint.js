@@ -58,7 +58,7 @@ export function drawSources(sources) {
   else $("sources").replaceChildren();
 }
 
-export function historyTiles(query, history, lag) {
+export function historyTiles(query, history, lag, health) {
   const figures = history?.figures ?? {};
   const newest = history?.batches.at(-1);
   const sized = history?.batches.findLast((each) => each.state_rows !== null);
@@ -73,6 +73,7 @@ export function historyTiles(query, history, lag) {
     ["input", count(read), read === null || read === undefined ? "" : `${unit} in the newest ${query.unit}`],
     ["lag", behind.length ? count(behind.reduce((sum, each) => sum + each, 0)) : "–", behind.length ? (seconds ? `oldest ${span(1000 * seconds)}` : "nothing waits") : "unknown, see Sources"],
     ["state rows", history && !history.stateful ? "none" : count(sized?.state_rows), sized ? bytes(sized.state_bytes) : history?.stateful === false ? "stateless query" : ""],
+    ["findings", health ? whole(health.count) : "–", health ? `checked ${ago(health.checked_ms)}` : "not checked yet"],
     ["watermark", newest?.watermark_ms ? span(Date.now() - newest.watermark_ms) : "none", newest?.watermark_ms ? `behind now, at ${moment(newest.watermark_ms)}` : "no event time"],
   ];
 }
