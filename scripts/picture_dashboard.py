@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession, functions
 from tests.kafka_topics import create_topic
 from tests.rigs.axe import violations
 from tests.rigs.browser import Page, running_browser
-from tests.rigs.dashboard import running_dashboard
+from tests.rigs.dashboard import choose, running_dashboard
 from tests.spark.sessions import session
 from tests.waiting import eventually
 
@@ -68,8 +68,10 @@ def main() -> None:
         )
         spark.sparkContext.setLogLevel("OFF")
         with orders_in(kafka), spark_query(spark, kafka, home), continuous_query(spark, home):
-            take_pictures(home, kafka)
+            take_running(home, kafka)
         spark.stop()
+        make_many(home / "data" / "orders-by-window" / "checkpoint", home / "many")
+        take_many(home)
 
 
 @contextmanager
@@ -160,7 +162,7 @@ def continuous_query(spark: SparkSession, home: Path) -> Iterator[None]:
         query.stop()
 
 
-def take_pictures(home: Path, kafka: Kafka) -> None:
+def take_running(home: Path, kafka: Kafka) -> None:
     with running_browser() as page:
         with running_dashboard(home, "--runs", NO_RUNS) as (link, _):
             show(page, link, "document.querySelectorAll('#start .copy').length > 3")
@@ -171,33 +173,30 @@ def take_pictures(home: Path, kafka: Kafka) -> None:
         arguments = ("--runs", home / "runs", "--checkpoint", data, *servers)
         with running_dashboard(home, *arguments) as (link, _):
             show(page, link, "document.querySelectorAll('#queries button').length === 2")
-            choose(
-                page,
-                "orders-by-window",
-                "/\\d/.test(document.getElementById('tile-lag').innerText)",
-            )
+            choose(page, "orders-by-window")
+            page.wait("/\\d/.test(document.getElementById('tile-lag').innerText)", seconds=120)
             page.wait("document.querySelectorAll('#growth-rows circle').length > 8", seconds=120)
             take(page, "spark", 1440, "light", height=1330)
             take(page, "phone", 390, "dark", height=844)
-            choose(
-                page, "customer-totals", "document.querySelectorAll('#latency .mark').length > 0"
-            )
+            choose(page, "customer-totals")
+            page.wait("document.querySelectorAll('#latency .mark').length > 0", seconds=120)
             page.wait("document.querySelectorAll('#partitions .bar').length === 4")
             take(page, "live", 1440, "dark", height=1420)
             page.open("about:blank")
-        many = home / "many"
-        make_many(data / "orders-by-window" / "checkpoint", many)
-        with running_dashboard(home, "--runs", NO_RUNS, "--checkpoint", many) as (link, _):
-            show(
-                page, link, "document.getElementById('tally').innerText.startsWith('60 queries, 3')"
-            )
-            page.wait(
-                "!document.querySelector('#queries').innerText.includes('not checked yet')",
-                seconds=240,
-            )
-            choose(page, "fraud/features", "document.querySelectorAll('.finding .copy').length > 0")
-            page.wait("document.querySelectorAll('#duration circle').length > 8")
-            take(page, "findings", 1440, "light", height=1000)
+
+
+def take_many(home: Path) -> None:
+    arguments = ("--runs", NO_RUNS, "--checkpoint", home / "many")
+    with running_browser() as page, running_dashboard(home, *arguments) as (link, _):
+        tally = "document.getElementById('tally').innerText"
+        show(page, link, f"{tally} === '60 queries, 3 need attention'")
+        unchecked = "document.getElementById('queries').innerText.includes('Not checked yet')"
+        page.wait(f"!{unchecked}", seconds=240)
+        choose(page, "fraud/features")
+        page.wait("document.querySelectorAll('.finding .copy').length > 0")
+        page.wait("document.querySelectorAll('#duration circle').length > 8")
+        take(page, "findings", 1440, "light", height=1060)
+        page.open("about:blank")
 
 
 def make_many(checkpoint: Path, into: Path) -> None:
@@ -217,14 +216,6 @@ def make_many(checkpoint: Path, into: Path) -> None:
 def show(page: Page, link: str, ready: str) -> None:
     page.look(1440, 1000, "light")
     page.open(link)
-    page.wait(ready, seconds=120)
-
-
-def choose(page: Page, name: str, ready: str) -> None:
-    rows = "[...document.querySelectorAll('#queries button')]"
-    find = f"{rows}.find((each) => each.innerText.startsWith('{name}'))"
-    page.wait(find, seconds=60)
-    page.evaluate(f"{find}.click()")
     page.wait(ready, seconds=120)
 
 

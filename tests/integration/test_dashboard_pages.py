@@ -359,7 +359,7 @@ def test_a_request_that_ends_in_409_would_be_seen() -> None:
     [
         ("image-alt", "document.querySelector('h1 img').removeAttribute('alt')"),
         ("color-contrast", "document.getElementById('name').style.color = '#e8e8e8'"),
-        ("button-name", "document.querySelector('.tools').append(document.createElement('button'))"),
+        ("button-name", "document.querySelector('nav').append(document.createElement('button'))"),
         ("select-name", "document.getElementById('grouping').parentElement.replaceWith("
          "document.getElementById('grouping'))"),
     ],

@@ -88,7 +88,7 @@ class Query:
             "group": group_of(status),
             "runs": len(self.runs),
             "health": verdict,
-            "findings": len(health.findings) if health else 0,
+            "findings": health.problems if health else 0,
         }
 
 

@@ -57,6 +57,11 @@ class Health:
             return UNREADABLE
         return HEALTHY if is_healthy(self.findings) else UNHEALTHY
 
+    @property
+    def problems(self) -> int:
+        """The number of findings that are worse than `info`."""
+        return sum(not is_healthy([each]) for each in self.findings)
+
     def as_json(self) -> dict[str, Any]:
         """The form that the page reads."""
         view = self.view

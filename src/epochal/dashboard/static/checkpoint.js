@@ -19,7 +19,7 @@ export function drawHealth(health, query) {
   const parts = [];
   if (health.problem) parts.push(health.problem);
   else if (status === "healthy") parts.push("No problem was found.");
-  else parts.push(`${plural(health.count, "finding")}.`);
+  else parts.push(`${plural(query.findings, "finding")}.`);
   if (at) {
     const reached = at.newest === null ? `There is no ${query.unit} yet` : `Newest ${query.unit} ${whole(at.newest)}, committed ${at.committed === null ? "none" : whole(at.committed)}`;
     parts.push(`${reached}. ${restart(at.restart, query.unit)}`);
@@ -29,7 +29,9 @@ export function drawHealth(health, query) {
   const drawn = JSON.stringify(health.findings);
   if ($("findings").drawn === drawn) return; // a button that has the focus must not be replaced
   $("findings").drawn = drawn;
-  $("findings").replaceChildren(...groups(health.findings), health.count > health.findings.length ? el("p", { class: "hint" }, `${health.count - health.findings.length} more findings are not shown.`) : "");
+  const notes = health.findings.filter((each) => each.severity === "info");
+  $("findings").replaceChildren(...groups(health.findings.filter((each) => each.severity !== "info")),
+    notes.length ? el("details", {}, el("summary", {}, plural(notes.length, "note")), ...groups(notes)) : "", health.count > health.findings.length ? el("p", { class: "hint" }, `${health.count - health.findings.length} more findings are not shown.`) : "");
 }
 
 // Findings that the same commands mend are shown together, with the commands once.
@@ -73,7 +75,7 @@ export function historyTiles(query, history, lag, health) {
     ["input", count(read), read === null || read === undefined ? "" : `${unit} in the newest ${query.unit}`],
     ["lag", behind.length ? count(behind.reduce((sum, each) => sum + each, 0)) : "–", behind.length ? (seconds ? `oldest ${span(1000 * seconds)}` : "nothing waits") : "unknown, see Sources"],
     ["state rows", history && !history.stateful ? "none" : count(sized?.state_rows), sized ? bytes(sized.state_bytes) : history?.stateful === false ? "stateless query" : ""],
-    ["findings", health ? whole(health.count) : "–", health ? `checked ${ago(health.checked_ms)}` : "not checked yet"],
+    ["findings", health ? whole(query.findings) : "–", health ? `checked ${ago(health.checked_ms)}` : "not checked yet"],
     ["watermark", newest?.watermark_ms ? span(Date.now() - newest.watermark_ms) : "none", newest?.watermark_ms ? `behind now, at ${moment(newest.watermark_ms)}` : "no event time"],
   ];
 }
