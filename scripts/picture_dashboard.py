@@ -135,7 +135,7 @@ def continuous_query(spark: SparkSession, home: Path) -> Iterator[None]:
         .option("numPartitions", 2)
         .load()
         .with_watermark("timestamp", "5 seconds")
-        .with_column("customer", "cast(pow(value % 97, 2) % 60 as string)")
+        .with_column("customer", "cast(pow(value % 97, 2) % 61 as string)")
         .group_by("customer")
         .agg(orders="count", newest=("max", "value"), output_mode="update")
     )
@@ -194,7 +194,7 @@ def take_many(home: Path) -> None:
         page.wait(f"!{unchecked}", seconds=240)
         choose(page, "fraud/features")
         page.wait("document.querySelectorAll('.finding .copy').length > 0")
-        page.wait("document.querySelectorAll('#duration circle').length > 8")
+        page.wait("document.querySelector('#duration .line')")
         take(page, "findings", 1440, "light", height=1060)
         page.open("about:blank")
 

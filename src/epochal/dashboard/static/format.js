@@ -75,7 +75,11 @@ export function moment(ms) {
   return Math.abs(Date.now() - ms) < 43200000 ? clock(ms) : `${day(ms)} ${clock(ms)}`;
 }
 
-export const ago = (ms) => (ms ? `${span(Math.max(0, Date.now() - ms))} ago` : "–");
+export function ago(ms) {
+  if (!ms) return "–";
+  const past = Date.now() - ms;
+  return past < 1500 ? "just now" : `${span(past)} ago`;
+}
 
 export function capital(text) { return text.charAt(0).toUpperCase() + text.slice(1); }
 
