@@ -285,7 +285,7 @@ def _without_run(health: Health | None, now_ms: int) -> dict[str, Any]:
     view = health.view if health else None
     newest = view.batches[-1] if view and view.batches else None
     newest_ms = newest.timestamp_ms if newest else None
-    active = newest_ms is not None and now_ms - newest_ms < ACTIVE_MS
+    active = newest_ms is not None and abs(now_ms - newest_ms) < ACTIVE_MS
     return {
         "name": None,
         "query_id": view.query_id if view else None,

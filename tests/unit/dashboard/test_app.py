@@ -98,6 +98,14 @@ def test_a_run_that_is_killed_is_shown_as_lost(world: World) -> None:
     assert world.ask("/api/queries").json()["queries"][0]["state"] == "lost"
 
 
+def test_a_checkpoint_with_a_young_batch_is_active(world: World) -> None:
+    (other,) = (each for each in world.board.summaries() if each["name"] == "two")
+    world.clock.advance((other["newest_ms"] - world.clock.now_ms()) / 1000 + 59)
+    assert [each["state"] for each in world.board.summaries()] == ["running", "active"]
+    world.clock.advance(2)
+    assert [each["state"] for each in world.board.summaries()] == ["running", "checkpoint"]
+
+
 def test_a_run_that_is_forgotten_leaves_the_board(world: World) -> None:
     for path in world.runs.iterdir():
         path.unlink()

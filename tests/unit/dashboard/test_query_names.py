@@ -43,6 +43,7 @@ def test_a_checkpoint_at_the_root_keeps_its_name() -> None:
         ("checkpoint", "unreadable", "unreadable", "attention"),
         ("running", "unknown", "running", "running"),
         ("running", "healthy", "running", "running"),
+        ("active", "healthy", "active", "running"),
         ("stopped", "healthy", "healthy", "idle"),
         ("checkpoint", "healthy", "healthy", "idle"),
         ("checkpoint", "unknown", "unknown", "unchecked"),
