@@ -1,4 +1,4 @@
-# make setup | demo | test | test-unit | test-full | coverage | test-long | simulate | check | bench | bench-NAME | lock | audit | docs | release
+# make setup | demo | pictures | test | test-unit | test-full | coverage | test-long | simulate | check | bench | bench-NAME | lock | audit | docs | release
 # A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
 SHELL := /bin/bash
 VENV := .venv
@@ -7,7 +7,7 @@ WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
 BENCHES := log state big_state coordinator epoch turn continuous recovery kafka pubsub telemetry nexmark tables
 
-.PHONY: setup demo test test-unit test-full coverage test-long simulate check bench lock audit docs release format clean
+.PHONY: setup demo pictures test test-unit test-full coverage test-long simulate check bench lock audit docs release format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -52,6 +52,11 @@ bench: setup
 
 bench-%: setup
 	@$(WITH_JAVA) $(PY) -m benchmarks.$* $(BENCH_SWITCHES); status=$$?; $(PY) -m benchmarks.report; exit $$status
+
+# Takes the pictures in docs/pictures from real queries, a real browser and a real terminal.
+pictures: setup
+	$(WITH_JAVA) $(PY) -m scripts.picture_dashboard
+	$(WITH_JAVA) $(PY) -m scripts.picture_demo
 
 docs: setup
 	$(PY) scripts/make_docs.py

@@ -24,6 +24,7 @@ from epochal.options import options_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+MAX_PICTURE_BYTES = 300_000
 
 
 def make_docs() -> ModuleType:
@@ -142,6 +143,15 @@ def test_every_name_in_a_table_leads_to_something_that_exists(name: str, target:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text())
     assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+def test_pictures_are_small_and_every_one_is_shown() -> None:
+    pictures = sorted((ROOT / "docs" / "pictures").iterdir())
+    sizes = {path.name: path.stat().st_size for path in pictures}
+    assert sizes
+    assert {name: size for name, size in sizes.items() if size > MAX_PICTURE_BYTES} == {}
+    shown = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [name for name in sizes if f"pictures/{name}" not in shown] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -24,14 +24,13 @@ from pathlib import Path
 from select import select
 from typing import Any, Literal
 
+from tests.rigs.npm_package import cached_package
 from tests.waiting import SECONDS, eventually
 
 from epochal.errors import ComponentError
-from epochal.testing.jars import cache_dir
 
 PACKAGE, VERSION = "@sparticuz/chromium", "153.0.0"
 ON_PATH = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome")
-INSTALL_SECONDS = 600
 ANSWER_SECONDS = 60.0
 
 _FLAGS = (
@@ -55,7 +54,7 @@ def find_chromium() -> Chromium:
     for name in ON_PATH:
         if (command := shutil.which(name)) is not None:
             return Chromium(command, {})
-    home = _installed()
+    home = cached_package(PACKAGE, VERSION, _unpack)
     return Chromium(
         str(home / "chromium"),
         {"LD_LIBRARY_PATH": str(home / "lib"), "FONTCONFIG_FILE": str(home / "fonts.conf")},
@@ -137,7 +136,7 @@ class Page:
     def press(self, key: str) -> None:
         """Press and release a key."""
         codes = {"Enter": 13, "Tab": 9, "ArrowDown": 40, "ArrowUp": 38}
-        codes |= {"ArrowLeft": 37, "ArrowRight": 39, "Escape": 27}
+        codes |= {"ArrowLeft": 37, "ArrowRight": 39, "Escape": 27, "/": 191, "?": 191}
         text = "\r" if key == "Enter" else key if len(key) == 1 else ""
         code = codes.get(key) or ord(key.upper())
         self.call(
@@ -157,10 +156,10 @@ class Page:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
 
-    def screenshot(self, path: Path) -> None:
-        """Save a screenshot of the whole page."""
+    def screenshot(self, path: Path, *, whole: bool = True) -> None:
+        """Save a screenshot of the whole page, or of the part that a screen shows."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        captured = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        captured = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(captured["data"]))
 
     def _receive(self, deadline: float, what: str) -> dict[str, Any]:
@@ -229,43 +228,6 @@ def _remove(profile: Path) -> None:
         return False
 
     eventually(is_removed, f"{profile} is removed", pause=0.1)
-
-
-def _installed() -> Path:
-    """The browser's directory in the cache. It is downloaded if necessary."""
-    target = cache_dir() / "npm" / f"chromium-{VERSION}"
-    if not target.is_dir():
-        npm = shutil.which("npm")
-        if npm is None:
-            raise ComponentError(
-                f"No browser was found: none of {', '.join(ON_PATH)} is on PATH, and there is no "
-                f"npm to download one. Install chromium, or Node.js with npm."
-            )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".chromium-") as work:
-            filled = Path(work, "filled")
-            filled.mkdir()
-            _unpack(_fetch(npm, Path(work)), filled, target)
-            with suppress(OSError):  # another process may have put it there first
-                filled.rename(target)
-    return target
-
-
-def _fetch(npm: str, work: Path) -> Path:
-    run = subprocess.run(
-        [npm, "pack", "--silent", f"{PACKAGE}@{VERSION}", "--pack-destination", str(work)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=INSTALL_SECONDS,
-        check=False,
-    )
-    found = list(work.glob("*.tgz"))
-    if run.returncode != 0 or len(found) != 1:
-        raise ComponentError(
-            f"npm cannot download {PACKAGE} {VERSION}. Its output ends:\n{run.stdout[-2000:]}"
-        )
-    return found[0]
 
 
 def _unpack(package: Path, filled: Path, target: Path) -> None:

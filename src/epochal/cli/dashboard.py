@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epochal.cli.arguments import Host, Port
+from epochal.cli.arguments import ClientConfig, Host, OptionalBootstrapServers, Port, parse_pairs
 from epochal.cli.output import print_line
 from epochal.errors import OptionError
 
@@ -18,7 +18,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def dashboard(
     checkpoint: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIR", help="Also show this checkpoint directory; may be repeated."),
+        typer.Option(
+            metavar="DIR",
+            help="Also show this checkpoint, or all checkpoints below this directory; may be "
+            "repeated.",
+        ),
     ] = None,
     follow: Annotated[
         str | None,
@@ -27,6 +31,8 @@ def dashboard(
             help="Open the page of this query, given by name, id or run id.",
         ),
     ] = None,
+    bootstrap_servers: OptionalBootstrapServers = None,
+    client_config: ClientConfig = None,
     host: Host = "127.0.0.1",
     port: Port = 0,
     allow_host: Annotated[
@@ -47,7 +53,9 @@ def dashboard(
     """Show running and finished queries, their epochs, lag, state and checkpoints in a browser.
 
     The command prints a link with a token, which is needed to open the page. It never writes to a
-    checkpoint. By default it listens only on this machine. If you set --host, put the dashboard
+    checkpoint. With --bootstrap-servers, it also measures the lag of Spark's own queries on Kafka.
+
+    By default it listens only on this machine. If you set --host, put the dashboard
     behind TLS, because the token is part of the link.
     """
     try:
@@ -65,9 +73,18 @@ def dashboard(
         host=host,
         port=port,
         names=allow_host or [],
+        kafka=_kafka(bootstrap_servers, client_config),
         runs=runs or runs_directory(),
         ready=_print_link,
     )
+
+
+def _kafka(servers: str | None, config: list[str] | None) -> dict[str, str] | None:
+    if servers is None:
+        if config:
+            raise OptionError("--client-config needs --bootstrap-servers.")
+        return None
+    return {**parse_pairs(config or [], "--client-config"), "bootstrap.servers": servers}
 
 
 def _print_link(link: str) -> None:

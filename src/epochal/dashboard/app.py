@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.resources import files as resources
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,11 +23,14 @@ from epochal.dashboard.board import Board
 from epochal.dashboard.browse import (
     PAGE_ROWS,
     StateSelection,
-    StatsCache,
     offsets_page,
     state_page,
+    stats,
     stores,
 )
+from epochal.dashboard.kept_answers import KeptAnswers
+from epochal.dashboard.read_history import HistoryReader
+from epochal.dashboard.source_lag import LagMeter
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.metrics.text import CONTENT_TYPE
@@ -34,12 +38,13 @@ from epochal.metrics.text import CONTENT_TYPE
 NEWS_SECONDS = 0.2
 KEEP_ALIVE_SECONDS = 10.0
 MAX_STREAMS = 32
+HISTORY_SHARE, LAG_SHARE = 0.25, 0.5
+"""Measuring lag is mostly waiting for brokers, which burdens nobody."""
+SCRIPTS = ("app", "browse", "charts", "checkpoint", "format", "queries")
 
 STATIC = {
     "/": ("index.html", "text/html; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
-    "/browse.js": ("browse.js", "text/javascript; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in SCRIPTS},
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
@@ -48,10 +53,21 @@ STATIC = {
 class Dashboard:
     """The web application that shows a board."""
 
-    def __init__(self, board: Board, clock: Clock, follow: str | None = None) -> None:
+    def __init__(
+        self,
+        board: Board,
+        clock: Clock,
+        follow: str | None = None,
+        kafka: Mapping[str, str] | None = None,
+    ) -> None:
+        """`kafka`: the settings of a client for the brokers that queries read from."""
         self._board, self._follow = board, follow
-        self._stats = StatsCache(clock)
+        self._stats, self._histories = KeptAnswers(clock), KeptAnswers(clock, HISTORY_SHARE)
+        self._lags = KeptAnswers(clock, LAG_SHARE)
+        self._history, self._lag = HistoryReader(clock), LagMeter(kafka, clock)
         self._streams = 0
+        self.closing: Callable[[], bool] = lambda: False
+        """Whether the server is about to stop, so that open pages must let go."""
 
     def app(self) -> Starlette:
         """Return the application, without authorization."""
@@ -65,6 +81,8 @@ class Dashboard:
             Route("/api/queries", self._queries),
             Route("/api/events", self._events),
             Route(f"{key}/health", self._health),
+            Route(f"{key}/history", self._on_checkpoint(self._read_history)),
+            Route(f"{key}/lag", self._on_checkpoint(self._measure_lag)),
             Route(f"{key}/offsets", self._on_checkpoint(self._offsets)),
             Route(f"{key}/stores", self._on_checkpoint(self._stores)),
             Route(f"{key}/state", self._on_checkpoint(self._state)),
@@ -74,7 +92,10 @@ class Dashboard:
         return Starlette(routes=routes)
 
     def _queries(self, request: Request) -> Response:
-        return JSONResponse({"queries": self._board.summaries(), "follow": self._follow})
+        board = self._board
+        return JSONResponse(
+            {"queries": board.summaries(), "follow": self._follow, "runs": _shown(board.runs)}
+        )
 
     def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(self._board.metrics(), headers={"Content-Type": CONTENT_TYPE})
@@ -88,7 +109,10 @@ class Dashboard:
     def _on_checkpoint(
         self, answer: Callable[[Files, Request], Any]
     ) -> Callable[[Request], Response]:
-        """Make a route that reads one query's checkpoint. A read error becomes a response."""
+        """Make a route that reads one query's checkpoint.
+
+        A checkpoint that cannot be read is an answer, not a failed request: the page shows why.
+        """
 
         def respond(request: Request) -> Response:
             try:
@@ -99,9 +123,19 @@ class Dashboard:
             except OptionError as error:
                 return _error(str(error), 400)
             except (EpochalError, OSError) as error:
-                return _error(str(error), 409)
+                return JSONResponse({"problem": str(error)})
 
         return respond
+
+    def _read_history(self, files: Files, request: Request) -> Any:
+        return self._histories.get(files.url, lambda: self._history.read(files))
+
+    def _measure_lag(self, files: Files, request: Request) -> Any:
+        def measure() -> dict[str, Any]:
+            sources = self._read_history(files, request)["sources"]
+            return {"sources": self._lag.add_lag(files, sources)}
+
+        return self._lags.get(files.url, measure)
 
     def _offsets(self, files: Files, request: Request) -> Any:
         return offsets_page(files, _number(request, "before"), _number(request, "limit") or 20)
@@ -114,7 +148,8 @@ class Dashboard:
         return state_page(files, _selection(request), _number(request, "page") or 0, size)
 
     def _partitions(self, files: Files, request: Request) -> Any:
-        return self._stats.get(files, _selection(request))
+        selection = _selection(request)
+        return self._stats.get((files.url, selection), lambda: stats(files, selection))
 
     async def _events(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:
@@ -130,7 +165,7 @@ class Dashboard:
         self._streams += 1
         try:
             with self._board.watching(key):
-                while True:  # until the page is closed, which cancels the response
+                while not self.closing():  # closing the page cancels the response
                     changes, sequence, run_id = await run_in_threadpool(
                         self._changes, key, sequence, run_id
                     )
@@ -176,6 +211,12 @@ def _static(content: bytes, kind: str) -> Callable[[Request], Response]:
         return Response(content, headers={"Content-Type": kind})
 
     return respond
+
+
+def _shown(path: Path) -> str:
+    """A path as a shell's user would write it."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def _error(message: str, status: int) -> Response:

@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from epochal.clock import Clock
+from epochal.dashboard.find_checkpoints import find_checkpoints
 from epochal.dashboard.health import Health, HealthMonitor
+from epochal.dashboard.query_names import (
+    ACTIVE,
+    CHECKPOINT,
+    UNKNOWN,
+    group_of,
+    names_of,
+    place_of,
+    status_of,
+)
 from epochal.dashboard.query_runs import LOST, RUNNING, RunView
 from epochal.errors import EpochalError
 from epochal.files import Files, open_files
@@ -35,6 +45,12 @@ UNWATCHED_SECONDS = 30.0
 PAUSE_FACTOR = 2.0
 """After each round, a thread pauses this many times as long as the round took."""
 MAX_RUNS = 200
+ACTIVE_MS = 60_000
+"""A checkpoint with a younger batch belongs to a query that runs, as far as one can tell."""
+SEARCH_SECONDS = 10.0
+"""The time between two searches for checkpoints below the given directories."""
+SEARCH_SHARE = 0.1
+"""The share of the time that searching may take."""
 
 
 @dataclass(slots=True)
@@ -44,7 +60,7 @@ class Query:
     key: str
     url: str
     given: bool = False
-    """Whether the command line named it."""
+    """Whether the command line named it, or a directory above it."""
     runs: list[RunView] = field(default_factory=list)
     """Oldest first."""
     monitor: HealthMonitor | None = None
@@ -54,17 +70,25 @@ class Query:
         """The newest run."""
         return self.runs[-1] if self.runs else None
 
-    def summary(self) -> dict[str, Any]:
-        """The query as an entry of the page's list."""
+    def summary(self, directory: str, now_ms: int) -> dict[str, Any]:
+        """The query as an entry of the page's list; `directory` names it if no run does."""
         run, health = self.run, self.monitor.health if self.monitor else None
-        found = run.summary() if run else _without_run(health)
+        found = run.summary() if run else _without_run(health, now_ms)
+        verdict = health.status if health else UNKNOWN
+        status = status_of(found["state"], verdict)
+        view = health.view if health else None
         return {
             "key": self.key,
             "checkpoint": self.url,
             **found,
+            "name": found["name"] or directory,
+            "place": place_of(self.url),
+            "unit": "epoch" if run or (view is not None and view.continuous) else "batch",
+            "status": status,
+            "group": group_of(status),
             "runs": len(self.runs),
-            "health": health.status if health else "unknown",
-            "findings": len(health.findings) if health else 0,
+            "health": verdict,
+            "findings": health.problems if health else 0,
         }
 
 
@@ -72,7 +96,7 @@ class Board:
     """The current queries. Any number of threads may read it."""
 
     def __init__(self, checkpoints: Sequence[str], runs: Path, clock: Clock) -> None:
-        self._runs, self._clock = runs, clock
+        self.runs, self._clock = runs, clock
         self._lock = threading.Lock()
         self._queries: dict[str, Query] = {}
         self._tails: dict[Path, tuple[JournalTail, RunView | None]] = {}
@@ -81,13 +105,15 @@ class Board:
         """How many pages show a query, by its key."""
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
-        for url in checkpoints:
-            self._query(open_files(url).url).given = True
+        self._places = [open_files(url) for url in checkpoints]
+        self._search_due = 0.0
+        self.find_checkpoints()
 
     def start(self) -> None:
         """Start the threads that keep the board current until `close`."""
         work: list[tuple[str, Callable[[], object]]] = [
             ("runs", self.read_runs),
+            ("checkpoints", self.find_checkpoints),
             ("health", self.check_health),
         ]
         for name, target in work:
@@ -104,12 +130,18 @@ class Board:
             thread.join()
 
     def summaries(self) -> list[dict[str, Any]]:
-        """List all queries: running ones first, then by the start of their newest run."""
+        """List all queries: running ones first, then by the start of their newest run, by name."""
         with self._lock:
-            found = [query.summary() for query in self._queries.values()]
+            names = names_of([query.url for query in self._queries.values()])
+            now_ms = self._clock.now_ms()
+            found = [each.summary(names[each.url], now_ms) for each in self._queries.values()]
         return sorted(
             found,
-            key=lambda each: (each["state"] != RUNNING, -(each["started_ms"] or 0), each["key"]),
+            key=lambda each: (
+                each["state"] not in (RUNNING, ACTIVE),
+                -(each["started_ms"] or 0),
+                each["name"],
+            ),
         )
 
     def since(self, key: str, sequence: int) -> dict[str, Any] | None:
@@ -138,7 +170,7 @@ class Board:
 
     def read_runs(self) -> None:
         """Read what runs have written since the last call."""
-        paths = run_files(self._runs)[-MAX_RUNS:]
+        paths = run_files(self.runs)[-MAX_RUNS:]
         for path in set(self._tails) - set(paths):
             self._forget(path)
         for path in paths:
@@ -155,10 +187,27 @@ class Board:
                     self._note(view, records, tail.alive)
             self._tails[path] = (tail, view)
 
-    def check_health(self) -> None:
-        """Check every checkpoint that is due."""
+    def find_checkpoints(self) -> None:
+        """Look for checkpoints below the given directories, if that is due."""
+        now = self._clock.monotonic()
+        if now < self._search_due:
+            return
+        found = [url for place in self._places for url in find_checkpoints(place)]
+        took = self._clock.monotonic() - now
+        self._search_due = now + max(SEARCH_SECONDS, took / SEARCH_SHARE)
         with self._lock:
-            queries = list(self._queries.values())
+            for url in found:
+                self._query(url).given = True
+            for query in list(self._queries.values()):
+                if query.given and query.url not in found:
+                    query.given = False
+                    if not query.runs:
+                        del self._queries[query.key]
+
+    def check_health(self) -> None:
+        """Check every checkpoint that is due, those that pages show first."""
+        with self._lock:
+            queries = sorted(self._queries.values(), key=lambda each: not self._watched[each.key])
         for query in queries:
             if self._ended.is_set():
                 return
@@ -185,11 +234,11 @@ class Board:
                 self._watched += Counter()  # drops the keys whose count is zero
 
     def _is_watched(self, query: Query) -> bool:
-        """Whether a query needs frequent checks: it runs, or a page or the user named it."""
+        """Whether a query needs frequent checks: it runs, is shown, or is the only one."""
         run = query.run
         never = query.monitor is None or query.monitor.health is None
         running = run is not None and run.state == RUNNING
-        return never or query.given or running or self._watched[query.key] > 0
+        return never or running or len(self._queries) == 1 or self._watched[query.key] > 0
 
     def _note(self, view: RunView, records: Sequence[Record], alive: bool) -> None:
         news = [record for record in records if view.add(record)]
@@ -232,19 +281,22 @@ class Board:
                 return
 
 
-def _without_run(health: Health | None) -> dict[str, Any]:
+def _without_run(health: Health | None, now_ms: int) -> dict[str, Any]:
     view = health.view if health else None
     newest = view.batches[-1] if view and view.batches else None
+    newest_ms = newest.timestamp_ms if newest else None
+    active = newest_ms is not None and abs(now_ms - newest_ms) < ACTIVE_MS
     return {
         "name": None,
         "query_id": view.query_id if view else None,
         "run_id": None,
-        "state": "checkpoint",
+        "state": ACTIVE if active else CHECKPOINT,
         "message": "",
         "error": health.problem if health else None,
         "started_ms": None,
         "ended_ms": None,
         "epoch": newest.batch_id if newest else None,
+        "newest_ms": newest_ms,
         "input_rate": None,
         "p50_ms": None,
         "p99_ms": None,

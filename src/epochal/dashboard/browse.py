@@ -6,14 +6,12 @@ only then used to open something.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from epochal.checkpoint.directory import Checkpoint
-from epochal.clock import Clock
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files
 from epochal.tools.inspect.view_models import offsets_of
@@ -24,9 +22,6 @@ from epochal.tools.read_state.stats import state_stats
 
 PAGE_ROWS = 50
 MAX_PAGE_ROWS = 500
-STATS_SHARE = 0.1
-MIN_STATS_SECONDS = 1.0
-MAX_KEPT_STATS = 64
 NEWEST_TRIES = 2
 
 
@@ -100,6 +95,13 @@ def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
     return _with_retries(read, selection.batch)
 
 
+def measure_state(files: Files, batch: int) -> tuple[int, int]:
+    """Return the rows and bytes of all stores together, after a batch."""
+    opened = open_batch(files, batch)
+    found = [state_stats(_open(opened, each), largest=0) for each in overview(opened).stores]
+    return sum(each.rows for each in found), sum(each.bytes for each in found)
+
+
 def _with_retries(read: Callable[[], dict[str, Any]], batch: int | None) -> dict[str, Any]:
     """Call `read`, and again if it fails on the newest batch.
 
@@ -114,36 +116,6 @@ def _with_retries(read: Callable[[], dict[str, Any]], batch: int | None) -> dict
         except (EpochalError, OSError):
             continue
     return read()
-
-
-@dataclass(slots=True)
-class StatsCache:
-    """Caches statistics, since computing them reads all state.
-
-    The longer they took, the longer they are kept: at most a tenth of the time is spent on them.
-    """
-
-    clock: Clock
-    _kept: dict[tuple[str, StateSelection], tuple[float, dict[str, Any]]] = field(
-        default_factory=dict
-    )
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def get(self, files: Files, selection: StateSelection) -> dict[str, Any]:
-        """Return the statistics, from the cache if they are recent enough."""
-        name = (files.url, selection)
-        with self._lock:  # a second page waits for the result instead of reading all state too
-            until, found = self._kept.get(name, (0.0, {}))
-            now = self.clock.monotonic()
-            if now < until:
-                return found
-            found = stats(files, selection)
-            took = self.clock.monotonic() - now
-            if len(self._kept) >= MAX_KEPT_STATS:
-                self._kept.clear()
-            until = now + took + max(MIN_STATS_SECONDS, took / STATS_SHARE)
-            self._kept[name] = (until, found)
-            return found
 
 
 def _batch(checkpoint: Checkpoint, batch_id: int, committed: bool) -> dict[str, Any]:

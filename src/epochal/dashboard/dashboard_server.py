@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -31,16 +31,21 @@ def serve_dashboard(
     port: int,
     runs: Path,
     names: Sequence[str] = (),
+    kafka: Mapping[str, str] | None = None,
     ready: Callable[[str], None],
 ) -> None:
-    """Serve until interrupted. `ready` is called with the link that opens the page."""
+    """Serve until interrupted. `ready` is called with the link that opens the page.
+
+    `kafka`: the settings of a client for the brokers that plain Spark queries read from.
+    """
     clock = SystemClock()
     board = Board(checkpoints, runs, clock)
     with closing(_listen(host, port)) as listener:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe(TOKEN_BYTES)
+        dashboard = Dashboard(board, clock, follow, kafka)
         guarded = Guard(
-            Dashboard(board, clock, follow).app(),
+            dashboard.app(),
             token=token,
             hosts=host_rule(host, names),
             # Browsers share cookies between all ports of a host. With the port in its name, two
@@ -59,7 +64,9 @@ def serve_dashboard(
         try:
             shown = f"[{host}]" if ":" in host else host
             ready(f"http://{shown}:{port}/?token={token}")
-            uvicorn.Server(config).run(sockets=[listener])
+            server = uvicorn.Server(config)
+            dashboard.closing = lambda: server.should_exit
+            server.run(sockets=[listener])
         finally:
             board.close()
 

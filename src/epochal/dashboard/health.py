@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochal.clock import Clock
+from epochal.dashboard.query_names import HEALTHY, UNHEALTHY, UNREADABLE
 from epochal.errors import EpochalError
 from epochal.files import Files
 from epochal.tools.inspect.show import inspect
 from epochal.tools.inspect.view_models import CheckpointView
 from epochal.tools.verify.depth import Depth
-from epochal.tools.verify.findings import Finding, is_healthy
+from epochal.tools.verify.findings import Finding, by_weight, is_healthy
+from epochal.tools.verify.remedy_commands import commands_to_run
 from epochal.tools.verify.verify import Report, verify
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ SHOWN_FINDINGS = 200
 class Health:
     """The result of a check."""
 
+    url: str
     checked_ms: int
     depth: str
     took_ms: int
@@ -51,8 +54,13 @@ class Health:
     def status(self) -> str:
         """`healthy`, `unhealthy`, or `unreadable`."""
         if self.problem is not None:
-            return "unreadable"
-        return "healthy" if is_healthy(self.findings) else "unhealthy"
+            return UNREADABLE
+        return HEALTHY if is_healthy(self.findings) else UNHEALTHY
+
+    @property
+    def problems(self) -> int:
+        """The number of findings that are worse than `info`."""
+        return sum(not is_healthy([each]) for each in self.findings)
 
     def as_json(self) -> dict[str, Any]:
         """The form that the page reads."""
@@ -64,7 +72,10 @@ class Health:
             "depth": self.depth,
             "took_ms": self.took_ms,
             "count": len(self.findings),
-            "findings": [each.as_json() for each in self.findings[:SHOWN_FINDINGS]],
+            "findings": [
+                {**each.as_json(), "commands": commands_to_run(each.remedy, self.url)}
+                for each in by_weight(self.findings)[:SHOWN_FINDINGS]
+            ],
             "checkpoint": None if view is None else _view_json(view),
         }
 
@@ -110,7 +121,13 @@ class HealthMonitor:
             self._quick_seconds = took
         self._due[Depth.QUICK] = now + max(QUICK_SECONDS, self._quick_seconds / SHARE)
         self.health = Health(
-            self._clock.now_ms(), depth.value, round(1000 * took), findings, view, problem
+            self._files.url,
+            self._clock.now_ms(),
+            depth.value,
+            round(1000 * took),
+            findings,
+            view,
+            problem,
         )
         return self.health
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+from epochal.dashboard.batch_history import SHOWN_PARTITIONS, UNITS, offset_of
 from epochal.metrics.phases import phases_of
-from epochal.metrics.query_metrics import behind_latest, kafka_lag
+from epochal.metrics.query_metrics import behind_latest
 from epochal.metrics.run_records import (
     EpochDone,
     Progressed,
@@ -23,9 +25,9 @@ from epochal.metrics.run_records import (
 )
 
 KEPT_EPOCHS = 600
+KEPT_RESTARTS = 100
 KEPT_REPORTS = 900
 """A quarter of an hour, at one report per second."""
-SHOWN_PARTITIONS = 64
 
 RUNNING, STOPPED, FAILED, LOST = "running", "stopped", "failed", "lost"
 
@@ -45,6 +47,9 @@ class RunView:
         default_factory=lambda: deque(maxlen=KEPT_REPORTS)
     )
 
+    restarts: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_RESTARTS))
+    """When the query restarted its tasks, in milliseconds since the Unix epoch."""
+
     def add(self, record: Record) -> bool:
         """Add a record. Returns False if it is already known."""
         match record:
@@ -61,8 +66,11 @@ class RunView:
                 self.sequence += 1
                 self.reports.append((self.sequence, record))
             case StatusChanged():
-                if self.status is not None and record.at_ms <= self.status.at_ms:
+                before = self.status
+                if before is not None and record.at_ms <= before.at_ms:
                     return False
+                if before is not None and record.restarts > before.restarts:
+                    self.restarts.append(record.at_ms)
                 self.status = record
             case RunEnded():
                 self.end = record
@@ -99,6 +107,7 @@ class RunView:
             "attempt": status.attempt if status else None,
             "restarts": status.restarts if status else 0,
             "epoch": self.newest_epoch,
+            "newest_ms": self.epochs[-1][1].committed_ms if self.epochs else None,
             "input_rate": report.get("inputRowsPerSecond", 0.0) if running else 0.0,
             "p50_ms": latency.get("p50"),
             "p99_ms": latency.get("p99"),
@@ -115,6 +124,7 @@ class RunView:
         return {
             "run_id": self.run.run_id,
             "sequence": self.sequence,
+            "restarts": list(self.restarts),
             "epochs": [epoch_json(each) for at, each in self.epochs if at > sequence],
             "reports": [report_json(each) for at, each in self.reports if at > sequence],
         }
@@ -156,7 +166,9 @@ def report_json(progress: Progressed) -> dict[str, Any]:
         "p99_ms": latency.get("p99"),
         "max_ms": latency.get("max"),
         "behind": _behind(report),
-        "watermark": (report.get("eventTime") or {}).get("watermark"),
+        "behind_ms": _behind_clock(progress.at_ms, report),
+        "watermark_ms": _watermark_ms(report),
+        "state_rows": _state_rows(report),
         "sources": [_source_json(each) for each in report.get("sources", ())],
         "operators": [
             {
@@ -172,19 +184,47 @@ def report_json(progress: Progressed) -> dict[str, Any]:
 
 
 def _source_json(source: dict[str, Any]) -> dict[str, Any]:
-    lags = sorted(kafka_lag(source).items(), key=lambda each: -each[1])
+    at, latest = offset_of(source.get("endOffset")), offset_of(source.get("latestOffset"))
+    lag = behind_latest(source)
+    lags = {tp: max(0, end - at.parts[tp]) for tp, end in latest.parts.items() if tp in at.parts}
+    parts = [
+        {
+            "topic": tp[0],
+            "partition": tp[1],
+            "at": at.parts.get(tp),
+            "latest": end,
+            "lag": lags.get(tp),
+        }
+        for tp, end in sorted(latest.parts.items(), key=lambda part: -lags.get(part[0], 0))
+    ]
     return {
-        "description": source.get("description"),
-        "rows": source.get("numInputRows", 0),
+        "name": source.get("description"),
+        "kind": at.kind,
+        "unit": UNITS[at.kind],
         "rate": source.get("inputRowsPerSecond", 0.0),
-        "behind": behind_latest(source),
+        "at": at.total,
         "end": source.get("endOffset"),
-        "latest": source.get("latestOffset"),
-        "partitions": [
-            {"partition": f"{topic}-{partition}", "behind": lag}
-            for (topic, partition), lag in lags[:SHOWN_PARTITIONS]
-        ],
+        "latest": latest.total,
+        "lag": lag,
+        "partitions": len(latest.parts),
+        "parts": parts[:SHOWN_PARTITIONS],
+        "why": None if lag is not None else "This source does not report where it ends.",
     }
+
+
+def _watermark_ms(report: dict[str, Any]) -> int | None:
+    text = (report.get("eventTime") or {}).get("watermark")
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    # Before the first row there is no watermark, and Spark reports the year 1970.
+    return round(moment.timestamp() * 1000) or None if moment else None
+
+
+def _behind_clock(at_ms: int, report: dict[str, Any]) -> int | None:
+    watermark_ms = _watermark_ms(report)
+    return None if watermark_ms is None else at_ms - watermark_ms
 
 
 def _behind(report: dict[str, Any]) -> int | None:

@@ -20,7 +20,7 @@ from tests.golden.library import Golden, unpack
 from tests.unit.dashboard.asgi import Answer, ask
 from tests.unit.metrics.runs import RUN, epoch, progress
 
-from epochal.dashboard.app import STATIC, Dashboard
+from epochal.dashboard.app import SCRIPTS, STATIC, Dashboard
 from epochal.dashboard.board import Board
 from epochal.metrics.run_journal import JournalWriter
 from epochal.metrics.run_records import RunEnded
@@ -78,8 +78,11 @@ def test_running_queries_come_first_then_checkpoints(world: World) -> None:
     answer = world.ask("/api/queries").json()
     assert answer["follow"] == "orders"
     shown = [(each["name"], each["state"], each["health"]) for each in answer["queries"]]
-    assert shown == [("orders", "running", "healthy"), (None, "checkpoint", "healthy")]
+    assert shown == [("orders", "running", "healthy"), ("two", "checkpoint", "healthy")]
+    assert [each["unit"] for each in answer["queries"]] == ["epoch", "batch"]
+    assert [each["group"] for each in answer["queries"]] == ["running", "idle"]
     assert answer["queries"][1]["query_id"] is not None
+    assert answer["runs"] == str(world.runs)
 
 
 def test_a_run_that_ends_is_shown_as_ended_with_its_error(world: World) -> None:
@@ -93,6 +96,14 @@ def test_a_run_that_is_killed_is_shown_as_lost(world: World) -> None:
     world.writer.close()
     world.look()
     assert world.ask("/api/queries").json()["queries"][0]["state"] == "lost"
+
+
+def test_a_checkpoint_with_a_young_batch_is_active(world: World) -> None:
+    (other,) = (each for each in world.board.summaries() if each["name"] == "two")
+    world.clock.advance((other["newest_ms"] - world.clock.now_ms()) / 1000 + 59)
+    assert [each["state"] for each in world.board.summaries()] == ["running", "active"]
+    world.clock.advance(2)
+    assert [each["state"] for each in world.board.summaries()] == ["running", "checkpoint"]
 
 
 def test_a_run_that_is_forgotten_leaves_the_board(world: World) -> None:
@@ -167,17 +178,50 @@ def test_figures_that_were_dear_are_not_made_anew_at_once(world: World) -> None:
         path.unlink()
     assert world.query("stats") == before
     world.clock.advance(60)
-    assert "error" in world.query("stats")
+    assert "problem" in world.query("stats")
 
 
-def test_health_names_what_is_wrong(world: World) -> None:
+def test_health_names_what_is_wrong_and_the_command_that_mends_it(world: World) -> None:
     assert world.query("health")["status"] == "healthy"
     (world.checkpoint / "commits" / "2").unlink()
     world.clock.advance(60)
     world.look()
     health = world.query("health")
     assert health["status"] == "unhealthy"
-    assert "COMMITS_GAP" in {each["code"] for each in health["findings"]}
+    found = {each["code"]: each["commands"] for each in health["findings"]}
+    assert found["COMMITS_GAP"] == [f"epochal checkpoint repair {world.checkpoint} --execute"]
+
+
+@pytest.mark.parametrize("path", ["state", "stores", "stats", "history", "lag", "offsets"])
+def test_a_checkpoint_that_cannot_be_read_is_an_answer_and_no_failed_request(
+    world: World, path: str
+) -> None:
+    for file in world.checkpoint.rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    assert world.ask(f"/api/queries/{world.keys()[0]}/{path}").status == 200
+
+
+def test_a_checkpoint_of_spark_tells_its_history(world: World) -> None:
+    history = world.query("history", 1)
+    took = [each["took_ms"] for each in history["batches"]]
+    assert len(took) == 12
+    assert all(0 < each < 5_000 for each in took)
+    assert (history["stateful"], history["figures"]["newest"]) == (False, 11)
+    assert [each["kind"] for each in history["sources"]] == ["other"]
+    assert world.query("lag", 1)["sources"][0]["why"] is not None
+
+
+def test_state_over_time_is_measured_bit_by_bit(world: World) -> None:
+    history = world.query("history")
+    listed = world.query("stores")
+    shown = {each["batch_id"]: each["state_rows"] for each in history["batches"]}
+    rows = 0
+    for store in listed["stores"]:
+        place = f"operator={store['operator_id']}&store={store['name']}"
+        rows += world.query(f"stats?{place}&batch={listed['newest'] - 2}")["rows"]
+    assert history["stateful"]
+    assert shown[listed["newest"] - 2] == rows > 0
 
 
 @pytest.mark.parametrize(
@@ -217,7 +261,8 @@ def test_nothing_but_known_names_is_served(world: World, path: str) -> None:
 
 def test_nothing_is_written_to_a_checkpoint_whatever_is_asked(world: World) -> None:
     before = tree(world.checkpoint), tree(world.other)
-    paths = ("offsets", "stores", "state", "stats", "health", "state?batch=0", "stats?x=1")
+    paths = ["offsets", "stores", "state", "stats", "health", "state?batch=0", "stats?x=1"]
+    paths += ["history", "lag"]
     for number in range(2):
         for path in paths:
             world.query(path, number)
@@ -258,19 +303,17 @@ def test_the_page_has_no_inline_script_or_style() -> None:
     assert re.findall(r"<style|\sstyle=|\son\w+=", page) == []
 
 
-@pytest.mark.parametrize("name", ["app.js", "browse.js", "charts.js"])
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_never_turn_text_into_markup(name: str) -> None:
     assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", static(name)
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", static(f"{name}.js")
     )
 
 
 def test_every_element_that_scripts_name_is_on_the_page() -> None:
     ids = set(re.findall(r'\bid="([\w-]+)"', static("index.html")))
     named = {
-        each
-        for name in ("app.js", "browse.js")
-        for each in re.findall(r'\$\("([\w-]+)"\)', static(name))
+        each for name in SCRIPTS for each in re.findall(r'\$\("([\w-]+)"\)', static(f"{name}.js"))
     }
     assert named - ids == set()
 

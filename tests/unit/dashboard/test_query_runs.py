@@ -75,12 +75,36 @@ def test_phases_are_given_from_the_cut_on() -> None:
 
 def test_a_report_tells_lag_by_source_and_partition() -> None:
     told = report_json(progress())
-    assert [each["behind"] for each in told["sources"]] == [17, 3]
-    assert told["sources"][1]["partitions"] == [
-        {"partition": "orders-0", "behind": 3},
-        {"partition": "orders-1", "behind": 0},
+    assert [each["lag"] for each in told["sources"]] == [17, 3]
+    assert (told["sources"][1]["at"], told["sources"][1]["latest"]) == (14, 17)
+    assert told["sources"][1]["parts"] == [
+        {"topic": "orders", "partition": 0, "at": 5, "latest": 8, "lag": 3},
+        {"topic": "orders", "partition": 1, "at": 9, "latest": 9, "lag": 0},
     ]
     assert told["operators"][0]["rows"] == 42
+
+
+def test_the_watermark_is_compared_with_the_clock() -> None:
+    at_ms = 1_704_067_200_500 + 2_000
+    told = report_json(Progressed(at_ms, progress().report))
+    assert (told["watermark_ms"], told["behind_ms"]) == (1_704_067_200_500, 2_000)
+    for text in ("1970-01-01T00:00:00.000Z", "yesterday", None):
+        report = {"eventTime": {"watermark": text}}
+        assert report_json(Progressed(at_ms, report))["behind_ms"] is None
+
+
+def test_restarts_are_marked_with_their_time() -> None:
+    view = RunView(RUN)
+    for at_ms, restarts in ((1_000, 0), (2_000, 1), (2_500, 1), (3_000, 2)):
+        view.add(StatusChanged(at_ms, "Processing", 5, restarts, restarts))
+    assert view.since(0)["restarts"] == [2_000, 3_000]
+
+
+def test_restarts_from_before_the_oldest_record_are_counted_but_not_marked() -> None:
+    view = RunView(RUN)
+    view.add(StatusChanged(9_000, "Processing", 5, 4, 4))
+    assert view.since(0)["restarts"] == []
+    assert view.summary()["restarts"] == 4
 
 
 def test_a_report_of_another_making_is_no_reason_to_fail() -> None:

@@ -1,107 +1,109 @@
 // The page: a list of queries and the details of the selected one. A stream of events from the
-// server keeps both current.
+// server keeps both current. A query with a run shows its epochs; a checkpoint alone, its batches.
 
-import { PHASES, ago, clock, count, el, lines, millis, table, timeline, words } from "./charts.js";
-import { browse } from "./browse.js";
+import { $, ago, chip, clock, command, count, el, millis, moment, sign, span, whole } from "./format.js";
+import { PHASES, lines, timeline, words } from "./charts.js";
+import { ask, browse } from "./browse.js";
+import { drawGrowth, drawHealth, drawHistory, drawSources, drawWatermark, historyTiles } from "./checkpoint.js";
+import { list, listWith, neighbour } from "./queries.js";
 
-const $ = (id) => document.getElementById(id);
 const KEPT = 600;
-const KINDS = { running: "good", failed: "bad", lost: "bad", healthy: "good", unhealthy: "bad", unreadable: "warn" };
-const SIGNS = { running: "▶", failed: "✕", lost: "✕", stopped: "■", checkpoint: "◇", healthy: "✓", unhealthy: "✕", unreadable: "!", unknown: "…" };
+let queries = [], chosen = null, follow = null, stream = null, dirty = false, timers = [];
+let epochs = [], reports = [], restarts = [], health = null, history = null, lag = null, epoch = null, pinned = false;
 
-let queries = [], chosen = null, follow = null, stream = null, dirty = false;
-let epochs = [], reports = [], health = null, epoch = null, pinned = false;
-
-function chip(node, value, text) {
-  node.textContent = `${SIGNS[value] ?? ""} ${text ?? value}`;
-  node.dataset.kind = KINDS[value] ?? "plain";
-  node.dataset.value = value;
-  return node;
-}
-
-function who(query) {
-  return query.name || query.query_id || query.checkpoint;
-}
-
-function list() {
-  $("none").hidden = queries.length > 0;
-  $("queries").replaceChildren(...queries.map((query) => {
-    const live = query.state === "running";
-    const what = live ? `${count(query.input_rate)} rows/s · p99 ${millis(query.p99_ms)} · epoch ${query.epoch ?? "–"}`
-      : `epoch ${query.epoch ?? "–"} · ${query.ended_ms ? ago(query.ended_ms) : query.checkpoint}`;
-    const chips = el("span", { class: "chips" }, chip(el("span", { class: "chip" }), query.state), chip(el("span", { class: "chip" }), query.health));
-    return el("li", {}, el("button", { type: "button", "data-key": query.key, "aria-current": String(query.key === chosen), onclick: () => choose(query.key) },
-      el("span", { class: "who" }, who(query)), chips, el("span", { class: "what" }, what)));
-  }));
-}
-
-function tile(name, value) {
-  return el("div", {}, el("dt", {}, name), el("dd", { id: `tile-${name.replaceAll(/[ /]/g, "-")}`, title: String(value) }, value));
-}
+const query = () => queries.find((each) => each.key === chosen);
+const live = () => Boolean(query()?.run_id);
 
 function about() {
-  const query = queries.find((each) => each.key === chosen);
-  $("detail").hidden = !query;
-  if (!query) return;
-  $("name").textContent = who(query);
-  document.title = `${SIGNS[query.state] ?? ""} ${who(query)} – Epochal`;
-  chip($("state"), query.state);
-  chip($("health"), query.health, query.findings ? `${query.health}, ${query.findings} findings` : query.health);
-  $("message").textContent = query.state === "lost" ? "The process of this query was killed, or its host went down." : query.message;
-  $("error").hidden = !query.error;
-  $("error").textContent = query.error ?? "";
+  const shown = query();
+  $("detail").hidden = !shown;
+  $("start").hidden = queries.length > 0;
+  document.body.dataset.queries = queries.length;
+  if (!shown) return;
+  if ($("name").textContent !== shown.name) $("name").textContent = shown.name;
+  document.title = `${sign(shown.status)} ${shown.name} – Epochal`;
+  $("state").hidden = shown.state === "checkpoint";
+  chip(shown.state, shown.state, $("state"));
+  chip(shown.health, shown.health === "unknown" ? "not checked yet" : shown.findings ? `${shown.health}, ${shown.findings} ${shown.findings === 1 ? "finding" : "findings"}` : shown.health, $("health"));
+  $("message").textContent = shown.state === "lost" ? "The process of this query was killed, or its host went down." : shown.message;
+  $("message").hidden = !$("message").textContent;
+  $("error").hidden = !shown.error;
+  $("error").textContent = shown.error ?? "";
   const report = reports.at(-1);
-  $("tiles").replaceChildren(
-    tile("rows/s", count(query.input_rate)), tile("latency p50", millis(query.p50_ms)), tile("latency p99", millis(query.p99_ms)),
-    tile("epoch", query.epoch ?? "–"), tile("backlog", count(query.behind)), tile("state rows", count(query.state_rows)),
-    tile("restarts", query.restarts ?? 0), tile("watermark", report?.watermark ? clock(Date.parse(report.watermark)) : "–"));
-  const facts = [["checkpoint", query.checkpoint], ["query id", query.query_id], ["run id", query.run_id], ["started", query.started_ms ? `${clock(query.started_ms)}, ${ago(query.started_ms)}` : null],
-    ["ended", query.ended_ms ? `${clock(query.ended_ms)}, ${ago(query.ended_ms)}` : null], ["sources", query.sources?.join(", ")], ["sink", query.sink],
-    ["driver", query.pid ? `process ${query.pid} on ${query.host}, attempt ${query.attempt ?? "–"}` : null], ["known runs", query.runs > 1 ? query.runs : null]];
+  const tiles = live() ? [
+    ["rows/s", count(shown.input_rate), report ? `${count(report.processed_rate)} while reading` : ""], ["latency p50", millis(shown.p50_ms), "cut to commit"], ["latency p99", millis(shown.p99_ms), report?.max_ms ? `highest ${millis(report.max_ms)}` : ""],
+    ["epoch", shown.epoch ?? "–", shown.newest_ms ? `committed ${ago(shown.newest_ms)}` : ""], ["backlog", count(shown.behind), "not committed yet"], ["state rows", count(shown.state_rows), ""],
+    ["restarts", shown.restarts ?? 0, restarts.length ? `last ${ago(restarts.at(-1))}` : ""], ["watermark", report?.watermark_ms ? span(Date.now() - report.watermark_ms) : "none", report?.watermark_ms ? `behind now, at ${moment(report.watermark_ms)}` : "no event time"],
+  ] : historyTiles(shown, history, lag, health);
+  $("tiles").replaceChildren(...tiles.map(([name, value, more]) => el("div", {}, el("dt", {}, name), el("dd", { id: `tile-${name.replaceAll(/[ /]/g, "-")}` }, value), el("dd", { class: "more" }, more))));
+  const facts = [["checkpoint", shown.checkpoint], ["query id", shown.query_id], ["run id", shown.run_id], ["started", shown.started_ms ? `${moment(shown.started_ms)}, ${ago(shown.started_ms)}` : null],
+    ["ended", shown.ended_ms ? `${moment(shown.ended_ms)}, ${ago(shown.ended_ms)}` : null], ["sources", shown.sources?.join(", ")], ["sink", shown.sink],
+    ["state", health?.checkpoint?.operators.map((each) => `${each.name ?? `operator ${each.operator_id}`}, ${each.partitions} partitions (${each.provider ?? "no files"})`).join("; ")],
+    ["driver", shown.pid ? `process ${shown.pid} on ${shown.host}, attempt ${shown.attempt ?? "–"}` : null], ["known runs", shown.runs > 1 ? shown.runs : null]];
+  const text = JSON.stringify(facts);
+  if ($("facts").drawn === text) return;
+  $("facts").drawn = text;
   $("facts").replaceChildren(...facts.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))]));
+}
+
+function panels() {
+  for (const panel of document.querySelectorAll("[data-for]")) panel.hidden = (panel.dataset.for === "live") !== live();
+  for (const id of ["growth", "watermark"]) $(id).classList.toggle("wide", !live());
 }
 
 function drawEpochs() {
   if (!pinned || !epochs.some((each) => each.epoch === epoch)) { epoch = epochs.at(-1)?.epoch ?? null; pinned = false; }
   timeline($("timeline"), epochs, epoch, (number) => { epoch = number; pinned = true; draw(); });
   const found = epochs.find((each) => each.epoch === epoch);
+  $("epoch").setAttribute("aria-live", pinned && document.activeElement === $("timeline") ? "polite" : "off");
   $("epoch").textContent = found ? words(found) : "";
 }
 
-function drawCharts() {
+function drawLive() {
   const points = (name) => reports.map((report) => [report.at_ms, report[name]]);
-  lines($("latency").querySelector(".chart"), [{ name: "p50", kind: "l1", points: points("p50_ms") }, { name: "p99", kind: "l5", points: points("p99_ms") }], "ms");
-  lines($("rate").querySelector(".chart"), [{ name: "arriving", kind: "l1", points: points("input_rate") }, { name: "processed while reading", kind: "l2", points: points("processed_rate") }], "rows/s");
-  lines($("lag").querySelector(".chart"), [{ name: "behind", kind: "l5", points: points("behind") }], "");
-  const report = reports.at(-1);
-  table($("sources"), [["source"], ["behind", true], ["rows/s", true], ["committed up to"], ["available up to"]], (report?.sources ?? []).flatMap((source) => [
-    [source.description, count(source.behind), count(source.rate), el("pre", {}, JSON.stringify(source.end)), el("pre", {}, JSON.stringify(source.latest))],
-    ...source.partitions.map((part) => [`· ${part.partition}`, count(part.behind), "", "", ""])]));
-}
-
-function drawHealth() {
-  const verdict = $("verdict");
-  verdict.dataset.status = health?.status ?? "unknown";
-  if (!health) { verdict.textContent = "Not checked yet."; table($("findings"), [["finding"]], []); return; }
-  const at = health.checkpoint;
-  const kept = at ? `${at.batches} batches, newest ${at.newest ?? "none"}, committed ${at.committed ?? "none"}; a restart would ${at.restart.action.replaceAll("_", " ")}${at.restart.batch_id === null ? "" : ` (batch ${at.restart.batch_id})`}. ` : "";
-  verdict.replaceChildren(chip(el("span", { class: "chip" }), health.status), ` ${health.problem ?? kept}Checked at ${clock(health.checked_ms)} in ${millis(health.took_ms)}.`);
-  if (!health.findings.length) { $("findings").replaceChildren(); return; }
-  table($("findings"), [["severity"], ["finding"], ["file"], ["message"], ["remedy"]], health.findings.map((each) => [
-    chip(el("span", { class: "chip" }), each.severity === "error" ? "unhealthy" : each.severity === "warning" ? "unreadable" : "unknown", each.severity), each.code, el("code", {}, each.path), each.message, each.remedy]));
+  const options = { marks: restarts, empty: "No reports yet." };
+  drawEpochs();
+  lines($("latency").querySelector(".chart"), [{ name: "p50", kind: "l1", points: points("p50_ms") }, { name: "p99", kind: "l5", points: points("p99_ms") }, { name: "highest", kind: "l6", points: points("max_ms") }], { ...options, unit: "time" });
+  lines($("rate").querySelector(".chart"), [{ name: "arriving", kind: "l1", points: points("input_rate") }, { name: "processed while reading", kind: "l2", points: points("processed_rate") }], options);
+  lines($("lag-chart"), [{ name: "behind", kind: "l5", points: points("behind") }], { ...options, empty: "No source reports its end." });
+  drawGrowth(reports.filter((each) => each.state_rows !== null).map((each) => ({ at_ms: each.at_ms, rows: each.state_rows })), reports.some((each) => each.state_rows !== null), restarts);
+  drawWatermark(points("behind_ms"), null, restarts);
+  drawSources(reports.at(-1)?.sources ?? []);
 }
 
 function draw() {
   if (dirty) return;
   dirty = true;
-  requestAnimationFrame(() => { dirty = false; about(); drawEpochs(); drawCharts(); drawHealth(); });
+  requestAnimationFrame(() => {
+    dirty = false;
+    about();
+    if (!query()) return;
+    panels();
+    drawHealth(health, query());
+    if (live()) drawLive();
+    else { drawHistory(query(), history); drawSources((lag ?? history)?.sources ?? []); }
+  });
+}
+
+// Asks again and again while this query is shown.
+function poll(path, seconds, use) {
+  const mine = chosen;
+  const again = async () => {
+    if (mine !== chosen) return;
+    if (!live()) { try { const found = await ask(path, {}, mine); if (mine === chosen) { use(found); draw(); } } catch { /* `verify` says what is wrong */ } }
+    if (mine === chosen) timers.push(setTimeout(again, 1000 * (document.hidden ? 5 * seconds : seconds)));
+  };
+  again();
 }
 
 function choose(key) {
   if (key === chosen) return;
-  chosen = key; epochs = []; reports = []; health = null; epoch = null; pinned = false;
-  history.replaceState(null, "", `#${key}`);
-  listen(); list(); draw(); browse(key);
+  chosen = key; epochs = []; reports = []; restarts = []; health = null; history = null; lag = null; epoch = null; pinned = false;
+  for (const timer of timers.splice(0)) clearTimeout(timer);
+  window.history.replaceState(null, "", `#${key}`);
+  listen(); list(queries, chosen); draw(); browse(key, query()?.unit ?? "batch");
+  poll("history", 2, (found) => { history = found; });
+  poll("lag", 3, (found) => { lag = found; });
 }
 
 function link(state, text) { $("link").dataset.state = state; $("link").textContent = text; }
@@ -113,10 +115,9 @@ function listen() {
   stream.addEventListener("error", () => link("lost", "the dashboard does not respond; reconnecting"));
   stream.addEventListener("queries", (event) => {
     queries = JSON.parse(event.data);
-    if (chosen === null) pick();
-    const focused = document.activeElement?.dataset?.key;
-    list(); draw();
-    if (focused) document.querySelector(`#queries [data-key="${focused}"]`)?.focus();
+    if (chosen === null || !query()) { chosen = null; pick(); }
+    list(queries, chosen); draw();
+    if (query()) browse(chosen, query().unit);
   });
   stream.addEventListener("run", (event) => {
     const news = JSON.parse(event.data);
@@ -124,23 +125,25 @@ function listen() {
     if (news.anew) { epochs = []; reports = []; }
     epochs = [...epochs, ...news.epochs].slice(-KEPT);
     reports = [...reports, ...news.reports].slice(-KEPT);
+    restarts = news.restarts;
     draw();
   });
   stream.addEventListener("health", (event) => { const news = JSON.parse(event.data); if (news.key === chosen) { health = news; draw(); } });
 }
 
 function pick() {
-  const named = (query) => [query.name, query.query_id, query.run_id].includes(follow);
-  const remembered = queries.find((query) => query.key === location.hash.slice(1));
-  const found = follow ? queries.find(named) : remembered ?? queries[0];
+  const named = (each) => [each.name, each.query_id, each.run_id].includes(follow);
+  const remembered = queries.find((each) => each.key === location.hash.slice(1));
+  const first = ["attention", "running", "idle", "unchecked"].map((group) => queries.find((each) => each.group === group)).find(Boolean);
+  const found = follow ? queries.find(named) : remembered ?? first;
+  $("waiting").hidden = Boolean(found) || !follow;
   if (found) choose(found.key);
-  else if (follow) { $("none").hidden = false; $("none").textContent = `Waiting for ${follow}.`; }
+  else if (follow) $("waiting").textContent = `Waiting for ${follow}.`;
 }
 
 function step(by) {
-  const at = queries.findIndex((query) => query.key === chosen);
-  const next = queries[Math.max(0, Math.min(queries.length - 1, at + by))];
-  if (next) { choose(next.key); document.querySelector(`#queries [data-key="${next.key}"]`)?.focus(); }
+  const key = neighbour(by);
+  if (key) { choose(key); document.querySelector(`#queries [data-key="${key}"]`)?.focus(); }
 }
 
 function stepEpoch(by) {
@@ -157,14 +160,17 @@ function theme(name) {
 }
 const nextTheme = () => theme(THEMES[(THEMES.indexOf(localStorage.getItem("theme") ?? "system") + 1) % THEMES.length]);
 
-const PANELS = ["epochs", "latency", "rate", "lag", "stores", "checkpoint", "browse"];
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
   if (event.key === "j") step(1);
   else if (event.key === "k") step(-1);
   else if (event.key === "t") nextTheme();
+  else if (event.key === "/") { event.preventDefault(); $("search").focus(); }
   else if (event.key === "?") $("help").showModal();
-  else if (/^[1-7]$/.test(event.key)) { const panel = $(PANELS[Number(event.key) - 1]); panel.focus(); panel.scrollIntoView(); }
+  else if (/^[1-9]$/.test(event.key)) {
+    const panel = [...document.querySelectorAll("#detail > .card")].filter((each) => !each.hidden)[Number(event.key) - 1];
+    panel?.focus(); panel?.scrollIntoView();
+  }
 });
 $("timeline").addEventListener("keydown", (event) => {
   const by = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
@@ -175,10 +181,14 @@ $("keys").addEventListener("click", () => $("help").showModal());
 window.addEventListener("resize", draw);
 theme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "system");
 $("phases").replaceChildren(...PHASES.map((name, index) => el("li", { class: `k${index + 1}` }, name)));
+for (const place of document.querySelectorAll("[data-command]")) place.replaceChildren(command(place.dataset.command));
+listWith(choose);
 
 const first = await (await fetch("/api/queries")).json();
 follow = first.follow;
 queries = first.queries;
-list();
+$("runs").textContent = first.runs;
 pick();
+list(queries, chosen);
+draw();
 if (chosen === null) listen();

@@ -1,16 +1,17 @@
 // Shows offsets and state of any version, and state by partition. It loads one page at a time.
 
-import { count, el, moment, table } from "./charts.js";
+import { $, bytes, chip, count, el, many, moment, plural, whole } from "./format.js";
+import { table } from "./charts.js";
 
-const $ = (id) => document.getElementById(id);
 const PAGE = 20;
-let key = null, older = null, page = 0, stateStores = [], timer = null;
+let key = null, unit = "batch", older = null, page = 0, stateStores = [], timer = null;
 
-async function ask(path, parameters = {}) {
+// Asks about the shown query. A checkpoint that cannot be read answers with a problem.
+export async function ask(path, parameters = {}, of = key) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== null));
-  const response = await fetch(`/api/queries/${encodeURIComponent(key)}/${path}?${query}`);
+  const response = await fetch(`/api/queries/${encodeURIComponent(of)}/${path}?${query}`);
   const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error || response.statusText);
+  if (!response.ok || answer.problem !== undefined) throw new Error(answer.problem ?? answer.error ?? response.statusText);
   return answer;
 }
 
@@ -21,18 +22,22 @@ function plain(value) {
 
 const cell = (value) => (value !== null && typeof value === "object" ? el("span", { class: "mono" }, plain(value)) : plain(value));
 
+const when = (ms) => el("span", { class: "when" }, moment(ms));
+
+// What is not a number is as good as nothing: then the newest is shown.
+const number = (id) => { const text = $(id).value.trim(); const good = text === "" || /^\d{1,18}$/.test(text); $(id).setAttribute("aria-invalid", String(!good)); return good ? text : ""; };
+
 async function showOffsets(before) {
   try {
     const found = await ask("offsets", { before: before ?? "", limit: PAGE });
     older = found.older;
     $("offsets-older").disabled = older === null;
-    $("offsets-range").textContent = found.count ? `${found.count} batches, ${found.oldest} to ${found.newest}` : "no batches";
-    table($("offsets-table"), [["batch", true], ["state"], ["started"], ["watermark"], ["offsets"]], found.batches.map((batch) => [
-      batch.batch_id, batch.committed ? "✓ committed" : "open", moment(batch.timestamp_ms),
-      batch.watermark_ms ? new Date(batch.watermark_ms).toISOString() : "–",
-      batch.problem ? el("span", { class: "chip", "data-kind": "bad" }, batch.problem) : el("pre", {}, JSON.stringify(batch.offsets)),
+    $("offsets-range").textContent = found.count ? `${plural(found.count, unit)} kept, ${whole(found.oldest)} to ${whole(found.newest)}` : `no ${unit} yet`;
+    table($("offsets-table"), [[unit, true], ["state"], ["began"], ["watermark"], ["offsets"]], found.batches.map((batch) => [
+      whole(batch.batch_id), batch.committed ? "✓ committed" : "not committed", when(batch.timestamp_ms), when(batch.watermark_ms),
+      batch.problem ? chip("error", batch.problem, el("span", { class: "chip wrap" })) : el("pre", {}, JSON.stringify(batch.offsets)),
     ]));
-  } catch (error) { $("offsets-range").textContent = error.message; table($("offsets-table"), [["batch"]], []); }
+  } catch (error) { $("offsets-range").textContent = error.message; $("offsets-table").replaceChildren(); }
 }
 
 function place(select) {
@@ -49,13 +54,14 @@ function fill(select, stores) {
 
 async function showState() {
   try {
-    const batch = $("state-batch").value.trim();
+    const batch = number("state-batch");
     const listed = await ask("stores", { batch });
     stateStores = listed.stores;
     fill($("state-store"), stateStores);
     fill($("store"), stateStores);
+    for (const id of ["state-store", "state-partition", "store"]) $(id).disabled = !stateStores.length;
     const at = place($("state-store"));
-    if (!at) { $("state-range").textContent = "This query has no state."; table($("state-table"), [["key"]], []); return; }
+    if (!at) { $("state-range").textContent = "This query has no state."; $("state-table").replaceChildren(); return; }
     const found = await ask("state", { ...at, batch, partition: $("state-partition").value, page });
     const parts = ["", ...found.partitions.map(String)];
     if ($("state-partition").options.length !== parts.length) {
@@ -64,53 +70,59 @@ async function showState() {
     $("state-before").disabled = page === 0;
     $("state-next").disabled = !found.more;
     const first = page * 50;
+    const versions = `${many(unit)} ${whole(listed.oldest)} to ${whole(listed.newest)} are kept`;
     $("state-range").textContent = found.rows.length
-      ? `rows ${first + 1} to ${first + found.rows.length} after batch ${found.batch_id} (versions ${listed.oldest} to ${listed.newest})`
-      : `no rows after batch ${found.batch_id}`;
+      ? `rows ${whole(first + 1)} to ${whole(first + found.rows.length)} after ${unit} ${found.batch_id}; ${versions}`
+      : `no rows after ${unit} ${found.batch_id}`;
     table($("state-table"), found.columns.map((name) => [name, name === "partition_id"]), found.rows.map((row) => found.columns.map((name) => cell(row[name]))));
-  } catch (error) { $("state-range").textContent = error.message; table($("state-table"), [["key"]], []); }
+  } catch (error) { $("state-range").textContent = error.message; $("state-table").replaceChildren(); }
 }
 
 async function showPartitions() {
   const at = place($("store"));
-  if (!at) { $("skew").textContent = "This query has no committed state."; $("partitions").replaceChildren(); return; }
+  $("stores").hidden = !at;
+  if (!at) { $("partitions").replaceChildren(); return; }
   try {
     const found = await ask("stats", at);
     const most = Math.max(1, ...found.partitions.map((part) => part.rows));
-    $("skew").replaceChildren(el("b", {}, count(found.rows)), " rows, ", el("b", {}, bytes(found.bytes)), ", skew ", el("b", {}, String(found.skew)), ` after batch ${found.batch_id}`);
+    $("skew").replaceChildren(el("b", {}, whole(found.rows)), " rows, ", el("b", {}, bytes(found.bytes)), ", skew ", el("b", {}, found.skew.toFixed(2)), ` after ${unit} ${found.batch_id}`);
+    const mean = found.rows / Math.max(1, found.partitions.length);
     const bars = found.partitions.slice(0, 200).flatMap((part) => {
-      const fillBar = el("i");
+      const fillBar = el("i", { "data-kind": part.rows > 2 * mean && found.partitions.length > 1 ? "warn" : null });
       fillBar.style.width = `${(100 * part.rows) / most}%`;
+      const average = el("u");
+      average.style.left = `${(100 * mean) / most}%`;
       const large = part.largest[0];
-      return [el("span", {}, `partition ${part.partition_id}`), el("span", { class: "bar", role: "img", "aria-label": `${part.rows} rows` }, fillBar),
+      return [el("span", {}, String(part.partition_id)), el("span", { class: "bar", role: "img", "aria-label": `partition ${part.partition_id}: ${part.rows} rows` }, fillBar, average),
         el("span", {}, `${count(part.rows)} rows, ${bytes(part.key_bytes + part.value_bytes)}`),
-        el("span", { class: "key" }, large ? `largest: ${plain(large.key)} (${bytes(large.bytes)})` : "")];
+        el("span", { class: "key", title: large ? plain(large.key) : null }, large ? `largest ${plain(large.key)} (${bytes(large.bytes)})` : "")];
     });
     $("partitions").replaceChildren(el("div", { class: "bars" }, ...bars));
-  } catch (error) { $("skew").textContent = error.message; }
-}
-
-function bytes(size) {
-  for (const unit of ["B", "KiB", "MiB"]) { if (size < 1024) return `${unit === "B" ? size : size.toFixed(1)} ${unit}`; size /= 1024; }
-  return `${size.toFixed(1)} GiB`;
+  } catch (error) { $("skew").textContent = error.message; $("partitions").replaceChildren(); }
 }
 
 async function refresh() {
   clearTimeout(timer);
   const mine = key;
   if (mine === null) return;
-  if (!$("offsets-table").dataset.paged) await showOffsets(null);
-  if (!stateStores.length || ($("state-batch").value.trim() === "" && page === 0)) await showState();
-  await showPartitions();
-  if (mine === key) timer = setTimeout(refresh, document.hidden ? 10000 : 2000);
+  try {
+    if (!$("offsets-table").dataset.paged) await showOffsets(null);
+    if (!stateStores.length || ($("state-batch").value.trim() === "" && page === 0)) await showState();
+    await showPartitions();
+  } finally {
+    if (mine === key) timer = setTimeout(refresh, document.hidden ? 10000 : 2000);
+  }
 }
 
-export function browse(chosen) {
+export function browse(chosen, name) {
+  unit = name;
+  for (const each of document.querySelectorAll(".unit")) each.textContent = name;
   if (chosen === key) return;
   key = chosen; page = 0; older = null; stateStores = [];
   delete $("offsets-table").dataset.paged;
-  for (const id of ["offsets-batch", "state-batch"]) $(id).value = "";
-  $("state-partition").replaceChildren();
+  for (const id of ["offsets-batch", "state-batch"]) { $(id).value = ""; $(id).removeAttribute("aria-invalid"); }
+  for (const id of ["state-partition", "state-store", "store", "partitions", "state-table", "offsets-table"]) $(id).replaceChildren();
+  $("skew").textContent = ""; $("stores").hidden = true;
   refresh();
 }
 
@@ -132,10 +144,10 @@ for (const name of ["offsets", "state"]) {
 }
 $("offsets-older").addEventListener("click", () => { $("offsets-table").dataset.paged = "yes"; showOffsets(older); });
 $("offsets-newest").addEventListener("click", () => { delete $("offsets-table").dataset.paged; $("offsets-batch").value = ""; showOffsets(null); });
-$("offsets-batch").addEventListener("change", (event) => {
-  const at = event.target.value.trim();
+$("offsets-batch").addEventListener("change", () => {
+  const at = number("offsets-batch");
   $("offsets-table").dataset.paged = "yes";
-  showOffsets(/^\d+$/.test(at) ? Number(at) + 1 : null);
+  showOffsets(at === "" ? null : Number(at) + 1);
 });
 $("state-next").addEventListener("click", () => { page += 1; showState(); });
 $("state-before").addEventListener("click", () => { page = Math.max(0, page - 1); showState(); });

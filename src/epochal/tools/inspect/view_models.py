@@ -142,6 +142,8 @@ class CheckpointView:
     problems: tuple[Problem, ...]
     unpublished: int | None = None
     """The newest batch, if its state is in epoch files only, so that Spark could not go on."""
+    continuous: bool = False
+    """Whether a continuous query wrote the newest batch, so that it is an epoch."""
 
     def as_json(self) -> dict[str, object]:
         """The form that `show --json` promises."""

@@ -1,0 +1,110 @@
+"""Reads what `batch_history` needs from a checkpoint: logs, times and sizes of files."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+from epochal.checkpoint.layout import COMMITS
+from epochal.checkpoint.metadata_log import parse_batch_id
+from epochal.clock import Clock
+from epochal.dashboard.batch_history import (
+    KEPT_BATCHES,
+    BatchFacts,
+    StateSize,
+    batches_to_measure,
+    history_json,
+    offset_of,
+)
+from epochal.dashboard.browse import measure_state
+from epochal.errors import EpochalError
+from epochal.files import Files
+from epochal.tools.inspect.epoch_overlay import view_with_epochs
+from epochal.tools.inspect.listing import CheckpointListing, gather
+from epochal.tools.inspect.source_listing import FILE, read_sources
+from epochal.tools.inspect.view_models import offsets_of
+
+BUDGET_SECONDS = 0.5
+"""How long one call may measure state. The next call continues where it stopped."""
+MAX_MEASURED = 20_000
+
+
+class HistoryReader:
+    """Reads the history of queries. Any number of threads may use it.
+
+    Measuring the state after a batch reads all of it, and the result never changes. So results are
+    kept, and each call adds some, until every batch that the page draws is measured.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._measured: dict[tuple[str, int, int | None], StateSize | None] = {}
+
+    def read(self, files: Files) -> dict[str, Any]:
+        """The history of a query, as its page draws it; without lag."""
+        listing = gather(view_with_epochs(files).files)
+        batches = _batches(listing)
+        state = self._state(files, batches) if listing.is_stateful else {}
+        found = history_json(batches, _files_read(listing), state)
+        found["stateful"] = listing.is_stateful
+        return found
+
+    def _state(self, files: Files, batches: list[BatchFacts]) -> dict[int, StateSize]:
+        wanted = batches_to_measure([each.batch_id for each in batches if each.committed])
+        # The timestamp tells a batch from one of the same number before a rewind.
+        names = {each.batch_id: (files.url, each.batch_id, each.started_ms) for each in batches}
+        until = self._clock.monotonic() + BUDGET_SECONDS
+        for batch_id in wanted:
+            name = names[batch_id]
+            if name in self._measured:
+                continue
+            try:
+                found = StateSize(*measure_state(files, batch_id))
+            except (EpochalError, OSError):
+                found = None  # its files are purged, or cannot be read; `verify` says which
+            with self._lock:
+                if len(self._measured) >= MAX_MEASURED:
+                    self._measured.clear()
+                if found is not None or batch_id != wanted[0]:
+                    self._measured[name] = found
+            if self._clock.monotonic() >= until:
+                break
+        known = {each: self._measured.get(names[each]) for each in wanted}
+        return {each: size for each, size in known.items() if size is not None}
+
+
+def _batches(listing: CheckpointListing) -> list[BatchFacts]:
+    committed = {
+        batch_id: info.modified_ms
+        for info in listing.files.list(COMMITS)
+        if (batch_id := parse_batch_id(info.name)) is not None
+    }
+    found = []
+    for batch_id, entry in sorted(listing.offsets.entries.items())[-KEPT_BATCHES:]:
+        offsets = offsets_of(entry)
+        named = dict(enumerate(offsets)) if isinstance(offsets, tuple) else offsets
+        found.append(
+            BatchFacts(
+                batch_id,
+                entry.timestamp_ms or None,
+                entry.watermark_ms or None,
+                {str(name): offset_of(value) for name, value in named.items()},
+                batch_id in committed,
+                committed.get(batch_id),
+            )
+        )
+    return found
+
+
+def _files_read(listing: CheckpointListing) -> dict[str, dict[int, int]]:
+    """How many files each batch of a file source's log has, by source."""
+    found: dict[str, dict[int, int]] = {}
+    for name, source in read_sources(listing.files, listing.directories).items():
+        if source.kind == FILE:
+            # A compact file repeats the entries of all batches before it; each file counts once.
+            files = {(e.batch_id, e.path) for log in source.log.entries.values() for e in log}
+            counted = Counter(batch_id for batch_id, _ in files)
+            found[name] = {batch_id: counted[batch_id] for batch_id in source.log.ids} | counted
+    return found

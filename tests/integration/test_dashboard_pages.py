@@ -1,0 +1,375 @@
+"""The dashboard over checkpoints that Spark wrote, in a real browser: no query runs.
+
+Sixty checkpoints, three of them broken. The tests save screenshots in `build/screenshots`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from tests.golden.library import Golden, unpack
+from tests.rigs.axe import violations
+from tests.rigs.browser import Page, running_browser
+from tests.rigs.dashboard import choose, running_dashboard
+from tests.spark.sessions import ROOT
+
+SCREENSHOTS = ROOT / "build" / "screenshots"
+TEAMS = ("billing", "catalog", "fraud", "logistics", "search", "web")
+CASES = (
+    *("windowed", "chained", "dedup", "rate", "several_sources", "session"),
+    *("rocksdb_changelog", "file_sink", "join_inner", "limit"),
+)
+NONE = "\N{EN DASH}"
+WIDTHS = (390, 900, 1440)
+SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten cases for each of six teams."""
+    base = tmp_path_factory.mktemp("dashboard")
+    for case in CASES:
+        made = unpack(Golden("4.3.0", case), base / "made" / case).checkpoint
+        for team in TEAMS:
+            shutil.copytree(made, base / "data" / team / case / "checkpoint")
+    broken = base / "data" / "fraud"
+    (broken / "windowed" / "checkpoint" / "commits" / "2").unlink()
+    (broken / "windowed" / "checkpoint" / "commits" / ".2.crc").unlink()
+    (broken / "chained" / "checkpoint" / "offsets" / "3").write_text("v1\nbroken")
+    (broken / "dedup" / "checkpoint" / "state" / "0" / "0" / "5.delta").write_bytes(b"garbage")
+    return base / "data"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Page]:
+    with running_browser() as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def many(browser: Page, checkpoints: Path) -> Iterator[Page]:
+    """The page over all checkpoints, after every one was checked."""
+    arguments = ("--runs", checkpoints.parent / "runs", "--checkpoint", checkpoints)
+    with running_dashboard(checkpoints.parent, *arguments) as (link, _):
+        browser.look(1440, 900, "light")
+        browser.open(link)
+        browser.wait("document.querySelectorAll('#queries button').length === 60")
+        unchecked = "[...document.querySelectorAll('#queries h3')].map((each) => each.innerText)"
+        browser.wait(f"!{unchecked}.join().includes('Not checked')", what="all are checked")
+        yield browser
+        browser.open("about:blank")
+
+
+@pytest.fixture
+def page(many: Page) -> Iterator[Page]:
+    """The same page, with nothing searched for and no complaints so far."""
+    search(many, "")
+    many.evaluate("document.activeElement.blur()")
+    yield many
+    many.look(1440, 900, "light")
+    assert many.errors == []
+
+
+def search(page: Page, text: str) -> None:
+    page.evaluate(
+        f"(() => {{ const at = document.getElementById('search'); at.value = {json.dumps(text)};"
+        " at.dispatchEvent(new Event('input')); })()"
+    )
+
+
+def group(page: Page, by: str) -> None:
+    page.evaluate(
+        f"(() => {{ const at = document.getElementById('grouping'); at.value = {json.dumps(by)};"
+        " at.dispatchEvent(new Event('change')); })()"
+    )
+
+
+def names(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(
+        "[...document.querySelectorAll('#queries .who')].map((each) => each.innerText)"
+    )
+    return found
+
+
+def groups(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(
+        "[...document.querySelectorAll('#queries h3')].map((each) => each.innerText)"
+    )
+    return [" ".join(each.split()) for each in found]
+
+
+def test_dozens_are_grouped_by_status_with_what_needs_attention_first(page: Page) -> None:
+    assert page.text("#tally") == "60 queries, 3 need attention"
+    assert groups(page) == ["Needs attention 3", "Not active 57"]
+    assert names(page)[:3] == ["fraud/chained", "fraud/dedup", "fraud/windowed"]
+    assert len(set(names(page))) == 60, "each has a name of its own"
+
+
+def test_they_can_be_grouped_by_directory(page: Page, checkpoints: Path) -> None:
+    group(page, "place")
+    try:
+        assert groups(page) == [f"{checkpoints}/{team} 10" for team in TEAMS]
+        assert names(page)[20:23] == ["fraud/chained", "fraud/dedup", "fraud/windowed"]
+    finally:
+        group(page, "status")
+
+
+def test_a_search_finds_names_directories_and_states(page: Page) -> None:
+    search(page, "web JOIN")
+    assert names(page) == ["web/join_inner"]
+    assert page.text("#tally") == "1 of 60 match"
+    search(page, "unhealthy")
+    assert len(names(page)) == 3
+    search(page, "nowhere")
+    assert names(page) == []
+
+
+def test_a_checkpoint_of_spark_has_batches_and_its_own_charts(page: Page) -> None:
+    choose(page, "web/windowed")
+    page.wait("document.querySelectorAll('#growth-rows circle').length === 11", what="state")
+    for panel in ("duration", "input", "watermark"):
+        page.wait(f"document.querySelector('#{panel} .line')", what=panel)
+    text = page.text("#detail")
+    assert "epoch" not in text.lower()
+    assert page.text("#tile-newest-batch") == "10"
+    assert page.text("#tile-state-rows") == "5"
+    assert "No problem was found" in text
+    assert "A restart would continue with batch 11." in text
+    row = page.text("#sources tbody tr").split("\t")
+    assert [each.strip() for each in row[:4]] == ["file", "8", NONE, NONE]
+    assert "not where new files arrive" in row[4]
+    for panel in ("epochs", "latency", "rate"):
+        assert page.evaluate(f"document.getElementById('{panel}').hidden"), "nothing is empty"
+
+
+def test_each_source_has_its_unit_and_the_reason_why_its_lag_is_unknown(page: Page) -> None:
+    choose(page, "web/several_sources")
+    page.wait("document.querySelectorAll('#sources tbody tr').length === 3")
+    notes = page.evaluate(
+        "[...document.querySelectorAll('#sources td:last-child')].map((each) => each.innerText)"
+    )
+    assert len(notes) == 3
+    assert all(notes), "each says why"
+    assert page.evaluate("document.querySelectorAll('#input-charts .chart').length") == 2
+
+
+def test_the_command_of_a_finding_can_be_copied_and_mends_it(page: Page, checkpoints: Path) -> None:
+    choose(page, "fraud/windowed")
+    page.wait("document.querySelector('.finding .copy')", what="a command")
+    place = checkpoints / "fraud" / "windowed" / "checkpoint"
+    shown = page.text(".finding .command code")
+    assert shown == f"epochal checkpoint repair {place} --execute"
+    page.call("Browser.grantPermissions", permissions=["clipboardReadWrite"])
+    page.evaluate("document.querySelector('.finding .copy').focus()")
+    page.press("Enter")
+    page.wait("document.querySelector('.finding .copy').innerText === 'Copied'")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == shown
+    saved = shutil.copytree(place, checkpoints.parent / "before")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        ["/bin/sh", "-c", f"{copied} --settle-seconds 0"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    page.wait("document.getElementById('health').dataset.value === 'healthy'", what="it is mended")
+    shutil.rmtree(place)
+    shutil.copytree(saved, place)
+    page.wait("document.getElementById('health').dataset.value === 'unhealthy'")
+
+
+@pytest.mark.parametrize("name", ["fraud/dedup", "fraud/chained"])
+def test_a_broken_checkpoint_is_explained_without_a_failed_request(page: Page, name: str) -> None:
+    choose(page, name)
+    page.wait("document.querySelector('#findings .finding')", what="a finding")
+    page.evaluate("document.getElementById('tab-state').click()")
+    page.wait("document.getElementById('state-range').innerText !== ''", what="state, or why not")
+    for batch in ("4", "999", "not a number", ""):
+        page.evaluate(
+            "(() => { const at = document.getElementById('state-batch');"
+            f" at.value = {json.dumps(batch)}; at.dispatchEvent(new Event('change')); }})()"
+        )
+        page.evaluate("new Promise((done) => setTimeout(done, 300))")
+    page.evaluate("document.getElementById('tab-offsets').click()")
+    assert page.errors == []
+
+
+def healthy(page: Page) -> None:
+    choose(page, "web/windowed")
+    page.wait("document.querySelector('#duration .line')")
+    page.wait("document.querySelector('#partitions .bar')")
+
+
+def sick(page: Page) -> None:
+    choose(page, "fraud/windowed")
+    page.wait("document.querySelector('.finding .copy')")
+
+
+def rows_of_state(page: Page) -> None:
+    healthy(page)
+    page.evaluate("document.getElementById('tab-state').click()")
+    page.wait("document.querySelector('#state-table td')")
+
+
+def help_is_open(page: Page) -> None:
+    page.evaluate("document.getElementById('help').showModal()")
+
+
+VIEWS: dict[str, Callable[[Page], None]] = {
+    "healthy": healthy,
+    "sick": sick,
+    "state": rows_of_state,
+    "help": help_is_open,
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_view_fits_the_screen_and_everyones_eyes(page: Page, width: int, scheme: Any) -> None:
+    for name, show in VIEWS.items():
+        page.look(width, 900, scheme)
+        show(page)
+        page.wait(f"innerWidth === {width}")
+        page.evaluate("new Promise((done) => setTimeout(done, 300))")  # charts are drawn anew
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert violations(page) == [], name
+        page.screenshot(SCREENSHOTS / f"checkpoint-{name}-{width}-{scheme}.png")
+        page.evaluate("document.getElementById('help').close()")
+        page.evaluate("document.getElementById('tab-offsets').click()")
+
+
+def test_the_keyboard_alone_is_enough(page: Page) -> None:
+    page.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    for letter in "web/sess":
+        page.press(letter)
+    page.press("Enter")
+    page.wait("document.getElementById('name').innerText === 'web/session'")
+    page.press("Escape")
+    search(page, "")
+    page.press("j")
+    page.wait("document.getElementById('name').innerText === 'web/several_sources'")
+    page.press("k")
+    page.wait("document.getElementById('name').innerText === 'web/session'")
+    page.wait("document.querySelector('#duration .line')", what="a chart")
+    page.press("2")
+    assert page.evaluate("document.activeElement.id") == "duration"
+    page.press("Tab")
+    for key in ("ArrowLeft", "ArrowLeft"):
+        page.press(key)
+    tip = page.text("#duration .tip")
+    newest = int(page.text("#tile-newest-batch"))
+    assert tip.startswith(f"batch {newest - 1}, "), "the cursor is at the batch before the newest"
+    page.press("Escape")
+    assert page.evaluate("document.querySelector('#duration .tip').hidden")
+
+
+def test_tab_reaches_everything_that_can_be_used(page: Page) -> None:
+    sick(page)
+    usable = page.evaluate(
+        "[...document.querySelectorAll('main button, main input, main select, main summary')]"
+        ".filter((each) => !each.disabled && each.tabIndex >= 0 && each.getClientRects().length)"
+        ".map((each, index) => { each.dataset.reach = index; return index; }).length"
+    )
+    page.evaluate("document.querySelector('.skip').focus()")
+    reached = set()
+    for _ in range(usable + 60):
+        page.press("Tab")
+        at = page.evaluate("document.activeElement.dataset.reach ?? null")
+        visible = page.evaluate(
+            "getComputedStyle(document.activeElement).outlineStyle !== 'none'"
+            " || document.activeElement === document.body"
+        )
+        assert visible, page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
+        if at is not None:
+            reached.add(int(at))
+        if len(reached) == usable:
+            break
+    assert reached == set(range(usable))
+
+
+def test_without_queries_the_page_says_what_to_type(tmp_path: Path) -> None:
+    arguments = ("--runs", tmp_path / "runs", "--follow", "orders")
+    with running_dashboard(tmp_path, *arguments) as (link, _), running_browser() as page:
+        page.open(link)
+        page.wait("!document.getElementById('start').hidden")
+        commands = page.evaluate(
+            "[...document.querySelectorAll('#start .command code')].map((each) => each.innerText)"
+        )
+        assert commands[0] == "epochal dashboard --checkpoint /data/orders/checkpoint"
+        assert str(tmp_path / "runs") in page.text("#start")
+        assert page.text("#waiting") == "Waiting for orders."
+        for width in WIDTHS:
+            for scheme in SCHEMES:
+                page.look(width, 900, scheme)
+                page.wait(f"innerWidth === {width}")
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                assert violations(page) == []
+                page.screenshot(SCREENSHOTS / f"start-{width}-{scheme}.png")
+        assert page.errors == []
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    """A server that answers everything with 409."""
+
+    class Refuse(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(409)
+            self.send_header("Access-Control-Allow-Origin", "*")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Refuse)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_request_that_ends_in_409_would_be_seen() -> None:
+    with running_browser() as page, refusing() as place:
+        page.open(f"{place}/")
+        page.wait("true")
+        assert any("409 (Conflict)" in each for each in page.errors)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fault"),
+    [
+        ("image-alt", "document.querySelector('h1 img').removeAttribute('alt')"),
+        ("color-contrast", "document.getElementById('name').style.color = '#e8e8e8'"),
+        ("button-name", "document.querySelector('nav').append(document.createElement('button'))"),
+        ("select-name", "document.getElementById('grouping').parentElement.replaceWith("
+         "document.getElementById('grouping'))"),
+    ],
+)  # fmt: skip
+def test_a_violation_would_be_seen(many: Page, rule: str, fault: str) -> None:
+    choose(many, "web/windowed")
+    assert violations(many) == []
+    many.evaluate(f"{fault}; true")
+    try:
+        assert [each.split(":")[0] for each in violations(many)] == [rule]
+    finally:
+        many.open(many.evaluate("location.origin") + "/")
+        many.wait("document.querySelectorAll('#queries button').length === 60")

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from epochal.cli.main import app
+from epochal.tools.verify.findings import RULES
+from epochal.tools.verify.remedy_commands import commands_in, commands_to_run
+
+
+def test_a_command_names_the_checkpoint_and_is_executed() -> None:
+    remedy = "Use `epochal checkpoint repair CHECKPOINT`: it removes the file."
+    assert commands_to_run(remedy, "/data/orders") == [
+        "epochal checkpoint repair /data/orders --execute"
+    ]
+
+
+@pytest.mark.parametrize("path", ["/data/my orders", "/data/$(reboot)", "/data/a;b", "/data/it's"])
+def test_a_shell_takes_the_path_as_one_word(path: str) -> None:
+    (command,) = commands_to_run("`epochal checkpoint repair CHECKPOINT`", path)
+    assert shlex.split(command) == ["epochal", "checkpoint", "repair", path, "--execute"]
+
+
+def test_alternatives_are_all_named_in_their_order() -> None:
+    remedy = (
+        "If the file is right, use `epochal checkpoint repair CHECKPOINT --code X`. Otherwise use "
+        "`epochal checkpoint rewind CHECKPOINT --to-batch 7 --sink OUTPUT`."
+    )
+    assert commands_to_run(remedy, "c") == [
+        "epochal checkpoint repair c --code X --execute",
+        "epochal checkpoint rewind c --to-batch 7 --sink OUTPUT --execute",
+    ]
+
+
+def test_a_command_whose_batch_is_not_known_is_not_offered() -> None:
+    remedy = "Use `epochal checkpoint rewind CHECKPOINT --to-batch N` to a batch."
+    assert len(commands_in(remedy)) == 1
+    assert commands_to_run(remedy, "c") == []
+
+
+def test_every_command_of_the_table_can_be_executed() -> None:
+    commands = {tuple(words[1:3]) for rule in RULES.values() for words in commands_in(rule.remedy)}
+    for words in sorted(commands):
+        help_text = CliRunner().invoke(app, [*words, "--help"]).output
+        assert "--execute" in help_text, words
