@@ -24,9 +24,21 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object p
 Execute = Annotated[
     bool, typer.Option("--execute", help="Apply the changes. Without it, only show the plan.")
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="List every file of the plan, not only directories."),
+]
+Yes = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Do not ask before what cannot be undone; for scripts."),
+]
 SettleSeconds = Annotated[
     float,
-    typer.Option(help="How long to watch for a running query before changing anything.", min=0),
+    typer.Option(
+        metavar="S",
+        help="How long to watch for a running query before changing anything, in seconds.",
+        min=0,
+    ),
 ]
 EvenIfBusy = Annotated[
     bool,

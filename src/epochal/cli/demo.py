@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epochal.cli.output import print_facts, print_json, print_line
+from epochal.cli.printing.output import print_facts, print_json, print_line
 from epochal.errors import OptionError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from epochal.cli import output
 from epochal.cli.checkpoint import CheckpointCommands
 from epochal.cli.groups import LazyGroup
 from epochal.cli.main import Commands, describe, main
-from epochal.cli.output import print_table, time_text
+from epochal.cli.printing.output import print_table, time_text
 from epochal.errors import CheckpointError, StorageError
 from epochal.files.local import LocalFiles
 
