@@ -223,7 +223,7 @@ def verify(
     if deep and quick:
         raise OptionError("--deep and --quick exclude each other. Give only one of them.")
     depth = Depth.DEEP if deep else Depth.QUICK if quick else Depth.NORMAL
-    with progress("reading state") as advance:
+    with progress("verifying", forks=True) as advance:
         report = verify_checkpoint(
             open_files(_output_of(location)),
             depth=depth,

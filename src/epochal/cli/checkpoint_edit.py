@@ -225,7 +225,7 @@ def migrate_offsets(
 
     if to != "v2":
         raise OptionError(f"--to {to} is not supported: the only target is v2.")
-    given = parse_pairs(name or [], "--name")
+    given = parse_pairs(name or [], "--name", "I=NAME")
     if not all(index.isdigit() for index in given):
         raise OptionError("--name takes the source's index in the query, as in 0=NAME or 1=NAME.")
     names = {int(index): value for index, value in given.items()}
@@ -331,7 +331,7 @@ def copy(
     from epochal.tools.edit.edit_file_log import survey_sink
     from epochal.tools.edit.survey import survey
 
-    moved = parse_pairs(map_ or [], "--map")
+    moved = parse_pairs(map_ or [], "--map", "OLD=NEW")
     files, target = open_files(directory), open_files(destination)
     if flags.execute:
         _require_settled(files, flags.conditions())

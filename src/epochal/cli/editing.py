@@ -137,7 +137,11 @@ def confirm(question: str, flags: Flags) -> None:
     """Ask before what no `undo` can take back; without a terminal and with --yes do not ask."""
     if flags.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    if not typer.confirm(question, err=True):
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:  # Ctrl-C, which Typer would report otherwise than elsewhere
+        raise KeyboardInterrupt from None
+    if not agreed:
         typer.echo("Nothing was changed.", err=True)
         raise typer.Exit(EXIT_FINDINGS)
 

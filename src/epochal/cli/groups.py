@@ -24,7 +24,7 @@ class LazyGroup(TyperGroup):
         return list(self.table)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.table and not args[0].startswith("-"):
+        if args and args[0] not in self.table and not (args[0][:1] == "-" or ctx.resilient_parsing):
             close = get_close_matches(args[0], self.table)
             asked = f" Did you mean {' or '.join(close)}?" if close else ""
             ctx.fail(f"No such command '{args[0]}'.{asked}")

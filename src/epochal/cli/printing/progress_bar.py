@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PROGRESS_AFTER_SECONDS = 1.0
+DRAW_EVERY_SECONDS = 0.1
 
 
 class Advance(Protocol):
@@ -27,20 +29,24 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(what: str, unit: str = "file", *, while_printing: bool = False) -> Iterator[Advance]:
+def progress(
+    what: str, unit: str = "file", *, while_printing: bool = False, forks: bool = False
+) -> Iterator[Advance]:
     """Show a bar while the block runs; `unit` is what `done` and `total` count.
 
     With `while_printing` the block prints to stdout meanwhile. Then a bar is shown only if stdout
-    goes elsewhere, such as into a file.
+    goes elsewhere, such as into a file. With `forks` the block starts processes by forking, which
+    must not have threads: the bar is drawn only when the work advances.
     """
     hidden = not sys.stderr.isatty() or (while_printing and sys.stdout.isatty())
     if hidden:
         yield lambda done, total: None
         return
-    shown = _Shown(what, unit)
+    shown = _Shown(what, unit, threads=not forks)
     timer = threading.Timer(PROGRESS_AFTER_SECONDS, shown.start)
     timer.daemon = True
-    timer.start()
+    if not forks:
+        timer.start()
     try:
         yield shown.advance
     finally:
@@ -49,10 +55,14 @@ def progress(what: str, unit: str = "file", *, while_printing: bool = False) -> 
 
 
 class _Shown:
-    """A bar that a timer starts and the command stops, perhaps at the same moment."""
+    """A bar that a timer starts and the command stops, perhaps at the same moment.
 
-    def __init__(self, what: str, unit: str) -> None:
-        self._what, self._unit = what, unit
+    Without `threads` there is no timer: the work itself starts the bar and draws it.
+    """
+
+    def __init__(self, what: str, unit: str, *, threads: bool) -> None:
+        self._what, self._unit, self._threads = what, unit, threads
+        self._began = self._drawn = time.monotonic()
         self._done, self._total = 0, 0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -60,7 +70,7 @@ class _Shown:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        bar = _rich_bar(self._unit)
+        bar = _rich_bar(self._unit, auto_refresh=self._threads)
         with self._lock:
             if self._ended:
                 return
@@ -70,9 +80,14 @@ class _Shown:
 
     def advance(self, done: int, total: int) -> None:
         self._done, self._total = done, total
+        now = time.monotonic()
+        if not self._threads and self._bar is None and now - self._began > PROGRESS_AFTER_SECONDS:
+            self.start()
         bar, task = self._bar, self._task
         if bar is not None and task is not None:
-            bar.update(task, completed=done, total=total)
+            drawn = not self._threads and now - self._drawn > DRAW_EVERY_SECONDS
+            self._drawn = now if drawn else self._drawn
+            bar.update(task, completed=done, total=total, refresh=drawn)
 
     def stop(self) -> None:
         with self._lock:
@@ -81,7 +96,7 @@ class _Shown:
                 self._bar.stop()
 
 
-def _rich_bar(unit: str) -> Progress:
+def _rich_bar(unit: str, *, auto_refresh: bool) -> Progress:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -118,6 +133,7 @@ def _rich_bar(unit: str) -> Progress:
         Left(compact=True),
         TimeElapsedColumn(),
         console=Console(stderr=True),
+        auto_refresh=auto_refresh,
         transient=True,
     )
 

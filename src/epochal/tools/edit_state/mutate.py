@@ -115,7 +115,7 @@ def plan_mutations(
     edits_made = target.edits
     puts = sum(1 for each in edits_made if each.value is not None)
     replaced = sum(1 for each in edits_made if each.value is not None and each.before is not None)
-    words = [f"put {counted(puts, 'key')} ({replaced} of them replace a value)"] if puts else []
+    words = [f"put {counted(puts, 'key')} (replacing {counted(replaced, 'value')})"] if puts else []
     if deletes := len(edits_made) - puts:
         words.append(f"delete {counted(deletes, 'key')}")
     where = f"operator {operator_id}"

@@ -20,9 +20,11 @@ TIMES = {
     "next_watermark_ms": "watermark",
     "timestamp_ms": "time",
 }
-UNSAID = ("epochal.", "state_unique_ids.")
+OURS = "epochal"
+"""The part of an offset entry that Epochal adds to it."""
+UNSAID = (f"{OURS}.", "state_unique_ids.")
 """Parts of an entry that differ in every batch and mean nothing to a reader."""
-SAID = ("epochal.attempt", "epochal.runId")
+SAID = (f"{OURS}.attempt", f"{OURS}.runId")
 BEFORE, AFTER = "only before", "only after"
 
 
@@ -64,7 +66,7 @@ def first_lines(entry: Mapping[str, object]) -> list[str]:
         elif name == "conf" and isinstance(value, Mapping):
             if value:
                 lines.append(f"pins {counted(len(value), 'setting')}")
-        elif name == "epochal" and isinstance(value, Mapping):
+        elif name == OURS and isinstance(value, Mapping):
             lines.append(f"attempt {value.get('attempt')}")
         elif name not in ("version", "state_unique_ids"):
             lines.append(f"{name} {_value(value)}")
@@ -173,7 +175,7 @@ def _change(found: Difference, brief: bool = False) -> str:
         rest = rest.partition(".")[2] or "operator"
     if head == "conf":
         return f"{rest}: {_setting(found.before)} → {_setting(found.after)}"
-    words = {"epochal": name, "state": rest.replace(".", " ")}.get(head, found.path)
+    words = {OURS: name, "state": rest.replace(".", " ")}.get(head, found.path)
     return f"{words.replace('_', ' ')}: {_value(found.before)} → {_value(found.after)}"
 
 
