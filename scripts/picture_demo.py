@@ -1,6 +1,6 @@
 """Runs the real demo in a terminal of 100 columns and writes its screen to docs/pictures/demo.svg.
 
-python scripts/picture_demo.py [SECONDS] [OUTPUT.svg]
+python scripts/picture_demo.py [OUTPUT.svg]
 
 The figures in the picture are those of this run, so run it on an idle machine.
 """
@@ -24,7 +24,7 @@ from rich.text import Text
 
 COLUMNS, ROWS = 100, 60
 PICTURE = Path(__file__).resolve().parent.parent / "docs/pictures/demo.svg"
-COMMAND = "epochal demo --directory demo"
+COMMAND = "epochal demo --seconds 15 --directory demo"
 
 _CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
 _FONT_FACES = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
@@ -90,7 +90,7 @@ def picture(lines: list[str]) -> str:
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
-def main(seconds: str = "15", target: str = str(PICTURE)) -> int:
+def main(target: str = str(PICTURE)) -> int:
     with tempfile.TemporaryDirectory() as folder:
         command = [
             os.path.abspath(sys.executable),

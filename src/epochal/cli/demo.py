@@ -110,7 +110,7 @@ def demo(
 
 def _run(home: Path, table: Table, *, kafka: bool, orders: int, rate: int, quiet: bool) -> Outcome:
     from epochal.demo.demo_run import Demo, run
-    from epochal.demo.demo_session import local_session
+    from epochal.demo.demo_session import errors_to, local_session
     from epochal.demo.demo_view import live_view
 
     if not quiet:
@@ -119,9 +119,10 @@ def _run(home: Path, table: Table, *, kafka: bool, orders: int, rate: int, quiet
             f"customer, exactly once. Half-way, one of its workers is killed (kill -9).",
             "",
         )
-    with live_view(quiet=quiet) as view:
+    log = home / "demo.log"
+    with live_view(quiet=quiet) as view, errors_to(log):
         view.doing("Starting Spark")
-        spark = local_session(tasks=2, log=home / "spark.log")
+        spark = local_session(tasks=2, log=log)
         try:
             view.doing(f"Starting a {'Kafka broker' if kafka else 'Pub/Sub server'}")
             with _broker(kafka) as broker:

@@ -88,7 +88,7 @@ class Publisher:
         """Whether all orders are published. Raises if the publisher has failed."""
         code = self._process.poll()
         if code:
-            raise ComponentError(f"The publisher ended with status {code}. See its output above.")
+            raise ComponentError(f"The publisher ended with status {code}: see demo.log.")
         return code == 0 and not self._thread.is_alive()
 
     def end(self) -> None:

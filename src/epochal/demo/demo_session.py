@@ -17,7 +17,7 @@ LINES_SHOWN = 5
 
 
 def local_session(*, tasks: int, log: Path) -> SparkSession:
-    """A local Spark session with `tasks` slots; whatever its JVM prints goes to the file `log`."""
+    """A local Spark session with `tasks` slots; `log` is where stderr goes meanwhile."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
         SparkSession.builder.master(f"local[{tasks}]")
@@ -29,8 +29,7 @@ def local_session(*, tasks: int, log: Path) -> SparkSession:
         .config("spark.python.task.killTimeout", "200ms")
     )
     try:
-        with errors_to(log):
-            spark = builder.getOrCreate()
+        spark = builder.getOrCreate()
     except Exception as error:
         last = log.read_text(errors="replace").splitlines()[-LINES_SHOWN:]
         told = "\n".join(last) or str(error)
@@ -45,7 +44,10 @@ def local_session(*, tasks: int, log: Path) -> SparkSession:
 
 @contextmanager
 def errors_to(log: Path) -> Iterator[None]:
-    """Let processes that are started in the block write stderr to a file, as long as they run."""
+    """Send stderr to a file: of this process in the block, of its children as long as they run.
+
+    The JVM, Kafka's client and others write there, in the middle of a live view.
+    """
     sys.stderr.flush()
     kept = os.dup(2)
     with log.open("ab") as target:
