@@ -39,6 +39,7 @@ from epochal.tools.edit.survey import Survey, missing_file
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.check_logs import EDITABLE_KEYS, STATE_SHAPE_KEYS, repeats
 from epochal.tools.verify.findings import Finding, Severity
+from epochal.wording import counted
 
 _TRUST = "name this code to trust the file and remove its checksum"
 
@@ -110,7 +111,7 @@ def plan_repair(
         arguments[SINK] = sink.files.url
     plan = Plan(
         command=command,
-        summary=f"repair {len(mended)} of {len(mended) + len(left)} findings",
+        summary=f"repair {len(mended)} of {counted(len(mended) + len(left), 'finding')}",
         changes=draft.changes(),
         arguments=arguments,
         warnings=tuple(dict.fromkeys(draft.warnings)),
