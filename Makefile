@@ -1,4 +1,4 @@
-# make setup | demo | test | test-unit | test-full | coverage | test-long | simulate | check | bench | bench-NAME | lock | audit | docs | release
+# make setup | demo | test | test-unit | test-full | coverage | test-long | simulate | check | bench | bench-NAME | soak | lock | audit | docs | release
 # A fresh machine needs Python 3.11 or newer and the package registries; the rest is found or installed.
 SHELL := /bin/bash
 VENV := .venv
@@ -7,7 +7,7 @@ WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
 BENCHES := log state big_state coordinator epoch turn continuous recovery kafka pubsub telemetry nexmark tables
 
-.PHONY: setup demo test test-unit test-full coverage test-long simulate check bench lock audit docs release format clean
+.PHONY: setup demo test test-unit test-full coverage test-long simulate check bench soak lock audit docs release format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -52,6 +52,13 @@ bench: setup
 
 bench-%: setup
 	@$(WITH_JAVA) $(PY) -m benchmarks.$* $(BENCH_SWITCHES); status=$$?; $(PY) -m benchmarks.report; exit $$status
+
+# A day in production, compressed; the report is in artifacts/soak. SEED repeats a run's incidents.
+MINUTES := 120
+SEED := 1
+soak: setup
+	@$(WITH_JAVA) $(PY) -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED) $(SOAK_SWITCHES); status=$$?; \
+	  $(PY) -m benchmarks.report; exit $$status
 
 docs: setup
 	$(PY) scripts/make_docs.py
