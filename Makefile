@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 WITH_JAVA = home=$$(scripts/find-java) && export JAVA_HOME="$$home" &&
 SEEDS := 10000
-BENCHES := log state big_state coordinator epoch turn continuous recovery kafka pubsub telemetry nexmark tables
+BENCHES := log state big_state coordinator epoch turn continuous recovery kafka pubsub telemetry nexmark tables latency_suite
 
 .PHONY: setup demo test test-unit test-full coverage test-long simulate check bench soak lock audit docs release format clean
 .DEFAULT_GOAL := setup
@@ -53,12 +53,15 @@ bench: setup
 bench-%: setup
 	@$(WITH_JAVA) $(PY) -m benchmarks.$* $(BENCH_SWITCHES); status=$$?; $(PY) -m benchmarks.report; exit $$status
 
-# A day in production, compressed; the report is in artifacts/soak. SEED repeats a run's incidents.
+# A day in production, compressed; the report is in artifacts/soak. SEED repeats a run's incidents,
+# SOAK_SWITCHES=--busy lets it start on a busy machine.
 MINUTES := 120
 SEED := 1
 soak: setup
 	@$(WITH_JAVA) $(PY) -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED) $(SOAK_SWITCHES); status=$$?; \
 	  $(PY) -m benchmarks.report; exit $$status
+
+bench-latency-suite: bench-latency_suite
 
 docs: setup
 	$(PY) scripts/make_docs.py

@@ -8,12 +8,15 @@ run counts. Figures that miss their target, or are behind a peer, are listed fir
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import engine_sections, sections
 from benchmarks.big_state_section import big_state
 from benchmarks.harness import BUSY_CORES, REPOSITORY, RESULTS
+from benchmarks.latency_suite_section import latency_suite
+from benchmarks.meanings import MEANINGS
 from benchmarks.nexmark.section import nexmark
 from benchmarks.plots import number
 from benchmarks.recovery_section import recovery
@@ -34,6 +37,7 @@ SECTIONS: dict[str, Callable[[Suite], Section]] = {
     "continuous": engine_sections.continuous,
     "recovery": recovery,
     "kafka": engine_sections.kafka,
+    "latency_suite": latency_suite,
     "pubsub": sections.pubsub,
     "telemetry": sections.telemetry,
     "nexmark": nexmark,
@@ -50,12 +54,15 @@ The raw results are in `benchmarks/results`. To measure again:
 ```sh
 make bench           # all suites, then this page; takes hours
 make bench-log       # one of them
+make soak            # two hours of incidents; MINUTES=10 for a trial
 ```
 
-A ratio shows how many times better Epochal is; below 1 it is worse. The load is the machine's
-load average over a minute, before and after each figure; the benchmark itself adds one or two. A
-suite does not start while other processes use more than {busy} cores, unless it is run with
-`--busy`. Figures that were taken while others used more than that are listed below their table."""
+Each chapter says first what its figures mean to you, then how they were measured. p50 is the
+median; p99 is what one row in a hundred exceeds. A ratio shows how many times better Epochal is;
+below 1 it is worse, and such lines stand on top of this page. The load is the machine's load
+average over a minute, before and after each figure; the benchmark itself adds one or two. A suite
+does not start while other processes use more than {busy} cores, unless it is run with `--busy`.
+Figures that were taken while others used more than that are listed below their table."""
 
 
 def page(suites: Sequence[Suite]) -> tuple[str, dict[str, str]]:
@@ -69,8 +76,8 @@ def page(suites: Sequence[Suite]) -> tuple[str, dict[str, str]]:
 
 
 def chapter(suite: Suite, section: Section) -> list[str]:
-    """Return the paragraphs of one suite: what it means, its plots, its table."""
-    head = [f"## {section.title}", section.about]
+    """Return the paragraphs of one suite: what it means, how it was measured, plots, table."""
+    head = [f"## {section.title}", MEANINGS[suite.name], section.about]
     return [*head, *(_measured(suite, section) if suite.rows else [_never_run(suite)])]
 
 
@@ -81,12 +88,21 @@ def _never_run(suite: Suite) -> str:
 
 def _behind(shown: Sequence[Section], suites: Sequence[Suite]) -> Iterator[str]:
     yield "## What is not better"
-    found = [f"- {_said(line)}" for section in shown for line in section.lines if line.behind]
-    found += [f"- {each}" for section in shown for each in section.failures]
+    for section in shown:
+        found = [f"- {_said(line)}" for line in section.lines if line.behind]
+        found += [f"- {each}" for each in section.failures]
+        if found:
+            yield "\n".join([f"**[{section.title}](#{_anchor(section.title)})**", "", *found])
     missing = [f"`{suite.name}`" for suite in suites if not suite.rows]
     if missing:
-        found.append(f"- Without results: {', '.join(missing)}.")
-    yield "\n".join(found) or "All targets are met, and no peer is ahead on this page."
+        yield f"Without results: {', '.join(missing)}."
+    if not missing and not any(line.behind for section in shown for line in section.lines):
+        yield "All targets are met, and no peer is ahead on this page."
+
+
+def _anchor(title: str) -> str:
+    """The name under which the site finds a heading."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower().replace("/", "")).strip("-")
 
 
 def _said(line: Line) -> str:

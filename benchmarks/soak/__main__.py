@@ -1,6 +1,6 @@
 """Runs the soak: Kafka to keyed state to Delta, with incidents, for as long as asked.
 
-    python -m benchmarks.soak --minutes 120 [--seed N] [--rows-per-second N] [--out FOLDER]
+    python -m benchmarks.soak --minutes 120 [--seed N] [--rows-per-second N] [--out FOLDER] [--busy]
 
 The same seed gives the same incidents at the same times. It ends with status 1 if a row is lost or
 there twice, if a figure is not flat, or if the query does not recover. Everything runs below one
@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
-from benchmarks.harness import Report, adopt_orphans
+from benchmarks.harness import Report, adopt_orphans, arguments
 from benchmarks.soak.feeding import Feeder
 from benchmarks.soak.following import Follower
 from benchmarks.soak.incidents import Clock, SoakProgram
@@ -74,15 +75,17 @@ def run(asked: argparse.Namespace, folder: Path) -> Soak:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.soak")
+    parser = arguments("soak")
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rows-per-second", type=int, default=ROWS_PER_SECOND)
     parser.add_argument("--out", type=Path, default=Path("artifacts/soak"))
     parser.add_argument("--keep", action="store_true", help="keep the table, checkpoint and logs")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave nothing running
     adopt_orphans()
-    report = Report("soak", busy=True, quick=asked.minutes < PUBLISHED_MINUTES)
+    trial = asked.quick or asked.minutes < PUBLISHED_MINUTES
+    report = Report("soak", busy=asked.busy, quick=trial)
     folder = Path(tempfile.mkdtemp(prefix="epochal-soak-"))
     try:
         soak = run(asked, folder)

@@ -24,7 +24,7 @@ from tests.fault.torment import state_totals
 from epochal.testing.kafka import Kafka
 
 SAMPLE_SECONDS, PROGRESS_SECONDS, SETTLING_SECONDS = 2.0, 60.0, 5.0
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 600.0
 """How long the query may take to catch up after an incident."""
 
 

@@ -11,8 +11,7 @@ from benchmarks.sections import Line, Section, failures, seconds
 from benchmarks.soak.sampling import FIGURES
 
 ABOUT = """\
-Whether a query can be left alone for a day: does every row arrive once whatever happens, and does
-anything grow that should not? `make soak` runs Kafka → keyed state → Delta on a cluster of two
+`make soak` runs Kafka → keyed state → Delta on a cluster of two
 executors while things go wrong on a schedule: workers, executors, the driver and its JVM are killed
 with `kill -9`, the broker is killed or paused, partitions are added, the clock of all processes of
 the query steps by up to an hour and back, and the query is stopped, changed and continued from the
