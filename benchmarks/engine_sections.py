@@ -206,8 +206,9 @@ def kafka(suite: Suite) -> Section:
         "delay is the time from when it was due until the same consumer of committed records "
         "receives it. Epochal maps on one task and counts on two; real-time mode only passes "
         "records on, in the JVM (the next chapter has its aggregation). Epochal writes at least "
-        "once, as all others do, unless a line says exactly once: then a record waits for the rest of its epoch, 50 ms on average. CPU "
-        "time is that of all processes of an engine, with driver and JVM.",
+        "once, as all others do, unless a line says exactly once: then a record waits for the "
+        "rest of its epoch, 50 ms on average. CPU time is that of all processes of an engine, "
+        "with driver and JVM.",
         tuple(filter(None, lines)),
         (
             *plot(

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 SECOND = 1_000_000_000
 STAMP_DIGITS = 19
 FILLER = b"x" * 81
-KEYS = [b"key-%04d" % number for number in range(1_000)]
+KEYS = tuple(b"key-%04d" % number for number in range(1_000))
 PARTITIONS = 2
 START_SECONDS = 120.0
 WARM, WARM_RATE = ("warm", "warm-transactions"), 4_000

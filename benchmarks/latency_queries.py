@@ -13,7 +13,8 @@ from typing import Any
 
 from benchmarks.kafka_load import STAMP_DIGITS
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import broadcast
+from pyspark.sql.functions import broadcast, count
+from pyspark.sql.functions import max as newest
 
 import epochal
 from epochal.testing.kafka import connector_jars
@@ -72,8 +73,7 @@ def frame_of(spark: SparkSession, work: str, servers: str, source: str, home: Pa
         case "stateless":
             return rows.selectExpr(f"concat(due, {encoded}) AS value")
         case "count":
-            counts = rows.groupBy("payload").agg({"*": "count", "due": "max"})
-            counts = counts.toDF("payload", "n", "due")
+            counts = rows.groupBy("payload").agg(count("*").alias("n"), newest("due").alias("due"))
             return counts.selectExpr(f"concat(due, {encoded}, CAST(n AS string)) AS value")
         case "join":
             joined = rows.join(broadcast(lookup(spark, home)), "x")

@@ -43,11 +43,9 @@ class Model:
         if total != expected:
             self._fault(f"{where}: row {n} of key {k} has the total {total}, not {expected}")
         self.totals[k] = total
-        if release >= WITH_HANDLED:
-            count = self._handled.get(k, 0) + 1
-            if handled != count:
-                self._fault(f"{where}: row {n} of key {k} is number {handled}, not {count}")
-            self._handled[k] = handled
+        count = self._handled[k] = self._handled.get(k, 0) + 1
+        if release >= WITH_HANDLED and handled != count:
+            self._fault(f"{where}: row {n} of key {k} is number {handled}, not {count}")
 
     def _advance(self) -> None:
         """Move `complete` to the first row that is missing."""

@@ -1,8 +1,8 @@
 """What the query computes in each of its releases, and what the table must then contain.
 
 Each row adds its own value and the release's weight to the total of its key, so a total tells how
-often and by which release each row was counted. From the second release on, the query has one more
-state variable and the table one more column: how many rows of the key were handled since then.
+often and by which release each row was counted. A second state variable counts the rows of the key;
+from the second release on the table has one more column, which shows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INPUT = "n long, k long, due long"
 OUTPUT = "n long, k long, due long, total long, release int"
 MORE = f"{OUTPUT}, handled long"
 WITH_HANDLED = 1
-"""The first release that counts the rows it handles."""
+"""The first release that writes how many rows of the key were handled."""
 
 
 def weight(release: int) -> int:
@@ -50,19 +50,16 @@ class Totals(StatefulProcessor):  # type: ignore[misc]
 
     def init(self, handle: Any) -> None:
         self.total = handle.getValueState("total", "total long")
-        if self._release >= WITH_HANDLED:
-            self.handled = handle.getValueState("handled", "handled long")
+        self.handled = handle.getValueState("handled", "handled long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        counts = self._release >= WITH_HANDLED
-        total, handled = _value(self.total), _value(self.handled) if counts else 0
+        total, handled = _value(self.total), _value(self.handled)
         for row in rows:
             total, handled = total + row.n + weight(self._release), handled + 1
-            more = {"handled": handled} if counts else {}
+            more = {"handled": handled} if self._release >= WITH_HANDLED else {}
             yield Row(n=row.n, k=key[0], due=row.due, total=total, release=self._release, **more)
         self.total.update((total,))
-        if counts:
-            self.handled.update((handled,))
+        self.handled.update((handled,))
 
     def close(self) -> None:
         pass

@@ -67,7 +67,7 @@ class Soak:
             self._finish()
             self.faults += self._uneven()
         except (Exception, SystemExit) as error:  # noqa: BLE001  the report says it
-            self.faults.append(f"the run ended early: {error!r:.2000}")
+            self.faults.append(f"the run ended early: {error!r}")
         finally:
             self._ending.set()
         self.faults += self._follower.model.faults
@@ -124,7 +124,7 @@ class Soak:
             if time.monotonic() > deadline:
                 raise RuntimeError(
                     f"row {self._follower.model.complete} was not in the table after "
-                    f"{PATIENCE_SECONDS:.0f} s:\n{self._program.story()}"
+                    f"{PATIENCE_SECONDS:.0f} s:\n{self._program.story()[-1500:]}"
                 )
             time.sleep(0.05)  # between two looks
 
@@ -135,7 +135,7 @@ class Soak:
 
     def _look_for_failures(self) -> None:
         if self._program.ended():
-            raise RuntimeError(f"the query ended by itself:\n{self._program.story()}")
+            raise RuntimeError(f"the query ended by itself:\n{self._program.story()[-1500:]}")
         if self._follower.failure or self._follower.model.faults:
             raise RuntimeError(f"{self._follower.failure} {self._follower.model.faults[:3]}")
 
