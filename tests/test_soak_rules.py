@@ -61,6 +61,11 @@ def test_the_third_quarter_replaces_no_process() -> None:
     assert calm
 
 
+def test_the_clock_of_the_third_quarter_does_not_make_spark_replace_executors() -> None:
+    calm = [each for seed in range(50) for each in plan(HOURS, seed) if quarter_of(each) == 2]
+    assert max(each.step_seconds for each in calm) < 60
+
+
 def test_only_the_clock_steps() -> None:
     assert all((each.step_seconds != 0) == (each.kind == "clock") for each in plan(HOURS, 7))
 
@@ -99,7 +104,7 @@ def test_a_step_between_the_compared_quarters_shows_in_the_level() -> None:
 
 def test_a_quarter_without_samples_is_not_flat() -> None:
     assert judge([(at, 1.0) for at in range(200)], 400, LIMIT).reasons == (
-        "there are quarters without samples",
+        "a quarter has no samples from a time in which nothing went wrong",
     )
 
 

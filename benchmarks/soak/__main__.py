@@ -96,10 +96,12 @@ def main() -> int:
     for name, lines in (("samples", soak.samples), ("incidents", soak.history)):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (asked.out / f"{name}.jsonl").write_text(text)
-    rows = summary_rows(soak, asked)
-    for row in rows:
+    for row in summary_rows(soak, asked):
         report.row(**row)
-    write_report(asked.out, rows)
+    write_report(asked.out, "soak-trial" if trial else "soak")
+    for fault in soak.faults:
+        print(f"not right: {fault}")
+    print(f"{soak.rows} rows, {len(soak.history)} incidents; report in {asked.out}/report.md")
     return 0 if not soak.faults else 1
 
 

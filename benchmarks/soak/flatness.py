@@ -64,7 +64,7 @@ def _reasons(
     second: float | None, third: float | None, last: float | None, rise: float | None, limit: Limit
 ) -> Iterator[str]:
     if second is None or third is None or last is None or rise is None:
-        yield "there are quarters without samples"
+        yield "a quarter has no samples from a time in which nothing went wrong"
         return
     if last > limit.above(second):
         yield f"the last quarter's median {last:.4g} is above {limit.above(second):.4g}"

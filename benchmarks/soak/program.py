@@ -42,6 +42,7 @@ def writer_of(spark: Any, given: dict[str, str], checkpoint: str) -> Any:
         "parallelism": str(parallelism(release)),
         "checkpointLocation": checkpoint,
         "discoverInterval": "2 seconds",
+        "publishInterval": "10 seconds",
         "mergeSchema": "true",
     }
     writer = totals.write_stream.format("delta").options(**{**usual, **given})

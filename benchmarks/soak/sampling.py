@@ -36,7 +36,7 @@ FIGURES = (
     Figure("processes", "processes", Limit(1.0, 3)),
     Figure("files, checkpoint", "files", Limit(1.25, 50)),
     Figure("files, local state", "files", Limit(1.25, 20)),
-    Figure("files, table data", "files", Limit(1.25, 50)),
+    Figure("files, table data", "files", Limit(1.25, 100)),
     Figure("files, table log", "files", Limit(1.25, 100)),
     Figure("latency p50", "ms", Limit(1.5, 100)),
     Figure("latency p99", "ms", Limit(1.5, 250)),

@@ -36,6 +36,9 @@ CALM = ("broker", "clock", "partition", "broker pause", "clock", "broker")
 
 LEAST_GAP_SECONDS, MOST_GAP_SECONDS = 20.0, 75.0
 CLOCK_STEPS_SECONDS = (-3600, -60, -1, 1, 60, 3600)
+CALM_STEPS_SECONDS = (-3600, -60, -1, 1, 30)
+"""Steps by less than a minute forward: at more, Spark's own master gives its executors up."""
+
 WARM_UP, FIRST_STORM, CALM_QUARTER, SECOND_STORM = range(4)
 
 
@@ -60,7 +63,8 @@ def plan(seconds: float, seed: int) -> list[Incident]:
     for number in range(4):
         rng = Random(f"{seed}/{number}")
         kinds = CALM[: max(2, storm // 3)] if number == CALM_QUARTER else _storm(storm)
-        found += _spread(kinds, number * quarter, quarter, rng)
+        steps = CALM_STEPS_SECONDS if number == CALM_QUARTER else CLOCK_STEPS_SECONDS
+        found += _spread(kinds, number * quarter, quarter, steps, rng)
     return found
 
 
@@ -75,7 +79,9 @@ def _storm(count: int) -> list[str]:
     return [STORMY[n % len(STORMY)] for n in range(count)]
 
 
-def _spread(kinds: Sequence[str], begin: float, length: float, rng: Random) -> list[Incident]:
+def _spread(
+    kinds: Sequence[str], begin: float, length: float, steps: Sequence[int], rng: Random
+) -> list[Incident]:
     """Shuffle incidents over a quarter, each at a random time of its own share."""
     order, share = rng.sample(list(kinds), len(kinds)), length / len(kinds)
     return [
@@ -83,7 +89,7 @@ def _spread(kinds: Sequence[str], begin: float, length: float, rng: Random) -> l
             begin + (n + rng.uniform(0.1, 0.6)) * share,
             begin + length,
             kind,
-            rng.choice(CLOCK_STEPS_SECONDS) if kind == "clock" else 0,
+            rng.choice(steps) if kind == "clock" else 0,
         )
         for n, kind in enumerate(order)
     ]

@@ -11,16 +11,18 @@ from benchmarks.sections import Line, Section, failures, seconds
 from benchmarks.soak.sampling import FIGURES
 
 ABOUT = """\
-`make soak` runs Kafka → keyed state → Delta on a cluster of two
-executors while things go wrong on a schedule: workers, executors, the driver and its JVM are killed
-with `kill -9`, the broker is killed or paused, partitions are added, the clock of all processes of
-the query steps by up to an hour and back, and the query is stopped, changed and continued from the
-same checkpoint. Every commit is compared with a model as it appears, and the whole table and the
-state at the end. An incident's time is from its end until every row that was due by then is in the
-table. A figure is flat if the median of the last quarter is not above that of the second, and if a
-line through the third quarter, in which no process is replaced, does not rise; by more than the
-given room. Latency is from due to visible in the table, with epochs of 250 ms, while nothing goes
-wrong."""
+`make soak` runs Kafka → keyed state → Delta on a cluster of two executors while things go wrong on
+a schedule. Workers, executors, the driver and its JVM are killed with `kill -9`; the broker is
+killed or paused; partitions are added; the wall clock of all processes of the query steps by up to
+an hour and back (when it steps forward by a minute or more, Spark's own master gives its executors
+up); and the query is stopped, changed and continued from the same checkpoint. Every commit is
+compared with a model as it appears, and at the end the whole table and the state.
+
+The time of an incident is from its end until every row that was due by then is in the table. A
+figure is flat if the median of the last quarter is not above that of the second, which suffers the
+same incidents, and if a line through the third quarter, in which no process is killed, does not
+rise; both with the room that the table shows. Only samples count from times in which nothing went
+wrong. Latency is from due to visible in the table, with epochs of 250 ms."""
 
 LIMITS = {each.name: each.limit for each in FIGURES}
 PLOTS = ("memory", "open files", "threads", "files", "latency")

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from benchmarks.harness import RESULTS
 from benchmarks.report import PLOTS, chapter
-from benchmarks.rows import Row, Suite
+from benchmarks.rows import Suite, read_suite
 from benchmarks.soak.section import soak
 
 
-def write_report(out: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write `report.md` and `plots/`; the same chapter as on the benchmark page."""
-    found = [
-        Row(row["figure"], {key: value for key, value in row.items() if key != "figure"})
-        for row in rows
-    ]
-    suite = Suite("soak", tuple(found))
+def write_report(out: Path, results: str) -> None:
+    """Write `report.md` and `plots/` from the newest run of a results file.
+
+    It is the same chapter as on the benchmark page.
+    """
+    rows = read_suite(RESULTS, results).rows
+    newest = max(row.taken for row in rows)
+    suite = Suite("soak", tuple(row for row in rows if row.taken == newest))
     section = soak(suite)
-    faults = "\n".join(f"- {each}" for each in found[0].values["faults"]) or "- none"
-    (out / "report.md").write_text(
-        "\n\n".join([*chapter(suite, section), "### Faults", faults]) + "\n"
-    )
+    run = suite.find("run")
+    faults = [] if run is None else [f"- {each}" for each in run.values["faults"]]
+    parts = [*chapter(suite, section), "### Faults", "\n".join(faults) or "None."]
+    (out / "report.md").write_text("\n\n".join(parts) + "\n")
     (out / PLOTS).mkdir(exist_ok=True)
     for plot in section.plots:
         (out / PLOTS / f"{plot.name}.svg").write_text(plot.svg())
