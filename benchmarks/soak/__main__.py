@@ -43,7 +43,7 @@ ROWS = pa.schema(
 
 def create_table(place: Path, quarter_seconds: float) -> None:
     """Create the table; what is no longer needed may go after a sixth of a quarter."""
-    keep = f"interval {max(10, round(quarter_seconds / 6))} seconds"
+    keep = f"interval {max(60, round(quarter_seconds / 6))} seconds"
     settings = {"delta.logRetentionDuration": keep, "delta.deletedFileRetentionDuration": keep}
     DeltaTable.create(str(place), ROWS, configuration=settings)
 

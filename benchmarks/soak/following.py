@@ -51,11 +51,18 @@ class Follower:
                 while self._read_next():
                     pass
                 if time.monotonic() > self._vacuumed + VACUUM_SECONDS:
-                    # Only here, where every version has been read: it deletes what they list.
-                    DeltaTable(self._table).vacuum(dry_run=False)
-                    self._vacuumed = time.monotonic()
+                    self._vacuum()
         except Exception as error:  # noqa: BLE001  the soak ends with it
             self.failure = f"version {self._version}: {error!r}"
+
+    def _vacuum(self) -> None:
+        """Delete what compaction has replaced. Every version that listed it has been read.
+
+        It has to come before the table's log forgets the files, after which only a full vacuum
+        finds them.
+        """
+        DeltaTable(self._table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+        self._vacuumed = time.monotonic()
 
     def _read_next(self) -> bool:
         path = self._table / "_delta_log" / f"{self._version:020d}.json"
@@ -79,10 +86,7 @@ class Follower:
             self._latencies += ((seen - due) / 1e9).tolist()
 
     def _read(self, name: str) -> pa.Table:
-        table = pq.read_table(self._table / name)
-        if "handled" not in table.column_names:
-            table = table.append_column("handled", pa.nulls(len(table), pa.int64()))
-        return table.select([*COLUMNS, "due"])
+        return _with_handled(pq.read_table(self._table / name)).select([*COLUMNS, "due"])
 
 
 def _added(actions: list[dict[str, Any]]) -> Iterator[str]:
@@ -92,9 +96,16 @@ def _added(actions: list[dict[str, Any]]) -> Iterator[str]:
             yield unquote(action["add"]["path"])
 
 
+def _with_handled(rows: pa.Table) -> pa.Table:
+    """The first release does not have this column."""
+    if "handled" in rows.column_names:
+        return rows
+    return rows.append_column("handled", pa.nulls(len(rows), pa.int64()))
+
+
 def whole_table(table: Path) -> Model:
     """The model of all rows that a reader finds now."""
     model = Model()
-    rows = DeltaTable(table).to_pyarrow_table()
+    rows = _with_handled(DeltaTable(table).to_pyarrow_table())
     model.add("the table", [rows.column(name).to_pylist() for name in COLUMNS])
     return model
