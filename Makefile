@@ -51,7 +51,7 @@ bench: setup
 	  if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 bench-%: setup
-	@$(WITH_JAVA) $(PY) -m benchmarks.$* $(BENCH_SWITCHES); status=$$?; $(PY) -m benchmarks.report; exit $$status
+	@$(WITH_JAVA) $(PY) -m benchmarks.$(subst -,_,$*) $(BENCH_SWITCHES); status=$$?; $(PY) -m benchmarks.report; exit $$status
 
 # A day in production, compressed; the report is in artifacts/soak. SEED repeats a run's incidents,
 # SOAK_SWITCHES=--busy lets it start on a busy machine.
@@ -60,8 +60,6 @@ SEED := 1
 soak: setup
 	@$(WITH_JAVA) $(PY) -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED) $(SOAK_SWITCHES); status=$$?; \
 	  $(PY) -m benchmarks.report; exit $$status
-
-bench-latency-suite: bench-latency_suite
 
 docs: setup
 	$(PY) scripts/make_docs.py

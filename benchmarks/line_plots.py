@@ -9,9 +9,11 @@ from html import escape
 from benchmarks.plots import STYLE, WIDTH, number
 
 LEFT, RIGHT, TOP, PANEL, LABEL = 210, 70, 46, 44, 14
-LINE = (
-    ".curve { fill: none; stroke: #0969da; stroke-width: 1.5; } .quarter { stroke-dasharray: 3; }"
-)
+LINE = """
+  .curve { fill: none; stroke: #0969da; stroke-width: 1.5; }
+  .quarter { stroke-dasharray: 3; }
+  .mark { stroke: #cf222e; stroke-width: 1.5; }
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,19 @@ class LinePlot:
     time_unit: str
     curves: tuple[Curve, ...]
     end: float
+    marks: tuple[float, ...] = ()
 
     def svg(self) -> str:
-        return line_charts(self.title, self.time_unit, self.curves, self.end)
+        return line_charts(self.title, self.time_unit, self.curves, self.end, self.marks)
 
 
-def line_charts(title: str, time_unit: str, curves: Sequence[Curve], end: float) -> str:
-    """Draw one panel per curve, all over the same time, each with its own scale from zero."""
+def line_charts(
+    title: str, time_unit: str, curves: Sequence[Curve], end: float, marks: Sequence[float] = ()
+) -> str:
+    """Draw one panel per curve, all over the same time, each with its own scale from zero.
+
+    Marks are times at which something happened.
+    """
     height = TOP + PANEL * len(curves) + 26
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
@@ -46,6 +54,7 @@ def line_charts(title: str, time_unit: str, curves: Sequence[Curve], end: float)
         f'<rect class="ground" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="6"/>',
         f'<text class="title" x="16" y="27">{escape(title)}</text>',
         *_quarters(end, time_unit, height),
+        *_marked(marks, end),
     ]
     for place, curve in enumerate(curves):
         parts += _panel(curve, TOP + place * PANEL, end)
@@ -65,6 +74,12 @@ def _quarters(end: float, unit: str, height: int) -> Iterator[str]:
             f'<text class="note" x="{x:.1f}" y="{height - 9}" text-anchor="middle">'
             f"{number(end * part / 4)} {escape(unit)}</text>"
         )
+
+
+def _marked(marks: Sequence[float], end: float) -> Iterator[str]:
+    for at in marks:
+        x = _x(at, end)
+        yield f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{TOP - 2}"/>'
 
 
 def _panel(curve: Curve, top: int, end: float) -> Iterator[str]:

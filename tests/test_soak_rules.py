@@ -159,7 +159,8 @@ def test_the_model_sees_a_state_variable_that_was_lost() -> None:
 
 def test_a_line_chart_has_a_panel_for_each_curve() -> None:
     curves = [Curve("memory <driver>", "MiB", ((0, 5.0), (30, 10.0))), Curve("none", "files", ())]
-    svg = line_charts("Over the run", "min", curves, 60)
+    svg = line_charts("Over the run", "min", curves, 60, marks=(1.0, 2.0, 30.0))
+    assert svg.count('class="mark"') == 3
     assert svg.count("<polyline") == 2
     assert "memory &lt;driver&gt;" in svg
     assert "10 MiB" in svg

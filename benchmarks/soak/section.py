@@ -75,10 +75,13 @@ def _plots(suite: Suite) -> Iterator[LinePlot]:
     for group in PLOTS:
         rows = [row for row in suite.all(f"flat: {group}") if row.values.get("points")]
         if rows and run is not None:
-            curves = tuple(_curve(row) for row in rows)
-            title = f"{group.capitalize()} over the run"
             yield LinePlot(
-                f"soak-{group.replace(' ', '-')}", title, "min", curves, run.number("minutes") or 1
+                f"soak-{group.replace(' ', '-')}",
+                f"{group.capitalize()} over the run; red: incidents",
+                "min",
+                tuple(_curve(row) for row in rows),
+                run.number("minutes") or 1,
+                tuple(run.values.get("marks", ())),
             )
 
 

@@ -26,6 +26,7 @@ def summary_rows(soak: Soak, asked: argparse.Namespace) -> list[dict[str, Any]]:
             "rows": soak.rows,
             "incidents": len(soak.history),
             "skipped": soak.skipped,
+            "marks": [round(each["at"] / 60, 2) for each in soak.history],
             "median_load": statistics.median(loads) if loads else 0.0,
             "faults": soak.faults,
         }
