@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.fault.torment import CLUSTER, Program, check
+from tests.fault.torment import CLUSTER, Program, check, held_by
 from tests.spark.continuous import runs
 from tests.waiting import eventually
 
@@ -291,14 +291,6 @@ class Usage:
             late = [statistics.median(each[name][i] for each in last) for i in range(3)]
             found[name] = (late[0] / early[0], int(late[1] - early[1]), int(late[2] - early[2]))
         return found
-
-
-def held_by(pid: int) -> tuple[int, int, int]:
-    status = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-    )
-    kilobytes = int(status["VmRSS"].split()[0])
-    return kilobytes, len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"])
 
 
 def soak(program: Program, seconds: float, every: float, warm_seconds: float) -> Usage:

@@ -8,7 +8,8 @@ import typer
 
 from epochal.checkpoint.claim import Attempt
 from epochal.cli.arguments import Directory, Json
-from epochal.cli.output import EXIT_FINDINGS, print_json, print_line, progress
+from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text
+from epochal.cli.printing.progress_bar import progress
 from epochal.clock import SystemClock
 from epochal.files import Files, open_files
 
@@ -62,7 +63,7 @@ def wait_for_stop(files: Files, timeout_seconds: float, *, as_json: bool) -> Sto
                 f"Waiting for at most {timeout_seconds:g} s."
             )
 
-    with progress("stop") as advance:
+    with progress("waiting") as advance:
         stopped = stop_query(
             files,
             timeout_seconds=timeout_seconds,
@@ -77,7 +78,7 @@ def wait_for_stop(files: Files, timeout_seconds: float, *, as_json: bool) -> Sto
         Ending.DIED: f"The query's driver died after epoch {stopped.epoch}, before it had stopped.",
     }
     if not as_json:
-        print_line(words[stopped.ending])
+        print_text(words[stopped.ending])
         if stopped.owed:
-            print_line(f"Note: {stopped.owed}.")
+            print_text(f"Note: {stopped.owed}.")
     return stopped

@@ -12,7 +12,7 @@ import typer
 from epochal.checkpoint.claim import Claim
 from epochal.cli.arguments import Directory, Sink
 from epochal.cli.editing import Flags, run_edit, takes_flags
-from epochal.cli.output import print_line
+from epochal.cli.printing.output import print_line
 from epochal.cli.switching.stop import DEFAULT_TIMEOUT_SECONDS, StopTimeout, wait_for_stop
 from epochal.errors import EpochalError, OptionError
 from epochal.files import Files, open_files
