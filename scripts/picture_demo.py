@@ -92,14 +92,7 @@ def picture(lines: list[str]) -> str:
 
 def main(target: str = str(PICTURE)) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            os.path.abspath(sys.executable),
-            "-m",
-            "epochal",
-            *COMMAND.split()[1:],
-            "--seconds",
-            seconds,
-        ]
+        command = [os.path.abspath(sys.executable), "-m", "epochal", *COMMAND.split()[1:]]
         status, written = run_in_terminal(command, folder)
     terminal = Terminal()
     terminal.write(f"$ {COMMAND}\n{written}")

@@ -63,7 +63,7 @@ def wait_for_stop(files: Files, timeout_seconds: float, *, as_json: bool) -> Sto
                 f"Waiting for at most {timeout_seconds:g} s."
             )
 
-    with progress("waiting") as advance:
+    with progress("waiting", "second") as advance:
         stopped = stop_query(
             files,
             timeout_seconds=timeout_seconds,
