@@ -41,7 +41,7 @@ REAL_TIME = {
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
 }
 TRIGGERS = {"spark-real-time": "5 minutes", "spark-5s-real-time": "5 seconds"}
-"""Spark's default interval between two checkpoints, and its shortest one."""
+"""Spark's default interval between two checkpoints, and a short one."""
 
 
 def session(engine: str) -> SparkSession:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks.engine_sections import latency_groups, latency_line
-from benchmarks.rows import Suite
+from benchmarks.rows import Row, Suite
 from benchmarks.sections import Line, Section, failures, plot
 
 ABOUT = """\
@@ -15,10 +16,10 @@ Databricks published for real-time mode, repeated on one machine with `make benc
 All engines run the same DataFrame. *Stateless* encodes each record as base64, *count* also counts
 how often each text occurred, *join* looks it up in a static table of 10 000 rows. A figure is from
 when the record was due until a consumer has received it; broker, load and consumer share the cores
-with the engine. Real-time mode runs in the JVM, with a checkpoint every five minutes, its default,
-and with one every five seconds, its minimum; we checkpoint ten times per second. Published for
-real-time mode on a cluster in the cloud, p50 and p99, up to the timestamp of the output: stateless
-1 and 3 ms, count 7 and 14 ms, join 1 and 9 ms."""
+with the engine, and the load average beside each figure contains them. Real-time mode runs in the
+JVM, with a checkpoint every five minutes, its default, and with one every five seconds; we
+checkpoint ten times per second. Published for real-time mode on a cluster in the cloud, p50 and
+p99, up to the timestamp of the output: stateless 1 and 3 ms, count 7 and 14 ms, join 1 and 9 ms."""
 
 OURS = "epochal-at-least-once"
 PEERS = ("spark-real-time", "spark-5s-real-time", "spark-micro-batch")
@@ -40,16 +41,23 @@ def latency_suite(suite: Suite) -> Section:
 def _lines(suite: Suite) -> Iterator[Line]:
     for work, what in WORKS.items():
         ours = suite.find(f"{work}: {OURS}")
-        if ours is None:
-            continue
-        for peer in (suite.find(f"{work}: {name}") for name in PEERS):
-            for percent in ("p50", "p99"):
-                line = None if peer is None else latency_line(ours, peer, what, percent, "")
-                if line is not None:
-                    yield line
         exact = suite.find(f"{work}: epochal-exactly-once")
-        for percent in ("p50", "p99"):
-            words = f"{what}, exactly once"
-            line = None if exact is None else latency_line(exact, None, words, percent, "")
-            if line is not None:
-                yield line
+        peers = [suite.find(f"{work}: {name}") for name in PEERS]
+        if ours is not None:
+            for peer in filter(None, peers):
+                yield from _both(ours, peer, what)
+        if exact is not None:
+            yield from _both(exact, None, f"{what}, exactly once")
+
+
+def _both(ours: Row, peer: Row | None, what: str) -> Iterator[Line]:
+    """p50 and p99, with the load of the machine beside each."""
+    for percent in ("p50", "p99"):
+        line = latency_line(ours, peer, what, percent, "")
+        if line is not None:
+            beside = "" if peer is None else line.beside + _load(peer)
+            yield replace(line, ours=line.ours + _load(ours), beside=beside)
+
+
+def _load(row: Row) -> str:
+    return f" (load {max(row.loads):g})" if row.loads else ""

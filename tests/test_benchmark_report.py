@@ -364,7 +364,7 @@ def test_what_misses_its_target_or_is_behind_a_peer_comes_first(full: Path) -> N
         "",
         "**[A published latency suite](#a-published-latency-suite)**",
         "",
-        "- group and count, p50: 20 ms, Spark real-time (JVM) 10 ms, 0.5x.",
+        "- group and count, p50: 20 ms (load 1.5), Spark real-time (JVM) 10 ms (load 1.5), 0.5x.",
         "",
         "**[Nexmark](#nexmark)**",
         "",

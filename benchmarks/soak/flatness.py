@@ -20,6 +20,7 @@ from itertools import combinations
 Series = Sequence[tuple[float, float]]
 """Pairs of seconds since the start and a value."""
 
+UNKNOWN = "a quarter has no samples from a time in which nothing went wrong"
 MOST_POINTS = 200
 """The number of slopes grows with the square of the points."""
 
@@ -64,7 +65,7 @@ def _reasons(
     second: float | None, third: float | None, last: float | None, rise: float | None, limit: Limit
 ) -> Iterator[str]:
     if second is None or third is None or last is None or rise is None:
-        yield "a quarter has no samples from a time in which nothing went wrong"
+        yield UNKNOWN
         return
     if last > limit.above(second):
         yield f"the last quarter's median {last:.4g} is above {limit.above(second):.4g}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.harness import epochal_command
 from benchmarks.soak.feeding import Feeder
-from benchmarks.soak.flatness import Verdict, judge
+from benchmarks.soak.flatness import UNKNOWN, Verdict, judge
 from benchmarks.soak.following import Follower, whole_table
 from benchmarks.soak.incidents import Clock, SoakProgram, happen
 from benchmarks.soak.sampling import FIGURES, sample_files, sample_latency, sample_processes
@@ -194,7 +194,14 @@ class Soak:
                 yield f"`epochal checkpoint verify`: {finding['path']}: {finding['message']}"
 
     def _uneven(self) -> Iterator[str]:
-        for name, verdict in self.verdicts().items():
+        verdicts = self.verdicts()
+        if all(UNKNOWN in each.reasons for each in verdicts.values()):
+            yield (
+                f"Nothing can be said about flatness, because {UNKNOWN}: this machine needs more "
+                f"minutes ({self.skipped} incidents were left out)"
+            )
+            return
+        for name, verdict in verdicts.items():
             yield from (f"{name}: {reason}" for reason in verdict.reasons)
 
 
