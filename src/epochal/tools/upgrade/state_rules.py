@@ -220,8 +220,9 @@ def _compare_key(
         return Difference(subject, was, wants, Impossible(why), UNSTABLE_KEY)
     if not fits(new.key, old.key):
         why = (
-            "the bytes of a key decide its partition and find its value. State cannot get another "
-            "key. Use a new checkpoint"
+            "the bytes of a key decide its partition and find its value. If the new key can be "
+            "computed from the old rows, `epochal state rekey` rewrites the state with a function "
+            "of yours. Otherwise use a new checkpoint"
         )
         return Difference(subject, was, wants, Impossible(why), KEY_MISMATCH)
     return _renamed(pins, operator, subject, store, old, old.key, new.key, others=old.value)
